@@ -1,0 +1,6 @@
+"""``python -m gcnbatch``: the same door as the ``gcnbatch`` command."""
+
+from gcnbatch.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The ``gcnbatch`` command: registers the commands and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from gcnbatch import __version__
+from gcnbatch.cli import data, info
+from gcnbatch.errors import GcnbatchError
+
+EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
+
+app = typer.Typer(
+    name="gcnbatch",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
+app.add_typer(data.app, name="data")
+app.command("info")(info.info)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"gcnbatch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Train graph convolutional networks on many small graphs or one large graph."""
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def main() -> None:
+    """Run the command line; every expected failure leaves as one line on stderr and an exit code."""
+    try:
+        app()
+    except GcnbatchError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except MemoryError:
+        _fail("out of memory. Use a smaller batch, or lower data.memory_mb so that the set is read by slices.", 3)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _fail(f"{error.filename or 'disk'}: no space left. Free some disk space and run again.", 3)

@@ -1,0 +1,319 @@
+"""The configuration of a run: one tree, the only home of defaults.
+
+Values come from three places, the later winning: the defaults here, a TOML file, options of the command line
+(``--set section.key=value`` reaches every key). The merged tree is checked as a whole before anything is created, and saved
+in the run folder, so that a run can be repeated from its folder alone.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from gcnbatch.errors import InputError, nearest
+
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+def _as_tuple(value: Any) -> Any:
+    """TOML and the command line give lists (or one bare number) where the tree holds tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers_are_floats(cls, values: Any) -> Any:
+        """Accept ``1`` for a float key; TOML users write it."""
+        if not isinstance(values, dict):
+            return values
+        floats = {name for name, field in cls.model_fields.items() if "float" in str(field.annotation)}
+        return {key: _as_float(value) if key in floats else value for key, value in values.items()}
+
+
+class DataConfig(_Section):
+    """Where the graphs come from."""
+
+    path: str = Field(default="", description="HDF5 data set; relative paths start at the working folder")
+    synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit"] = Field(
+        default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
+    )
+    memory_mb: int = Field(default=4096, ge=16, description="larger sets are read by slices, with a cache of this size")
+
+
+class SplitConfig(_Section):
+    """Which rows train, validate and test."""
+
+    kind: Literal["random", "stratified", "scaffold", "predefined"] = Field(
+        default="random", description="how rows are dealt out; predefined takes a split stored in the file"
+    )
+    name: str = Field(default="", description="name of the predefined split; empty: the file's only one")
+    valid: Fraction = Field(default=0.1, description="share of rows for validation (inside each fold when folds > 0)")
+    test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
+    seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
+    folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
+
+    @model_validator(mode="after")
+    def _room_for_training(self) -> SplitConfig:
+        if self.valid + (0.0 if self.folds else self.test) >= 1.0:
+            raise ValueError("valid + test must leave rows for training (sum below 1)")
+        if self.folds == 1:
+            raise ValueError("folds must be 0 or at least 2")
+        if self.folds and self.kind == "predefined":
+            raise ValueError("folds cannot be combined with a predefined split")
+        return self
+
+
+class ChemGCNConfig(_Section):
+    """Graph convolution with bias and batch norm per layer; readout and dense output (papers: ChemGCN)."""
+
+    kind: Literal["chemgcn"] = "chemgcn"
+    widths: Widths = Field(default=(64, 64), min_length=1, description="output features of each graph convolution")
+    adjacency: Literal["symmetric", "stored"] = Field(
+        default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
+    )
+    batch_norm: bool = Field(default=True, description="batch norm after each graph convolution")
+    batch_norm_momentum: float = Field(default=0.1, gt=0.0, le=1.0, description="weight of a batch in running statistics")
+    batch_norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1.0, description="added to the variance")
+    dropout: Fraction = Field(default=0.0, description="dropout after each hidden layer")
+    dense: Widths = Field(default=(), description="node-wise dense layers (with ReLU) before the readout")
+    readout: Literal["sum", "mean", "max"] = Field(default="sum", description="nodes to graph")
+    head: Widths = Field(default=(), description="dense layers (with ReLU) between readout and output")
+
+
+class KipfConfig(_Section):
+    """Kipf and Welling's node classifier: dropout, A X W, ReLU, without bias; the last convolution gives the classes."""
+
+    kind: Literal["kipf"] = "kipf"
+    widths: Widths = Field(default=(16,), min_length=1, description="hidden widths; the output layer is added")
+    adjacency: Literal["symmetric", "stored"] = Field(
+        default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
+    )
+    dropout: Fraction = Field(default=0.5, description="dropout on the input of every layer")
+
+
+ModelConfig = Annotated[Union[ChemGCNConfig, KipfConfig], Field(discriminator="kind")]
+
+
+class TrainConfig(_Section):
+    """How the parameters are fitted."""
+
+    epochs: int = Field(default=50, ge=1, le=1_000_000, description="passes over the training rows")
+    batch_size: int = Field(default=50, ge=1, le=1_000_000, description="graphs per step")
+    eval_batch_size: int = Field(default=200, ge=1, le=1_000_000, description="graphs per batch in validation and test")
+    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
+    learning_rate: float = Field(default=1e-3, gt=0.0, le=100.0, description="step size at the start")
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0, description="Adam: decay of the first moment")
+    beta2: float = Field(default=0.999, ge=0.0, lt=1.0, description="Adam: decay of the second moment")
+    epsilon: float = Field(default=1e-8, gt=0.0, le=1.0, description="Adam: added to the denominator")
+    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="SGD: momentum")
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1.0, description="decoupled decay of weights (not biases)")
+    l2: float = Field(default=0.0, ge=0.0, le=1.0, description="L2 penalty added to the gradient: l2 * W")
+    l2_layers: Widths = Field(default=(), description="convolutions that l2 concerns, from 1; empty: every weight")
+    schedule: Literal["constant", "step", "cosine", "plateau"] = Field(
+        default="constant", description="learning rate over epochs"
+    )
+    schedule_every: int = Field(default=20, ge=1, description="step: epochs between cuts; plateau: epochs without gain")
+    schedule_factor: float = Field(default=0.5, gt=0.0, lt=1.0, description="step, plateau: factor of a cut")
+    schedule_floor: float = Field(default=0.0, ge=0.0, description="smallest learning rate of a schedule")
+    clip_norm: float = Field(default=0.0, ge=0.0, description="largest global gradient norm; 0: no clipping")
+    patience: int = Field(default=0, ge=0, description="stop after this many epochs without a better value; 0: never")
+    min_delta: float = Field(default=0.0, ge=0.0, description="gain that counts as better")
+    monitor: Literal[
+        "auto", "loss", "roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc", "rmse", "mae", "r2"
+    ] = Field(
+        default="auto", description="validation value that picks the best epoch; auto: roc_auc, accuracy or rmse by target"
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        default="none", description="balanced: positives (or classes) weigh by their rarity in the training rows"
+    )
+    pos_weight: Annotated[tuple[float, ...], BeforeValidator(_as_tuple)] = Field(
+        default=(), description="binary: weight of a positive per task; empty: from class_weights"
+    )
+    standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")
+    checkpoint_seconds: float = Field(default=5.0, ge=0.0, description="least time between checkpoints; 0: every epoch")
+
+
+class Config(_Section):
+    """A run, whole."""
+
+    name: str = Field(default="run", min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._-]+$", description="run's name")
+    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of weights, shuffles, dropout and splits")
+    backend: Literal["auto", "cpu", "nonbatched", "batched", "fused"] = Field(
+        default="auto", description="what computes; auto: the fastest that can start here"
+    )
+    data: DataConfig = Field(default_factory=DataConfig)
+    split: SplitConfig = Field(default_factory=SplitConfig)
+    model: ModelConfig = Field(default_factory=ChemGCNConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Config:
+        if self.data.path and self.data.synthetic:
+            raise ValueError("data.path and data.synthetic are both given; keep one")
+        return self
+
+    def to_toml(self) -> str:
+        """Return the whole tree as TOML text; reading it back gives an equal tree."""
+        return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+# ------------------------------------------------------------------------------------------------ merging
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file as nested tables.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, not UTF-8 or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(str(path), "no such file", "a TOML configuration", "See configs/ for examples.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, OSError) as error:
+        raise InputError(str(path), f"cannot be read as TOML ({error})", hint="Mend the line named.") from error
+
+
+def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
+    """Split ``"train.epochs=20"`` into its key path and value; the value is TOML, a bare word is a string."""
+    key, equals, raw = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {text}", "no '='", "section.key=value, such as train.epochs=20")
+    try:
+        value = tomllib.loads(f"value = {raw.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    return tuple(part.strip() for part in key.split(".")), value
+
+
+def put(tree: dict[str, Any], path: Iterable[str], value: Any) -> None:
+    """Set ``tree[a][b]… = value`` for `path` (a, b, …), making tables on the way."""
+    *tables, last = path
+    for depth, name in enumerate(tables):
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise InputError(".".join([*tables[: depth + 1], last]), f"{name} is a value", "section.key")
+    tree[last] = value
+
+
+def resolve(tree: Mapping[str, Any], where: str = "configuration") -> Config:
+    """Check the merged tree and return it with every default filled in.
+
+    Raises
+    ------
+    InputError
+        Naming the first wrong key, what it holds, what would be right and the nearest valid key.
+    """
+    tree = _default_kind(dict(tree))
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise _explain(error, tree, where) from error
+
+
+def _default_kind(tree: dict[str, Any]) -> dict[str, Any]:
+    """A [model] table without a kind is a ChemGCN."""
+    model = tree.get("model")
+    if isinstance(model, dict) and "kind" not in model:
+        tree["model"] = {"kind": "chemgcn", **model}
+    return tree
+
+
+def keys() -> dict[str, str]:
+    """Return every key as ``section.key`` with its description, for help texts and suggestions."""
+    found: dict[str, str] = {}
+    sections: list[tuple[str, type[BaseModel]]] = [
+        ("", Config),
+        ("data.", DataConfig),
+        ("split.", SplitConfig),
+        ("model.", ChemGCNConfig),
+        ("model.", KipfConfig),
+        ("train.", TrainConfig),
+    ]
+    for prefix, section in sections:
+        for name, field in section.model_fields.items():
+            if field.description or name == "kind":
+                found.setdefault(prefix + name, field.description or "chemgcn or kipf")
+    return found
+
+
+def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> InputError:
+    first = error.errors(include_url=False)[0]
+    # A discriminated union puts the chosen kind into the location: model.chemgcn.widths.
+    location = [str(part) for part in first["loc"]]
+    kind = ""
+    if len(location) > 1 and location[0] == "model" and location[1] in ("chemgcn", "kipf"):
+        kind = location.pop(1)
+    key = ".".join(location)
+    subject = f"{where}: {key}" if key else where
+    if first["type"] == "extra_forbidden":
+        return InputError(subject, f"unknown key{f' for model.kind {kind}' if kind else ''}", hint=nearest(key, _siblings(location, kind)))
+    if first["type"].startswith("union_tag"):
+        return InputError(f"{subject}.kind", repr(_dig(tree, [*location, "kind"])), "'chemgcn' or 'kipf'")
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return InputError(subject, message)
+    expected = _range(location, kind) or message.removeprefix("Input should be ")
+    return InputError(subject, f"{_dig(tree, location)!r}", expected)
+
+
+def _range(location: list[str], kind: str) -> str:
+    """Return the bounds of a number key as text, such as ``1 to 1000000`` or ``above 0, at most 1``."""
+    sections = {"data": DataConfig, "split": SplitConfig, "train": TrainConfig}
+    sections["model"] = KipfConfig if kind == "kipf" else ChemGCNConfig
+    section = sections.get(location[0], Config) if len(location) > 1 else Config
+    field = section.model_fields.get(location[1 if len(location) > 1 else 0])
+    if field is None or not field.metadata or field.annotation not in (int, float):
+        return ""
+    low = high = ""
+    for bound in field.metadata:
+        if (value := getattr(bound, "ge", None)) is not None:
+            low = f"at least {value:g}" if isinstance(value, float) else f"at least {value}"
+        if (value := getattr(bound, "gt", None)) is not None:
+            low = f"above {value:g}"
+        if (value := getattr(bound, "le", None)) is not None:
+            high = f"at most {value:g}" if isinstance(value, float) else f"at most {value}"
+        if (value := getattr(bound, "lt", None)) is not None:
+            high = f"below {value:g}"
+    what = "a whole number" if field.annotation is int else "a number"
+    return f"{what}, {' and '.join(bound for bound in (low, high) if bound)}"
+
+
+def _siblings(location: list[str], kind: str) -> list[str]:
+    everything = list(keys())
+    if kind:
+        section = ChemGCNConfig if kind == "chemgcn" else KipfConfig
+        everything = [k for k in everything if not k.startswith("model.")] + [f"model.{n}" for n in section.model_fields]
+    inside = [k for k in everything if k.startswith(".".join(location[:-1]) + ".")] if len(location) > 1 else []
+    return inside or [*everything, "data", "split", "model", "train"]
+
+
+def _dig(tree: Any, location: Iterable[str]) -> Any:
+    for part in location:
+        if isinstance(tree, Mapping) and part in tree:
+            tree = tree[part]
+        elif isinstance(tree, (list, tuple)) and part.isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        else:
+            return None
+    return tree

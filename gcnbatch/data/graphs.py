@@ -1,0 +1,173 @@
+"""Graphs as flat arrays: a whole data set (`GraphSet`) and the gather of any of its graphs.
+
+A set of G graphs with N nodes and E stored edges in total is ragged, never padded. Worked example, two graphs, the first
+with nodes 0, 1, 2 and edges 0→1, 1→2, the second with one node and no edge::
+
+    node_ptr = [0, 3, 4]      graph g owns the node rows  node_ptr[g] … node_ptr[g+1]-1
+    edge_ptr = [0, 2, 2]      graph g owns the edge rows  edge_ptr[g] … edge_ptr[g+1]-1
+    src      = [0, 1]         counted inside the graph
+    dst      = [1, 2]
+
+An edge carries features from `src` to `dst`: row `dst` of the adjacency matrix has an entry in column `src`.
+An undirected bond is stored as two edges. Nothing here is ever changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.data.schema import Header
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of one named split; each an int64 array, pairwise disjoint. Rows are graphs, or nodes for a node-level set."""
+
+    train: Int64
+    valid: Int64
+    test: Int64
+
+    def parts(self) -> dict[str, Int64]:
+        """Return the three parts by name."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
+
+@dataclass(frozen=True)
+class GraphSet:
+    """A data set in memory.
+
+    Parameters
+    ----------
+    header : Header
+        What the numbers mean: level, target kind, names, featuriser, source.
+    node_ptr, edge_ptr : int64, (G+1,)
+        First node and edge row of each graph; start at 0, never decrease.
+    src, dst : int32, (E,)
+        Node numbers inside the edge's graph.
+    channel : uint8, (E,)
+        Adjacency channel of each edge, ``< len(header.channel_names)``.
+    weight : float32, (E,) or None
+        Edge weights; None means 1 everywhere.
+    x : (N, F) uint8, int8, float16 or float32, or a float32 CSR array
+        Node features.
+    y : (R, K)
+        Targets, one row per graph (R = G) or per node (R = N), as `header.level` says: float32 with NaN where missing;
+        for ``target == "multiclass"`` int32 class numbers, K = 1, with -1 where missing.
+    ids : str array, (R,)
+        The user's name of each row.
+    groups : int32, (G,) or None
+        Group of each graph (molecular scaffold) for grouped splits.
+    splits : dict of Split
+        The splits that the file carries.
+    """
+
+    header: Header
+    node_ptr: Int64
+    edge_ptr: Int64
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    channel: NDArray[np.uint8]
+    weight: NDArray[np.float32] | None
+    x: NDArray[Any] | sp.csr_array
+    y: NDArray[Any]
+    ids: NDArray[np.str_]
+    groups: NDArray[np.int32] | None = None
+    splits: dict[str, Split] = field(default_factory=dict)
+
+    @property
+    def n_graphs(self) -> int:
+        """G, the number of graphs."""
+        return len(self.node_ptr) - 1
+
+    @property
+    def n_nodes(self) -> int:
+        """N, the number of nodes of all graphs."""
+        return int(self.node_ptr[-1])
+
+    @property
+    def n_edges(self) -> int:
+        """E, the number of stored edges of all graphs."""
+        return int(self.edge_ptr[-1])
+
+    @property
+    def n_features(self) -> int:
+        """F, the number of node features."""
+        return int(self.x.shape[1])
+
+    @property
+    def n_rows(self) -> int:
+        """R, the number of target rows: graphs, or nodes for a node-level set."""
+        return self.n_graphs if self.header.level == "graph" else self.n_nodes
+
+    def take(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
+        """Return the graphs with these numbers, in this order (repeats allowed), as a set of its own without splits."""
+        picked = np.asarray(graphs, dtype=np.int64)
+        nodes, node_ptr = ragged_rows(self.node_ptr, picked)
+        edges, edge_ptr = ragged_rows(self.edge_ptr, picked)
+        rows = picked if self.header.level == "graph" else nodes
+        return replace(
+            self,
+            node_ptr=node_ptr,
+            edge_ptr=edge_ptr,
+            src=self.src[edges],
+            dst=self.dst[edges],
+            channel=self.channel[edges],
+            weight=None if self.weight is None else self.weight[edges],
+            x=self.x[nodes],
+            y=self.y[rows],
+            ids=self.ids[rows],
+            groups=None if self.groups is None else self.groups[picked],
+            splits={},
+        )
+
+
+def ragged_rows(ptr: Int64, picked: Int64) -> tuple[Int64, Int64]:
+    """Return the row numbers that the segments `picked` of `ptr` own, and the segments' new pointer.
+
+    ``ragged_rows([0, 3, 4], [1, 0])`` is ``([3, 0, 1, 2], [0, 1, 4])``. No Python loop: one `repeat` and one `arange`.
+    """
+    starts = ptr[picked]
+    lengths = ptr[picked + 1] - starts
+    new_ptr = np.zeros(len(picked) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=new_ptr[1:])
+    rows = np.repeat(starts - new_ptr[:-1], lengths)
+    rows += np.arange(new_ptr[-1], dtype=np.int64)
+    return rows, new_ptr
+
+
+def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
+    """Join sets of the same header, feature layout and grouping into one, without splits."""
+    first = parts[0]
+
+    def joined(name: str) -> Any:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    def pointer(name: str) -> Int64:
+        lengths = np.concatenate([np.diff(getattr(part, name)) for part in parts])
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+    features = [part.x for part in parts]
+    x = sp.vstack(features, format="csr") if sp.issparse(first.x) else np.concatenate(features)
+    return replace(
+        first,
+        node_ptr=pointer("node_ptr"),
+        edge_ptr=pointer("edge_ptr"),
+        src=joined("src"),
+        dst=joined("dst"),
+        channel=joined("channel"),
+        weight=joined("weight"),
+        x=x,
+        y=joined("y"),
+        ids=joined("ids"),
+        groups=joined("groups"),
+        splits={},
+    )

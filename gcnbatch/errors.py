@@ -1,0 +1,73 @@
+"""The errors a user can meet. Each says in one line what, where, what was expected and how to mend it.
+
+The command line turns an error into its message on stderr and its ``exit_code``; nothing else decides exit codes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GcnbatchError(Exception):
+    """Base of every error that is the user's to read.
+
+    Parameters
+    ----------
+    subject : str
+        The thing at fault and where it is: a file, a key, a row (``"data.h5:/edges/src"``, ``"train.epochs"``).
+    got : str
+        What was found there.
+    expected : str
+        What would have been right.
+    hint : str
+        The mend, as an instruction.
+    """
+
+    exit_code = 1
+
+    def __init__(self, subject: str, got: str = "", expected: str = "", hint: str = "") -> None:
+        self.subject, self.got, self.expected, self.hint = subject, got, expected, hint
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        text = self.subject
+        if self.got:
+            text += f": {self.got}"
+        if self.expected:
+            text += f"; expected {self.expected}"
+        if self.hint:
+            text += f". {self.hint}"
+        return " ".join(text.split())
+
+
+class CheckFailed(GcnbatchError):
+    """A comparison or check that was asked for did not hold (exit code 1)."""
+
+    exit_code = 1
+
+
+class InputError(GcnbatchError):
+    """The user's data, configuration or options cannot be used (exit code 2)."""
+
+    exit_code = 2
+
+
+class MachineError(GcnbatchError):
+    """The machine is at fault: GPU, memory, disk (exit code 3)."""
+
+    exit_code = 3
+
+
+class BackendUnavailable(MachineError):
+    """A backend that was asked for cannot start here; the hint says what to install or change (exit code 3)."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the closest known spelling of `name`, or lists what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean '{close[0]}'?"
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f"Known: {shown}."
