@@ -1,0 +1,226 @@
+"""The two doors of a backend: `Ops` (one operation, forward or backward) and `Runner` (one training step).
+
+Dimensions: B graphs in a batch, N nodes in the batch, E stored edges, F / P features in / out, C adjacency channels,
+K outputs, R rows of targets (B, or N for node-level sets).
+
+Every backend offers the same operations under the same names with the same meaning; ``gcnbatch/reference`` is their
+specification. An array is whatever the backend computes with (`Array`: a NumPy array, a device buffer); the model never
+looks inside. Operations return new arrays and leave their inputs unchanged, except where a docstring says "in place".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = Any
+Readout = Literal["sum", "mean", "max"]
+
+
+@dataclass(frozen=True)
+class Csr:
+    """A sparse matrix in compressed sparse rows.
+
+    Parameters
+    ----------
+    indptr : int32 or int64, (n_rows + 1,)
+    indices : int32, (nnz,)
+        Columns; repeated entries of a row add up.
+    data : float32, (nnz,)
+    n_cols : int
+    """
+
+    indptr: Array
+    indices: Array
+    data: Array
+    n_cols: int
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """The adjacency of a batch, its channels side by side, and the transpose that the backward pass multiplies with.
+
+    `forward` has N rows and N*C columns: the entry of channel c from node j to node i stands in row i, column j*C + c.
+    With H of shape (N, C*P) seen as (N*C, P), which costs nothing in row-major order, sum_c A_c H_c is one product
+    ``forward @ H``. `transpose` has N*C rows and N columns.
+
+    Worked example, two nodes, two channels, channel 0 an edge 0→1, channel 1 the self-loops::
+
+        forward = [[0, 1, 0, 0],        columns: (node 0, ch 0) (node 0, ch 1) (node 1, ch 0) (node 1, ch 1)
+                   [1, 0, 0, 1]]
+    """
+
+    forward: Csr
+    transpose: Csr
+    n_channels: int
+
+
+class DropoutKey(NamedTuple):
+    """What a dropout mask depends on besides the element number; see `gcnbatch.philox`."""
+
+    seed: int
+    purpose: str
+    epoch: int
+    step: int
+
+
+class Ops(Protocol):
+    """The operations. Shapes are given per method; float arrays are float32 (the reference takes any float type)."""
+
+    def matmul(self, x: Array, w: Array) -> Array:
+        """X (N, F) times W (F, P): (N, P)."""
+
+    def matmul_backward(self, dy: Array, x: Array, w: Array, need_dx: bool = True) -> tuple[Array | None, Array]:
+        """Gradients of `matmul`: dX = dY Wᵀ (N, F), or None when not needed, and dW = Xᵀ dY (F, P)."""
+
+    def sparse_matmul(self, x: Csr, w: Array) -> Array:
+        """Sparse features X (N, F) times W (F, P): (N, P)."""
+
+    def sparse_matmul_backward(self, dy: Array, x: Csr) -> Array:
+        """Gradient of `sparse_matmul` by W: Xᵀ dY (F, P)."""
+
+    def bias_add(self, y: Array, b: Array) -> Array:
+        """Y (N, P) plus b (P,) on every row."""
+
+    def bias_add_backward(self, dy: Array) -> Array:
+        """Gradient by b: column sums of dY, (P,)."""
+
+    def spmm(self, adjacency: Adjacency, h: Array) -> Array:
+        """sum_c A_c H_c for H (N, C*P) with channel c in columns c*P … (c+1)*P-1: (N, P)."""
+
+    def spmm_backward(self, adjacency: Adjacency, dy: Array) -> Array:
+        """Gradient by H: A_cᵀ dY in channel c's columns, (N, C*P)."""
+
+    def batch_norm(
+        self,
+        x: Array,
+        gamma: Array,
+        beta: Array,
+        running_mean: Array,
+        running_var: Array,
+        epsilon: float,
+        momentum: float,
+        training: bool,
+    ) -> tuple[Array, Any]:
+        """gamma (x - mean) / sqrt(var + epsilon) + beta over the N rows of x (N, P); returns (y, saved).
+
+        Training uses the batch's mean and biased variance and updates, in place, the running statistics:
+        running = (1 - momentum) running + momentum batch, with the unbiased variance (N / (N - 1), N = 1 as biased).
+        Otherwise the running statistics are used. N = 0 changes nothing.
+        """
+
+    def batch_norm_backward(self, dy: Array, saved: Any, gamma: Array) -> tuple[Array, Array, Array]:
+        """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`."""
+
+    def relu(self, x: Array) -> Array:
+        """max(x, 0)."""
+
+    def relu_backward(self, dy: Array, y: Array) -> Array:
+        """dY where y > 0, else 0; `y` is what `relu` returned."""
+
+    def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
+        """Zero an element with probability `rate`, scale the others by 1 / (1 - rate); returns (y, mask).
+
+        Element e (row-major) is kept when its 32 random bits are >= floor(rate * 2^32). Works on any shape.
+        """
+
+    def dropout_backward(self, dy: Array, mask: Array, rate: float) -> Array:
+        """dY / (1 - rate) where kept, else 0."""
+
+    def readout(self, h: Array, node_ptr: Array, kind: Readout) -> tuple[Array, Any]:
+        """Sum, mean or maximum of each graph's rows of H (N, P): (B, P), and what the backward pass needs.
+
+        A graph with 0 nodes yields a zero row.
+        """
+
+    def readout_backward(self, dr: Array, node_ptr: Array, kind: Readout, saved: Any) -> Array:
+        """Gradient by H (N, P); of equal maxima the first node takes it all."""
+
+    def sigmoid_cross_entropy(self, logits: Array, y: Array, pos_weight: Array) -> tuple[Any, Any, Array]:
+        """Masked sigmoid cross-entropy of logits (R, K), y (R, K) in {0, 1, NaN = missing}, pos_weight (K,).
+
+        Per entry: pos_weight y softplus(-z) + (1 - y) softplus(z). Returns (sum over labelled entries, their number,
+        gradient of sum / number by the logits). Without any label: (0, 0, zeros).
+        """
+
+    def softmax_cross_entropy(self, logits: Array, y: Array, class_weight: Array) -> tuple[Any, Any, Array]:
+        """Softmax cross-entropy of logits (R, K), y (R, 1) int32 with -1 = missing, class_weight (K,).
+
+        Returns (weighted sum over labelled rows, sum of their weights, gradient of the quotient by the logits).
+        """
+
+    def mean_squared_error(self, logits: Array, y: Array) -> tuple[Any, Any, Array]:
+        """Squared error over entries of y (R, K) that are not NaN: (sum, number, gradient of sum / number)."""
+
+    def adam_step(
+        self,
+        parameters: Array,
+        gradients: Array,
+        m: Array,
+        v: Array,
+        step: int,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        weight_decay: Array,
+    ) -> None:
+        """One Adam step over all parameters, flat (P,), in place on parameters, m and v (Kingma and Ba, 2015).
+
+        `step` counts from 1. m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
+        p -= learning_rate (m̂ / (sqrt(v̂) + epsilon) + weight_decay p), with m̂ = m / (1 - beta1^step), v̂ likewise.
+        `weight_decay` (P,) is decoupled and 0 where a parameter must not decay.
+        """
+
+    def sgd_step(
+        self,
+        parameters: Array,
+        gradients: Array,
+        velocity: Array,
+        learning_rate: float,
+        momentum: float,
+        weight_decay: Array,
+    ) -> None:
+        """velocity = momentum velocity + g; p -= learning_rate (velocity + weight_decay p), in place, flat (P,)."""
+
+
+class Clock(NamedTuple):
+    """Where training stands: `epoch` and `step` within it, both from 0; what dropout masks are keyed by."""
+
+    epoch: int
+    step: int
+
+
+class Runner(Protocol):
+    """One model on one backend with one data set: what the training loop, `infer` and `compare-backends` hold.
+
+    The loop hands over an epoch's batches, then asks for its steps one by one; a runner may prefetch, upload or replay as it
+    likes as long as after `step` returns control, parameters asked for by `state` are those after that step.
+    """
+
+    backend: str
+
+    def begin_epoch(self, epoch: int, batches: Sequence[NDArray[np.int64]], learning_rate: float) -> None:
+        """Announce the epoch: the rows (graph numbers) of every batch in order."""
+
+    def step(self, index: int) -> None:
+        """Run batch `index` of the epoch: gather, forward, loss, backward, update."""
+
+    def take_loss(self) -> tuple[float, float]:
+        """Return (sum of loss, sum of its weights) over the steps since the last call, and start again from 0."""
+
+    def predict(self, graphs: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the logits of these graphs (rows of targets, K) with running statistics and without dropout."""
+
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """Return a copy of everything that training changes, by name: parameters, statistics, optimiser moments."""
+
+    def load_state(self, state: dict[str, NDArray[np.float32]]) -> None:
+        """Set what `state` returned (of any backend)."""
+
+    def close(self) -> None:
+        """Give back what the runner holds."""
