@@ -1,0 +1,147 @@
+"""Small graph sets for tests: one deterministic builder, hypothesis strategies over the whole format, and equality."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gcnbatch.data.graphs import GraphSet, Split
+from gcnbatch.data.schema import Header, Level, Target
+
+DENSE_DTYPES = ("uint8", "int8", "float16", "float32")
+
+
+def build_graphset(
+    n_graphs: int = 6,
+    *,
+    level: Level = "graph",
+    target: Target = "binary",
+    n_tasks: int = 2,
+    n_classes: int = 3,
+    n_features: int = 4,
+    n_channels: int = 2,
+    features: str = "float32",
+    max_nodes: int = 5,
+    edges_per_node: int = 2,
+    weights: bool = False,
+    groups: bool = False,
+    missing: float = 0.2,
+    splits: bool = False,
+    seed: int = 0,
+) -> GraphSet:
+    """Build a valid set from a seed.
+
+    Graphs have 0 to `max_nodes` nodes: the sizes run down from `max_nodes` in turn, so that six graphs hold an empty one.
+    `features` is a dense dtype's name or ``"csr"``; `edges_per_node` random edges start at each node on average;
+    `missing` is the share of missing targets; `splits` adds one split, "first", that deals rows out in thirds.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = max_nodes - np.arange(n_graphs, dtype=np.int64) % (max_nodes + 1)
+    counts = sizes * edges_per_node
+    n_nodes, n_edges = int(sizes.sum()), int(counts.sum())
+    limit = np.repeat(sizes, counts)
+    n_rows = n_graphs if level == "graph" else n_nodes
+    tasks = 1 if target == "multiclass" else n_tasks
+    thirds = np.array_split(rng.permutation(n_rows).astype(np.int64), 3)
+    return GraphSet(
+        header=Header(
+            name="built",
+            level=level,
+            target=target,
+            task_names=tuple(f"task{k}" for k in range(tasks)),
+            class_names=tuple(f"class{k}" for k in range(n_classes)) if target == "multiclass" else (),
+            n_features=n_features,
+            channel_names=tuple(f"channel{c}" for c in range(n_channels)),
+        ),
+        node_ptr=_pointer(sizes),
+        edge_ptr=_pointer(counts),
+        src=(rng.random(n_edges) * limit).astype(np.int32),
+        dst=(rng.random(n_edges) * limit).astype(np.int32),
+        channel=rng.integers(0, n_channels, n_edges).astype(np.uint8),
+        weight=rng.normal(size=n_edges).astype(np.float32) if weights else None,
+        x=_features(rng, n_nodes, n_features, features),
+        y=_targets(rng, target, n_rows, tasks, n_classes, missing),
+        ids=np.array([f"row-{i}" for i in range(n_rows)], dtype=np.str_),
+        groups=rng.integers(0, max(1, n_graphs // 2), n_graphs).astype(np.int32) if groups else None,
+        splits={"first": Split(*thirds)} if splits else {},
+    )
+
+
+def _pointer(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def _features(rng: np.random.Generator, rows: int, columns: int, kind: str) -> Any:
+    if kind == "csr":
+        matrix = sp.csr_array(rng.normal(size=(rows, columns)) * (rng.random((rows, columns)) < 0.4), dtype=np.float32)
+        matrix.indices = matrix.indices.astype(np.int32)
+        return matrix
+    if np.issubdtype(np.dtype(kind), np.integer):
+        return rng.integers(0, 4, (rows, columns)).astype(kind)
+    return rng.normal(size=(rows, columns)).astype(kind)
+
+
+def _targets(
+    rng: np.random.Generator, target: Target, rows: int, tasks: int, classes: int, missing: float
+) -> NDArray[Any]:
+    absent = rng.random((rows, tasks)) < missing
+    if target == "multiclass":
+        return np.where(absent, -1, rng.integers(0, classes, (rows, tasks))).astype(np.int32)
+    values = rng.integers(0, 2, (rows, tasks)) if target == "binary" else rng.normal(size=(rows, tasks))
+    return np.where(absent, np.nan, values).astype(np.float32)
+
+
+@st.composite
+def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
+    """Draw a valid set: any level, target and feature layout, with or without weights, groups, splits, edges or graphs.
+
+    Keywords fix arguments of `build_graphset`: ``graphsets(level="graph", features="csr")``.
+    """
+    options: dict[str, Any] = {
+        "n_graphs": draw(st.integers(0, 8)),
+        "level": draw(st.sampled_from(["graph", "node"])),
+        "target": draw(st.sampled_from(["binary", "multiclass", "regression"])),
+        "n_tasks": draw(st.integers(1, 3)),
+        "n_classes": draw(st.integers(2, 4)),
+        "n_features": draw(st.integers(1, 5)),
+        "n_channels": draw(st.integers(1, 3)),
+        "features": draw(st.sampled_from([*DENSE_DTYPES, "csr"])),
+        "max_nodes": draw(st.integers(0, 6)),
+        "edges_per_node": draw(st.integers(0, 3)),
+        "weights": draw(st.booleans()),
+        "groups": draw(st.booleans()),
+        "missing": draw(st.sampled_from([0.0, 0.3, 1.0])),
+        "splits": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+    }
+    return build_graphset(**{**options, **fixed})
+
+
+def assert_graphsets_equal(left: GraphSet, right: GraphSet) -> None:
+    """Hold two sets equal in header, splits, and the values and dtypes of every array (missing equals missing)."""
+    assert left.header == right.header
+    for name in ("node_ptr", "edge_ptr", "src", "dst", "channel", "weight", "y", "groups"):
+        _assert_arrays_equal(name, getattr(left, name), getattr(right, name))
+    assert left.ids.tolist() == right.ids.tolist()
+    assert sp.issparse(left.x) == sp.issparse(right.x)
+    if sp.issparse(left.x):
+        assert left.x.shape == right.x.shape
+        for name in ("indptr", "indices", "data"):
+            _assert_arrays_equal(f"x.{name}", getattr(left.x, name), getattr(right.x, name))
+    else:
+        _assert_arrays_equal("x", left.x, right.x)
+    assert left.splits.keys() == right.splits.keys()
+    for name, split in left.splits.items():
+        for part, rows in split.parts().items():
+            _assert_arrays_equal(f"splits/{name}/{part}", rows, right.splits[name].parts()[part])
+
+
+def _assert_arrays_equal(name: str, left: Any, right: Any) -> None:
+    assert (left is None) == (right is None), name
+    if left is not None:
+        assert left.dtype == right.dtype, name
+        np.testing.assert_array_equal(left, right, err_msg=name)
