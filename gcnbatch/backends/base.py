@@ -156,6 +156,9 @@ class Ops(Protocol):
     def mean_squared_error(self, logits: Array, y: Array) -> tuple[Any, Any, Array]:
         """Squared error over entries of y (R, K) that are not NaN: (sum, number, gradient of sum / number)."""
 
+    def clip_norm(self, gradients: Array, max_norm: float) -> None:
+        """Scale the flat gradients (P,), in place, by max_norm / norm when their Euclidean norm exceeds max_norm."""
+
     def adam_step(
         self,
         parameters: Array,
@@ -168,12 +171,13 @@ class Ops(Protocol):
         beta2: float,
         epsilon: float,
         weight_decay: Array,
+        l2: Array,
     ) -> None:
         """One Adam step over all parameters, flat (P,), in place on parameters, m and v (Kingma and Ba, 2015).
 
-        `step` counts from 1. m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
+        `step` counts from 1. g = gradient + l2 p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
         p -= learning_rate (m̂ / (sqrt(v̂) + epsilon) + weight_decay p), with m̂ = m / (1 - beta1^step), v̂ likewise.
-        `weight_decay` (P,) is decoupled and 0 where a parameter must not decay.
+        `l2` (P,) and `weight_decay` (P,), the latter decoupled, are 0 where a parameter must not shrink.
         """
 
     def sgd_step(
@@ -184,8 +188,12 @@ class Ops(Protocol):
         learning_rate: float,
         momentum: float,
         weight_decay: Array,
+        l2: Array,
     ) -> None:
-        """velocity = momentum velocity + g; p -= learning_rate (velocity + weight_decay p), in place, flat (P,)."""
+        """g = gradient + l2 p; velocity = momentum velocity + g; p -= learning_rate (velocity + weight_decay p).
+
+        In place on parameters and velocity, flat (P,).
+        """
 
 
 class Clock(NamedTuple):
