@@ -1,0 +1,56 @@
+"""The executable specification: every operation of `gcnbatch.backends.base.Ops`, forward and backward, in plain NumPy.
+
+Written to be read and to be right, never to be fast. The functions take any float type and compute in it, so that
+float64 gives the yardstick that every backend is measured with. ``tests/reference`` proves them by hand-worked numbers,
+central differences and dense algebra; ``tests/ops`` holds every backend to them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
+from gcnbatch.reference.bias import bias_add, bias_add_backward
+from gcnbatch.reference.dropout import dropout, dropout_backward
+from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
+from gcnbatch.reference.matmul import matmul, matmul_backward, sparse_matmul, sparse_matmul_backward
+from gcnbatch.reference.optimizer import adam_step, clip_norm, sgd_step
+from gcnbatch.reference.readout import readout, readout_backward
+from gcnbatch.reference.relu import relu, relu_backward
+from gcnbatch.reference.spmm import spmm, spmm_backward
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.base import Ops
+
+
+class ReferenceOps:
+    """The reference as an implementation of `Ops` on NumPy arrays of any float type, without state."""
+
+    matmul = staticmethod(matmul)
+    matmul_backward = staticmethod(matmul_backward)
+    sparse_matmul = staticmethod(sparse_matmul)
+    sparse_matmul_backward = staticmethod(sparse_matmul_backward)
+    bias_add = staticmethod(bias_add)
+    bias_add_backward = staticmethod(bias_add_backward)
+    spmm = staticmethod(spmm)
+    spmm_backward = staticmethod(spmm_backward)
+    batch_norm = staticmethod(batch_norm)
+    batch_norm_backward = staticmethod(batch_norm_backward)
+    relu = staticmethod(relu)
+    relu_backward = staticmethod(relu_backward)
+    dropout = staticmethod(dropout)
+    dropout_backward = staticmethod(dropout_backward)
+    readout = staticmethod(readout)
+    readout_backward = staticmethod(readout_backward)
+    sigmoid_cross_entropy = staticmethod(sigmoid_cross_entropy)
+    softmax_cross_entropy = staticmethod(softmax_cross_entropy)
+    mean_squared_error = staticmethod(mean_squared_error)
+    clip_norm = staticmethod(clip_norm)
+    adam_step = staticmethod(adam_step)
+    sgd_step = staticmethod(sgd_step)
+
+
+if TYPE_CHECKING:
+    _conforms: Ops = ReferenceOps()
+
+__all__ = ["ReferenceOps"]

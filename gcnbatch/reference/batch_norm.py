@@ -1,0 +1,67 @@
+"""Batch normalisation over the nodes of a batch.
+
+Source: Ioffe, Szegedy: "Batch normalization: accelerating deep network training by reducing internal covariate shift",
+ICML 2015. A batch is ragged, so the statistics are those of the N real nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcnbatch.reference.arrays import Float
+
+Saved = tuple[Float, Float]
+
+
+def batch_norm(
+    x: Float,
+    gamma: Float,
+    beta: Float,
+    running_mean: Float,
+    running_var: Float,
+    epsilon: float,
+    momentum: float,
+    training: bool,
+) -> tuple[Float, Saved]:
+    """Y = gamma x̂ + beta with x̂ = (x - mean) / sqrt(var + epsilon), column by column of x (N, P).
+
+    Parameters
+    ----------
+    x : (N, P)
+    gamma, beta : (P,)
+    running_mean, running_var : (P,)
+        In training changed in place: running = (1 - momentum) running + momentum batch, where the batch's variance is
+        the unbiased one, N / (N - 1) times the biased (N = 1: as biased). N = 0 leaves them as they are.
+    epsilon, momentum : float
+    training : bool
+        Whether mean and (biased) variance are the batch's; else the running ones.
+
+    Returns
+    -------
+    y : (N, P)
+    saved : (x̂ (N, P), 1 / sqrt(var + epsilon) (P,))
+    """
+    n = len(x)
+    mean, var = running_mean, running_var
+    if training and n > 0:
+        mean = x.sum(axis=0) / n
+        var = ((x - mean) ** 2).sum(axis=0) / n
+        running_mean[:] = (1 - momentum) * running_mean + momentum * mean
+        running_var[:] = (1 - momentum) * running_var + momentum * (n / max(n - 1, 1)) * var
+    inverse_std = 1 / np.sqrt(var + epsilon)
+    x_hat = (x - mean) * inverse_std
+    return gamma * x_hat + beta, (x_hat, inverse_std)
+
+
+def batch_norm_backward(dy: Float, saved: Saved, gamma: Float) -> tuple[Float, Float, Float]:
+    """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; mean and variance depend on x too.
+
+    dbeta = sum_n dy, dgamma = sum_n dy x̂, dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N).
+    N = 0 gives zeros for gamma and beta.
+    """
+    x_hat, inverse_std = saved
+    n = max(len(dy), 1)
+    dbeta = dy.sum(axis=0)
+    dgamma = (dy * x_hat).sum(axis=0)
+    dx = gamma * inverse_std * (dy - dbeta / n - x_hat * dgamma / n)
+    return dx, dgamma, dbeta

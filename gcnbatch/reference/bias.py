@@ -1,0 +1,16 @@
+"""Bias addition."""
+
+from __future__ import annotations
+
+from gcnbatch.reference.arrays import Float
+
+
+def bias_add(y: Float, b: Float) -> Float:
+    """Y (N, P) plus b (P,) on every row: (N, P)."""
+    return y + b
+
+
+def bias_add_backward(dy: Float) -> Float:
+    """Gradient of `bias_add` by b: the column sums of dY (N, P), zeros when N = 0: (P,). The gradient by Y is dY."""
+    db: Float = dy.sum(axis=0)
+    return db

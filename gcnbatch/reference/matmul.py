@@ -1,0 +1,48 @@
+"""Matrix products: dense features, and sparse features in compressed rows, times dense weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gcnbatch.reference.arrays import Float
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.base import Csr
+
+
+def matmul(x: Float, w: Float) -> Float:
+    """Y = X W: X (N, F) times W (F, P) is (N, P). No rows give no rows."""
+    return x @ w
+
+
+def matmul_backward(dy: Float, x: Float, w: Float, need_dx: bool = True) -> tuple[Float | None, Float]:
+    """Gradients of `matmul`: dX = dY Wᵀ (N, F), None unless `need_dx`, and dW = Xᵀ dY (F, P), zeros when N = 0."""
+    dx = dy @ w.T if need_dx else None
+    return dx, x.T @ dy
+
+
+def sparse_matmul(x: Csr, w: Float) -> Float:
+    """Y = X W for sparse X (N, F) and W (F, P): y_n = sum over the entries (f, a) of row n of a w_f, (N, P).
+
+    Repeated entries of a row add up; a row without entries yields zeros.
+    """
+    n_rows = len(x.indptr) - 1
+    y = np.zeros((n_rows, w.shape[1]), dtype=w.dtype)
+    for n in range(n_rows):
+        for entry in range(x.indptr[n], x.indptr[n + 1]):
+            y[n] += x.data[entry] * w[x.indices[entry]]
+    return y
+
+
+def sparse_matmul_backward(dy: Float, x: Csr) -> Float:
+    """Gradient of `sparse_matmul` by W: dW = Xᵀ dY (F, P); a feature that no row has gets zeros.
+
+    An entry a of X in row n, column f contributed a w_f to y_n, hence a dy_n to dw_f.
+    """
+    dw = np.zeros((x.n_cols, dy.shape[1]), dtype=dy.dtype)
+    for n in range(len(dy)):
+        for entry in range(x.indptr[n], x.indptr[n + 1]):
+            dw[x.indices[entry]] += x.data[entry] * dy[n]
+    return dw
