@@ -1,0 +1,306 @@
+"""Which rows train, validate and test: one split, or the k folds of cross-validation.
+
+Everything here depends on the seed and the data alone. The draws come from `gcnbatch.philox` and the dealing is written
+out in this module, so a split does not change with the version of another library: a result that names its split can be
+repeated years later. (scikit-learn's stratified splitters also refuse strata of one row, which rare labels have.)
+
+Row numbers of a part are int64 and ascending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.config import SplitConfig
+from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.schema import Level, Target
+from gcnbatch.errors import InputError, nearest
+
+REGRESSION_BINS = 10  # quantile bins that stratify a regression target
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """What a split is made from.
+
+    Parameters
+    ----------
+    subject : str
+        The data set's name in messages, usually its path.
+    level : {"graph", "node"}
+        What a row is. Rows of a node-level set without any label are left out of every split but a predefined one: they
+        bear no loss and no metric, and the graph still carries their features. A graph without labels keeps its place.
+    target : {"binary", "multiclass", "regression"}
+    y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
+    groups : int32, (R,) or None
+        Group (molecular scaffold) of each row.
+    splits : dict of Split
+        The splits that the file carries.
+    """
+
+    subject: str
+    level: Level
+    target: Target
+    y: NDArray[Any]
+    groups: NDArray[np.int32] | None
+    splits: dict[str, Split]
+
+
+class PartSizes(NamedTuple):
+    """Rows of each part."""
+
+    train: int
+    valid: int
+    test: int
+
+
+def split_seed(config: SplitConfig, seed: int) -> int:
+    """Return the seed that decides the split: the split's own, or the run's where that is -1."""
+    return seed if config.seed == -1 else config.seed
+
+
+def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
+    """Deal the rows into train, valid and test.
+
+    random
+        Within one row of the shares ``config.valid`` and ``config.test``; each share above 0 gets at least one row.
+    stratified
+        As random, and every stratum (see `strata`) is spread over the parts in the same shares, within two rows.
+    scaffold
+        Whole groups: the largest first, into train while it has room, then valid, then test. Deterministic; the rule,
+        cutoffs and order of ties (later first row first) are MoleculeNet's and DeepChem's, so that figures compare.
+    predefined
+        As the file says; `config.name` may be empty when the file has one split.
+
+    Parameters
+    ----------
+    config : SplitConfig
+    seed : int
+        The run's seed, used when ``config.seed`` is -1.
+    rows : SplitRows
+
+    Raises
+    ------
+    InputError
+        When a part whose share is above 0 would be empty, the groups or the named split are missing.
+    """
+    if config.kind == "predefined":
+        split = _predefined(config.name, rows)
+    else:
+        split = _deal(config, rows, _candidates(rows), config.test, _draws(config, seed))
+    _refuse_empty(rows.subject, split, config.valid, config.test)
+    return split
+
+
+def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
+    """Deal the rows into ``config.folds`` splits of which each row is in exactly one test part.
+
+    Test parts differ by at most one row (random, stratified), or hold whole groups, balanced by size: the largest group
+    goes to the smallest fold (scaffold). Of the rows that a fold does not test, the share ``config.valid`` validates,
+    chosen as `make_split` would. Parameters and errors are those of `make_split`; also refused: more folds than rows or
+    groups.
+    """
+    candidates, draws = _candidates(rows), _draws(config, seed)
+    if config.kind == "scaffold":
+        groups = _groups(rows)[candidates]
+        _refuse_more_folds(rows.subject, config.folds, len(np.unique(groups)), "groups")
+        order, fold = candidates, _balanced_folds(groups, config.folds)
+    else:
+        _refuse_more_folds(rows.subject, config.folds, len(candidates), "rows")
+        order = _shuffled_by_stratum(config, rows, candidates, draws)
+        fold = np.arange(len(order)) % config.folds
+    folds = []
+    for number in range(config.folds):
+        inner = _deal(config, rows, np.sort(order[fold != number]), 0.0, draws)
+        split = Split(train=inner.train, valid=inner.valid, test=np.sort(order[fold == number]))
+        _refuse_empty(f"{rows.subject}, fold {number + 1} of {config.folds}", split, config.valid, 1.0)
+        folds.append(split)
+    return folds
+
+
+def part_sizes(rows: int, valid: float, test: float) -> PartSizes:
+    """Return how many of `rows` rows each part gets.
+
+    The cuts are ``floor((1 - valid - test) rows)`` and ``floor((1 - test) rows)``; a part with a share above 0 then
+    gets at least one row, which train gives up.
+    """
+    slack = 1e-9  # 1 - 0.1 - 0.2 is a little off 0.7; a whole product must not lose a row to that
+    train_cut = int((1.0 - valid - test) * rows + slack)
+    valid_cut = int((1.0 - test) * rows + slack)
+    n_test = min(max(rows - valid_cut, int(test > 0.0)), rows)
+    n_valid = min(max(valid_cut - train_cut, int(valid > 0.0)), rows - n_test)
+    return PartSizes(rows - n_valid - n_test, n_valid, n_test)
+
+
+def strata(target: Target, y: NDArray[Any]) -> Int64:
+    """Return a stratum number per row, (R,), for stratified dealing.
+
+    - multiclass: the class.
+    - binary: the row's rarest positive task (rarest over all rows; of equals the first); "no positive" is a stratum of
+      its own. With one task that is positive or negative.
+    - regression: one of ten quantile bins of the target; with several tasks, of the mean of their standard scores.
+
+    Rows without any label form one more stratum.
+    """
+    known = _known(y)
+    labelled = known.any(axis=1)
+    if target == "multiclass":
+        classes: Int64 = y[:, 0].astype(np.int64)
+        return classes
+    tasks = y.shape[1]
+    if target == "binary":
+        positive = known & (y == 1)
+        rarest_first = np.argsort(positive.sum(axis=0), kind="stable")
+        rarest = rarest_first[np.argmax(positive[:, rarest_first], axis=1)]
+        of_labelled = np.where(positive.any(axis=1), rarest, tasks)
+        return np.where(labelled, of_labelled, tasks + 1).astype(np.int64)
+    score = _mean_standard_score(y, known)
+    inner = np.linspace(0.0, 1.0, REGRESSION_BINS + 1)[1:-1]
+    edges = np.quantile(score[labelled], inner) if labelled.any() else inner
+    bins: Int64 = np.where(labelled, np.searchsorted(edges, score, side="right"), REGRESSION_BINS).astype(np.int64)
+    return bins
+
+
+def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    values = np.where(known, y, 0.0).astype(np.float64)
+    count = np.maximum(known.sum(axis=0), 1)
+    centred = np.where(known, values - values.sum(axis=0) / count, 0.0)
+    deviation = np.sqrt((centred**2).sum(axis=0) / count)
+    deviation[deviation == 0.0] = 1.0
+    score: NDArray[np.float64] = (centred / deviation).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return score
+
+
+# ------------------------------------------------------------------------------------------------ dealing
+
+
+def _deal(config: SplitConfig, rows: SplitRows, candidates: Int64, test: float, draws: np.random.Generator) -> Split:
+    sizes = part_sizes(len(candidates), config.valid, test)
+    if config.kind == "scaffold":
+        return _deal_groups(candidates, _groups(rows)[candidates], sizes)
+    order = _shuffled_by_stratum(config, rows, candidates, draws)
+    tested = _evenly_spaced(len(order), sizes.test, draws)
+    rest = order[~tested]
+    validated = _evenly_spaced(len(rest), sizes.valid, draws)
+    return Split(train=np.sort(rest[~validated]), valid=np.sort(rest[validated]), test=np.sort(order[tested]))
+
+
+def _shuffled_by_stratum(config: SplitConfig, rows: SplitRows, candidates: Int64, draws: np.random.Generator) -> Int64:
+    """Return the candidates in random order; for stratified splits, one stratum after the other."""
+    shuffled = draws.permutation(candidates)
+    if config.kind == "random":
+        return shuffled
+    return shuffled[np.argsort(strata(rows.target, rows.y)[shuffled], kind="stable")]
+
+
+def _evenly_spaced(length: int, count: int, draws: np.random.Generator) -> NDArray[np.bool_]:
+    """Mark `count` of `length` positions at even distances from a random start.
+
+    Any run of m neighbours (a stratum) holds ``m count / length`` marks, rounded up or down.
+    """
+    if count == 0:
+        return np.zeros(length, dtype=np.bool_)
+    steps = (np.arange(length + 1) * count + draws.integers(length)) // length
+    return np.diff(steps) > 0
+
+
+def _deal_groups(candidates: Int64, groups: NDArray[np.int32], sizes: PartSizes) -> Split:
+    _, first, group, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    part = np.empty(len(count), dtype=np.int8)
+    filled = [0, 0, 0]
+    for number in np.lexsort((-first, -count)):
+        size = int(count[number])
+        if filled[0] + size <= sizes.train:
+            part[number] = 0
+        elif filled[0] + filled[1] + size <= sizes.train + sizes.valid:
+            part[number] = 1
+        else:
+            part[number] = 2
+        filled[part[number]] += size
+    owner = part[group]
+    return Split(train=candidates[owner == 0], valid=candidates[owner == 1], test=candidates[owner == 2])
+
+
+def _balanced_folds(groups: NDArray[np.int32], folds: int) -> Int64:
+    """Return the fold of each row, whole groups, the largest group to the smallest fold; ties by first row and fold."""
+    _, first, group, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    fold_of = np.empty(len(count), dtype=np.int64)
+    filled = np.zeros(folds, dtype=np.int64)
+    for number in np.lexsort((first, -count)):
+        fold_of[number] = np.argmin(filled)
+        filled[fold_of[number]] += count[number]
+    return fold_of[group]
+
+
+def _predefined(name: str, rows: SplitRows) -> Split:
+    known = rows.splits
+    if not known:
+        raise InputError(
+            rows.subject,
+            "the file carries no split",
+            "one under /splits",
+            "Set split.kind to random, or store a split.",
+        )
+    if not name and len(known) > 1:
+        raise InputError(
+            rows.subject, f"the file carries {len(known)} splits", "split.name to say which", nearest("", known)
+        )
+    chosen = name or next(iter(known))
+    if chosen not in known:
+        raise InputError(rows.subject, f"no split named '{chosen}'", "a split of the file", nearest(chosen, known))
+    return Split(**{part: np.sort(np.asarray(numbers, np.int64)) for part, numbers in known[chosen].parts().items()})
+
+
+# ------------------------------------------------------------------------------------------------ input
+
+
+def _draws(config: SplitConfig, seed: int) -> np.random.Generator:
+    return philox.generator(split_seed(config, seed), "split")
+
+
+def _known(y: NDArray[Any]) -> NDArray[np.bool_]:
+    known: NDArray[np.bool_] = ~np.isnan(y) if y.dtype.kind == "f" else y >= 0
+    return known
+
+
+def _candidates(rows: SplitRows) -> Int64:
+    if rows.level == "node":
+        return np.flatnonzero(_known(rows.y).any(axis=1)).astype(np.int64)
+    return np.arange(len(rows.y), dtype=np.int64)
+
+
+def _groups(rows: SplitRows) -> NDArray[np.int32]:
+    if rows.groups is None:
+        raise InputError(
+            rows.subject,
+            "the file has no groups",
+            "a scaffold per row for split.kind = scaffold",
+            "Import molecules with 'gcnbatch data import smiles', or set split.kind to random or stratified.",
+        )
+    return rows.groups
+
+
+def _refuse_more_folds(subject: str, folds: int, available: int, what: str) -> None:
+    if folds > available:
+        raise InputError(
+            subject,
+            f"split.folds = {folds} for {available} {what}",
+            f"at most one fold per {what[:-1]}",
+            "Lower split.folds.",
+        )
+
+
+def _refuse_empty(subject: str, split: Split, valid: float, test: float) -> None:
+    """A part may be empty only when its share is 0."""
+    sizes = {part: len(numbers) for part, numbers in split.parts().items()}
+    shares = {"train": 1.0, "valid": valid, "test": test}
+    for part, size in sizes.items():
+        if size == 0 and shares[part] > 0.0:
+            shown = ", ".join(f"{name} {count}" for name, count in sizes.items())
+            mend = "Use more rows or another split" + ("." if part == "train" else f", or set split.{part} to 0.")
+            raise InputError(subject, f"the {part} part of the split has no row ({shown})", "at least one row", mend)

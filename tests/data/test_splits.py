@@ -1,0 +1,315 @@
+"""Splits: every part right, whatever the rows; every refusal in words."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import GroupKFold
+
+from gcnbatch.config import SplitConfig
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.splits import SplitRows, make_folds, make_split, part_sizes, split_seed, strata
+from gcnbatch.errors import InputError
+
+few = settings(deadline=None, max_examples=40)
+KINDS = ("random", "stratified", "scaffold")
+
+
+def rows_of(y: Any, *, target: str = "binary", **other: Any) -> SplitRows:
+    fields = {"subject": "set.h5", "level": "graph", "groups": None, "splits": {}} | other
+    return SplitRows(target=target, y=np.asarray(y), **fields)  # type: ignore[arg-type]
+
+
+def random_rows(target: str, n: int, seed: int, missing: float = 0.3, level: str = "graph") -> SplitRows:
+    rng = np.random.default_rng(seed)
+    blank = rng.random((n, 1 if target == "multiclass" else 3)) < missing
+    if target == "multiclass":
+        y: Any = np.where(blank, -1, rng.integers(0, 4, blank.shape)).astype(np.int32)
+    elif target == "binary":
+        y = np.where(blank, np.nan, rng.random(blank.shape) < 0.15).astype(np.float32)
+    else:
+        y = np.where(blank, np.nan, rng.normal(size=blank.shape)).astype(np.float32)
+    groups = np.minimum(rng.geometric(0.15, n), 40).astype(np.int32)
+    return rows_of(y, target=target, groups=groups, level=level)
+
+
+def assert_partition(split: Split, expected: Any) -> None:
+    parts = list(split.parts().values())
+    assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in parts)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), expected)
+
+
+def assert_same(one: Split, other: Split) -> None:
+    for part, numbers in one.parts().items():
+        np.testing.assert_array_equal(numbers, other.parts()[part])
+
+
+shapes = st.tuples(st.sampled_from(("binary", "multiclass", "regression")), st.integers(30, 200), st.integers(0, 2**32))
+shares = st.sampled_from((0.0, 0.1, 0.2, 0.25, 0.4))
+
+
+# ------------------------------------------------------------------------------------------------ one split
+
+
+@few
+@given(shapes, shares, shares, st.sampled_from(("random", "stratified")))
+def test_shares_are_right_within_a_row_and_parts_are_disjoint_and_complete(shape, valid, test, kind) -> None:
+    target, n, seed = shape
+    split = make_split(SplitConfig(kind=kind, valid=valid, test=test), seed, random_rows(target, n, seed))
+    assert_partition(split, np.arange(n))
+    assert abs(len(split.valid) - valid * n) <= 1
+    assert abs(len(split.test) - test * n) <= 1
+
+
+@few
+@given(shapes)
+def test_stratified_spreads_every_stratum_over_the_parts(shape) -> None:
+    target, n, seed = shape
+    rows = random_rows(target, n, seed)
+    split = make_split(SplitConfig(kind="stratified", valid=0.2, test=0.3), seed, rows)
+    stratum = strata(rows.target, rows.y)
+    sizes = np.bincount(stratum - stratum.min())
+    for part, share in (("train", 0.5), ("valid", 0.2), ("test", 0.3)):
+        counts = np.bincount(stratum[split.parts()[part]] - stratum.min(), minlength=len(sizes))
+        assert np.all(np.abs(counts - share * sizes) < 2.5), part
+
+
+@few
+@given(shapes, st.sampled_from((0.1, 0.3)))
+def test_scaffold_keeps_groups_whole_and_does_not_depend_on_the_seed(shape, share) -> None:
+    target, n, seed = shape
+    rows = random_rows(target, n, seed)
+    assert rows.groups is not None
+    rows.groups[: n // 2] = 1000 + np.arange(n // 2)  # many groups of one row, as molecules have
+    config = SplitConfig(kind="scaffold", valid=share, test=share)
+    split = make_split(config, seed, rows)
+    assert_partition(split, np.arange(n))
+    groups = [np.unique(rows.groups[part]) for part in split.parts().values()]
+    assert sum(len(part) for part in groups) == len(np.unique(rows.groups))
+    assert len(split.train) <= (1 - 2 * share) * n + 1e-9
+    assert_same(split, make_split(config, seed + 1, rows))
+
+
+def test_scaffold_deals_largest_groups_first_and_of_equals_the_later_one() -> None:
+    groups = np.array([5, 7, 7, 7, 7, 2, 2, 9, 4, 4], np.int32)  # sizes: 7 four, 2 and 4 two, 5 and 9 one
+    split = make_split(
+        SplitConfig(kind="scaffold", valid=0.2, test=0.2), 0, rows_of(np.zeros((10, 1), np.float32), groups=groups)
+    )
+    np.testing.assert_array_equal(split.train, [1, 2, 3, 4, 8, 9])
+    np.testing.assert_array_equal(split.valid, [5, 6])
+    np.testing.assert_array_equal(split.test, [0, 7])
+
+
+@pytest.mark.parametrize("kind", ["random", "stratified"])
+def test_the_seed_decides_and_nothing_else(kind: str) -> None:
+    rows = random_rows("binary", 120, 3)
+    first = make_split(SplitConfig(kind=kind), 5, rows)
+    np.random.seed(99)  # noqa: NPY002  the global generator must not matter
+    assert_same(first, make_split(SplitConfig(kind=kind), 5, rows))
+    assert_same(first, make_split(SplitConfig(kind=kind, seed=5), 6, rows))
+    assert not np.array_equal(first.test, make_split(SplitConfig(kind=kind), 6, rows).test)
+
+
+def test_the_splits_own_seed_wins_over_the_runs() -> None:
+    assert split_seed(SplitConfig(), 7) == 7
+    assert split_seed(SplitConfig(seed=0), 7) == 0
+
+
+@pytest.mark.parametrize("kind", ["random", "stratified"])
+def test_every_row_reaches_every_part_over_seeds(kind: str) -> None:
+    rows = random_rows("regression", 12, 0)
+    reached = np.zeros((3, 12), bool)
+    for seed in range(60):
+        split = make_split(SplitConfig(kind=kind, valid=0.25, test=0.25), seed, rows)
+        for number, part in enumerate(split.parts().values()):
+            reached[number, part] = True
+    assert reached.all()
+
+
+def test_rows_of_a_node_level_set_without_labels_are_left_out_of_dealt_splits() -> None:
+    rows = random_rows("multiclass", 90, 1, missing=0.5, level="node")
+    labelled = np.flatnonzero(rows.y[:, 0] >= 0)
+    assert_partition(make_split(SplitConfig(), 0, rows), labelled)
+    folds = make_folds(SplitConfig(folds=3), 0, rows)
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), labelled)
+
+
+@given(st.integers(0, 5000), shares, shares)
+@few
+def test_part_sizes_add_up_and_serve_every_share(n, valid, test) -> None:
+    sizes = part_sizes(n, valid, test)
+    assert sum(sizes) == n
+    assert min(sizes) >= 0
+    if n >= 3:
+        assert (sizes.valid > 0) == (valid > 0)
+        assert (sizes.test > 0) == (test > 0)
+
+
+def test_three_rows_are_enough_for_three_parts() -> None:
+    split = make_split(SplitConfig(), 0, random_rows("binary", 3, 0))
+    assert [len(part) for part in split.parts().values()] == [1, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------------ strata
+
+
+def test_binary_strata_are_the_rarest_positive_task_no_positive_and_no_label() -> None:
+    nan = np.nan
+    y = np.array([[1, 1], [1, 0], [1, nan], [0, 0], [nan, nan], [nan, 0]], np.float32)
+    np.testing.assert_array_equal(strata("binary", y), [1, 0, 0, 2, 3, 2])
+
+
+def test_regression_strata_are_quantile_bins_of_equal_size() -> None:
+    y = np.random.default_rng(0).normal(size=(100, 1)).astype(np.float32)
+    stratum = strata("regression", y)
+    np.testing.assert_array_equal(np.bincount(stratum), np.full(10, 10))
+    order = np.argsort(y[:, 0])
+    assert np.all(np.diff(stratum[order]) >= 0)
+
+
+@pytest.mark.parametrize("target", ["binary", "regression"])
+def test_strata_of_a_set_without_any_label_are_one(target: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(set(strata(target, np.full((7, 2), np.nan, np.float32)).tolist())) == 1  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ folds
+
+
+@few
+@given(shapes, st.integers(2, 7), st.sampled_from((0.0, 0.1, 0.3)), st.sampled_from(("random", "stratified")))
+def test_each_row_is_tested_once_and_folds_are_even(shape, k, valid, kind) -> None:
+    target, n, seed = shape
+    folds = make_folds(SplitConfig(kind=kind, folds=k, valid=valid), seed, random_rows(target, n, seed))
+    for fold in folds:
+        assert_partition(fold, np.arange(n))
+        assert abs(len(fold.valid) - valid * (n - len(fold.test))) <= 1
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), np.arange(n))
+    sizes = [len(fold.test) for fold in folds]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@few
+@given(st.integers(40, 200), st.integers(2, 5), st.integers(0, 2**32))
+def test_stratified_folds_share_every_class_evenly(n, k, seed) -> None:
+    rows = random_rows("multiclass", n, seed)
+    folds = make_folds(SplitConfig(kind="stratified", folds=k), seed, rows)
+    counts = np.array([np.bincount(rows.y[fold.test, 0] + 1, minlength=5) for fold in folds])
+    assert np.all(counts.max(axis=0) - counts.min(axis=0) <= 1)
+
+
+@few
+@given(st.integers(60, 200), st.integers(2, 4), st.integers(0, 2**32))
+def test_scaffold_folds_keep_groups_whole_and_are_as_even_as_sklearns(n, k, seed) -> None:
+    rows = random_rows("binary", n, seed)
+    assert rows.groups is not None
+    folds = make_folds(SplitConfig(kind="scaffold", folds=k, valid=0.0), seed, rows)
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), np.arange(n))
+    for fold in folds:
+        assert not set(rows.groups[fold.test].tolist()) & set(rows.groups[fold.train].tolist())
+    peer = [len(test) for _, test in GroupKFold(k).split(rows.y, groups=rows.groups)]
+    assert sorted(len(fold.test) for fold in folds) == sorted(peer)
+
+
+def test_scaffold_folds_draw_validation_groups_that_are_not_in_training() -> None:
+    rows = rows_of(np.zeros((60, 1), np.float32), groups=np.repeat(np.arange(20, dtype=np.int32), 3))
+    for fold in make_folds(SplitConfig(kind="scaffold", folds=4, valid=0.2), 0, rows):
+        assert_partition(fold, np.arange(60))
+        assert len(fold.valid) == 9
+        assert not set((fold.valid // 3).tolist()) & set((fold.train // 3).tolist())
+
+
+def test_folds_follow_the_seed() -> None:
+    rows = random_rows("binary", 50, 0)
+    one, same, other = (make_folds(SplitConfig(folds=5), seed, rows) for seed in (1, 1, 2))
+    for fold, again in zip(one, same, strict=True):
+        assert_same(fold, again)
+    assert not np.array_equal(one[0].test, other[0].test)
+
+
+def test_leave_one_out_is_as_many_folds_as_rows() -> None:
+    folds = make_folds(SplitConfig(folds=4, valid=0.3), 0, random_rows("binary", 4, 0))
+    assert sorted(int(fold.test[0]) for fold in folds) == [0, 1, 2, 3]
+
+
+# ------------------------------------------------------------------------------------------------ predefined, refusals
+
+
+def stored(**sizes: int) -> Split:
+    numbers = np.arange(sum(sizes.values()))[::-1]
+    return Split(**dict(zip(sizes, np.split(numbers, np.cumsum(list(sizes.values()))[:-1]), strict=True)))
+
+
+FILE = {"planetoid": stored(train=3, valid=2, test=2), "scaffold": stored(train=4, valid=2, test=1)}
+
+
+def predefined(name: str, splits: dict[str, Split], **config: Any) -> Split:
+    return make_split(
+        SplitConfig(kind="predefined", name=name, **config), 0, rows_of(np.zeros((7, 1), np.float32), splits=splits)
+    )
+
+
+def test_a_predefined_split_is_found_by_name_or_as_the_only_one() -> None:
+    assert_partition(predefined("planetoid", FILE), np.arange(7))
+    np.testing.assert_array_equal(predefined("planetoid", FILE).train, [4, 5, 6])
+    assert_same(predefined("", {"only": FILE["planetoid"]}), predefined("planetoid", FILE))
+
+
+def test_a_predefined_split_may_lack_validation_when_the_share_says_so() -> None:
+    splits = {"only": stored(train=5, valid=0, test=2)}
+    assert len(predefined("", splits, valid=0.0).valid) == 0
+    with pytest.raises(
+        InputError,
+        match=r"set\.h5: the valid part of the split has no row \(train 5, valid 0, test 2\).*split\.valid to 0",
+    ):
+        predefined("", splits)
+
+
+@pytest.mark.parametrize(
+    ("name", "splits", "message"),
+    [
+        ("", {}, r"set\.h5: the file carries no split; .*split\.kind to random"),
+        ("", FILE, r"set\.h5: the file carries 2 splits; expected split\.name .*Known: planetoid, scaffold\."),
+        ("planetoyd", FILE, r"set\.h5: no split named 'planetoyd'.*Did you mean 'planetoid'\?"),
+    ],
+)
+def test_a_predefined_split_that_is_not_there_is_refused(name: str, splits: dict[str, Split], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        predefined(name, splits)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_too_few_rows_name_the_empty_part_and_the_sizes(n: int) -> None:
+    with pytest.raises(InputError, match=r"the train part of the split has no row \(train 0, valid \d, test \d\)"):
+        make_split(SplitConfig(), 0, random_rows("binary", n, 0))
+
+
+def test_one_group_cannot_fill_three_parts() -> None:
+    rows = rows_of(np.zeros((9, 1), np.float32), groups=np.zeros(9, np.int32))
+    with pytest.raises(InputError, match=r"the train part .* \(train 0, valid 0, test 9\)"):
+        make_split(SplitConfig(kind="scaffold"), 0, rows)
+    rows = rows_of(np.zeros((9, 1), np.float32), groups=np.repeat(np.arange(2, dtype=np.int32), [5, 4]))
+    with pytest.raises(InputError, match=r"set\.h5, fold 1 of 2: the train part .* \(train 0, valid 4, test 5\)"):
+        make_folds(SplitConfig(kind="scaffold", folds=2), 0, rows)
+
+
+@pytest.mark.parametrize("make", [make_split, make_folds])
+def test_a_scaffold_split_without_groups_says_what_to_do(make: Any) -> None:
+    with pytest.raises(InputError, match=r"set\.h5: the file has no groups; .*gcnbatch data import smiles"):
+        make(SplitConfig(kind="scaffold", folds=3), 0, rows_of(np.zeros((9, 1), np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("random", r"split\.folds = 5 for 4 rows; .*one fold per row"), ("scaffold", r"split\.folds = 5 for 2 groups")],
+)
+def test_more_folds_than_rows_or_groups_are_refused(kind: str, message: str) -> None:
+    rows = rows_of(np.zeros((4, 1), np.float32), groups=np.array([0, 0, 1, 1], np.int32))
+    with pytest.raises(InputError, match=message):
+        make_folds(SplitConfig(kind=kind, folds=5), 0, rows)
