@@ -1,0 +1,304 @@
+"""From SMILES to arrays: what one worker process does with one chunk of molecules. Imports NumPy and RDKit only.
+
+The 75 atom features are those of DeepChem's graph convolution: element symbol (44, the last for every other element),
+degree 0-10, implicit valence 0-6, formal charge, radical electrons, hybridisation (sp, sp2, sp3, sp3d, sp3d2; all zero
+otherwise), aromaticity, hydrogens 0-4. A value beyond the end of a one-hot range takes its last place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.errors import InputError, MachineError
+
+SYMBOLS = (
+    *(
+        "C",
+        "N",
+        "O",
+        "S",
+        "F",
+        "Si",
+        "P",
+        "Cl",
+        "Br",
+        "Mg",
+        "Na",
+        "Ca",
+        "Fe",
+        "As",
+        "Al",
+        "I",
+        "B",
+        "V",
+        "K",
+        "Tl",
+        "Yb",
+    ),
+    *("Sb", "Sn", "Ag", "Pd", "Co", "Se", "Ti", "Zn", "H", "Li", "Ge", "Cu", "Au", "Ni", "Cd", "In", "Mn", "Zr", "Cr"),
+    *("Pt", "Hg", "Pb", "other"),
+)
+HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
+FEATURE_NAMES = (
+    *(f"symbol={symbol}" for symbol in SYMBOLS),
+    *(f"degree={n}" for n in range(11)),
+    *(f"implicit_valence={n}" for n in range(7)),
+    "formal_charge",
+    "radical_electrons",
+    *(f"hybridisation={name.lower()}" for name in HYBRIDISATIONS),
+    "aromatic",
+    *(f"hydrogens={n}" for n in range(5)),
+)
+ATOM_FEATURES = "deepchem75"
+BOND_CHANNELS = ("single", "double", "triple", "aromatic")
+
+
+@dataclass(frozen=True)
+class FeaturizerOptions:
+    """How a molecule becomes a graph.
+
+    Parameters
+    ----------
+    bond_channels : bool
+        A channel per bond type (single, double, triple, aromatic; any other counts as single) instead of one for all.
+    self_loops : bool
+        Add I: to the only channel, or as a fifth channel ``self``.
+    normalize : bool
+        Store D^-1/2 A D^-1/2 per channel as edge weights.
+    max_nodes : int
+        Molecules with more atoms are bad rows; 0: no limit.
+    """
+
+    bond_channels: bool = False
+    self_loops: bool = True
+    normalize: bool = False
+    max_nodes: int = 0
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """Names of the adjacency channels, in order."""
+        if not self.bond_channels:
+            return ("bond",)
+        return (*BOND_CHANNELS, "self") if self.self_loops else BOND_CHANNELS
+
+    def to_header(self) -> dict[str, Any]:
+        """Return the part of a header's `featurizer` that `from_header` reads back."""
+        return {
+            "kind": "smiles",
+            "bond_channels": self.bond_channels,
+            "self_loops": self.self_loops,
+            "normalize": self.normalize,
+            "max_nodes": self.max_nodes,
+            "atom_features": ATOM_FEATURES,
+        }
+
+    @classmethod
+    def from_header(cls, featurizer: dict[str, Any] | None) -> FeaturizerOptions:
+        """Return the options that a header records.
+
+        Raises
+        ------
+        InputError
+            When the set was not made from SMILES, or with atom features that this version does not know.
+        """
+        values = featurizer or {}
+        if values.get("kind") != "smiles" or values.get("atom_features") != ATOM_FEATURES:
+            raise InputError(
+                "featurizer of the data set",
+                f"kind {values.get('kind')}, atom features {values.get('atom_features')}",
+                f"kind smiles, atom features {ATOM_FEATURES}",
+                "Only sets made by 'gcnbatch data import smiles' can be repeated from a CSV file; give an HDF5 file.",
+            )
+        flags = {name: values.get(name) for name in ("bond_channels", "self_loops", "normalize")}
+        limit = values.get("max_nodes")
+        wrong = [name for name, value in flags.items() if not isinstance(value, bool)]
+        if wrong or not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+            name = wrong[0] if wrong else "max_nodes"
+            raise InputError(
+                f"featurizer of the data set: {name}", repr(values.get(name)), "true, false or a node count"
+            )
+        return cls(**flags, max_nodes=limit)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class BadMolecule:
+    """A SMILES that gives no graph: its position in the input and why."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class MoleculeArrays:
+    """The graphs of a chunk, flat as in GraphSet: G molecules, N atoms, E stored edges.
+
+    `rows (G,)` are positions in the input; `scaffolds` is empty or holds the Murcko scaffold of each molecule ("" for
+    one without rings); `bad` are the positions left out.
+    """
+
+    rows: NDArray[np.int64]
+    node_ptr: NDArray[np.int64]
+    edge_ptr: NDArray[np.int64]
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    channel: NDArray[np.uint8]
+    x: NDArray[np.int8]
+    scaffolds: tuple[str, ...]
+    bad: tuple[BadMolecule, ...]
+
+
+def load_rdkit() -> Any:
+    """Return ``rdkit.Chem`` with RDKit's own log silenced.
+
+    Raises
+    ------
+    MachineError
+        When RDKit is not installed.
+    """
+    try:
+        from rdkit import Chem, rdBase
+    except ImportError as error:
+        raise MachineError("RDKit", "not installed", hint="Install it: pip install 'gcnbatch[chem]'") from error
+    rdBase.DisableLog("rdApp.*")
+    return Chem
+
+
+class _AtomTable:
+    """Distinct atoms by their RDKit values; an atom is then a row number, looked up instead of computed."""
+
+    def __init__(self, chem: Any) -> None:
+        self.rows: dict[tuple[int, ...], int] = {}
+        self.features: list[NDArray[np.int8]] = []
+        periodic = chem.GetPeriodicTable()
+        self._symbols = {periodic.GetAtomicNumber(symbol): place for place, symbol in enumerate(SYMBOLS[:-1])}
+        self._hybridisations = [getattr(chem.HybridizationType, name) for name in HYBRIDISATIONS]
+
+    def add(self, key: tuple[int, ...]) -> int:
+        """Return the row of an atom not seen before; `key` as `featurize_chunk` builds it."""
+        number, degree, valence, charge, radicals, hybridisation, aromatic, hydrogens = key
+        x = np.zeros(len(FEATURE_NAMES), dtype=np.int8)
+        x[self._symbols.get(number, len(SYMBOLS) - 1)] = 1
+        x[44 + min(degree, 10)] = 1
+        x[55 + min(valence, 6)] = 1
+        x[62] = charge
+        x[63] = radicals
+        x[64:69] = [hybridisation == known for known in self._hybridisations]
+        x[69] = aromatic
+        x[70 + min(hydrogens, 4)] = 1
+        self.features.append(x)
+        self.rows[key] = len(self.features) - 1
+        return self.rows[key]
+
+
+@cache
+def _atom_table() -> _AtomTable:
+    return _AtomTable(load_rdkit())
+
+
+def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:
+    """Turn SMILES into graphs; `first` is the position of the chunk in the whole input."""
+    chem = load_rdkit()
+    table = _atom_table()
+    known, implicit = table.rows, chem.ValenceType.IMPLICIT
+    loop_channel = len(BOND_CHANNELS) if options.bond_channels else 0
+    atoms: list[int] = []
+    src: list[int] = []
+    dst: list[int] = []
+    channel: list[int] = []
+    rows, node_ptr, edge_ptr, cores, bad = [], [0], [0], [], []
+    for index, text in enumerate(smiles, first):
+        molecule = chem.MolFromSmiles(text)
+        count = 0 if molecule is None else molecule.GetNumAtoms()
+        if count == 0 or 0 < options.max_nodes < count:
+            reason = f"{count} atoms, more than {options.max_nodes}" if count else _complaint(chem, text)
+            bad.append(BadMolecule(index, reason))
+            continue
+        # By index: RDKit's own iterators ask for the number of atoms or bonds at every step.
+        for atom in map(molecule.GetAtomWithIdx, range(count)):
+            key = (
+                atom.GetAtomicNum(),
+                atom.GetDegree(),
+                atom.GetValence(implicit),
+                atom.GetFormalCharge(),
+                atom.GetNumRadicalElectrons(),
+                atom.GetHybridization(),
+                atom.GetIsAromatic(),
+                atom.GetTotalNumHs(),
+            )
+            row = known.get(key)
+            atoms.append(table.add(key) if row is None else row)
+        for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
+            begin, end = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+            src += (begin, end)
+            dst += (end, begin)
+            kind = _bond_channel(chem, bond) if options.bond_channels else 0
+            channel += (kind, kind)
+        if options.self_loops:
+            src += range(count)
+            dst += range(count)
+            channel += [loop_channel] * count
+        rows.append(index)
+        node_ptr.append(len(atoms))
+        edge_ptr.append(len(src))
+        if scaffolds:
+            cores.append(_scaffold(chem, molecule))
+    features = np.stack(table.features) if table.features else np.zeros((0, len(FEATURE_NAMES)), np.int8)
+    return MoleculeArrays(
+        rows=np.array(rows, dtype=np.int64),
+        node_ptr=np.array(node_ptr, dtype=np.int64),
+        edge_ptr=np.array(edge_ptr, dtype=np.int64),
+        src=np.array(src, dtype=np.int32),
+        dst=np.array(dst, dtype=np.int32),
+        channel=np.array(channel, dtype=np.uint8),
+        x=features[np.array(atoms, dtype=np.int64)],
+        scaffolds=tuple(cores),
+        bad=tuple(bad),
+    )
+
+
+def _bond_channel(chem: Any, bond: Any) -> int:
+    if bond.GetIsAromatic():
+        return 3
+    kind = bond.GetBondType()
+    if kind == chem.BondType.DOUBLE:
+        return 1
+    return 2 if kind == chem.BondType.TRIPLE else 0
+
+
+def _scaffold(chem: Any, molecule: Any) -> str:
+    """Return the Murcko scaffold as SMILES without stereochemistry: rings and the chains between them."""
+    return str(chem.MolToSmiles(chem.MurckoDecompose(molecule), isomericSmiles=False))
+
+
+def _complaint(chem: Any, text: str) -> str:
+    if not text:
+        return "blank SMILES"
+    raw = chem.MolFromSmiles(text, sanitize=False)
+    if raw is None:
+        return "not valid SMILES"
+    if raw.GetNumAtoms() == 0:
+        return "no atoms"
+    problems = chem.DetectChemistryProblems(raw)
+    return str(problems[0].Message()) if problems else "RDKit cannot sanitize it"
+
+
+def serve() -> None:
+    """Featurise chunks from stdin until it closes; one pickled tuple of arguments in, one pickled result out."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes stdin or kills
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing that prints can disturb the results
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            chunk = pickle.load(sys.stdin.buffer)
+            pickle.dump(featurize_chunk(*chunk), results, protocol=pickle.HIGHEST_PROTOCOL)
+            results.flush()

@@ -1,0 +1,292 @@
+"""Molecules from SMILES, in several processes: for ``data import smiles`` and for predictions straight from CSV."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.featurizer import (
+    BadMolecule,
+    FeaturizerOptions,
+    MoleculeArrays,
+    featurize_chunk,
+    load_rdkit,
+)
+from gcnbatch.data.graphs import GraphSet, concatenate
+from gcnbatch.data.importers.tables import Table, open_table
+from gcnbatch.data.normalize import symmetric_weights
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError, MachineError
+
+CHUNK = 256  # molecules a worker takes at a time
+ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
+
+
+def featurize(
+    smiles: Sequence[str],
+    options: FeaturizerOptions,
+    *,
+    processes: int = 0,
+    progress: bool = False,
+    scaffolds: bool = False,
+) -> Iterator[MoleculeArrays]:
+    """Yield the graphs of `smiles` chunk by chunk, in the order of the input.
+
+    Parameters
+    ----------
+    smiles : sequence of str
+        One per molecule; surrounding blanks are ignored.
+    options : FeaturizerOptions
+        What a graph holds.
+    processes : int
+        Worker processes; 0: one per processor. Few molecules are done in this process.
+    progress : bool
+        Show a bar on stderr (never in a pipe).
+    scaffolds : bool
+        Also compute Murcko scaffolds.
+
+    Raises
+    ------
+    MachineError
+        When RDKit is missing or a worker process dies.
+    """
+    from tqdm import tqdm
+
+    load_rdkit()
+    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(smiles) // CHUNK))
+    chunks = (
+        ([text.strip() for text in smiles[first : first + CHUNK]], first, options, scaffolds)
+        for first in range(0, len(smiles), CHUNK)
+    )
+    disable = None if progress else True
+    with tqdm(total=len(smiles), unit=" molecules", disable=disable, file=sys.stderr) as bar:
+        results = _in_processes(chunks, workers) if workers > 1 else (featurize_chunk(*chunk) for chunk in chunks)
+        for result in results:
+            bar.update(len(result.rows) + len(result.bad))
+            yield result
+
+
+def graph_part(
+    arrays: MoleculeArrays,
+    header: Header,
+    y: NDArray[Any],
+    ids: NDArray[np.str_],
+    groups: NDArray[np.int32] | None = None,
+) -> GraphSet:
+    """Return featurised molecules with targets `y (G, K)` and `ids (G,)` as a GraphSet.
+
+    Edge weights are D^-1/2 A D^-1/2 if `header.normalized`, else None.
+    """
+    graphs = GraphSet(
+        header=header,
+        node_ptr=arrays.node_ptr,
+        edge_ptr=arrays.edge_ptr,
+        src=arrays.src,
+        dst=arrays.dst,
+        channel=arrays.channel,
+        weight=None,
+        x=arrays.x,
+        y=y,
+        ids=ids,
+        groups=groups,
+    )
+    return replace(graphs, weight=symmetric_weights(graphs)) if header.normalized else graphs
+
+
+@dataclass(frozen=True)
+class MoleculeTable:
+    """A CSV file of molecules in memory: one text per row and column.
+
+    `ids` are the values of `id_column`, or row numbers from 1 where that is empty; `others` holds the other columns.
+    """
+
+    path: Path
+    smiles_column: str
+    id_column: str
+    smiles: list[str]
+    ids: list[str]
+    others: dict[str, list[str]]
+
+    def describe(self, index: int) -> str:
+        """Return the row at `index` for a message: its number, id and SMILES."""
+        identity = f", id {self.ids[index]}" if self.id_column else ""
+        return f"{self.path}, row {index + 1}{identity}, SMILES '{self.smiles[index]}'"
+
+
+def read_molecules(path: str | os.PathLike[str], smiles_column: str = "", id_column: str = "") -> MoleculeTable:
+    """Read a CSV file (also .gz) of molecules.
+
+    Parameters
+    ----------
+    path : path
+        UTF-8, a header line, RFC 4180 quoting.
+    smiles_column : str
+        Empty: the column named ``smiles`` in any case.
+    id_column : str
+        Empty: a column named like ``id``, ``mol_id`` or ``Compound ID``; without one, rows are numbered from 1.
+
+    Raises
+    ------
+    InputError
+        For a file that is missing, empty, damaged or not UTF-8, and a column that is not there.
+    """
+    with open_table(Path(path)) as table:
+        smiles_name = _smiles_column(table, smiles_column)
+        if id_column:
+            table.column(id_column, "--id-column")
+        candidates = [name for name in table.names if _plain(name) in ID_NAMES and name != smiles_name]
+        id_name = id_column or (candidates[0] if len(candidates) == 1 else "")
+        columns: dict[str, list[str]] = {name: [] for name in table.names}
+        for record in table.rows:
+            for values, text in zip(columns.values(), record, strict=True):
+                values.append(text)
+    smiles = columns.pop(smiles_name)
+    if not smiles:
+        raise InputError(str(path), "no row below the header line", "at least one molecule")
+    ids = columns.pop(id_name) if id_name else [str(row + 1) for row in range(len(smiles))]
+    return MoleculeTable(Path(path), smiles_name, id_name, smiles, ids, columns)
+
+
+@dataclass(frozen=True)
+class UnlabelledMolecules:
+    """Molecules to predict: `ids` of all rows of the file, the good ones' `graphs` and `rows (G,)`, the bad ones."""
+
+    ids: list[str]
+    graphs: GraphSet
+    rows: NDArray[np.int64]
+    bad: tuple[BadMolecule, ...]
+
+
+def load_unlabelled(
+    path: str | os.PathLike[str], header: Header, *, processes: int = 0, progress: bool = False
+) -> UnlabelledMolecules:
+    """Read a CSV file of molecules and featurise it as the data set with `header` was; every target is missing.
+
+    The columns are those that `header.featurizer` names where the file has them, else found as in `read_molecules`.
+
+    Raises
+    ------
+    InputError
+        As `read_molecules`, and when the data set was not made from SMILES.
+    """
+    options = FeaturizerOptions.from_header(header.featurizer)
+    with open_table(Path(path)) as opened:
+        recorded = [str((header.featurizer or {}).get(key, "")) for key in ("smiles_column", "id_column")]
+        columns = [name if name in opened.names else "" for name in recorded]
+    table = read_molecules(path, *columns)
+    parts, rows = [], []
+    bad: list[BadMolecule] = []
+    for arrays in featurize(table.smiles, options, processes=processes, progress=progress):
+        ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
+        parts.append(graph_part(arrays, header, missing_targets(header, len(arrays.rows)), ids))
+        rows.append(arrays.rows)
+        bad.extend(arrays.bad)
+    return UnlabelledMolecules(table.ids, concatenate(parts), np.concatenate(rows), tuple(bad))
+
+
+def missing_targets(header: Header, rows: int) -> NDArray[Any]:
+    """Return targets of `rows` rows that are all missing, in the type that the header's target kind asks for."""
+    if header.target == "multiclass":
+        return np.full((rows, 1), -1, dtype=np.int32)
+    return np.full((rows, len(header.task_names)), np.nan, dtype=np.float32)
+
+
+# ------------------------------------------------------------------------------------------------ internals
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _smiles_column(table: Table, name: str) -> str:
+    if name:
+        table.column(name, "--smiles-column")
+        return name
+    found = [column for column in table.names if column.lower() == "smiles"]
+    if len(found) != 1:
+        shown = ", ".join(table.names[:20])
+        raise InputError(
+            str(table.path),
+            f"no column 'smiles' among: {shown}",
+            hint="Name the column of SMILES with --smiles-column.",
+        )
+    return found[0]
+
+
+class _Worker:
+    """A process that featurises chunks sent to its stdin.
+
+    It starts from nothing (no fork of threads or of a GPU context, no second import of the caller's main module) and
+    leaves when its stdin closes, so it never outlives this process.
+    """
+
+    _START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.data.featurizer import serve; serve()"
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", self._START, *sys.path]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def run(self, chunk: tuple[Any, ...]) -> MoleculeArrays:
+        """Send one chunk, the arguments of `featurize_chunk`, and wait for its result."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump(chunk, self._process.stdin)
+            self._process.stdin.flush()
+            result: MoleculeArrays = pickle.load(self._process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise MachineError(
+                f"SMILES of rows {chunk[1] + 1} to {chunk[1] + len(chunk[0])}",
+                "the process that read them died",
+                hint="Free some memory; if it dies again, leave these rows out.",
+            ) from error
+        return result
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        with contextlib.suppress(OSError):
+            self._process.communicate()
+
+
+def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
+    """Run the chunks in `count` processes and yield the results in order; only a few chunks are under way at a time."""
+    workers: list[_Worker] = []
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+
+    def run(chunk: tuple[Any, ...]) -> MoleculeArrays:
+        worker = idle.get()
+        try:
+            return worker.run(chunk)
+        finally:
+            idle.put(worker)
+
+    threads = ThreadPoolExecutor(count)
+    try:
+        for _ in range(count):
+            workers.append(_Worker())
+            idle.put(workers[-1])
+        waiting = deque(threads.submit(run, chunk) for chunk in islice(chunks, 3 * count))
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(threads.submit(run, chunk) for chunk in islice(chunks, 1))
+            yield result
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.stop()
+        threads.shutdown(wait=True)
