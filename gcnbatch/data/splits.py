@@ -147,23 +147,23 @@ def strata(target: Target, y: NDArray[Any]) -> Int64:
 
     Rows without any label form one more stratum.
     """
+    stratum: Int64
     known = _known(y)
-    labelled = known.any(axis=1)
+    labelled, tasks = known.any(axis=1), y.shape[1]
     if target == "multiclass":
-        classes: Int64 = y[:, 0].astype(np.int64)
-        return classes
-    tasks = y.shape[1]
-    if target == "binary":
+        stratum = y[:, 0].astype(np.int64)
+    elif target == "binary":
         positive = known & (y == 1)
         rarest_first = np.argsort(positive.sum(axis=0), kind="stable")
         rarest = rarest_first[np.argmax(positive[:, rarest_first], axis=1)]
         of_labelled = np.where(positive.any(axis=1), rarest, tasks)
-        return np.where(labelled, of_labelled, tasks + 1).astype(np.int64)
-    score = _mean_standard_score(y, known)
-    inner = np.linspace(0.0, 1.0, REGRESSION_BINS + 1)[1:-1]
-    edges = np.quantile(score[labelled], inner) if labelled.any() else inner
-    bins: Int64 = np.where(labelled, np.searchsorted(edges, score, side="right"), REGRESSION_BINS).astype(np.int64)
-    return bins
+        stratum = np.where(labelled, of_labelled, tasks + 1)
+    else:
+        score = _mean_standard_score(y, known)
+        inner = np.linspace(0.0, 1.0, REGRESSION_BINS + 1)[1:-1]
+        edges = np.quantile(score[labelled], inner) if labelled.any() else inner
+        stratum = np.where(labelled, np.searchsorted(edges, score, side="right"), REGRESSION_BINS)
+    return stratum
 
 
 def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64]:
