@@ -11,52 +11,17 @@ looks inside. Operations return new arrays and leave their inputs unchanged, exc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.sparse import Adjacency, Csr
+
+__all__ = ["Adjacency", "Array", "Clock", "Csr", "DropoutKey", "Ops", "Readout", "Runner"]
+
 Array = Any
 Readout = Literal["sum", "mean", "max"]
-
-
-@dataclass(frozen=True)
-class Csr:
-    """A sparse matrix in compressed sparse rows.
-
-    Parameters
-    ----------
-    indptr : int32 or int64, (n_rows + 1,)
-    indices : int32, (nnz,)
-        Columns; repeated entries of a row add up.
-    data : float32, (nnz,)
-    n_cols : int
-    """
-
-    indptr: Array
-    indices: Array
-    data: Array
-    n_cols: int
-
-
-@dataclass(frozen=True)
-class Adjacency:
-    """The adjacency of a batch, its channels side by side, and the transpose that the backward pass multiplies with.
-
-    `forward` has N rows and N*C columns: the entry of channel c from node j to node i stands in row i, column j*C + c.
-    With H of shape (N, C*P) seen as (N*C, P), which costs nothing in row-major order, sum_c A_c H_c is one product
-    ``forward @ H``. `transpose` has N*C rows and N columns.
-
-    Worked example, two nodes, two channels, channel 0 an edge 0→1, channel 1 the self-loops::
-
-        forward = [[0, 1, 0, 0],        columns: (node 0, ch 0) (node 0, ch 1) (node 1, ch 0) (node 1, ch 1)
-                   [1, 0, 0, 1]]
-    """
-
-    forward: Csr
-    transpose: Csr
-    n_channels: int
 
 
 class DropoutKey(NamedTuple):

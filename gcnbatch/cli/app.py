@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gcnbatch import __version__
-from gcnbatch.cli import data, info
+from gcnbatch.cli import data, info, train
 from gcnbatch.errors import GcnbatchError
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
@@ -23,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES,
 )
+app.command("train", epilog=train.EPILOG)(train.train)
 app.add_typer(data.app, name="data")
 app.command("info")(info.info)
 

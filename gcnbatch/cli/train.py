@@ -1,0 +1,140 @@
+"""``gcnbatch train``: gathers the options given and shows the result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EPILOG = """Examples:
+
+  gcnbatch train                                     the built-in quickstart
+  gcnbatch train configs/tox21.toml --data tox21.h5  your data, a shipped configuration
+  gcnbatch train --data my.h5 --folds 5              5-fold cross-validation
+  gcnbatch train --data my.h5 --set model.widths=[128,128] --set train.epochs=100
+  gcnbatch train --resume runs/tox21-20260101-120000 go on after a stop
+"""
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="TOML configuration.", metavar="[CONFIG.toml]", show_default=False)] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.", show_default=False)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Graphs per step.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of weights, shuffles, dropout and splits.", show_default=False)
+    ] = None,
+    folds: Annotated[int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see --keys."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-<time>")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN_DIR", help="Go on with a stopped run.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
+    show_keys: Annotated[bool, typer.Option("--keys", help="List every key of the configuration with its meaning.")] = False,
+) -> None:
+    """Train a model; without arguments, the built-in quickstart. The last line on stdout is the run's path."""
+    if show_keys:
+        _show_keys()
+        return
+    from gcnbatch.config import resolve
+    from gcnbatch.train import run
+
+    options = {
+        ("data", "path"): None if data is None else str(data),
+        ("train", "epochs"): epochs,
+        ("train", "batch_size"): batch_size,
+        ("backend",): backend,
+        ("seed",): seed,
+        ("split", "folds"): folds,
+    }
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    if resume is not None:
+        _only_resume(config, out, {".".join(path): value for path, value in options.items() if path != ("backend",)}, assignments)
+        folder, metrics = resume, run.resume(resume, backend, quiet, say)
+    else:
+        tree = _gather(config, options, assignments or [])
+        folder, metrics = run.start(resolve(tree), out, quiet, say)
+    if as_json:
+        typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
+    elif not quiet:
+        _show(metrics)
+    if not as_json:
+        typer.echo(str(folder))
+
+
+def _gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> dict[str, Any]:
+    """Merge TOML file, named options and --set, the later winning. Nothing given means the quickstart."""
+    from gcnbatch.config import parse_assignment, put, read_toml
+    from gcnbatch.resources import shipped_config
+
+    given = {path: value for path, value in options.items() if value is not None}
+    pairs = [parse_assignment(text) for text in assignments]
+    if config is None and ("data", "path") not in given and all(path[0] != "data" for path, _ in pairs):
+        config = shipped_config("quickstart")
+    tree = read_toml(config) if config is not None else {}
+    if config is not None and "name" not in tree:
+        tree["name"] = config.stem
+    elif config is None and ("data", "path") in given:
+        tree["name"] = Path(given["data", "path"]).stem
+    for path, value in [*given.items(), *pairs]:
+        put(tree, path, value)
+    if ("data", "path") in given:
+        put(tree, ("data", "synthetic"), "")
+    return tree
+
+
+def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:
+    from gcnbatch.errors import InputError
+
+    extra = [name for name, value in options.items() if value is not None] + list(assignments or [])
+    extra += ["CONFIG"] if config else []
+    extra += ["--out"] if out else []
+    if extra:
+        raise InputError("--resume", f"together with {', '.join(extra)}", "nothing but --backend", "A resumed run keeps its configuration.")
+
+
+def _show(metrics: dict[str, Any]) -> None:
+    """Print the figures of each part, or mean ± deviation over folds."""
+    from gcnbatch.cli.tables import table
+
+    split = metrics["split"]
+    if "folds" in metrics:
+        names = list(metrics["mean"]["test"])
+        rows = [
+            [part, *(f"{metrics['mean'][part][n]:.4f} ± {metrics['std'][part][n]:.4f}" if n in metrics["mean"].get(part, {}) else "–" for n in names)]
+            for part in ("train", "valid", "test")
+            if part in metrics["mean"]
+        ]
+        typer.echo(f"{len(metrics['folds'])} folds, {split['kind']} split, seed {split['seed']}: mean ± standard deviation")
+    else:
+        parts = [part for part in ("train", "valid", "test") if part in metrics]
+        names = [name for name, value in metrics[parts[-1]].items() if isinstance(value, float)]
+        rows = [[part, *(f"{metrics[part][n]:.4f}" if metrics[part].get(n) is not None else "–" for n in names)] for part in parts]
+        sizes = " / ".join(str(size) for size in split["sizes"])
+        typer.echo(f"{split['kind']} split {split.get('name', '')}(seed {split['seed']}): {sizes} rows; best epoch {metrics['best_epoch']} of {metrics['epochs']}")
+    typer.echo(table(["", *names], rows))
+
+
+def _show_keys() -> None:
+    from gcnbatch.config import keys
+
+    found = keys()
+    width = max(map(len, found))
+    for key, meaning in found.items():
+        typer.echo(f"{key:{width}}  {meaning}")

@@ -1,0 +1,132 @@
+"""Batches: the gather of any list of graphs into flat arrays with their block-diagonal adjacency.
+
+The adjacency of the whole set is prepared once (sorted rows, normalised values, the transpose); a batch is then a gather of
+row ranges with shifted columns, without a Python loop over graphs. Batches of a set too large for memory are read from the
+file by slices and prepared one by one; both ways give the same batch to the bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gcnbatch.data.graphs import GraphSet, Int64, ragged_rows
+from gcnbatch.data.normalize import symmetric_weights
+from gcnbatch.data.sparse import Adjacency, Csr
+from gcnbatch.data.store import Dataset
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """B graphs with N nodes, side by side.
+
+    Parameters
+    ----------
+    node_ptr : int64, (B+1,)
+        First node row of each graph.
+    x : float32 (N, F) or Csr
+        Node features.
+    adjacency : Adjacency
+        Block-diagonal over the graphs, node numbers counted in the batch.
+    rows : int64, (R,)
+        Target rows of the data set that the batch covers: its graphs, or its nodes for a node-level set.
+    """
+
+    node_ptr: Int64
+    x: Any
+    adjacency: Adjacency
+    rows: Int64
+
+    @property
+    def n_nodes(self) -> int:
+        """N, the number of nodes of all graphs of the batch."""
+        return int(self.node_ptr[-1])
+
+
+class BatchSource:
+    """Gives batches of one data set.
+
+    Parameters
+    ----------
+    data : GraphSet or Dataset
+        A set in memory, or an open file that is read by slices, batch by batch.
+    adjacency : {"symmetric", "stored"}
+        Normalise each channel to D^-1/2 A D^-1/2 (left alone when the file already is), or take the weights as stored.
+    """
+
+    def __init__(self, data: GraphSet | Dataset, adjacency: str = "symmetric") -> None:
+        self.header = data.header
+        self.n_graphs = data.n_graphs
+        self.node_ptr = data.node_ptr
+        self._normalize = adjacency == "symmetric" and not data.header.normalized
+        self._file = data if isinstance(data, Dataset) else None
+        self._prepared = _Prepared(data, self._normalize) if isinstance(data, GraphSet) else None
+
+    def batch(self, graphs: Int64) -> GraphBatch:
+        """Return these graphs, in this order, as one batch."""
+        nodes, node_ptr = ragged_rows(self.node_ptr, graphs)
+        rows = graphs if self.header.level == "graph" else nodes
+        if self._prepared is not None:
+            return self._prepared.gather(graphs, nodes, node_ptr, rows)
+        assert self._file is not None
+        part = _Prepared(self._file.read(graphs), self._normalize)
+        return part.gather(np.arange(len(graphs)), np.arange(len(nodes)), node_ptr, rows)
+
+
+class _Rows:
+    """One sparse matrix of the whole set, with columns counted inside each graph, ready to be gathered by rows.
+
+    Rows come in blocks of `per_node` rows per node; columns of `stride` per node.
+    """
+
+    def __init__(self, matrix: Any, node_ptr: Int64, per_node: int, stride: int) -> None:
+        self.per_node, self.stride = per_node, stride
+        self.row_length = np.diff(matrix.indptr).astype(np.int32)
+        self.entry_ptr = matrix.indptr[node_ptr * per_node].astype(np.int64)
+        self.data = matrix.data
+        shift = np.repeat(node_ptr[:-1] * stride, np.diff(self.entry_ptr))
+        self.indices = (matrix.indices - shift).astype(np.int32)
+
+    def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64) -> Csr:
+        entries, entry_ptr = ragged_rows(self.entry_ptr, graphs)
+        lengths = self.row_length.reshape(-1, self.per_node)[nodes].ravel()
+        indptr = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=indptr[1:])
+        indices = self.indices[entries]
+        indices += np.repeat((node_ptr[:-1] * self.stride).astype(np.int32), np.diff(entry_ptr))
+        return Csr(indptr, indices, self.data[entries], int(node_ptr[-1]) * self.stride)
+
+
+class _Prepared:
+    """A set in memory with its adjacency sorted, normalised and transposed."""
+
+    def __init__(self, graphs: GraphSet, normalize: bool) -> None:
+        n, channels = graphs.n_nodes, graphs.header.n_channels
+        self.channels = channels
+        self.x = graphs.x if sp.issparse(graphs.x) else np.ascontiguousarray(graphs.x, dtype=np.float32)
+        if normalize:
+            weight = symmetric_weights(graphs)
+        else:
+            weight = graphs.weight if graphs.weight is not None else np.ones(graphs.n_edges, np.float32)
+        start = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
+        row = start + graphs.dst
+        column = (start + graphs.src) * channels + graphs.channel
+        matrix = sp.coo_array((weight, (row, column)), shape=(n, n * channels)).tocsr()
+        transpose = matrix.T.tocsr()
+        self.forward = _Rows(matrix, graphs.node_ptr, 1, channels)
+        self.symmetric = channels == 1 and (abs(matrix - transpose)).nnz == 0
+        self.transpose = self.forward if self.symmetric else _Rows(transpose, graphs.node_ptr, channels, 1)
+
+    def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64, rows: Int64) -> GraphBatch:
+        forward = self.forward.gather(graphs, nodes, node_ptr)
+        transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
+        x = self.x[nodes]
+        return GraphBatch(
+            node_ptr,
+            Csr(x.indptr, x.indices, x.data, x.shape[1]) if sp.issparse(x) else x,
+            Adjacency(forward, transpose, self.channels),
+            rows,
+        )

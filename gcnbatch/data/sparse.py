@@ -1,0 +1,59 @@
+"""The sparse matrices that operations multiply with: plain arrays, whoever holds them (host or device)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Csr:
+    """A sparse matrix in compressed sparse rows.
+
+    Parameters
+    ----------
+    indptr : int32 or int64, (n_rows + 1,)
+    indices : int32, (nnz,)
+        Columns; repeated entries of a row add up.
+    data : float32, (nnz,)
+    n_cols : int
+    """
+
+    indptr: Array
+    indices: Array
+    data: Array
+    n_cols: int
+
+    @cached_property
+    def scipy(self) -> Any:
+        """The same matrix as SciPy's type, for arrays on the host; made once, sharing the arrays.
+
+        Assigning the arrays skips the constructor's checks, which cost as much as a product of a batch's size.
+        """
+        from scipy.sparse import csr_array
+
+        matrix = csr_array((len(self.indptr) - 1, self.n_cols), dtype=self.data.dtype)
+        matrix.indptr, matrix.indices, matrix.data = self.indptr, self.indices, self.data
+        return matrix
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """The adjacency of a batch, its channels side by side, and the transpose that the backward pass multiplies with.
+
+    `forward` has N rows and N*C columns: the entry of channel c from node j to node i stands in row i, column j*C + c.
+    With H of shape (N, C*P) seen as (N*C, P), which costs nothing in row-major order, sum_c A_c H_c is one product
+    ``forward @ H``. `transpose` has N*C rows and N columns.
+
+    Worked example, two nodes, two channels, channel 0 an edge 0→1, channel 1 the self-loops::
+
+        forward = [[0, 1, 0, 0],        columns: (node 0, ch 0) (node 0, ch 1) (node 1, ch 0) (node 1, ch 1)
+                   [1, 0, 0, 1]]
+    """
+
+    forward: Csr
+    transpose: Csr
+    n_channels: int

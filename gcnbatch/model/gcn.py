@@ -1,0 +1,118 @@
+"""The stack: built from a configuration and a data set's shape, run forward, run backward as the reversed list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gcnbatch.backends.base import Array, Ops
+from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
+from gcnbatch.model.layers import BatchNorm, Context, Dense, Dropout, Gradients, GraphConv, Layer, ReadoutLayer, Relu
+from gcnbatch.model.parameters import ParameterLayout
+
+
+@dataclass(frozen=True)
+class Gcn:
+    """A list of layers from node features to logits, (B, K) for graph-level and (N, K) for node-level sets."""
+
+    layers: tuple[Layer, ...]
+
+    def layout(self) -> ParameterLayout:
+        """Return the place of every parameter."""
+        return ParameterLayout(spec for layer in self.layers for spec in layer.specs())
+
+    def forward(self, ctx: Context, x: Array) -> tuple[Array, list[Any]]:
+        """Return the logits and what each layer saved."""
+        saved = []
+        for layer in self.layers:
+            x, kept = layer.forward(ctx, x)
+            saved.append(kept)
+        return x, saved
+
+    def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
+        """Return the gradient of every parameter by name.
+
+        The gradient by the features is never formed: layers up to the first one with parameters need none by their input.
+        """
+        first = next(i for i, layer in enumerate(self.layers) if layer.specs())
+        gradients: Gradients = {}
+        dh: Array | None = dlogits
+        for i in range(len(self.layers) - 1, first - 1, -1):
+            dh, own = self.layers[i].backward(ctx, dh, saved[i], need_dh=i > first)
+            gradients.update(own)
+        return gradients
+
+
+def build(config: ChemGCNConfig | KipfConfig, header: Header) -> Gcn:
+    """Return the model that `config` describes for data of this header."""
+    return Gcn(tuple(_kipf(config, header) if isinstance(config, KipfConfig) else _chemgcn(config, header)))
+
+
+def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer]:
+    layers: list[Layer] = []
+    width = header.n_features
+    for i, out in enumerate(config.widths, 1):
+        layers.append(GraphConv(f"conv{i}", width, out, header.n_channels))
+        if config.batch_norm:
+            layers.append(BatchNorm(f"norm{i}", out, config.batch_norm_epsilon, config.batch_norm_momentum))
+        layers += _relu_dropout(f"conv{i}", config.dropout)
+        width = out
+    for i, out in enumerate(config.dense, 1):
+        layers += [Dense(f"dense{i}", width, out), *_relu_dropout(f"dense{i}", config.dropout)]
+        width = out
+    if header.level == "graph":
+        layers.append(ReadoutLayer("readout", config.readout))
+    for i, out in enumerate(config.head, 1):
+        layers += [Dense(f"head{i}", width, out), *_relu_dropout(f"head{i}", config.dropout)]
+        width = out
+    layers.append(Dense("output", width, header.n_outputs))
+    return layers
+
+
+def _relu_dropout(name: str, rate: float) -> list[Layer]:
+    return [Relu(f"{name}.relu"), *([Dropout(f"{name}.dropout", rate)] if rate else [])]
+
+
+def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
+    if header.level != "node":
+        raise InputError(
+            "model.kind", f"kipf with a {header.level}-level data set", "a node-level set", "Use model.kind = 'chemgcn'."
+        )
+    layers: list[Layer] = []
+    width = header.n_features
+    for i, out in enumerate((*config.widths, header.n_outputs), 1):
+        if config.dropout:
+            layers.append(Dropout(f"conv{i}.dropout", config.dropout))
+        layers.append(GraphConv(f"conv{i}", width, out, header.n_channels, bias=False))
+        if i <= len(config.widths):
+            layers.append(Relu(f"conv{i}.relu"))
+        width = out
+    return layers
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a target kind: masked sigmoid cross-entropy, softmax cross-entropy or squared error.
+
+    `weights` is (K,) float32: of positives per task (binary), of classes (multiclass), unused for regression.
+    """
+
+    target: str
+    weights: Array
+
+    def __call__(self, ops: Ops, logits: Array, y: Array) -> tuple[Any, Any, Array]:
+        """Return (sum of the loss, sum of its weights, gradient of their quotient by the logits)."""
+        if self.target == "binary":
+            return ops.sigmoid_cross_entropy(logits, y, self.weights)
+        if self.target == "multiclass":
+            return ops.softmax_cross_entropy(logits, y, self.weights)
+        return ops.mean_squared_error(logits, y)
+
+
+def uniform_weights(header: Header) -> Array:
+    """Return weights of 1 for every task or class, float32 (K,)."""
+    return np.ones(header.n_outputs, dtype=np.float32)

@@ -1,0 +1,198 @@
+"""The layers of a GCN, each with its forward and backward pass side by side.
+
+`forward` returns ``(out, saved)``; `backward` takes the gradient by `out` and what was saved and returns the gradient by the
+input and those of the layer's parameters, which always overwrite. Nothing is kept on the layer.
+
+Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features in, P features out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from gcnbatch.backends.base import Adjacency, Array, Clock, Csr, DropoutKey, Ops, Readout
+from gcnbatch.model.parameters import ParameterSpec
+
+Parameters = Mapping[str, Array]
+Gradients = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training stands."""
+
+    ops: Ops
+    parameters: Parameters
+    adjacency: Adjacency
+    node_ptr: Array
+    training: bool
+    seed: int = 0
+    clock: Clock = Clock(0, 0)
+
+
+class Layer(Protocol):
+    """One step of the stack."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the model; prefixes the names of parameters."""
+
+    def specs(self) -> list[ParameterSpec]:
+        """Return the layer's parameters."""
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        """Return the output and what the backward pass needs."""
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        """Return the gradient by the input (None when not needed) and those of the parameters."""
+
+
+@dataclass(frozen=True)
+class GraphConv:
+    """Y = sum_c A_c (X W_c + b_c): MatMul, bias Add, SpMM with the sum over channels (papers: ChemGCN; Kipf without b).
+
+    `weight` is (F, C*P), `bias` (C*P,); channel c owns columns c*P … (c+1)*P-1. X may be sparse (Csr), then no gradient
+    by X exists.
+    """
+
+    name: str
+    n_in: int
+    n_out: int
+    n_channels: int = 1
+    bias: bool = True
+
+    def specs(self) -> list[ParameterSpec]:
+        width = self.n_channels * self.n_out
+        fans = (self.n_in, self.n_out)
+        weight = ParameterSpec(f"{self.name}.weight", (self.n_in, width), "glorot", fans, decays=True)
+        return [weight, ParameterSpec(f"{self.name}.bias", (width,), "zeros")] if self.bias else [weight]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        w = ctx.parameters[f"{self.name}.weight"]
+        product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w)
+        if self.bias:
+            product = ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"])
+        return ctx.ops.spmm(ctx.adjacency, product), h
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        dproduct = ctx.ops.spmm_backward(ctx.adjacency, dout)
+        gradients = {f"{self.name}.bias": ctx.ops.bias_add_backward(dproduct)} if self.bias else {}
+        dh, dw = _matmul_backward(ctx, dproduct, saved, f"{self.name}.weight", need_dh)
+        return dh, {f"{self.name}.weight": dw, **gradients}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Y = X W + b, on nodes or on graphs. `weight` (F, P), `bias` (P,)."""
+
+    name: str
+    n_in: int
+    n_out: int
+
+    def specs(self) -> list[ParameterSpec]:
+        return [
+            ParameterSpec(f"{self.name}.weight", (self.n_in, self.n_out), "glorot", (self.n_in, self.n_out), decays=True),
+            ParameterSpec(f"{self.name}.bias", (self.n_out,), "zeros"),
+        ]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        w = ctx.parameters[f"{self.name}.weight"]
+        product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w)
+        return ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"]), h
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        db = ctx.ops.bias_add_backward(dout)
+        dh, dw = _matmul_backward(ctx, dout, saved, f"{self.name}.weight", need_dh)
+        return dh, {f"{self.name}.weight": dw, f"{self.name}.bias": db}
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """Batch norm over the N real nodes; running statistics in inference. `gamma`, `beta`, `running_mean`, `running_var` (P,)."""
+
+    name: str
+    width: int
+    epsilon: float
+    momentum: float
+
+    def specs(self) -> list[ParameterSpec]:
+        shape = (self.width,)
+        return [
+            ParameterSpec(f"{self.name}.gamma", shape, "ones"),
+            ParameterSpec(f"{self.name}.beta", shape, "zeros"),
+            ParameterSpec(f"{self.name}.running_mean", shape, "zeros", trainable=False),
+            ParameterSpec(f"{self.name}.running_var", shape, "ones", trainable=False),
+        ]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        gamma, beta, mean, var = (ctx.parameters[spec.name] for spec in self.specs())
+        return ctx.ops.batch_norm(h, gamma, beta, mean, var, self.epsilon, self.momentum, ctx.training)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        dh, dgamma, dbeta = ctx.ops.batch_norm_backward(dout, saved, ctx.parameters[f"{self.name}.gamma"])
+        return dh, {f"{self.name}.gamma": dgamma, f"{self.name}.beta": dbeta}
+
+
+@dataclass(frozen=True)
+class Relu:
+    """max(x, 0)."""
+
+    name: str
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        y = ctx.ops.relu(h)
+        return y, y
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return ctx.ops.relu_backward(dout, saved), {}
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Dropout in training, nothing in inference. On sparse features the stored values are dropped."""
+
+    name: str
+    rate: float
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        if not ctx.training:
+            return h, None
+        key = DropoutKey(ctx.seed, self.name, *ctx.clock)
+        if isinstance(h, Csr):
+            data, _ = ctx.ops.dropout(h.data, self.rate, key)
+            return replace(h, data=data), None
+        return ctx.ops.dropout(h, self.rate, key)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return (ctx.ops.dropout_backward(dout, saved, self.rate) if need_dh else None), {}
+
+
+@dataclass(frozen=True)
+class ReadoutLayer:
+    """Nodes (N, P) to graphs (B, P): sum, mean or maximum of each graph's rows."""
+
+    name: str
+    kind: Readout
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        return ctx.ops.readout(h, ctx.node_ptr, self.kind)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return ctx.ops.readout_backward(dout, ctx.node_ptr, self.kind, saved), {}
+
+
+def _matmul_backward(ctx: Context, dy: Array, x: Array, weight: str, need_dx: bool) -> tuple[Array | None, Array]:
+    if isinstance(x, Csr):
+        return None, ctx.ops.sparse_matmul_backward(dy, x)
+    return ctx.ops.matmul_backward(dy, x, ctx.parameters[weight], need_dx)

@@ -1,0 +1,106 @@
+"""Parameters by name in one flat array, so that an optimiser step is one operation and a checkpoint a table of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+
+ALIGN = 32  # elements: each parameter starts on a 128-byte boundary, so that device code may load vectors
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """One array of a layer.
+
+    Parameters
+    ----------
+    name : str
+        Layer and array, such as ``"conv1.weight"``.
+    shape : tuple of int
+    init : {"glorot", "zeros", "ones"}
+        glorot: uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010), with the fans given.
+    fans : (int, int)
+        Fan in and out; for a weight of several channels those of one channel.
+    trainable : bool
+        False for running statistics.
+    decays : bool
+        Whether weight decay and L2 may shrink it (weights, not biases or norms).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    init: Literal["glorot", "zeros", "ones"]
+    fans: tuple[int, int] = (1, 1)
+    trainable: bool = True
+    decays: bool = False
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a parameter lies in its flat array."""
+
+    spec: ParameterSpec
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """First element behind it."""
+        return self.start + prod(self.spec.shape)
+
+
+class ParameterLayout:
+    """Assigns every parameter its place: trainable ones in one flat array, running statistics in another.
+
+    Gaps that alignment leaves hold zeros and stay zero under every optimiser.
+    """
+
+    def __init__(self, specs: Iterable[ParameterSpec]) -> None:
+        self.slots: dict[str, Slot] = {}
+        sizes = {True: 0, False: 0}
+        for spec in specs:
+            assert spec.name not in self.slots, spec.name
+            slot = Slot(spec, sizes[spec.trainable])
+            self.slots[spec.name] = slot
+            sizes[spec.trainable] = -(-slot.stop // ALIGN) * ALIGN
+        self.n_trainable, self.n_buffers = sizes[True], sizes[False]
+
+    def names(self, trainable: bool) -> list[str]:
+        """Return the names in the trainable (or the other) array, in order."""
+        return [name for name, slot in self.slots.items() if slot.spec.trainable == trainable]
+
+    def count(self) -> int:
+        """Return the number of trainable values (without alignment gaps)."""
+        return sum(prod(self.slots[name].spec.shape) for name in self.names(True))
+
+    def views(self, flat: NDArray[np.float32], trainable: bool) -> dict[str, NDArray[np.float32]]:
+        """Return each parameter as a view into its flat array."""
+        return {
+            name: flat[slot.start : slot.stop].reshape(slot.spec.shape)
+            for name, slot in self.slots.items()
+            if slot.spec.trainable == trainable
+        }
+
+    def initial(self, seed: int) -> dict[str, NDArray[np.float32]]:
+        """Return every parameter's first value. Each depends on (seed, name) only, so all backends start alike."""
+        return {name: _initial(slot.spec, seed) for name, slot in self.slots.items()}
+
+    def fill(self, values: Mapping[str, float]) -> NDArray[np.float32]:
+        """Return a flat (n_trainable,) array with one constant per named parameter, 0 elsewhere."""
+        flat = np.zeros(self.n_trainable, dtype=np.float32)
+        for name, value in values.items():
+            flat[self.slots[name].start : self.slots[name].stop] = value
+        return flat
+
+
+def _initial(spec: ParameterSpec, seed: int) -> NDArray[np.float32]:
+    if spec.init != "glorot":
+        return np.full(spec.shape, 1.0 if spec.init == "ones" else 0.0, dtype=np.float32)
+    limit = np.sqrt(6.0 / sum(spec.fans))
+    return philox.generator(seed, spec.name).uniform(-limit, limit, spec.shape).astype(np.float32)

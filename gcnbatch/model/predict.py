@@ -1,0 +1,42 @@
+"""Logits for any target rows of a data set, in their order, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Runner
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graphs import Int64, ragged_rows
+
+
+def predict_rows(
+    runner: Runner,
+    source: BatchSource,
+    rows: Int64,
+    batch_size: int,
+    progress: Callable[[int], object] = lambda graphs: None,
+) -> NDArray[np.float32]:
+    """Return the logits (len(rows), K) of these rows: graphs, or nodes for a node-level set (each of its graphs runs once).
+
+    Parameters
+    ----------
+    batch_size : int
+        Graphs per batch.
+    progress : callable
+        Told how many graphs each batch had.
+    """
+    node_level = source.header.level == "node"
+    graphs = np.unique(np.searchsorted(source.node_ptr, rows, side="right") - 1) if node_level else rows
+    parts = []
+    for start in range(0, len(graphs), batch_size):
+        batch = graphs[start : start + batch_size]
+        parts.append(runner.predict(batch))
+        progress(len(batch))
+    logits = np.concatenate(parts) if parts else np.zeros((0, source.header.n_outputs), dtype=np.float32)
+    if not node_level:
+        return logits
+    computed, _ = ragged_rows(source.node_ptr, graphs)
+    return logits[np.searchsorted(computed, rows)]

@@ -1,0 +1,34 @@
+"""Files that ship with the package: configurations and CUDA sources, found in a checkout and in an installed wheel alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gcnbatch.errors import InputError, nearest
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _folder(installed: str, checkout: str) -> Path:
+    """A wheel carries the folder inside the package; a checkout has it beside the package."""
+    inside = _PACKAGE / installed
+    return inside if inside.is_dir() else _PACKAGE.parent / checkout
+
+
+def cuda_sources() -> Path:
+    """Return the folder of the CUDA sources."""
+    return _folder("_cuda_src", "cuda_src")
+
+
+def configs() -> Path:
+    """Return the folder of the shipped configurations."""
+    return _folder("_configs", "configs")
+
+
+def shipped_config(name: str) -> Path:
+    """Return the path of a shipped configuration such as ``"quickstart"``."""
+    path = configs() / f"{name}.toml"
+    if not path.is_file():
+        known = [found.stem for found in configs().glob("*.toml")]
+        raise InputError(f"configuration '{name}'", "not shipped", hint=nearest(name, known))
+    return path

@@ -1,0 +1,108 @@
+"""Checkpoints: named arrays and a JSON description in one safetensors file, with a digest of both.
+
+No code is stored and none is run on loading. A file is written under a temporary name, synced and renamed, so the path holds
+a whole checkpoint at any moment; truncation and flipped bytes are refused by the format and by the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio
+from gcnbatch.errors import InputError
+
+FORMAT = "gcnbatch checkpoint"
+VERSION = 1
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Arrays by name and a JSON-able description."""
+
+    arrays: Arrays
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def group(self, prefix: str) -> Arrays:
+        """Return the arrays named ``prefix/…`` without the prefix."""
+        start = f"{prefix}/"
+        return {name.removeprefix(start): value for name, value in self.arrays.items() if name.startswith(start)}
+
+
+def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write `checkpoint` to `path` in one step.
+
+    Raises
+    ------
+    MachineError
+        When the disk is full or not writable; the file that was there before stays.
+    """
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.ascontiguousarray(value) for name, value in checkpoint.arrays.items()}
+    about = json.dumps(checkpoint.about, allow_nan=False)
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "about": about,
+        "sha256": _digest(arrays, about),
+    }
+    with fileio.atomic_path(path) as temporary:
+        try:
+            save_file(arrays, temporary, metadata)
+        except Exception as error:
+            raise OSError(0, str(error)) from error
+
+
+def load(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read and check a checkpoint.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, of another program or version, cut short or altered.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    place = Path(path)
+    if not place.is_file():
+        raise InputError(str(place), "no such checkpoint", "a run folder that training has written to")
+    try:
+        with safe_open(str(place), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(place, str(error)) from error
+    if metadata.get("format") != FORMAT:
+        raise InputError(str(place), "a safetensors file of another program", f"a {FORMAT}")
+    if metadata.get("version") != str(VERSION):
+        raise InputError(
+            str(place), f"checkpoint version {metadata.get('version')}", f"version {VERSION}", "Use a matching gcnbatch."
+        )
+    about = metadata.get("about", "")
+    if metadata.get("sha256") != _digest(arrays, about):
+        raise _damaged(place, "its contents do not match its digest")
+    return Checkpoint(arrays, json.loads(about))
+
+
+def _damaged(place: Path, reason: str) -> InputError:
+    return InputError(str(place), f"damaged checkpoint ({reason})", hint="Copy it again, or train again.")
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]], about: str) -> str:
+    digest = hashlib.sha256(about.encode("utf-8"))
+    for name in sorted(arrays):
+        value = arrays[name]
+        digest.update(f"{name}:{value.dtype.str}:{value.shape};".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,143 @@
+"""What a run is made of before the first step: the opened data, the model, the loss, the targets of a split."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.config import Config
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.schema import Header
+from gcnbatch.data.splits import SplitRows
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.model.gcn import Loss, build, uniform_weights
+from gcnbatch.model.runner import Task
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Mean and deviation of regression targets, (K,) float64 each; outputs are ``logits * std + mean``. Identity elsewhere."""
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    @classmethod
+    def identity(cls, outputs: int) -> Scaling:
+        """Return the scaling that changes nothing."""
+        return cls(np.zeros(outputs), np.ones(outputs))
+
+    @classmethod
+    def of(cls, y: NDArray[Any]) -> Scaling:
+        """Return the scaling that gives the labelled entries of each column of `y` mean 0 and deviation 1."""
+        std = np.nanstd(y, axis=0, dtype=np.float64)
+        return cls(np.nanmean(y, axis=0, dtype=np.float64), np.where(std > 0, std, 1.0))
+
+    def apply(self, y: NDArray[Any]) -> NDArray[np.float32]:
+        """Return `y` in the model's scale."""
+        return ((y - self.mean) / self.std).astype(np.float32)
+
+    def undo(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return outputs in the targets' unit."""
+        return (logits * self.std + self.mean).astype(np.float32)
+
+
+class Experiment:
+    """An opened data set with what every split of it shares.
+
+    Parameters
+    ----------
+    config : Config
+    dataset : Dataset
+        Opened and checked; loaded into memory when it fits `data.memory_mb`, else read by slices.
+    """
+
+    def __init__(self, config: Config, dataset: Dataset) -> None:
+        self.config, self.dataset = config, dataset
+        self.header: Header = dataset.header
+        self.model = build(config.model, dataset.header)
+        self.y, self.ids = dataset.y, dataset.ids
+        _check_penalised(config, [layer.name for layer in self.model.layers])
+        data = dataset.load() if dataset.fits_in_memory else dataset
+        self.source = BatchSource(data, config.model.adjacency)
+
+    @property
+    def split_rows(self) -> SplitRows:
+        """What a split of this data is made from."""
+        data = self.dataset
+        return SplitRows(
+            str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits
+        )
+
+    def fingerprint(self) -> str:
+        """Return a sha256 over structure, targets and ids: a resumed run must meet the same data."""
+        digest = hashlib.sha256()
+        for part in (self.dataset.node_ptr, self.dataset.edge_ptr, self.y, self.ids):
+            digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
+
+    def graphs_of(self, rows: Int64) -> Int64:
+        """Return the graphs that hold these target rows, ascending."""
+        if self.header.level == "graph":
+            return rows
+        return np.unique(np.searchsorted(self.dataset.node_ptr, rows, side="right") - 1)
+
+    def task(self, split: Split) -> tuple[Task, Scaling]:
+        """Return what a runner trains on for this split, and the scaling of its targets."""
+        labels = self.y[split.train]
+        self._check_labels(labels)
+        scaling = self._scaling(labels)
+        targets = np.full_like(self.y, -1 if self.header.target == "multiclass" else np.nan)
+        targets[split.train] = scaling.apply(labels) if self.header.target == "regression" else labels
+        loss = Loss(self.header.target, _weights(self.config, self.header, labels))
+        return Task(self.model, loss, self.source, targets, self.config.train, self.config.seed), scaling
+
+    def _scaling(self, labels: NDArray[Any]) -> Scaling:
+        if self.header.target == "regression" and self.config.train.standardize:
+            return Scaling.of(labels)
+        return Scaling.identity(self.header.n_outputs)
+
+    def _check_labels(self, labels: NDArray[Any]) -> None:
+        missing = labels < 0 if self.header.target == "multiclass" else np.isnan(labels)
+        empty = np.flatnonzero(missing.all(axis=0))
+        if len(empty):
+            name = self.header.task_names[int(empty[0])]
+            raise InputError(
+                f"{self.dataset.path}: task '{name}'",
+                "no label in the training rows",
+                "at least one",
+                "Leave the task out at import (--target-columns) or choose another split.",
+            )
+
+
+def _check_penalised(config: Config, names: list[str]) -> None:
+    convolutions = sum(name.removeprefix("conv").isdigit() for name in names)
+    for number in config.train.l2_layers:
+        if number > convolutions:
+            raise InputError("train.l2_layers", str(number), f"1 to {convolutions}, the model's convolutions")
+
+
+def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np.float32]:
+    """Weights of positives (binary) or classes: as given, or balanced by the training rows' counts."""
+    train = config.train
+    weights: NDArray[np.float32] = uniform_weights(header)
+    if train.pos_weight:
+        if header.target != "binary":
+            raise InputError("train.pos_weight", f"given for {header.target} targets", "binary targets")
+        if len(train.pos_weight) not in (1, header.n_outputs):
+            raise InputError(
+                "train.pos_weight", f"{len(train.pos_weight)} values", f"1, or {header.n_outputs}, one per task"
+            )
+        return weights * np.asarray(train.pos_weight, dtype=np.float32)
+    if train.class_weights == "none" or header.target == "regression":
+        return weights
+    if header.target == "binary":
+        positives, negatives = np.nansum(labels == 1, axis=0), np.nansum(labels == 0, axis=0)
+        return (np.maximum(negatives, 1) / np.maximum(positives, 1)).astype(np.float32)
+    counts = np.bincount(labels[labels >= 0], minlength=header.n_outputs)
+    return (counts.sum() / np.maximum(counts, 1) / header.n_outputs).astype(np.float32)

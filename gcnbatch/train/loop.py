@@ -1,0 +1,319 @@
+"""Fitting one split: epochs, validation, the best weights, checkpoints from which a killed run goes on to the bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.backends.base import Runner
+from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.errors import GcnbatchError, InputError
+from gcnbatch.model.gcn import Loss, uniform_weights
+from gcnbatch.model.predict import predict_rows
+from gcnbatch.train import checkpoint, metrics
+from gcnbatch.train.checkpoint import Checkpoint
+from gcnbatch.train.experiment import Experiment, Scaling
+from gcnbatch.train.progress import Bar
+from gcnbatch.train.schedule import Plateau, learning_rate
+
+LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
+
+
+class Interrupted(GcnbatchError):
+    """Training stopped on request (Ctrl-C); its checkpoint is written."""
+
+    exit_code = 130
+
+
+@dataclass
+class Position:
+    """Where a run stands, beside the arrays: everything a resumed run needs to go on as if it had not stopped."""
+
+    epoch: int = 0
+    step: int = 0
+    loss: tuple[float, float] = (0.0, 0.0)
+    best_epoch: int = -1
+    best_value: float | None = None
+    waited: int = 0
+    plateau: Plateau = field(default_factory=Plateau)
+    seconds: float = 0.0
+    finished: bool = False
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Position:
+        """Return what `asdict` wrote."""
+        return cls(**{**values, "loss": tuple(values["loss"]), "plateau": Plateau(**values["plateau"])})
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What fitting gives: the runner holding the best weights, and how it went."""
+
+    runner: Runner
+    position: Position
+    scaling: Scaling
+    step_seconds: list[float]
+    graphs: int
+    train_seconds: float
+
+
+class Trainer:
+    """Fits one split into one folder; picks up the folder's last checkpoint when there is one.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    split : Split
+    runner, scaling
+        From `experiment.task(split)` on an opened backend.
+    folder : Path
+        Receives history.jsonl, last.safetensors and best.safetensors.
+    quiet : bool
+        No progress bar.
+    """
+
+    def __init__(
+        self, experiment: Experiment, split: Split, runner: Runner, scaling: Scaling, folder: Path, quiet: bool = False
+    ) -> None:
+        self.experiment, self.split, self.runner = experiment, split, runner
+        self.scaling, self.folder, self.quiet = scaling, folder, quiet
+        self.config, self.header = experiment.config.train, experiment.header
+        self.monitor = metrics.check_monitor(self.config.monitor, self.header.target)
+        self.graphs = experiment.graphs_of(split.train)
+        self.position = Position()
+        self.best: dict[str, NDArray[Any]] = {}
+        self.step_seconds: list[float] = []
+        self._saved_at = time.monotonic()
+        self._stop = False
+
+    def fit(self) -> Fitted:
+        """Train to the end (or to the early stop), load the best weights, return them.
+
+        Raises
+        ------
+        Interrupted
+            After Ctrl-C; the checkpoint is written.
+        GcnbatchError
+            When the loss is not finite.
+        """
+        self._restore()
+        started, resumed_seconds, seen = time.monotonic(), self.position.seconds, 0
+        with self._interruptible(), Bar(self.config.epochs, self.position.epoch, self.quiet) as bar:
+            while not self.position.finished and self.position.epoch < self.config.epochs:
+                seen += self._epoch(bar, started, resumed_seconds)
+        trained = time.monotonic() - started
+        if not self.position.finished:
+            self.position.finished = True
+            self._save()
+        self.runner.load_state(self.best)
+        return Fitted(self.runner, self.position, self.scaling, self.step_seconds, seen, trained)
+
+    # -------------------------------------------------------------------------------------------- an epoch
+
+    def _epoch(self, bar: Bar, started: float, resumed_seconds: float) -> int:
+        """Run the rest of the current epoch and its validation; return the number of graphs it trained on."""
+        at, began = self.position, time.monotonic()
+        batches = self._batches(at.epoch)
+        rate = learning_rate(self.config, at.epoch, at.plateau)
+        self.runner.begin_epoch(at.epoch, batches, rate)
+        bar.begin(at.epoch, len(batches), at.step)
+        seen = 0
+        for index in range(at.step, len(batches)):
+            clock = time.perf_counter()
+            self.runner.step(index)
+            self.step_seconds.append(time.perf_counter() - clock)
+            seen += len(batches[index])
+            at.step = index + 1
+            at.seconds = resumed_seconds + time.monotonic() - started
+            bar.step(len(batches[index]))
+            if self._stop and at.step < len(batches):
+                self._interrupt()
+            if at.step < len(batches) and self._due():
+                self._save()
+        loss = self._take_loss()
+        self._check_finite(loss, at.epoch)
+        valid_loss, value = self.validate()
+        elapsed = time.monotonic() - began
+        row = {
+            "epoch": at.epoch + 1,
+            "train_loss": loss,
+            "valid_loss": valid_loss,
+            **({} if self.monitor == "loss" else {f"valid_{self.monitor}": value}),
+            "learning_rate": rate,
+            "seconds": round(elapsed, 4),
+            "graphs_per_second": round(seen / max(elapsed, 1e-9), 1),
+        }
+        at.seconds = resumed_seconds + time.monotonic() - started
+        self._finish_epoch(row, valid_loss if self.monitor == "loss" else value)
+        bar.end(row, at.best_epoch + 1)
+        return seen
+
+    def _finish_epoch(self, row: dict[str, Any], value: float | None) -> None:
+        at = self.position
+        improved = self._is_better(value)
+        if improved or at.best_epoch < 0:
+            at.best_epoch, at.best_value = at.epoch, value
+            self.best = {name: array for name, array in self.runner.state().items() if _is_weight(name)}
+        at.waited = 0 if improved else at.waited + 1
+        at.plateau.observe(improved, self.config)
+        at.epoch, at.step, at.loss = at.epoch + 1, 0, (0.0, 0.0)
+        with (self.folder / HISTORY).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row, allow_nan=False) + "\n")
+        if self.config.patience and at.waited >= self.config.patience:
+            at.finished = True
+        if self._stop and at.epoch < self.config.epochs and not at.finished:
+            self._interrupt()
+        if at.finished or self._due():
+            self._save()
+
+    def _batches(self, epoch: int) -> list[Int64]:
+        order = philox.generator(self.experiment.config.seed, "shuffle", epoch).permutation(self.graphs)
+        size = self.config.batch_size
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def _is_better(self, value: float | None) -> bool:
+        best = self.position.best_value
+        if value is None:
+            return False
+        if best is None:
+            return True
+        gain = value - best if metrics.higher_is_better(self.monitor) else best - value
+        return gain > self.config.min_delta
+
+    def _take_loss(self) -> float:
+        loss, weight = self.runner.take_loss()
+        before = self.position.loss
+        self.position.loss = (before[0] + loss, before[1] + weight)
+        return self.position.loss[0] / self.position.loss[1] if self.position.loss[1] else 0.0
+
+    def _check_finite(self, loss: float, epoch: int) -> None:
+        if not math.isfinite(loss):
+            raise InputError(
+                f"training loss in epoch {epoch + 1}",
+                str(loss),
+                "a finite number",
+                "Lower train.learning_rate or set train.clip_norm; the last checkpoint is intact.",
+            )
+
+    # -------------------------------------------------------------------------------------------- validation
+
+    def outputs(self, rows: Int64) -> NDArray[np.float32]:
+        """Return the model's outputs for these rows: probabilities, or values in the targets' unit."""
+        logits = predict_rows(self.runner, self.experiment.source, rows, self.config.eval_batch_size)
+        return self.scaling.undo(logits) if self.header.target == "regression" else metrics.activate(
+            self.header.target, logits
+        )
+
+    def validate(self) -> tuple[float | None, float | None]:
+        """Return the loss (unweighted, in the scale of training) and the monitored figure of the validation rows."""
+        rows = self.split.valid
+        if not len(rows):
+            return None, None
+        logits = predict_rows(self.runner, self.experiment.source, rows, self.config.eval_batch_size)
+        y = self.experiment.y[rows]
+        regression = self.header.target == "regression"
+        loss = Loss(self.header.target, uniform_weights(self.header))
+        total, weight, _ = loss(CpuOps(), logits, self.scaling.apply(y) if regression else y)
+        outputs = self.scaling.undo(logits) if regression else metrics.activate(self.header.target, logits)
+        mean = total / weight if weight and math.isfinite(total) else None
+        if self.monitor == "loss":
+            return mean, mean
+        return mean, metrics.score(self.monitor, self.header.target, y, outputs)
+
+    # -------------------------------------------------------------------------------------------- checkpoints
+
+    def _due(self) -> bool:
+        return time.monotonic() - self._saved_at >= self.config.checkpoint_seconds
+
+    def _save(self) -> None:
+        self._take_loss()
+        arrays = {f"state/{name}": array for name, array in self.runner.state().items()}
+        arrays |= {f"best/{name}": array for name, array in self.best.items()}
+        about = {**self._about(), "position": asdict(self.position), "fingerprint": self.experiment.fingerprint()}
+        _sync(self.folder / HISTORY)
+        checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
+        if self.best:
+            checkpoint.save(self.folder / BEST, Checkpoint(self.best, {**self._about(), "epoch": self.position.best_epoch + 1}))
+        self._saved_at = time.monotonic()
+
+    def _about(self) -> dict[str, Any]:
+        """What makes the weights usable elsewhere: the model's configuration and what its inputs and outputs mean."""
+        return {
+            "model": self.experiment.config.model.model_dump(mode="json"),
+            "header": self.header.model_dump(mode="json"),
+            "scaling": {"mean": self.scaling.mean.tolist(), "std": self.scaling.std.tolist()},
+        }
+
+    def _restore(self) -> None:
+        path = self.folder / LAST
+        if not path.exists():
+            (self.folder / HISTORY).unlink(missing_ok=True)
+            return
+        found = checkpoint.load(path)
+        if found.about.get("fingerprint") != self.experiment.fingerprint():
+            raise InputError(
+                str(path), "written for other data", f"the data of {self.experiment.dataset.path}", "Restore the data set."
+            )
+        state = found.group("state")
+        for name, array in self.runner.state().items():
+            if name not in state or state[name].shape != array.shape:
+                raise InputError(str(path), f"a checkpoint of another model ({name})", "the model of config.toml")
+        self.runner.load_state(state)
+        self.best = found.group("best")
+        self.position = Position.from_json(found.about["position"])
+        _trim(self.folder / HISTORY, self.position.epoch)
+
+    # -------------------------------------------------------------------------------------------- Ctrl-C
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Let SIGINT and SIGTERM stop training at the next step; a second one stops at once."""
+
+        def request(number: int, frame: FrameType | None) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+
+        previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self) -> None:
+        self._save()
+        at = self.position
+        raise Interrupted(f"stopped in epoch {at.epoch + 1} after {at.step} steps; everything is saved")
+
+
+def _is_weight(name: str) -> bool:
+    """Parameters and running statistics, as opposed to the optimiser's moments (``adam.m/…``) and counters."""
+    return "/" not in name and name != "updates"
+
+
+def _sync(path: Path) -> None:
+    import os
+
+    if path.exists():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+
+
+def _trim(path: Path, epochs: int) -> None:
+    """Keep the rows of the first `epochs` epochs; a killed run may have written more, the last one cut short."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if path.exists() else []
+    path.write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,56 @@
+"""The progress bar of training: one line on stderr, silent in a pipe."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+
+class Bar:
+    """Shows epoch, loss, validation, graphs per second and the time left; nothing when quiet or in a pipe."""
+
+    def __init__(self, epochs: int, done: int, quiet: bool) -> None:
+        self._epochs = epochs
+        self._bar = tqdm(
+            total=float(epochs),
+            initial=float(done),
+            disable=True if quiet else None,
+            unit="epoch",
+            bar_format="{desc} {percentage:3.0f}%|{bar:20}| {elapsed}<{remaining} {postfix}",
+        )
+        self._shown = ""
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def begin(self, epoch: int, steps: int, done: int) -> None:
+        """Start an epoch of `steps` steps of which `done` are done."""
+        self._epoch, self._steps, self._done = epoch, steps, done
+
+    def step(self, graphs: int) -> None:
+        """Count a step of `graphs` graphs."""
+        self._done += 1
+        if self._bar.disable:
+            return
+        self._bar.set_description_str(f"epoch {self._epoch + 1}/{self._epochs} step {self._done}/{self._steps}", refresh=False)
+        self._bar.update(1 / self._steps)
+
+    def end(self, row: dict[str, Any], best: int) -> None:
+        """Show the row of a finished epoch and which epoch is the best so far."""
+        if self._bar.disable:
+            return
+        shown = [f"{name.replace('_', ' ')} {row[name]:.4g}" for name in row if name.endswith("_loss") and row[name] is not None]
+        shown += [
+            f"{name.removeprefix('valid_')} {value:.4f}"
+            for name, value in row.items()
+            if name.startswith("valid_") and name != "valid_loss" and value is not None
+        ]
+        shown += [f"best epoch {best}", f"{row['graphs_per_second']:,.0f} graphs/s"]
+        self._bar.set_postfix_str(", ".join(shown))

@@ -1,0 +1,188 @@
+"""A run: its folder, its configuration and data, one fit or k folds, and going on after a stop.
+
+The folder of a run holds ``config.toml`` (resolved), ``env.json``, ``splits.json``, ``history.jsonl``, ``metrics.json``,
+``last.safetensors`` (to go on), ``best.safetensors`` (to predict), ``predictions.csv`` and plots. With folds, every fold has
+such a folder of its own (``fold1`` …) and the run's own files summarise them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcnbatch import __version__, fileio
+from gcnbatch.backends.registry import Backend, open_backend
+from gcnbatch.config import Config, read_toml, resolve
+from gcnbatch.data import splits, synthetic
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.model.runner import make_runner
+from gcnbatch.predictions import read_outputs
+from gcnbatch.train import outputs
+from gcnbatch.train.experiment import Experiment
+from gcnbatch.train.loop import Fitted, Trainer
+
+CONFIG, ENVIRONMENT, SPLITS = "config.toml", "env.json", "splits.json"
+Say = Callable[[str], object]
+
+
+def start(config: Config, folder: Path | None, quiet: bool = False, say: Say = lambda line: None) -> tuple[Path, dict[str, Any]]:
+    """Begin a run in `folder` (default ``runs/<name>-<time>``) and carry it to its end; return folder and metrics.
+
+    The backend is opened and the data set checked before anything is created.
+
+    Raises
+    ------
+    InputError
+        When the folder already holds something, or data and configuration do not fit.
+    """
+    backend = open_backend(config.backend)
+    if not config.data.path and not config.data.synthetic:
+        raise InputError("data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration.")
+    config = config.model_copy(update={"backend": backend.name})
+    target = folder or _default_folder(config.name)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(
+            str(target), "already exists", "a new or empty folder", f"Choose another -o, or go on with --resume {target}."
+        )
+    if config.data.path:
+        config = config.model_copy(
+            update={"data": config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})}
+        )
+        with _open_data(config, target) as dataset:
+            experiment = Experiment(config, dataset)
+            parts = _make_splits(experiment)
+            for part in parts:
+                experiment.task(part)
+            _create(target, config)
+            return target, _carry_out(target, experiment, parts, backend, quiet, say)
+    _create(target, config)
+    synthetic.write(config.data.synthetic, target / "data.h5")
+    return target, _go_on(target, config, backend, quiet, say)
+
+
+def resume(folder: Path, backend_name: str | None = None, quiet: bool = False, say: Say = lambda line: None) -> dict[str, Any]:
+    """Go on with the run in `folder` and return its metrics; a finished run is left as it is.
+
+    Parameters
+    ----------
+    backend_name : str or None
+        Another backend than the one the run began on.
+    """
+    if not (folder / CONFIG).is_file():
+        raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
+    config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    if (folder / outputs.METRICS).exists():
+        say(f"{folder} is already finished")
+        return outputs.read_metrics(folder)
+    backend = open_backend(backend_name or config.backend)
+    if config.data.synthetic and not (folder / "data.h5").exists():
+        synthetic.write(config.data.synthetic, folder / "data.h5")
+    return _go_on(folder, config, backend, quiet, say)
+
+
+def _go_on(folder: Path, config: Config, backend: Backend, quiet: bool, say: Say) -> dict[str, Any]:
+    with _open_data(config, folder) as dataset:
+        experiment = Experiment(config, dataset)
+        return _carry_out(folder, experiment, _make_splits(experiment), backend, quiet, say)
+
+
+def _open_data(config: Config, folder: Path) -> Dataset:
+    path = folder / "data.h5" if config.data.synthetic else Path(config.data.path)
+    return Dataset(path, config.data.memory_mb)
+
+
+def _default_folder(name: str) -> Path:
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, number = stem, 2
+    while folder.exists():
+        folder, number = stem.with_name(f"{stem.name}-{number}"), number + 1
+    return folder
+
+
+def _create(folder: Path, config: Config) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o.") from error
+    fileio.write_text(folder / CONFIG, config.to_toml())
+    fileio.write_json(folder / ENVIRONMENT, environment(config.backend))
+
+
+def environment(backend: str) -> dict[str, Any]:
+    """Return what else decides a result besides configuration and data: versions and machine."""
+    packages = ("numpy", "scipy", "h5py", "safetensors", "scikit-learn")
+    return {
+        "gcnbatch": __version__,
+        "command": sys.argv[1:],
+        "backend": backend,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "packages": {name: metadata.version(name) for name in packages},
+    }
+
+
+def _make_splits(experiment: Experiment) -> list[Split]:
+    config, seed = experiment.config.split, experiment.config.seed
+    if config.folds:
+        return splits.make_folds(config, seed, experiment.split_rows)
+    return [splits.make_split(config, seed, experiment.split_rows)]
+
+
+def _carry_out(
+    folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say
+) -> dict[str, Any]:
+    if not experiment.config.split.folds:
+        return _fit(folder, experiment, parts[0], backend, quiet)
+    results = []
+    for number, split in enumerate(parts, 1):
+        place = folder / f"fold{number}"
+        if (place / outputs.METRICS).exists():
+            results.append(outputs.read_metrics(place))
+            continue
+        say(f"fold {number} of {len(parts)}")
+        place.mkdir(exist_ok=True)
+        results.append(_fit(place, experiment, split, backend, quiet))
+    return _summarise(folder, experiment, parts, results)
+
+
+def _fit(folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool) -> dict[str, Any]:
+    rows = {part: values.tolist() for part, values in split.parts().items()}
+    fileio.write_text(folder / SPLITS, json.dumps(rows))
+    task, scaling = experiment.task(split)
+    runner = make_runner(backend, task)
+    try:
+        trainer = Trainer(experiment, split, runner, scaling, folder, quiet)
+        fitted: Fitted = trainer.fit()
+        return outputs.write(trainer, fitted)
+    finally:
+        runner.close()
+
+
+def _summarise(
+    folder: Path, experiment: Experiment, parts: list[Split], results: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Write the run's metrics (mean, deviation) and its out-of-fold predictions, in the data set's order."""
+    summary = outputs.summarise_folds(results)
+    summary["epochs"] = experiment.config.train.epochs
+    summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
+    summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
+    places = [folder / f"fold{number}" / outputs.PREDICTIONS for number in range(1, len(parts) + 1)]
+    held_out = [read_outputs(place, experiment.header) for place in places]
+    rows = np.concatenate([part.test for part in parts])
+    order = np.argsort(rows, kind="stable")
+    pooled = np.concatenate(held_out)[order]
+    summary["out_of_fold"] = outputs.evaluate(experiment, rows[order], pooled)
+    outputs.write_predictions(experiment, rows[order], pooled, folder)
+    fileio.write_json(folder / outputs.METRICS, summary)
+    return summary

@@ -1,0 +1,41 @@
+"""Learning rates over epochs. A schedule's memory is a small JSON-able table, so that a resumed run goes on exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gcnbatch.config import TrainConfig
+
+
+@dataclass
+class Plateau:
+    """What ``schedule = "plateau"`` remembers: the current factor, the best validation value, epochs since it."""
+
+    factor: float = 1.0
+    waited: int = 0
+
+    def observe(self, improved: bool, train: TrainConfig) -> None:
+        """Count an epoch; cut the factor after `schedule_every` epochs without a better validation value."""
+        self.waited = 0 if improved else self.waited + 1
+        if self.waited >= train.schedule_every:
+            self.factor *= train.schedule_factor
+            self.waited = 0
+
+
+def learning_rate(train: TrainConfig, epoch: int, plateau: Plateau) -> float:
+    """Return the learning rate of `epoch` (from 0).
+
+    constant; step: times `schedule_factor` every `schedule_every` epochs; cosine: half a cosine from the start value down to
+    `schedule_floor` over all epochs; plateau: times the factor that validation has earned. Never below `schedule_floor`.
+    """
+    start = train.learning_rate
+    if train.schedule == "step":
+        start *= train.schedule_factor ** (epoch // train.schedule_every)
+    elif train.schedule == "cosine":
+        turn = epoch / max(train.epochs - 1, 1)
+        floor = min(train.schedule_floor, start)
+        return floor + (start - floor) * 0.5 * (1 + math.cos(math.pi * turn))
+    elif train.schedule == "plateau":
+        start *= plateau.factor
+    return max(start, min(train.schedule_floor, train.learning_rate))
