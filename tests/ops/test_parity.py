@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gcnbatch import philox
 from gcnbatch.backends.base import DropoutKey
 from tests.ops.adapters import Adapter
 from tests.ops.cases import Case, normal
@@ -98,13 +99,15 @@ def test_relu(backend: Adapter, case: Case):
     assert_parity(backend, run, {"x": halves(normal(rng, case.N, case.P)), "dy": normal(rng, case.N, case.P)})
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.5, 0.9])
-def test_dropout(backend: Adapter, case: Case, rate: float):
-    key = DropoutKey(seed=2**63 - 1, purpose="conv1.dropout", epoch=3, step=41)
+KEY = DropoutKey(seed=2**63 - 1, purpose="conv1.dropout", epoch=3, step=41)
+AT_THE_THRESHOLD = float(philox.bits(*KEY, 1)[0]) / 2**32  # element 0 is kept at this rate, and at no higher one
 
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 0.9, AT_THE_THRESHOLD])
+def test_dropout(backend: Adapter, case: Case, rate: float):
     def run(ops, x, dy, entries):
-        y, mask = ops.dropout(x, rate, key)
-        y_entries, _ = ops.dropout(entries, rate, key)
+        y, mask = ops.dropout(x, rate, KEY)
+        y_entries, _ = ops.dropout(entries, rate, KEY)
         return {"y": y, "dx": ops.dropout_backward(dy, mask, rate), "y_entries": y_entries}
 
     rng = case.rng()
