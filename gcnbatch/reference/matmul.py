@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from gcnbatch.data.sparse import Csr
 from gcnbatch.reference.arrays import Float
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.base import Csr
 
 
 def matmul(x: Float, w: Float) -> Float:

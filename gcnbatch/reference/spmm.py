@@ -6,14 +6,10 @@ accelerating graph convolutional networks", CCGrid 2019), whose SpMM and sum ove
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from gcnbatch.data.sparse import Adjacency
 from gcnbatch.reference.arrays import Float
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.base import Adjacency
 
 
 def spmm(adjacency: Adjacency, h: Float) -> Float:

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Ops
-from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.backends.registry import open_backend
 from gcnbatch.reference import ReferenceOps
 
 
@@ -29,7 +29,7 @@ class Adapter:
 
 
 def _cpu() -> Adapter:
-    return Adapter(CpuOps(), np.array, np.array)
+    return Adapter(open_backend("cpu").ops, np.array, np.array)
 
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Csr
+from gcnbatch.data.sparse import Adjacency, Csr
 
 
 @dataclass(frozen=True)

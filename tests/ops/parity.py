@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gcnbatch.backends.base import Adjacency, Array, Csr
+from gcnbatch.backends.base import Array
+from gcnbatch.data.sparse import Adjacency, Csr
 from tests.ops.adapters import REFERENCE, Adapter
 
 Value = NDArray[Any] | Csr | Adjacency

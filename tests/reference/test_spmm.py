@@ -8,7 +8,7 @@ from tests.reference.numerical import assert_gradient
 
 
 def contract_example():
-    """Return the example of `gcnbatch.backends.base.Adjacency`: channel 0 an edge 0→1, channel 1 the self-loops."""
+    """Return the example of `gcnbatch.data.sparse.Adjacency`: channel 0 an edge 0→1, channel 1 the self-loops."""
     return build_adjacency(2, 2, np.array([0, 0, 1]), np.array([1, 0, 1]), np.array([0, 1, 1]), np.ones(3))
 
 
