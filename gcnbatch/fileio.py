@@ -2,64 +2,127 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from gcnbatch.errors import MachineError
+from gcnbatch.errors import InputError, MachineError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_ERRORS = _FULL | {errno.EIO, errno.EROFS}
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _write_error(target: Path, error: OSError) -> MachineError:
+    hint = "Free some disk space and run again." if error.errno in _FULL else "Check the folder and its disk."
+    return MachineError(str(target), f"could not be written ({error.strerror or error})", hint=hint)
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary name beside `path`; on a clean exit sync it and rename it to `path`, else remove it.
 
+    A symbolic link is followed: the file that it names is replaced. Errors of the block that are not the disk's pass.
+
     Raises
     ------
+    InputError
+        When `path` is a folder or a device.
     MachineError
         When the folder cannot be written or the disk is full. `path` is then as it was before.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise InputError(str(path), "a folder or a device", "the name of a file")
+    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(6)}.tmp"
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
         raise MachineError(
-            str(target), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
+            str(path), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
         ) from error
-    os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb+") as stream:
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-        _sync_folder(target.parent)
+        try:
+            _publish(temporary, target)
+        except OSError as error:
+            raise _write_error(target, error) from error
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise MachineError(
-            str(target), f"could not be written ({error.strerror or error})", hint="Free some disk space and run again."
-        ) from error
+        if error.errno in _DISK_ERRORS:
+            raise _write_error(target, error) from error
+        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _publish(temporary: Path, target: Path) -> None:
+    with temporary.open("rb+") as stream:
+        os.fsync(stream.fileno())
+    os.replace(temporary, target)
+    with suppress(OSError):  # some network file systems cannot sync a folder
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class HeldErrors(io.FileIO):
+    """A file for a library that cannot bear a failing write: errors are held back and raised by `check` or on leaving.
+
+    Parameters
+    ----------
+    path : path
+        The existing file that is written.
+    target : path
+        The name that the error message carries.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        super().__init__(path, "r+")
+        self._target = Path(target)
+        self._failure: OSError | None = None
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write, or pretend to when a write has failed before."""
+        if self._failure is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self._failure = error
+        return memoryview(data).nbytes
+
+    def truncate(self, size: int | None = None) -> int:
+        """Resize, or pretend to when a write has failed before."""
+        if self._failure is None:
+            try:
+                return super().truncate(size)
+            except OSError as error:
+                self._failure = error
+        return self.tell() if size is None else size
+
+    def check(self) -> None:
+        """Raise MachineError when anything could not be written."""
+        if self._failure is not None:
+            raise _write_error(self._target, self._failure) from self._failure
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None:
+            self.check()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -35,7 +35,7 @@ def build_graphset(
 ) -> GraphSet:
     """Build a valid set from a seed.
 
-    Graphs have 0 to `max_nodes` nodes: the sizes run down from `max_nodes` in turn, so that six graphs hold an empty one.
+    Sizes run down from `max_nodes` to 0 in turn, so that six graphs hold an empty one.
     `features` is a dense dtype's name or ``"csr"``; `edges_per_node` random edges start at each node on average;
     `missing` is the share of missing targets; `splits` adds one split, "first", that deals rows out in thirds.
     """

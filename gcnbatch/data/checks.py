@@ -1,71 +1,177 @@
-"""The rules of the data format that concern values: offsets, index ranges, numbers, labels, splits.
+"""The rules of the data format that concern meaning: header, layout, offsets, index ranges, numbers, labels, splits.
 
-Each check raises InputError with the array's path inside the file and the first offending position. They work on a part of
-a set (whole graphs) so that a file larger than memory is checked in pieces.
+The reader and the writer run the same checks, so what is written can be read. Each raises InputError with the array's
+path inside the file and the first offending position. Values are checked on parts of a set (whole graphs), so that a
+file larger than memory is checked in pieces. The numbers in brackets are the rules of ``datasets/FORMAT.md``.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.errors import InputError
 
 Path = str | os.PathLike[str]
+_CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 
 
-def check_pointers(
-    path: Path, name: str, pointer: Int64, total: int, whole: bool = True, offset: int = 0
-) -> None:
-    """Offsets start at 0, never decrease and end at `total`; a part (`whole=False`) only has to stay within it."""
+class Described(Protocol):
+    """What the layout rules look at: an array in memory or one in a file."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each dimension."""
+
+
+def check_header(path: Path, header: schema.Header) -> None:
+    """Names are printable, not empty and unique; their numbers fit the target kind and the features [10, 11]."""
+    place = f"{path}:/header"
+    for key in ("task_names", "class_names", "feature_names", "channel_names"):
+        names = getattr(header, key)
+        for name, times in Counter(names).items():
+            if not name or not name.isprintable():
+                raise InputError(place, f"{key}: {name!a}", "names of printable characters")
+            if times > 1:
+                raise InputError(place, f"{key}: '{name}' stands there {times} times", "each name once")
+    if not (header.name + header.group_kind).isprintable():
+        raise InputError(place, "name or group_kind with control characters", "printable characters")
+    if len(header.feature_names) not in (0, header.n_features):
+        raise InputError(place, f"{len(header.feature_names)} feature_names", f"none or {header.n_features}")
+    if header.target == "multiclass":
+        if len(header.task_names) != 1:
+            raise InputError(place, f"{len(header.task_names)} task_names", "1 for a multiclass target")
+        if len(header.class_names) < 2:
+            raise InputError(place, f"{len(header.class_names)} class_names", "at least 2 for a multiclass target")
+    elif header.class_names:
+        raise InputError(place, f"class_names with a {header.target} target", "none")
+
+
+def check_layout(path: Path, header: schema.Header, arrays: Mapping[str, Described]) -> None:
+    """The arrays that this header needs are there, none that contradicts it, with fitting types and shapes [12-14]."""
+    row = schema.row_folder(header.level)
+    _check_presence(path, header, row, set(arrays))
+    kind = np.dtype(np.int32 if header.target == "multiclass" else np.float32)
+    if arrays[f"{row}/y"].dtype != kind:
+        raise InputError(f"{path}:/{row}/y", f"type {arrays[f'{row}/y'].dtype}", f"{kind} for a {header.target} target")
+    for name in ("graphs/node_ptr", "graphs/edge_ptr", "nodes/x_csr/indptr"):
+        if name in arrays and arrays[name].shape[0] < 1:
+            raise InputError(f"{path}:/{name}", "no entry", "at least 1")
+    for name, expected in _shapes(header, row, arrays).items():
+        if name in arrays and arrays[name].shape != expected:
+            raise InputError(f"{path}:/{name}", f"shape {arrays[name].shape}", f"shape {expected}")
+
+
+def _check_presence(path: Path, header: schema.Header, row: str, names: set[str]) -> None:
+    sparse = any(name.startswith("nodes/x_csr/") for name in names)
+    if sparse and "nodes/x" in names:
+        raise InputError(f"{path}:/nodes", "both x and x_csr are present", "one of them")
+    needed = ["graphs/node_ptr", "graphs/edge_ptr", "edges/src", "edges/dst", "edges/channel", f"{row}/y", f"{row}/id"]
+    needed += [f"nodes/x_csr/{part}" for part in ("indptr", "indices", "data")] if sparse else ["nodes/x"]
+    for name in names:
+        folder = name.rpartition("/")[0]
+        if folder.startswith("splits/"):
+            needed += [f"{folder}/{part}" for part in schema.SPLIT_PARTS]
+    for name in needed:
+        if name not in names:
+            raise InputError(f"{path}:/{name}", "missing", "an array of this name", _CONVERT_HINT)
+    other = "graphs" if row == "nodes" else "nodes"
+    for name in (f"{other}/y", f"{other}/id"):
+        if name in names:
+            raise InputError(
+                f"{path}:/{name}", f"present in a {header.level}-level set", f"only /{row}/y and /{row}/id"
+            )
+
+
+def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) -> dict[str, tuple[int, ...]]:
+    graphs = arrays["graphs/node_ptr"].shape[0] - 1
+    edges = arrays["edges/src"].shape[0]
+    sparse = "nodes/x_csr/indptr" in arrays
+    nodes = arrays["nodes/x_csr/indptr"].shape[0] - 1 if sparse else arrays["nodes/x"].shape[0]
+    rows = nodes if row == "nodes" else graphs
+    outputs = 1 if header.target == "multiclass" else len(header.task_names)
+    wanted: dict[str, tuple[int, ...]] = {
+        "graphs/edge_ptr": (graphs + 1,),
+        "graphs/group": (graphs,),
+        "edges/dst": (edges,),
+        "edges/channel": (edges,),
+        "edges/weight": (edges,),
+        "nodes/x": (nodes, header.n_features),
+        f"{row}/y": (rows, outputs),
+        f"{row}/id": (rows,),
+    }
+    if sparse:
+        wanted["nodes/x_csr/indices"] = arrays["nodes/x_csr/data"].shape
+    return wanted
+
+
+def check_pointers(path: Path, name: str, pointer: Int64, total: int, offset: int = 0) -> None:
+    """Offsets start at 0, never decrease and end at `total`, the number of rows they cover [15].
+
+    With `offset` above 0, `pointer` is the piece of a longer one that starts there; then only the order is checked.
+    """
     place = f"{path}:/{name}"
-    if whole and pointer[0] != 0:
+    if offset == 0 and pointer[0] != 0:
         raise InputError(f"{place}[0]", str(pointer[0]), "0")
-    if not whole and pointer[0] < 0:
-        raise InputError(f"{place}[{offset}]", str(pointer[0]), "at least 0")
     falling = np.flatnonzero(pointer[1:] < pointer[:-1])
     if len(falling):
         at = int(falling[0])
         raise InputError(
             f"{place}[{offset + at + 1}]", f"{pointer[at + 1]} after {pointer[at]}", "offsets that never decrease"
         )
-    if pointer[-1] > total or (whole and pointer[-1] != total):
-        raise InputError(f"{place}[{offset + len(pointer) - 1}]", str(pointer[-1]), f"{total}, the number of rows it covers")
+    if offset == 0 and pointer[-1] != total:
+        raise InputError(f"{place}[{len(pointer) - 1}]", str(pointer[-1]), f"{total}, the number of rows it covers")
 
 
-def check_part(path: Path, part: GraphSet, node0: int, edge0: int, graph0: int) -> None:
-    """Check edges, features, targets and ids of whole graphs whose first node, edge and graph are node0, edge0, graph0."""
+def check_graph_sizes(path: Path, node_ptr: Int64) -> None:
+    """A graph's nodes can be counted in an int32 [15]."""
+    large = np.flatnonzero(np.diff(node_ptr) > schema.MAX_GRAPH_NODES)
+    if len(large):
+        at = int(large[0])
+        raise InputError(
+            f"{path}:/graphs/node_ptr[{at + 1}]",
+            f"{node_ptr[at + 1] - node_ptr[at]} nodes in graph {at}",
+            f"at most {schema.MAX_GRAPH_NODES}",
+        )
+
+
+def check_part(path: Path, part: GraphSet, node0: int, edge0: int, graph0: int, entry0: int = 0) -> None:
+    """Check edges and features of whole graphs whose first node, edge, graph and sparse entry are given [16-18]."""
     _check_edges(path, part, edge0, graph0)
     if sp.issparse(part.x):
-        _check_sparse(path, part)
+        _check_sparse(path, part.x, node0, entry0)
     else:
         _check_finite(path, "nodes/x", part.x, node0)
-    row = "nodes" if part.header.level == "node" else "graphs"
-    _check_targets(path, part, f"{row}/y", node0 if row == "nodes" else graph0)
 
 
 def _check_edges(path: Path, part: GraphSet, edge0: int, graph0: int) -> None:
-    sizes = np.diff(part.node_ptr)
-    graph = np.repeat(np.arange(part.n_graphs), np.diff(part.edge_ptr))
-    limit = sizes[graph]
+    limit = np.repeat(np.diff(part.node_ptr).astype(np.int32), np.diff(part.edge_ptr))
     for name in ("src", "dst"):
         values = getattr(part, name)
-        wrong = np.flatnonzero((values < 0) | (values >= limit))
-        if len(wrong):
-            at = int(wrong[0])
+        wrong = (values < 0) | (values >= limit)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            graph = graph0 + int(np.searchsorted(part.edge_ptr, at, side="right")) - 1
             raise InputError(
                 f"{path}:/edges/{name}[{edge0 + at}]",
-                f"node {values[at]} in graph {graph0 + int(graph[at])}",
-                f"0 to {int(limit[at]) - 1}" if limit[at] else "no edge, the graph has no node",
+                f"node {values[at]} in graph {graph}",
+                f"0 to {limit[at] - 1}" if limit[at] else "no edge, the graph has no node",
             )
-    wrong = np.flatnonzero(part.channel >= part.header.n_channels)
-    if len(wrong):
-        at = int(wrong[0])
+    wrong = part.channel >= part.header.n_channels
+    if wrong.any():
+        at = int(np.argmax(wrong))
         raise InputError(
             f"{path}:/edges/channel[{edge0 + at}]", str(part.channel[at]), f"0 to {part.header.n_channels - 1}"
         )
@@ -74,59 +180,80 @@ def _check_edges(path: Path, part: GraphSet, edge0: int, graph0: int) -> None:
 
 
 def _check_finite(path: Path, name: str, values: NDArray[Any], offset: int) -> None:
-    if values.dtype.kind != "f":
+    if values.dtype.kind != "f" or np.isfinite(values).all():
         return
-    wrong = np.argwhere(~np.isfinite(values))
-    if len(wrong):
-        at = [int(i) for i in wrong[0]]
-        shown = ", ".join(str(i + (offset if axis == 0 else 0)) for axis, i in enumerate(at))
-        raise InputError(f"{path}:/{name}[{shown}]", str(values[tuple(at)]), "finite numbers")
+    at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
+    shown = ", ".join(str(i) for i in [at[0] + offset, *at[1:]])
+    raise InputError(f"{path}:/{name}[{shown}]", str(values[tuple(at)]), "finite numbers")
 
 
-def _check_sparse(path: Path, part: GraphSet) -> None:
-    x = part.x
-    wrong = np.flatnonzero((x.indices < 0) | (x.indices >= part.n_features))
-    if len(wrong):
-        at = int(wrong[0])
+def _check_sparse(path: Path, x: sp.csr_array, node0: int, entry0: int) -> None:
+    place = f"{path}:/nodes/x_csr/indices"
+    wrong = (x.indices < 0) | (x.indices >= x.shape[1])
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise InputError(f"{place}[{entry0 + at}]", f"column {x.indices[at]}", f"0 to {x.shape[1] - 1}")
+    falling = np.zeros(x.nnz + 1, dtype=bool)
+    falling[1:-1] = x.indices[1:] <= x.indices[:-1]
+    falling[x.indptr] = False  # the first entry of a row follows nothing
+    if falling.any():
+        at = int(np.argmax(falling))
+        row = node0 + int(np.searchsorted(x.indptr, at, side="right")) - 1
         raise InputError(
-            f"{path}:/nodes/x_csr/indices", f"column {x.indices[at]}", f"0 to {part.n_features - 1}"
+            f"{place}[{entry0 + at}]",
+            f"column {x.indices[at]} after {x.indices[at - 1]} in row {row}",
+            "rising columns, each once",
         )
-    _check_finite(path, "nodes/x_csr/data", x.data, 0)
+    _check_finite(path, "nodes/x_csr/data", x.data, entry0)
 
 
-def _check_targets(path: Path, part: GraphSet, name: str, row0: int) -> None:
-    y = part.y
-    if part.header.target == "multiclass":
-        classes = len(part.header.class_names)
+def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:
+    """No id holds a NUL: ids are padded with them, so one inside would cut the id short for other readers [19]."""
+    width = encoded.dtype.itemsize
+    blank = np.ascontiguousarray(encoded).view(np.uint8).reshape(len(encoded), width) == 0
+    inside = (blank[:, :-1] & ~blank[:, 1:]).any(axis=1)
+    if inside.any():
+        raise InputError(f"{place}[{int(np.argmax(inside))}]", "an id with a NUL inside", "text without NUL")
+
+
+def check_targets(path: Path, header: schema.Header, y: NDArray[Any]) -> None:
+    """Labels are in range; only NaN (or -1 for classes) may stand for a missing one [19]."""
+    if header.target == "multiclass":
+        classes = len(header.class_names)
         wrong, expected = (y < -1) | (y >= classes), f"-1 (missing) or a class 0 to {classes - 1}"
-    elif part.header.target == "binary":
+    elif header.target == "binary":
         wrong, expected = ~((y == 0) | (y == 1) | np.isnan(y)), "0, 1 or NaN (missing)"
     else:
         wrong, expected = np.isinf(y), "finite numbers or NaN (missing)"
-    offences = np.argwhere(wrong)
-    if len(offences):
-        row, column = (int(i) for i in offences[0])
-        raise InputError(f"{path}:/{name}[{row0 + row}, {column}]", str(y[row, column]), expected)
+    if wrong.any():
+        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        name = f"{schema.row_folder(header.level)}/y"
+        raise InputError(f"{path}:/{name}[{row}, {column}]", str(y[row, column]), expected)
 
 
-def check_splits(path: Path, splits: dict[str, Split], rows: int) -> None:
-    """Rows of a split lie in range and stand in one part only, once."""
+def check_groups(path: Path, groups: NDArray[np.int32] | None) -> None:
+    """Group numbers are not negative [20]."""
+    if groups is not None and (groups < 0).any():
+        at = int(np.argmax(groups < 0))
+        raise InputError(f"{path}:/graphs/group[{at}]", str(groups[at]), "0 or more")
+
+
+def check_splits(path: Path, splits: Mapping[str, Split], rows: int) -> None:
+    """Rows of a split lie in range and stand in one part only, once; names are plain [21]."""
     for name, split in splits.items():
-        owner = np.full(rows, -1, dtype=np.int8)
-        for number, (part, values) in enumerate(split.parts().items()):
-            place = f"{path}:/splits/{name}/{part}"
-            outside = np.flatnonzero((values < 0) | (values >= rows))
-            if len(outside):
-                at = int(outside[0])
-                raise InputError(f"{place}[{at}]", str(values[at]), f"0 to {rows - 1}")
-            taken = np.flatnonzero(owner[values] >= 0)
-            unique = np.unique(values)
-            if len(taken) or len(unique) != len(values):
-                row = int(values[taken[0]]) if len(taken) else int(_first_repeat(values))
-                raise InputError(place, f"row {row} stands in the split twice", "disjoint parts without repeats")
-            owner[values] = number
-
-
-def _first_repeat(values: Int64) -> int:
-    order = np.sort(values)
-    return int(order[np.flatnonzero(np.diff(order) == 0)[0]])
+        if not schema.SPLIT_NAME.fullmatch(name):
+            raise InputError(
+                f"{path}:/splits", f"a split named {name!a}", "letters, digits, '.', '_' and '-', at most 80"
+            )
+        for part, values in split.parts().items():
+            outside = (values < 0) | (values >= rows)
+            if outside.any():
+                at = int(np.argmax(outside))
+                expected = f"0 to {rows - 1}" if rows else "no entry, the set has no row"
+                raise InputError(f"{path}:/splits/{name}/{part}[{at}]", str(values[at]), expected)
+        times = np.bincount(np.concatenate(list(split.parts().values())), minlength=rows)
+        if (times > 1).any():
+            row = int(np.argmax(times > 1))
+            raise InputError(
+                f"{path}:/splits/{name}", f"row {row} stands in the split twice", "disjoint parts without repeats"
+            )

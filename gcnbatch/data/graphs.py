@@ -1,7 +1,7 @@
 """Graphs as flat arrays: a whole data set (`GraphSet`) and the gather of any of its graphs.
 
-A set of G graphs with N nodes and E stored edges in total is ragged, never padded. Worked example, two graphs, the first
-with nodes 0, 1, 2 and edges 0→1, 1→2, the second with one node and no edge::
+A set of G graphs with N nodes and E stored edges in total is ragged, never padded. Worked example, two graphs, the
+first with nodes 0, 1, 2 and edges 0→1, 1→2, the second with one node and no edge::
 
     node_ptr = [0, 3, 4]      graph g owns the node rows  node_ptr[g] … node_ptr[g+1]-1
     edge_ptr = [0, 2, 2]      graph g owns the edge rows  edge_ptr[g] … edge_ptr[g+1]-1
@@ -29,7 +29,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers of one named split; each an int64 array, pairwise disjoint. Rows are graphs, or nodes for a node-level set."""
+    """Row numbers of one named split: int64, pairwise disjoint. Rows are graphs, or nodes of a node-level set."""
 
     train: Int64
     valid: Int64
@@ -108,8 +108,11 @@ class GraphSet:
         return self.n_graphs if self.header.level == "graph" else self.n_nodes
 
     def take(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
-        """Return the graphs with these numbers, in this order (repeats allowed), as a set of its own without splits."""
-        picked = np.asarray(graphs, dtype=np.int64)
+        """Return the graphs with these numbers, in this order (repeats allowed), as a set of its own without splits.
+
+        Raises IndexError when a number is not one of 0 … G-1, TypeError when they are not whole numbers.
+        """
+        picked = graph_numbers(graphs, self.n_graphs)
         nodes, node_ptr = ragged_rows(self.node_ptr, picked)
         edges, edge_ptr = ragged_rows(self.edge_ptr, picked)
         rows = picked if self.header.level == "graph" else nodes
@@ -143,9 +146,39 @@ def ragged_rows(ptr: Int64, picked: Int64) -> tuple[Int64, Int64]:
     return rows, new_ptr
 
 
+def graph_numbers(graphs: NDArray[np.integer[Any]] | Sequence[int], n_graphs: int) -> Int64:
+    """Return `graphs` as int64; refuse what NumPy would quietly reinterpret: masks, fractions, negative numbers."""
+    numbers = np.asarray(graphs)
+    if numbers.dtype.kind not in "iu" and numbers.size:
+        raise TypeError(f"graph numbers must be integers, not {numbers.dtype}")
+    if numbers.size and (numbers.min() < 0 or numbers.max() >= n_graphs):
+        raise IndexError(f"graph numbers must lie in 0 … {n_graphs - 1}")
+    return numbers.astype(np.int64, copy=False)
+
+
+def layout(graphs: GraphSet) -> dict[str, str]:
+    """Return what two sets must share to be joined, in words by aspect."""
+    x = graphs.x
+    return {
+        "rows per": graphs.header.level,
+        "target": f"{graphs.header.target} of {graphs.y.shape[1]} columns",
+        "features": f"{'sparse' if sp.issparse(x) else 'dense'} {x.dtype} of {x.shape[1]} columns",
+        "edge weights": "absent" if graphs.weight is None else "present",
+        "groups": "absent" if graphs.groups is None else "present",
+    }
+
+
 def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
-    """Join sets of the same header, feature layout and grouping into one, without splits."""
+    """Join sets of the same layout into one, with the first one's header and without splits.
+
+    Raises ValueError when the layouts differ: joining would invent or lose something.
+    """
     first = parts[0]
+    if len(parts) == 1:
+        return replace(first, splits={})
+    for part in parts[1:]:
+        if layout(part) != layout(first):
+            raise ValueError(f"cannot join sets of different layouts: {layout(first)} and {layout(part)}")
 
     def joined(name: str) -> Any:
         arrays = [getattr(part, name) for part in parts]
@@ -155,8 +188,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         lengths = np.concatenate([np.diff(getattr(part, name)) for part in parts])
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
-    features = [part.x for part in parts]
-    x = sp.vstack(features, format="csr") if sp.issparse(first.x) else np.concatenate(features)
+    features: list[Any] = [part.x for part in parts]
     return replace(
         first,
         node_ptr=pointer("node_ptr"),
@@ -165,7 +197,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         dst=joined("dst"),
         channel=joined("channel"),
         weight=joined("weight"),
-        x=x,
+        x=sp.vstack(features, format="csr") if sp.issparse(first.x) else np.concatenate(features),
         y=joined("y"),
         ids=joined("ids"),
         groups=joined("groups"),

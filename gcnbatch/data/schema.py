@@ -1,10 +1,11 @@
-"""The HDF5 format "gcnbatch", version 1: names, types and the header. The written specification is ``datasets/FORMAT.md``.
+"""The HDF5 format "gcnbatch", version 1: names, types, limits and the header. ``datasets/FORMAT.md`` specifies it.
 
 This module holds what the reader, the writer and the importers must agree on; it reads no file.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,7 +33,7 @@ class Header(BaseModel):
     target: Target
     task_names: tuple[str, ...] = Field(min_length=1, strict=False)
     class_names: tuple[str, ...] = Field(default=(), strict=False)
-    n_features: int = Field(ge=1)
+    n_features: int = Field(ge=1, le=2**31 - 1)
     feature_names: tuple[str, ...] = Field(default=(), strict=False)
     channel_names: tuple[str, ...] = Field(min_length=1, max_length=256, strict=False)
     normalized: bool = False
@@ -51,7 +52,7 @@ class Header(BaseModel):
         return len(self.class_names) if self.target == "multiclass" else len(self.task_names)
 
 
-# Every array a file may hold: path -> (allowed dtypes as NumPy kind+size codes, rank). "S" is fixed-length UTF-8 bytes.
+# Every array a file may hold: path -> (types, rank). A type is a NumPy kind and size; "S" is fixed-length UTF-8.
 ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "header": (("S",), 1),
     "graphs/node_ptr": (("i8",), 1),
@@ -70,5 +71,25 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "edges/channel": (("u1",), 1),
     "edges/weight": (("f4",), 1),
 }
+SPLIT_ARRAY: tuple[tuple[str, ...], int] = (("i8",), 1)
 SPLIT_PARTS = ("train", "valid", "test")
+SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 GROUPS = ("graphs", "nodes", "nodes/x_csr", "edges", "splits")
+
+MAX_CHUNK_BYTES = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
+MAX_ID_BYTES = 1024
+MAX_GRAPH_NODES = 2**31 - 1
+
+
+def row_folder(level: Level) -> str:
+    """Return the group whose rows carry ids and targets: ``graphs`` or ``nodes``."""
+    return "nodes" if level == "node" else "graphs"
+
+
+def array_rule(name: str) -> tuple[tuple[str, ...], int] | None:
+    """Return (types, rank) of the array at this path, or None when the format knows no such array."""
+    folder, _, part = name.rpartition("/")
+    if folder.startswith("splits/") and part in SPLIT_PARTS:
+        return SPLIT_ARRAY
+    return ARRAYS.get(name)

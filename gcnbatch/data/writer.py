@@ -1,0 +1,231 @@
+"""Writing data sets, part by part, in the format of ``datasets/FORMAT.md``.
+
+Every rule that a reader holds a file to is checked while it is written, so what is written can be read. The file
+appears at its path when it is complete, and not at all when anything fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch import fileio
+from gcnbatch.data import checks, schema
+from gcnbatch.data.graphs import GraphSet, Split, layout
+from gcnbatch.errors import InputError
+
+_CHUNK_BYTES = 1 << 17  # before compression: large enough for long reads, small enough for one graph
+_POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
+
+
+class DatasetWriter:
+    """Write a data set part by part; `finish` makes it appear at its path, leaving the block without it removes it.
+
+    Ids and targets are kept in memory until `finish`, everything else goes to disk as it comes.
+
+    Examples
+    --------
+    >>> with DatasetWriter("molecules.h5") as writer:
+    ...     for part in parts:          # GraphSet pieces of the same layout
+    ...         writer.append(part)
+    ...     writer.finish(header, splits={})
+
+    Raises
+    ------
+    InputError
+        When a part breaks a rule of the format or its layout differs from the first part's.
+    MachineError
+        When the disk is full or the folder cannot be written. Nothing is left behind.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._stack = ExitStack()
+        self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
+        self._layout: dict[str, str] = {}
+        self._rows = {"graphs": 0, "nodes": 0, "edges": 0, "entries": 0}
+        self._top_channel = 0
+        self._finished = False
+
+    def __enter__(self) -> DatasetWriter:
+        with ExitStack() as stack:
+            temporary = stack.enter_context(fileio.atomic_path(self.path))
+            # HDF5 brings the process down when a write fails; this stream holds the error back until we ask for it.
+            self._stream = stack.enter_context(fileio.HeldErrors(temporary, self.path))
+            self._file = stack.enter_context(h5py.File(self._stream, "w", libver=("v110", "v110")))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and not self._finished:
+            error = RuntimeError("DatasetWriter was left without finish()")
+            self._stack.__exit__(RuntimeError, error, None)
+            raise error
+        self._stack.__exit__(kind, error, trace)
+
+    def append(self, part: GraphSet) -> None:
+        """Add the graphs of `part` after those already written.
+
+        Of its header only the level, the target kind and the number of features matter; its splits are not read.
+        """
+        part = _canonical(part)
+        self._check_same_layout(part)
+        arrays, counts = _arrays(part, self.path), _counts(part)
+        self._check(part, arrays, counts)
+        row = schema.row_folder(part.header.level)
+        for name in (f"{row}/y", f"{row}/id"):
+            self._held.setdefault(name, []).append(arrays.pop(name))
+        for name in _POINTERS.keys() & arrays.keys():
+            later = name in self._file  # a later part's first offset is the former's last
+            arrays[name] = arrays[name][later:] + self._rows[_POINTERS[name]]
+        for name, rows in arrays.items():
+            self._extend(name, rows)
+        for what, count in counts.items():
+            self._rows[what] += count
+        self._top_channel = max(self._top_channel, int(part.channel.max(initial=0)))
+
+    def finish(self, header: schema.Header, splits: Mapping[str, Split] | None = None) -> None:
+        """Write ids, targets, splits and the header. The file appears when the block is left."""
+        if not self._held:
+            raise InputError(str(self.path), "no graphs to write", "at least one part")
+        arrays = {name: np.concatenate(parts) for name, parts in self._held.items()}
+        for name, split in (splits or {}).items():
+            arrays |= {f"splits/{name}/{part}": np.asarray(rows, np.int64) for part, rows in split.parts().items()}
+        text = header.model_dump_json().encode("utf-8")
+        if len(text) > schema.MAX_HEADER_BYTES:
+            raise InputError(
+                f"{self.path}:/header", f"{len(text)} bytes", f"at most {schema.MAX_HEADER_BYTES}", "Shorten the names."
+            )
+        row = schema.row_folder(header.level)
+        checks.check_header(self.path, header)
+        checks.check_splits(self.path, splits or {}, len(next(iter(arrays.values()))))
+        on_disk = {name: self._file[name] for name in schema.ARRAYS if name in self._file}
+        checks.check_layout(self.path, header, on_disk | arrays)
+        checks.check_targets(self.path, header, arrays[f"{row}/y"])
+        if self._top_channel >= header.n_channels:
+            raise InputError(f"{self.path}:/edges/channel", str(self._top_channel), f"0 to {header.n_channels - 1}")
+        for name, rows in arrays.items():
+            self._extend(name, rows)
+        self._extend("header", np.array([text], dtype=f"S{len(text)}"))
+        self._file.attrs["format"] = np.bytes_(schema.FORMAT_NAME)
+        self._file.attrs["version"] = np.int64(schema.FORMAT_VERSION)
+        self._finished = True
+
+    def _check_same_layout(self, part: GraphSet) -> None:
+        this = layout(part)
+        self._layout = self._layout or this
+        for key, first in self._layout.items():
+            if this[key] != first:
+                raise InputError(str(self.path), f"a part with {key} {this[key]}", f"{first}, as in the first part")
+
+    def _check(self, part: GraphSet, arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, int]) -> None:
+        """Hold a part to every rule that does not need the final header."""
+        for name, array in arrays.items():
+            kinds, rank = schema.ARRAYS[name]
+            kind = array.dtype.kind if array.dtype.kind == "S" else f"{array.dtype.kind}{array.dtype.itemsize}"
+            if kind not in kinds or array.ndim != rank:
+                got = f"type {kind} with {array.ndim} dimensions"
+                raise InputError(f"{self.path}:/{name}", got, f"{' or '.join(kinds)} with {rank}")
+        checks.check_layout(self.path, part.header, arrays)
+        for name in _POINTERS.keys() & arrays.keys():
+            checks.check_pointers(self.path, name, arrays[name], counts[_POINTERS[name]])
+        checks.check_graph_sizes(self.path, part.node_ptr)
+        rows = self._rows
+        checks.check_part(self.path, part, rows["nodes"], rows["edges"], rows["graphs"], rows["entries"])
+        checks.check_groups(self.path, part.groups)
+
+    def _extend(self, name: str, rows: NDArray[Any]) -> None:
+        if name not in self._file:
+            self._create(name, rows.dtype, rows.shape[1:])
+        dataset = self._file[name]
+        old = dataset.shape[0]
+        dataset.resize(old + len(rows), axis=0)
+        dataset[old:] = rows
+        self._stream.check()
+
+    def _create(self, name: str, dtype: np.dtype[Any], trailing: tuple[int, ...]) -> None:
+        columns = tuple(max(1, min(width, _CHUNK_BYTES // dtype.itemsize)) for width in trailing)
+        rows = max(1, _CHUNK_BYTES // (dtype.itemsize * int(np.prod(columns, dtype=np.int64))))
+        self._file.create_dataset(
+            name,
+            shape=(0, *trailing),
+            maxshape=(None, *trailing),
+            dtype=dtype,
+            chunks=(rows, *columns),
+            compression="gzip",
+            compression_opts=1,
+            shuffle=True,
+            fletcher32=True,
+        )
+
+
+def _counts(part: GraphSet) -> dict[str, int]:
+    """Return how many rows the part's arrays have; its pointers must end there."""
+    entries = part.x.nnz if sp.issparse(part.x) else 0
+    return {"graphs": part.n_graphs, "nodes": part.x.shape[0], "edges": len(part.src), "entries": entries}
+
+
+def _canonical(part: GraphSet) -> GraphSet:
+    """Sort the columns of sparse rows and add up repeated ones, when needed."""
+    if not sp.issparse(part.x) or part.x.has_canonical_format:
+        return part
+    x = part.x.copy()
+    x.sum_duplicates()
+    return replace(part, x=x)
+
+
+def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
+    """Return the part's arrays under their names in the file."""
+    row = schema.row_folder(part.header.level)
+    arrays: dict[str, NDArray[Any] | None] = {
+        "graphs/node_ptr": part.node_ptr,
+        "graphs/edge_ptr": part.edge_ptr,
+        "graphs/group": part.groups,
+        "edges/src": part.src,
+        "edges/dst": part.dst,
+        "edges/channel": part.channel,
+        "edges/weight": part.weight,
+        f"{row}/y": part.y,
+        f"{row}/id": encode_ids(part.ids, f"{path}:/{row}/id"),
+    }
+    if sp.issparse(part.x):
+        arrays["nodes/x_csr/indptr"] = part.x.indptr.astype(np.int64)
+        arrays["nodes/x_csr/indices"] = part.x.indices.astype(np.int32)
+        arrays["nodes/x_csr/data"] = part.x.data
+    else:
+        arrays["nodes/x"] = part.x
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def encode_ids(ids: NDArray[np.str_], place: str) -> NDArray[np.bytes_]:
+    """Return ids as UTF-8 bytes of equal width, as the file holds them."""
+    try:
+        encoded = ids.astype("S") if len(ids) else np.zeros(0, dtype="S1")
+    except UnicodeEncodeError:
+        try:
+            encoded = np.char.encode(ids, "utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(place, "an id with half a surrogate pair", "Unicode text") from error
+    if encoded.dtype.itemsize > schema.MAX_ID_BYTES:
+        raise InputError(place, f"an id of {encoded.dtype.itemsize} bytes", f"at most {schema.MAX_ID_BYTES}")
+    checks.check_ids(place, encoded)
+    return encoded
+
+
+def write_graphset(path: str | os.PathLike[str], graphs: GraphSet) -> None:
+    """Write a whole set in memory, with its splits, to `path`."""
+    with DatasetWriter(path) as writer:
+        writer.append(graphs)
+        writer.finish(graphs.header, graphs.splits)
