@@ -1,8 +1,8 @@
 """The configuration of a run: one tree, the only home of defaults.
 
 Values come from three places, the later winning: the defaults here, a TOML file, options of the command line
-(``--set section.key=value`` reaches every key). The merged tree is checked as a whole before anything is created, and saved
-in the run folder, so that a run can be repeated from its folder alone.
+(``--set section.key=value`` reaches every key). The merged tree is checked as a whole before anything is created, and
+saved in the run folder, so that a run can be repeated from its folder alone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class ChemGCNConfig(_Section):
         default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
     )
     batch_norm: bool = Field(default=True, description="batch norm after each graph convolution")
-    batch_norm_momentum: float = Field(default=0.1, gt=0.0, le=1.0, description="weight of a batch in running statistics")
+    batch_norm_momentum: float = Field(
+        default=0.1, gt=0.0, le=1.0, description="weight of a batch in running statistics"
+    )
     batch_norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1.0, description="added to the variance")
     dropout: Fraction = Field(default=0.0, description="dropout after each hidden layer")
     dense: Widths = Field(default=(), description="node-wise dense layers (with ReLU) before the readout")
@@ -99,7 +101,7 @@ class ChemGCNConfig(_Section):
 
 
 class KipfConfig(_Section):
-    """Kipf and Welling's node classifier: dropout, A X W, ReLU, without bias; the last convolution gives the classes."""
+    """Kipf and Welling's node classifier: dropout, A X W, ReLU, no bias; the last convolution gives the classes."""
 
     kind: Literal["kipf"] = "kipf"
     widths: Widths = Field(default=(16,), min_length=1, description="hidden widths; the output layer is added")
@@ -139,7 +141,8 @@ class TrainConfig(_Section):
     monitor: Literal[
         "auto", "loss", "roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc", "rmse", "mae", "r2"
     ] = Field(
-        default="auto", description="validation value that picks the best epoch; auto: roc_auc, accuracy or rmse by target"
+        default="auto",
+        description="validation value that picks the best epoch; auto: roc_auc, accuracy or rmse by target",
     )
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: positives (or classes) weigh by their rarity in the training rows"
@@ -154,7 +157,9 @@ class TrainConfig(_Section):
 class Config(_Section):
     """A run, whole."""
 
-    name: str = Field(default="run", min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._-]+$", description="run's name")
+    name: str = Field(
+        default="run", min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._-]+$", description="run's name"
+    )
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of weights, shuffles, dropout and splits")
     backend: Literal["auto", "cpu", "nonbatched", "batched", "fused"] = Field(
         default="auto", description="what computes; auto: the fastest that can start here"
@@ -267,7 +272,11 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     key = ".".join(location)
     subject = f"{where}: {key}" if key else where
     if first["type"] == "extra_forbidden":
-        return InputError(subject, f"unknown key{f' for model.kind {kind}' if kind else ''}", hint=nearest(key, _siblings(location, kind)))
+        return InputError(
+            subject,
+            f"unknown key{f' for model.kind {kind}' if kind else ''}",
+            hint=nearest(key, _siblings(location, kind)),
+        )
     if first["type"].startswith("union_tag"):
         return InputError(f"{subject}.kind", repr(_dig(tree, [*location, "kind"])), "'chemgcn' or 'kipf'")
     message = first["msg"].removeprefix("Value error, ")
@@ -303,7 +312,9 @@ def _siblings(location: list[str], kind: str) -> list[str]:
     everything = list(keys())
     if kind:
         section = ChemGCNConfig if kind == "chemgcn" else KipfConfig
-        everything = [k for k in everything if not k.startswith("model.")] + [f"model.{n}" for n in section.model_fields]
+        everything = [k for k in everything if not k.startswith("model.")] + [
+            f"model.{n}" for n in section.model_fields
+        ]
     inside = [k for k in everything if k.startswith(".".join(location[:-1]) + ".")] if len(location) > 1 else []
     return inside or [*everything, "data", "split", "model", "train"]
 

@@ -1,4 +1,4 @@
-"""Files that ship with the package: configurations and CUDA sources, found in a checkout and in an installed wheel alike."""
+"""Files that ship with the package, configurations and CUDA sources: found in a checkout and in an installed wheel."""
 
 from __future__ import annotations
 

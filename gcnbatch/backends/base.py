@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.sparse import Adjacency, Csr
 
-__all__ = ["Adjacency", "Array", "Clock", "Csr", "DropoutKey", "Ops", "Readout", "Runner"]
+__all__ = ["START", "Adjacency", "Array", "Clock", "Csr", "DropoutKey", "Ops", "Readout", "Runner"]
 
 Array = Any
 Readout = Literal["sum", "mean", "max"]
@@ -71,7 +71,7 @@ class Ops(Protocol):
         momentum: float,
         training: bool,
     ) -> tuple[Array, Any]:
-        """gamma (x - mean) / sqrt(var + epsilon) + beta over the N rows of x (N, P); returns (y, saved).
+        """Gamma (x - mean) / sqrt(var + epsilon) + beta over the N rows of x (N, P); returns (y, saved).
 
         Training uses the batch's mean and biased variance and updates, in place, the running statistics:
         running = (1 - momentum) running + momentum batch, with the unbiased variance (N / (N - 1), N = 1 as biased).
@@ -85,7 +85,7 @@ class Ops(Protocol):
         """max(x, 0)."""
 
     def relu_backward(self, dy: Array, y: Array) -> Array:
-        """dY where y > 0, else 0; `y` is what `relu` returned."""
+        """DY where y > 0, else 0; `y` is what `relu` returned."""
 
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero an element with probability `rate`, scale the others by 1 / (1 - rate); returns (y, mask).
@@ -94,7 +94,7 @@ class Ops(Protocol):
         """
 
     def dropout_backward(self, dy: Array, mask: Array, rate: float) -> Array:
-        """dY / (1 - rate) where kept, else 0."""
+        """DY / (1 - rate) where kept, else 0."""
 
     def readout(self, h: Array, node_ptr: Array, kind: Readout) -> tuple[Array, Any]:
         """Sum, mean or maximum of each graph's rows of H (N, P): (B, P), and what the backward pass needs.
@@ -155,7 +155,7 @@ class Ops(Protocol):
         weight_decay: Array,
         l2: Array,
     ) -> None:
-        """g = gradient + l2 p; velocity = momentum velocity + g; p -= learning_rate (velocity + weight_decay p).
+        """G = gradient + l2 p; velocity = momentum velocity + g; p -= learning_rate (velocity + weight_decay p).
 
         In place on parameters and velocity, flat (P,).
         """
@@ -168,11 +168,14 @@ class Clock(NamedTuple):
     step: int
 
 
+START = Clock(0, 0)
+
+
 class Runner(Protocol):
     """One model on one backend with one data set: what the training loop, `infer` and `compare-backends` hold.
 
-    The loop hands over an epoch's batches, then asks for its steps one by one; a runner may prefetch, upload or replay as it
-    likes as long as after `step` returns control, parameters asked for by `state` are those after that step.
+    The loop hands over an epoch's batches, then asks for its steps one by one; a runner may prefetch, upload or replay
+    as it likes as long as after `step` returns control, parameters asked for by `state` are those after that step.
     """
 
     backend: str

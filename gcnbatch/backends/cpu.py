@@ -110,13 +110,14 @@ class CpuOps:
         labelled = ~np.isnan(y)
         positive = np.where(labelled, y, np.float32(0))
         count = float(np.count_nonzero(labelled))
-        # softplus(z) = max(z, 0) + log1p(exp(-|z|)) and softplus(-z) = softplus(z) - z
+        # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)): nothing cancels where the model is sure and right.
         decay = np.exp(-np.abs(logits))
-        softplus = np.maximum(logits, 0) + np.log1p(decay)
-        weighted = positive * pos_weight
-        loss = weighted * (softplus - logits) + (labelled - positive) * softplus
-        sigmoid = np.where(logits >= 0, np.float32(1), decay) / (1 + decay)
-        gradient = (weighted + (labelled - positive)) * sigmoid - weighted
+        tail = np.log1p(decay)
+        weighted, negative = positive * pos_weight, labelled - positive
+        loss = weighted * (np.maximum(-logits, 0) + tail) + negative * (np.maximum(logits, 0) + tail)
+        larger = 1 / (1 + decay)
+        smaller = decay * larger
+        gradient = negative * np.where(logits >= 0, larger, smaller) - weighted * np.where(logits >= 0, smaller, larger)
         return float(loss.sum(dtype=np.float64)), count, gradient * np.float32(1 / max(count, 1.0))
 
     def softmax_cross_entropy(
@@ -214,7 +215,7 @@ def _membership(node_ptr: NDArray[np.int64], kind: Readout) -> Any:
 
 
 def _segment_max(h: Float, node_ptr: NDArray[np.int64]) -> tuple[Float, NDArray[np.int64]]:
-    """Maximum over each graph's rows and the row it came from (the first of equals), (B, P) each; empty graphs: 0, -1."""
+    """Maximum over each graph's rows and its row, the first of equals, (B, P) each; empty graphs: 0, -1."""
     sizes = np.diff(node_ptr)
     filled = np.flatnonzero(sizes)
     out = np.zeros((len(sizes), h.shape[1]), dtype=h.dtype)

@@ -46,7 +46,9 @@ def open_backend(name: str) -> Backend:
     if name == "auto":
         name = next(candidate for candidate in FASTEST_FIRST if _probe(candidate).ready)
     if name not in FASTEST_FIRST:
-        raise InputError("backend", f"'{name}'", f"auto, {', '.join(reversed(FASTEST_FIRST))}", nearest(name, FASTEST_FIRST))
+        raise InputError(
+            "backend", f"'{name}'", f"auto, {', '.join(reversed(FASTEST_FIRST))}", nearest(name, FASTEST_FIRST)
+        )
     state = _probe(name)
     if not state.ready:
         raise BackendUnavailable(f"backend {name}", state.reason, hint=state.hint)

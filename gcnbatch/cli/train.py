@@ -19,30 +19,39 @@ EPILOG = """Examples:
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="TOML configuration.", metavar="[CONFIG.toml]", show_default=False)] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="TOML configuration.", metavar="[CONFIG.toml]", show_default=False)
+    ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
     backend: Annotated[
         str | None, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.", show_default=False)
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)
+    ] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Graphs per step.", show_default=False)] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of weights, shuffles, dropout and splits.", show_default=False)
     ] = None,
-    folds: Annotated[int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)] = None,
+    folds: Annotated[
+        int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see --keys."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-<time>")
+        Path | None,
+        typer.Option("-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-<time>"),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="RUN_DIR", help="Go on with a stopped run.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
-    show_keys: Annotated[bool, typer.Option("--keys", help="List every key of the configuration with its meaning.")] = False,
+    show_keys: Annotated[
+        bool, typer.Option("--keys", help="List every key of the configuration with its meaning.")
+    ] = False,
 ) -> None:
     """Train a model; without arguments, the built-in quickstart. The last line on stdout is the run's path."""
     if show_keys:
@@ -65,7 +74,9 @@ def train(
             typer.echo(line, err=True)
 
     if resume is not None:
-        _only_resume(config, out, {".".join(path): value for path, value in options.items() if path != ("backend",)}, assignments)
+        _only_resume(
+            config, out, {".".join(path): value for path, value in options.items() if path != ("backend",)}, assignments
+        )
         folder, metrics = resume, run.resume(resume, backend, quiet, say)
     else:
         tree = _gather(config, options, assignments or [])
@@ -106,7 +117,12 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
     extra += ["CONFIG"] if config else []
     extra += ["--out"] if out else []
     if extra:
-        raise InputError("--resume", f"together with {', '.join(extra)}", "nothing but --backend", "A resumed run keeps its configuration.")
+        raise InputError(
+            "--resume",
+            f"together with {', '.join(extra)}",
+            "nothing but --backend",
+            "A resumed run keeps its configuration.",
+        )
 
 
 def _show(metrics: dict[str, Any]) -> None:
@@ -117,17 +133,31 @@ def _show(metrics: dict[str, Any]) -> None:
     if "folds" in metrics:
         names = list(metrics["mean"]["test"])
         rows = [
-            [part, *(f"{metrics['mean'][part][n]:.4f} ± {metrics['std'][part][n]:.4f}" if n in metrics["mean"].get(part, {}) else "–" for n in names)]
+            [
+                part,
+                *(
+                    f"{metrics['mean'][part][n]:.4f} ± {metrics['std'][part][n]:.4f}"
+                    if n in metrics["mean"].get(part, {})
+                    else "–"
+                    for n in names
+                ),
+            ]
             for part in ("train", "valid", "test")
             if part in metrics["mean"]
         ]
-        typer.echo(f"{len(metrics['folds'])} folds, {split['kind']} split, seed {split['seed']}: mean ± standard deviation")
+        typer.echo(
+            f"{len(metrics['folds'])} folds, {split['kind']} split, seed {split['seed']}: mean ± standard deviation"
+        )
     else:
         parts = [part for part in ("train", "valid", "test") if part in metrics]
         names = [name for name, value in metrics[parts[-1]].items() if isinstance(value, float)]
-        rows = [[part, *(f"{metrics[part][n]:.4f}" if metrics[part].get(n) is not None else "–" for n in names)] for part in parts]
+        rows = [
+            [part, *(f"{metrics[part][n]:.4f}" if metrics[part].get(n) is not None else "–" for n in names)]
+            for part in parts
+        ]
         sizes = " / ".join(str(size) for size in split["sizes"])
-        typer.echo(f"{split['kind']} split {split.get('name', '')}(seed {split['seed']}): {sizes} rows; best epoch {metrics['best_epoch']} of {metrics['epochs']}")
+        named = f"{split['kind']} split{' ' + split['name'] if 'name' in split else ''} (seed {split['seed']})"
+        typer.echo(f"{named}: {sizes} rows; best epoch {metrics['best_epoch']} of {metrics['epochs']}")
     typer.echo(table(["", *names], rows))
 
 

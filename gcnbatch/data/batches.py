@@ -1,8 +1,8 @@
 """Batches: the gather of any list of graphs into flat arrays with their block-diagonal adjacency.
 
-The adjacency of the whole set is prepared once (sorted rows, normalised values, the transpose); a batch is then a gather of
-row ranges with shifted columns, without a Python loop over graphs. Batches of a set too large for memory are read from the
-file by slices and prepared one by one; both ways give the same batch to the bit.
+The adjacency of the whole set is prepared once (sorted rows, normalised values, the transpose); a batch is then a
+gather of row ranges with shifted columns, without a Python loop over graphs. Batches of a set too large for memory are
+read from the file by slices and prepared one by one; both ways give the same batch to the bit.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class Gcn:
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
         """Return the gradient of every parameter by name.
 
-        The gradient by the features is never formed: layers up to the first one with parameters need none by their input.
+        The gradient by the features is never formed: layers up to the first one with parameters need none by their
+        input.
         """
         first = next(i for i, layer in enumerate(self.layers) if layer.specs())
         gradients: Gradients = {}
@@ -80,7 +81,10 @@ def _relu_dropout(name: str, rate: float) -> list[Layer]:
 def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
     if header.level != "node":
         raise InputError(
-            "model.kind", f"kipf with a {header.level}-level data set", "a node-level set", "Use model.kind = 'chemgcn'."
+            "model.kind",
+            f"kipf with a {header.level}-level data set",
+            "a node-level set",
+            "Use model.kind = 'chemgcn'.",
         )
     layers: list[Layer] = []
     width = header.n_features

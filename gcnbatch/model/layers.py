@@ -1,7 +1,7 @@
 """The layers of a GCN, each with its forward and backward pass side by side.
 
-`forward` returns ``(out, saved)``; `backward` takes the gradient by `out` and what was saved and returns the gradient by the
-input and those of the layer's parameters, which always overwrite. Nothing is kept on the layer.
+`forward` returns ``(out, saved)``; `backward` takes the gradient by `out` and what was saved and returns the gradient
+by the input and those of the layer's parameters, which always overwrite. Nothing is kept on the layer.
 
 Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features in, P features out.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gcnbatch.backends.base import Adjacency, Array, Clock, Csr, DropoutKey, Ops, Readout
+from gcnbatch.backends.base import START, Adjacency, Array, Clock, Csr, DropoutKey, Ops, Readout
 from gcnbatch.model.parameters import ParameterSpec
 
 Parameters = Mapping[str, Array]
@@ -29,7 +29,7 @@ class Context:
     node_ptr: Array
     training: bool
     seed: int = 0
-    clock: Clock = Clock(0, 0)
+    clock: Clock = START
 
 
 class Layer(Protocol):
@@ -93,7 +93,9 @@ class Dense:
 
     def specs(self) -> list[ParameterSpec]:
         return [
-            ParameterSpec(f"{self.name}.weight", (self.n_in, self.n_out), "glorot", (self.n_in, self.n_out), decays=True),
+            ParameterSpec(
+                f"{self.name}.weight", (self.n_in, self.n_out), "glorot", (self.n_in, self.n_out), decays=True
+            ),
             ParameterSpec(f"{self.name}.bias", (self.n_out,), "zeros"),
         ]
 
@@ -110,7 +112,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """Batch norm over the N real nodes; running statistics in inference. `gamma`, `beta`, `running_mean`, `running_var` (P,)."""
+    """Batch norm over the N real nodes; running statistics in inference. All arrays (P,)."""
 
     name: str
     width: int

@@ -1,4 +1,4 @@
-"""Parameters by name in one flat array, so that an optimiser step is one operation and a checkpoint a table of names."""
+"""Parameters by name in one flat array: an optimiser step is one operation, a checkpoint a table of names."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Clock, Runner
+from gcnbatch.backends.base import START, Clock, Runner
 from gcnbatch.backends.registry import Backend
 from gcnbatch.config import TrainConfig
 from gcnbatch.data.batches import BatchSource, GraphBatch
@@ -119,10 +119,8 @@ class OpsRunner:
     def close(self) -> None:
         pass
 
-    def _context(self, batch: GraphBatch, training: bool, clock: Clock = Clock(0, 0)) -> Context:
-        return Context(
-            self._ops, self._parameters, batch.adjacency, batch.node_ptr, training, self._task.seed, clock
-        )
+    def _context(self, batch: GraphBatch, training: bool, clock: Clock = START) -> Context:
+        return Context(self._ops, self._parameters, batch.adjacency, batch.node_ptr, training, self._task.seed, clock)
 
     def _update(self) -> None:
         train = self._task.train

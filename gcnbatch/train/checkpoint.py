@@ -87,7 +87,10 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise InputError(str(place), "a safetensors file of another program", f"a {FORMAT}")
     if metadata.get("version") != str(VERSION):
         raise InputError(
-            str(place), f"checkpoint version {metadata.get('version')}", f"version {VERSION}", "Use a matching gcnbatch."
+            str(place),
+            f"checkpoint version {metadata.get('version')}",
+            f"version {VERSION}",
+            "Use a matching gcnbatch.",
         )
     about = metadata.get("about", "")
     if metadata.get("sha256") != _digest(arrays, about):

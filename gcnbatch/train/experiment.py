@@ -70,9 +70,7 @@ class Experiment:
     def split_rows(self) -> SplitRows:
         """What a split of this data is made from."""
         data = self.dataset
-        return SplitRows(
-            str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits
-        )
+        return SplitRows(str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits)
 
     def fingerprint(self) -> str:
         """Return a sha256 over structure, targets and ids: a resumed run must meet the same data."""

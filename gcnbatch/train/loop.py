@@ -213,8 +213,10 @@ class Trainer:
     def outputs(self, rows: Int64) -> NDArray[np.float32]:
         """Return the model's outputs for these rows: probabilities, or values in the targets' unit."""
         logits = predict_rows(self.runner, self.experiment.source, rows, self.config.eval_batch_size)
-        return self.scaling.undo(logits) if self.header.target == "regression" else metrics.activate(
-            self.header.target, logits
+        return (
+            self.scaling.undo(logits)
+            if self.header.target == "regression"
+            else metrics.activate(self.header.target, logits)
         )
 
     def validate(self) -> tuple[float | None, float | None]:
@@ -246,7 +248,9 @@ class Trainer:
         _sync(self.folder / HISTORY)
         checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
         if self.best:
-            checkpoint.save(self.folder / BEST, Checkpoint(self.best, {**self._about(), "epoch": self.position.best_epoch + 1}))
+            checkpoint.save(
+                self.folder / BEST, Checkpoint(self.best, {**self._about(), "epoch": self.position.best_epoch + 1})
+            )
         self._saved_at = time.monotonic()
 
     def _about(self) -> dict[str, Any]:
@@ -265,7 +269,10 @@ class Trainer:
         found = checkpoint.load(path)
         if found.about.get("fingerprint") != self.experiment.fingerprint():
             raise InputError(
-                str(path), "written for other data", f"the data of {self.experiment.dataset.path}", "Restore the data set."
+                str(path),
+                "written for other data",
+                f"the data of {self.experiment.dataset.path}",
+                "Restore the data set.",
             )
         state = found.group("state")
         for name, array in self.runner.state().items():

@@ -22,7 +22,7 @@ METRICS, PREDICTIONS = "metrics.json", "predictions.csv"
 
 
 def write(trainer: Trainer, fitted: Fitted) -> dict[str, Any]:
-    """Evaluate the best weights on every part, write metrics.json, predictions.csv and the plots; return the metrics."""
+    """Evaluate the best weights on every part; write metrics.json, predictions.csv and plots; return the metrics."""
     experiment, split, folder = trainer.experiment, trainer.split, trainer.folder
     outputs = {part: trainer.outputs(rows) for part, rows in split.parts().items() if len(rows)}
     summary = {part: evaluate(experiment, split.parts()[part], values) for part, values in outputs.items()}
@@ -72,7 +72,9 @@ def _course(fitted: Fitted) -> dict[str, Any]:
     course: dict[str, Any] = {"best_epoch": at.best_epoch + 1, "epochs": at.epoch, "seconds": round(at.seconds, 3)}
     if len(steps):
         quantiles = np.quantile(steps, [0.5, 0.2, 0.8])
-        course["step_us"] = {name: round(float(q), 1) for name, q in zip(("median", "p20", "p80"), quantiles, strict=True)}
+        course["step_us"] = {
+            name: round(float(q), 1) for name, q in zip(("median", "p20", "p80"), quantiles, strict=True)
+        }
         course["graphs_per_second"] = round(fitted.graphs / max(fitted.train_seconds, 1e-9), 1)
     return course
 

@@ -39,14 +39,20 @@ class Bar:
         self._done += 1
         if self._bar.disable:
             return
-        self._bar.set_description_str(f"epoch {self._epoch + 1}/{self._epochs} step {self._done}/{self._steps}", refresh=False)
+        self._bar.set_description_str(
+            f"epoch {self._epoch + 1}/{self._epochs} step {self._done}/{self._steps}", refresh=False
+        )
         self._bar.update(1 / self._steps)
 
     def end(self, row: dict[str, Any], best: int) -> None:
         """Show the row of a finished epoch and which epoch is the best so far."""
         if self._bar.disable:
             return
-        shown = [f"{name.replace('_', ' ')} {row[name]:.4g}" for name in row if name.endswith("_loss") and row[name] is not None]
+        shown = [
+            f"{name.replace('_', ' ')} {row[name]:.4g}"
+            for name in row
+            if name.endswith("_loss") and row[name] is not None
+        ]
         shown += [
             f"{name.removeprefix('valid_')} {value:.4f}"
             for name, value in row.items()

@@ -35,7 +35,9 @@ CONFIG, ENVIRONMENT, SPLITS = "config.toml", "env.json", "splits.json"
 Say = Callable[[str], object]
 
 
-def start(config: Config, folder: Path | None, quiet: bool = False, say: Say = lambda line: None) -> tuple[Path, dict[str, Any]]:
+def start(
+    config: Config, folder: Path | None, quiet: bool = False, say: Say = lambda line: None
+) -> tuple[Path, dict[str, Any]]:
     """Begin a run in `folder` (default ``runs/<name>-<time>``) and carry it to its end; return folder and metrics.
 
     The backend is opened and the data set checked before anything is created.
@@ -47,12 +49,17 @@ def start(config: Config, folder: Path | None, quiet: bool = False, say: Say = l
     """
     backend = open_backend(config.backend)
     if not config.data.path and not config.data.synthetic:
-        raise InputError("data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration.")
+        raise InputError(
+            "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
+        )
     config = config.model_copy(update={"backend": backend.name})
     target = folder or _default_folder(config.name)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
-            str(target), "already exists", "a new or empty folder", f"Choose another -o, or go on with --resume {target}."
+            str(target),
+            "already exists",
+            "a new or empty folder",
+            f"Choose another -o, or go on with --resume {target}.",
         )
     if config.data.path:
         config = config.model_copy(
@@ -70,7 +77,9 @@ def start(config: Config, folder: Path | None, quiet: bool = False, say: Say = l
     return target, _go_on(target, config, backend, quiet, say)
 
 
-def resume(folder: Path, backend_name: str | None = None, quiet: bool = False, say: Say = lambda line: None) -> dict[str, Any]:
+def resume(
+    folder: Path, backend_name: str | None = None, quiet: bool = False, say: Say = lambda line: None
+) -> dict[str, Any]:
     """Go on with the run in `folder` and return its metrics; a finished run is left as it is.
 
     Parameters
@@ -113,7 +122,9 @@ def _create(folder: Path, config: Config) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o.") from error
+        raise InputError(
+            str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
+        ) from error
     fileio.write_text(folder / CONFIG, config.to_toml())
     fileio.write_json(folder / ENVIRONMENT, environment(config.backend))
 
