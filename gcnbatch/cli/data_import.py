@@ -2,6 +2,231 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
 import typer
 
+if TYPE_CHECKING:
+    from gcnbatch.data.importers.common import Summary
+
 app = typer.Typer(no_args_is_help=True, help="Convert other formats into a data set.", rich_markup_mode=None)
+
+Task = Literal["binary", "regression", "multiclass"]
+Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set.", show_default=False)]
+TaskOption = Annotated[
+    Optional[Task],
+    typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
+]
+SelfLoops = Annotated[bool, typer.Option("--self-loops/--no-self-loops", help="Store A + I or A.")]
+Name = Annotated[str, typer.Option("--name", help="Name of the data set. Default: the file's.", show_default=False)]
+Undirected = Annotated[
+    bool, typer.Option("--undirected/--directed", help="Count each listed edge both ways, or only from src to dst.")
+]
+
+
+def _report(summary: Summary) -> None:
+    for note in summary.notes:
+        print(note, file=sys.stderr)
+    print("\n".join(summary.lines()))
+
+
+def _names(option: str | None) -> list[str] | None:
+    from gcnbatch.data.importers.tables import split_names
+
+    return None if option is None else split_names(option)
+
+
+@app.command()
+def smiles(
+    csv: Annotated[
+        Path, typer.Argument(metavar="CSV", help="Table of molecules, .csv or .csv.gz.", show_default=False)
+    ],
+    out: Out,
+    smiles_column: Annotated[
+        str, typer.Option(help="Column of SMILES. Default: the one named smiles.", show_default=False)
+    ] = "",
+    id_column: Annotated[
+        str,
+        typer.Option(help="Column of ids. Default: one named like id or mol_id, else row numbers.", show_default=False),
+    ] = "",
+    target_columns: Annotated[
+        Optional[str],
+        typer.Option(metavar="A,B,…", help="Columns of targets. Default: the numeric ones, if it is clear which."),
+    ] = None,
+    task: TaskOption = None,
+    bond_channels: Annotated[
+        bool, typer.Option("--bond-channels", help="A channel per bond type: single, double, triple, aromatic.")
+    ] = False,
+    self_loops: Annotated[
+        bool,
+        typer.Option(
+            "--self-loops/--no-self-loops", help="Store A + I; with --bond-channels I is a channel of its own."
+        ),
+    ] = True,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Store D^-1/2 A D^-1/2 per channel as edge weights.")
+    ] = False,
+    max_nodes: Annotated[int, typer.Option(min=0, help="Molecules with more atoms are bad rows; 0: no limit.")] = 0,
+    on_bad_row: Annotated[
+        Literal["fail", "skip"],
+        typer.Option(help="Stop at a molecule that gives no graph, or leave it out and list it in FILE.skipped.csv."),
+    ] = "fail",
+    processes: Annotated[int, typer.Option(min=0, help="Processes that run RDKit; 0: one per processor.")] = 0,
+    name: Name = "",
+) -> None:
+    r"""Molecules: a CSV file with a column of SMILES and columns of targets (blank: missing).
+
+    Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. Names with commas go in double quotes.
+
+    \b
+    Examples:
+      gcnbatch data import smiles tox21.csv.gz -o tox21.h5 --on-bad-row skip
+      gcnbatch data import smiles delaney-processed.csv -o esol.h5 --id-column "Compound ID" \
+          --target-columns "measured log solubility in mols per litre"
+    """
+    from gcnbatch.data.featurizer import FeaturizerOptions
+    from gcnbatch.data.importers.smiles import import_smiles
+
+    options = FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes)
+    summary = import_smiles(
+        csv,
+        out,
+        options,
+        smiles_column=smiles_column,
+        id_column=id_column,
+        target_columns=_names(target_columns),
+        task=task,
+        skip_bad_rows=on_bad_row == "skip",
+        processes=processes,
+        name=name,
+        progress=True,
+    )
+    _report(summary)
+
+
+@app.command()
+def planetoid(
+    folder: Folder,
+    name: Annotated[
+        str, typer.Option("--name", help="cora, citeseer, pubmed: NAME in ind.NAME.x.", show_default=False)
+    ],
+    out: Out,
+    row_normalize: Annotated[
+        bool, typer.Option("--row-normalize/--no-row-normalize", help="Scale each node's features to sum 1 (Kipf).")
+    ] = True,
+    self_loops: SelfLoops = True,
+) -> None:
+    r"""Citation networks: the files ind.NAME.* of the Planetoid repository, with their public split.
+
+    The files are Python pickles; their arrays are read as data, and nothing in them is run.
+
+    \b
+    Example:
+      gcnbatch data import planetoid planetoid/data --name cora -o cora.h5
+    """
+    from gcnbatch.data.importers.planetoid import import_planetoid
+
+    _report(import_planetoid(folder, out, name=name, row_normalize=row_normalize, self_loops=self_loops))
+
+
+@app.command()
+def tudataset(folder: Folder, out: Out, self_loops: SelfLoops = True) -> None:
+    r"""TUDataset collection: the text folder with DS_A.txt, DS_graph_indicator.txt and so on.
+
+    Graph labels become classes (without them, graph attributes become regression targets). Node labels (one-hot) and
+    node attributes become features; without both, the degree does (one-hot, 63 and more share a column). Each edge
+    label is a channel.
+
+    \b
+    Example:
+      gcnbatch data import tudataset MUTAG -o mutag.h5
+    """
+    from gcnbatch.data.importers.tudataset import import_tudataset
+
+    _report(import_tudataset(folder, out, self_loops=self_loops))
+
+
+@app.command()
+def ogb(
+    folder: Folder,
+    out: Out,
+    task: TaskOption = None,
+    undirected: Undirected = True,
+    self_loops: SelfLoops = True,
+    edge_channels: Annotated[
+        bool, typer.Option("--edge-channels", help="A channel per value of the first edge feature.")
+    ] = False,
+) -> None:
+    r"""Open Graph Benchmark, graph property prediction: the folder that holds raw/ and split/.
+
+    Whole-numbered node features become one-hot columns. Blank and nan labels are missing. The splits are kept.
+
+    \b
+    Example:
+      gcnbatch data import ogb dataset/ogbg_molhiv -o molhiv.h5
+    """
+    from gcnbatch.data.importers.ogb import import_ogb
+
+    _report(
+        import_ogb(folder, out, task=task, undirected=undirected, self_loops=self_loops, edge_channels=edge_channels)
+    )
+
+
+@app.command("csv")
+def plain_csv(
+    edges: Annotated[Path, typer.Option(metavar="E.csv", help="Columns: graph,src,dst[,channel][,weight].")],
+    nodes: Annotated[Path, typer.Option(metavar="N.csv", help="Columns: graph,node, then features and node targets.")],
+    out: Out,
+    graphs: Annotated[
+        Optional[Path], typer.Option(metavar="G.csv", help="Columns: graph, then targets: a graph-level data set.")
+    ] = None,
+    target_columns: Annotated[
+        Optional[str], typer.Option(metavar="A,B,…", help="Targets in G.csv. Default: all columns but graph.")
+    ] = None,
+    node_targets: Annotated[
+        Optional[str], typer.Option(metavar="A,B,…", help="Targets in N.csv: a node-level data set.")
+    ] = None,
+    task: TaskOption = None,
+    undirected: Undirected = True,
+    self_loops: SelfLoops = True,
+    name: Name = "",
+) -> None:
+    r"""Plain tables (.csv or .csv.gz) of any other graphs. Names of graphs and nodes are any texts.
+
+    Every node stands in N.csv; its columns beside graph, node and the node targets are features and hold numbers. A
+    channel is any text (such as a bond type), each becomes an adjacency channel. Leave the column graph out of both
+    tables if all is one graph. Of an edge listed twice the first weight counts. Blank targets are missing. Without
+    features the degree is used (one-hot, 63 and more share a column).
+
+    \b
+    Graph targets:   E.csv            N.csv                    G.csv
+                     graph,src,dst    graph,node,charge,ring   graph,toxic
+                     g1,a,b           g1,a,0,1                 g1,1
+                     g1,b,c           g1,b,-1,1                g2,
+    \b
+    Node targets:    E.csv            N.csv
+    (one graph)      src,dst          node,age,label
+                     p1,p2            p1,34,A
+                     p2,p3            p2,51,
+    \b
+      gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o graphs.h5
+      gcnbatch data import csv --edges E.csv --nodes N.csv --node-targets label --task multiclass -o people.h5
+    """
+    from gcnbatch.data.importers.plain_csv import import_csv
+
+    summary = import_csv(
+        out,
+        edges=edges,
+        nodes=nodes,
+        graphs=graphs,
+        target_columns=_names(target_columns),
+        node_targets=_names(node_targets),
+        task=task,
+        undirected=undirected,
+        self_loops=self_loops,
+        name=name,
+    )
+    _report(summary)

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,10 +27,10 @@ from gcnbatch.data.featurizer import (
     load_rdkit,
 )
 from gcnbatch.data.graphs import GraphSet, concatenate
-from gcnbatch.data.importers.tables import Table, open_table
+from gcnbatch.data.importers.tables import open_table, read_columns
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import InputError, MachineError, nearest
 
 CHUNK = 256  # molecules a worker takes at a time
 ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
@@ -144,16 +144,14 @@ def read_molecules(path: str | os.PathLike[str], smiles_column: str = "", id_col
     InputError
         For a file that is missing, empty, damaged or not UTF-8, and a column that is not there.
     """
-    with open_table(Path(path)) as table:
-        smiles_name = _smiles_column(table, smiles_column)
-        if id_column:
-            table.column(id_column, "--id-column")
-        candidates = [name for name in table.names if _plain(name) in ID_NAMES and name != smiles_name]
-        id_name = id_column or (candidates[0] if len(candidates) == 1 else "")
-        columns: dict[str, list[str]] = {name: [] for name in table.names}
-        for record in table.rows:
-            for values, text in zip(columns.values(), record, strict=True):
-                values.append(text)
+    columns = read_columns(Path(path))
+    smiles_name = _smiles_column(Path(path), columns, smiles_column)
+    if id_column and id_column not in columns:
+        raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, columns) + " See --id-column.")
+    candidates = [name for name in columns if _plain(name) in ID_NAMES and name != smiles_name]
+    id_name = id_column or (candidates[0] if len(candidates) == 1 else "")
+    if id_name == smiles_name:
+        raise InputError("--id-column", f"'{id_name}' is the column of SMILES", "another column")
     smiles = columns.pop(smiles_name)
     if not smiles:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
@@ -212,18 +210,15 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _smiles_column(table: Table, name: str) -> str:
+def _smiles_column(path: Path, names: Iterable[str], name: str) -> str:
     if name:
-        table.column(name, "--smiles-column")
+        if name not in names:
+            raise InputError(str(path), f"no column '{name}'", hint=nearest(name, names) + " See --smiles-column.")
         return name
-    found = [column for column in table.names if column.lower() == "smiles"]
+    found = [column for column in names if column.lower() == "smiles"]
     if len(found) != 1:
-        shown = ", ".join(table.names[:20])
-        raise InputError(
-            str(table.path),
-            f"no column 'smiles' among: {shown}",
-            hint="Name the column of SMILES with --smiles-column.",
-        )
+        got = "several columns 'smiles'" if found else "no column 'smiles'"
+        raise InputError(str(path), got, hint=f"{nearest('smiles', names)} Name it with --smiles-column.")
     return found[0]
 
 

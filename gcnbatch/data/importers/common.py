@@ -17,6 +17,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 
 MAX_CHANNELS = 256
+MAX_DEGREE = 63
 StrPath = str | os.PathLike[str]
 
 
@@ -142,6 +143,18 @@ def one_hot(codes: NDArray[np.integer[Any]], width: int) -> NDArray[np.uint8]:
     x = np.zeros((len(codes), width), dtype=np.uint8)
     x[np.arange(len(codes)), codes] = 1
     return x
+
+
+def degree_features(edges: Edges, node_ptr: Int64) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Return one-hot in-degrees, self-loops not counted, and their names: for graphs whose nodes have no features.
+
+    Degrees of MAX_DEGREE and more share the last column.
+    """
+    first = np.repeat(node_ptr[:-1], np.diff(edges.edge_ptr))
+    proper = edges.src != edges.dst
+    degree = np.bincount((first + edges.dst)[proper], minlength=int(node_ptr[-1]))
+    names = (*(f"degree={number}" for number in range(MAX_DEGREE)), f"degree>={MAX_DEGREE}")
+    return one_hot(np.minimum(degree, MAX_DEGREE), MAX_DEGREE + 1), names
 
 
 @dataclass

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Target
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError
 
 MISSING = frozenset({"", "nan"})
 
@@ -58,13 +58,6 @@ class Table:
     names: tuple[str, ...]
     rows: Iterator[list[str]]
 
-    def column(self, name: str, option: str = "") -> int:
-        """Return the position of the column `name`; `option` is the command line option that named it."""
-        if name not in self.names:
-            hint = nearest(name, self.names) + (f" Name it with {option}." if option else "")
-            raise InputError(str(self.path), f"no column '{name}'", hint=hint)
-        return self.names.index(name)
-
 
 @contextmanager
 def open_table(path: Path) -> Iterator[Table]:
@@ -89,6 +82,16 @@ def open_table(path: Path) -> Iterator[Table]:
             yield Table(path, names, _records(reader, path, len(names)))
         except csv.Error as error:
             raise InputError(f"{path}, line {reader.line_num}", str(error), "CSV with RFC 4180 quoting") from error
+
+
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """Return a whole CSV file as its columns by name; see `open_table` for what is refused."""
+    with open_table(path) as table:
+        columns: dict[str, list[str]] = {name: [] for name in table.names}
+        for record in table.rows:
+            for values, text in zip(columns.values(), record, strict=True):
+                values.append(text)
+    return columns
 
 
 def _records(reader: Iterator[list[str]], path: Path, width: int) -> Iterator[list[str]]:
@@ -171,21 +174,23 @@ def make_targets(path: Path, columns: dict[str, list[str]], kind: Target | None)
     if kind == "multiclass":
         return _classes(path, columns)
     y = np.stack([numbers(path, name, column) for name, column in columns.items()], axis=1)
+    return number_targets(path, list(columns), y, kind)
+
+
+def number_targets(path: Path, names: list[str], y: NDArray[np.float64], kind: Target | None) -> Targets:
+    """Turn numbers `y (R, K)`, NaN where missing, into binary or regression targets as `make_targets` does."""
     other = ~(np.isnan(y) | (y == 0.0) | (y == 1.0))
     if kind == "binary" and other.any():
         row, task = (int(i) for i in np.argwhere(other)[0])
-        name = list(columns)[task]
-        raise InputError(
-            f"{path}, row {row + 1}, column '{name}'", f"{y[row, task]:g}", "0, 1 or blank", "Use --task regression."
-        )
+        place = f"{path}, row {row + 1}, column '{names[task]}'"
+        raise InputError(place, f"{y[row, task]:g}", "0, 1 or blank", "Use --task regression.")
     limit = float(np.finfo(np.float32).max)
     if (np.abs(y) > limit).any():
         row, task = (int(i) for i in np.argwhere(np.abs(y) > limit)[0])
-        raise InputError(
-            f"{path}, row {row + 1}, column '{list(columns)[task]}'", f"{y[row, task]:g}", "a 32-bit number"
-        )
+        place = f"{path}, row {row + 1}, column '{names[task]}'"
+        raise InputError(place, f"{y[row, task]:g}", "a 32-bit floating-point number")
     found: Target = kind or ("regression" if other.any() else "binary")
-    return Targets(y.astype(np.float32), found, tuple(columns))
+    return Targets(y.astype(np.float32), found, tuple(names))
 
 
 def _classes(path: Path, columns: dict[str, list[str]]) -> Targets:

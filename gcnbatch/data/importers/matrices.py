@@ -1,0 +1,93 @@
+"""Text files that hold one matrix of numbers: no header line, one row per line, numbers separated by commas."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.importers.tables import open_text
+from gcnbatch.errors import InputError
+
+_BAD_NUMBER = re.compile(r"could not convert string (?P<text>.*) to \w+ at row (?P<row>\d+), column (?P<column>\d+)")
+_BAD_WIDTH = re.compile(r"number of columns changed from (?P<old>\d+) to (?P<new>\d+) at row (?P<row>\d+)")
+
+
+class NumberReader:
+    """Reads a matrix from the top, some rows at a time."""
+
+    def __init__(self, path: Path, stream: IO[str], dtype: type[np.generic]) -> None:
+        self._path, self._stream, self._dtype = path, stream, dtype
+        self._done = 0
+        self._width: int | None = None
+
+    def read(self, rows: int | None = None) -> NDArray[Any]:
+        """Return the next `rows` rows (all that are left if None), shape (rows, columns).
+
+        Raises
+        ------
+        InputError
+            For a text that is no number, rows of different length, and a file that ends early.
+        """
+        if rows == 0:
+            return np.zeros((0, self._width or 0), dtype=self._dtype)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # "contained no data": the caller says it better
+                values: NDArray[Any] = np.loadtxt(
+                    self._stream, dtype=self._dtype, delimiter=",", comments=None, ndmin=2, max_rows=rows
+                )
+        except ValueError as error:
+            if isinstance(error, UnicodeDecodeError):
+                raise
+            raise self._explain(error) from error
+        if rows is not None and len(values) != rows:
+            raise InputError(str(self._path), f"ends after row {self._done + len(values)}", f"row {self._done + rows}")
+        if len(values):
+            if self._width not in (None, values.shape[1]):
+                raise InputError(f"{self._path}, row {self._done + 1}", f"{values.shape[1]} numbers", f"{self._width}")
+            self._width = values.shape[1]
+        self._done += len(values)
+        return values
+
+    def finish(self) -> None:
+        """Check that nothing but blank lines is left."""
+        if any(line.strip() for line in self._stream):
+            raise InputError(str(self._path), f"goes on after row {self._done}", f"{self._done} rows")
+
+    def _explain(self, error: ValueError) -> InputError:
+        if found := _BAD_NUMBER.search(str(error)):
+            what = "a whole number" if np.issubdtype(self._dtype, np.integer) else "a number"
+            row = self._done + int(found["row"]) + 1
+            return InputError(f"{self._path}, row {row}, column {found['column']}", found["text"], what)
+        if found := _BAD_WIDTH.search(str(error)):
+            row = self._done + int(found["row"])
+            return InputError(f"{self._path}, row {row}", f"{found['new']} numbers", found["old"])
+        return InputError(str(self._path), str(error), "numbers separated by commas")
+
+
+@contextmanager
+def open_numbers(path: Path, dtype: type[np.generic]) -> Iterator[NumberReader]:
+    """Open a matrix (also .gz) to read it in pieces."""
+    with open_text(path) as stream:
+        yield NumberReader(path, stream, dtype)
+
+
+def load_numbers(path: Path, dtype: type[np.generic], *, rows: int | None = None) -> NDArray[Any]:
+    """Return the whole matrix, shape (rows, columns); `rows` is how many there must be, None for any number but 0."""
+    with open_numbers(path, dtype) as reader:
+        values = reader.read()
+    if rows is None and len(values) == 0:
+        raise InputError(str(path), "empty file", "numbers separated by commas")
+    if rows is not None and len(values) != rows:
+        raise InputError(str(path), f"{len(values)} rows", f"{rows}")
+    if np.issubdtype(dtype, np.floating) and not np.isfinite(values).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise InputError(f"{path}, row {row + 1}, column {column + 1}", str(values[row, column]), "a finite number")
+    return values

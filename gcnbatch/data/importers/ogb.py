@@ -1,0 +1,291 @@
+"""``data import ogb``: the raw folder of a graph-property data set of the Open Graph Benchmark (``raw/*.csv.gz``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.importers.common import (
+    MAX_CHANNELS,
+    StrPath,
+    Summary,
+    build_edges,
+    degree_features,
+    folder_source,
+    output_path,
+    source_folder,
+    with_self_channel,
+)
+from gcnbatch.data.importers.matrices import load_numbers, open_numbers
+from gcnbatch.data.importers.tables import Targets, number_targets, open_table, open_text
+from gcnbatch.data.schema import SPLIT_PARTS, Header, Target
+from gcnbatch.data.store import DatasetWriter
+from gcnbatch.errors import InputError
+
+BLOCK_ROWS = 500_000  # nodes (and about as many edges) in memory at a time
+MAX_ONE_HOT = 2048
+
+
+def import_ogb(
+    source: StrPath,
+    out: StrPath,
+    *,
+    task: Target | None = None,
+    undirected: bool = True,
+    self_loops: bool = True,
+    edge_channels: bool = False,
+) -> Summary:
+    """Convert an OGB graph-property folder block by block, with the splits that it carries.
+
+    Parameters
+    ----------
+    source, out : path
+        Folder that holds ``raw/`` and ``split/``, and HDF5 file.
+    task : str
+        Kind of the targets. None: binary if all labels are 0, 1 or missing; classes if one column holds 0, 1, … C-1;
+        else regression.
+    undirected : bool
+        Each listed edge counts both ways.
+    self_loops : bool
+        Store A + I: in the only channel, or as an extra channel ``self``.
+    edge_channels : bool
+        A channel per value of the first edge feature instead of one for all edges.
+
+    Notes
+    -----
+    Whole-numbered node features are categories and become one-hot columns, their values taken from the data; others are
+    kept as numbers. Without node features the one-hot degree is used.
+    """
+    path = output_path(out)
+    folder = source_folder(source)
+    raw = folder / "raw"
+    sizes = [_sizes(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge")]
+    if len(sizes[0]) != len(sizes[1]):
+        raise InputError(str(raw / "num-edge-list.csv.gz"), f"{len(sizes[1])} rows", f"{len(sizes[0])}")
+    targets = _targets(raw / "graph-label.csv.gz", len(sizes[0]), task)
+    splits, split_files = _splits(folder / "split", len(sizes[0]))
+    reader = _Raw(raw, sizes[0], sizes[1], edge_channels)
+    channel_names, loop_channel = with_self_channel(reader.channel_names, self_loops)
+    header = Header(
+        name=folder.resolve().name,
+        level="graph",
+        target=targets.kind,
+        task_names=targets.task_names,
+        class_names=targets.class_names,
+        n_features=len(reader.feature_names),
+        feature_names=reader.feature_names,
+        channel_names=channel_names,
+        source=folder_source(folder, [*sorted(raw.glob("*.csv.gz")), *split_files]),
+    )
+    ids = _ids(folder / "mapping" / "mol.csv.gz", len(sizes[0]))
+    summary = Summary(path, header)
+    with DatasetWriter(path) as writer:
+        for block in reader.blocks():
+            edges = build_edges(
+                block.node_ptr,
+                block.src,
+                block.dst,
+                channel=block.channel,
+                undirected=undirected,
+                loop_channel=loop_channel,
+            )
+            part = GraphSet(
+                header=header,
+                node_ptr=block.node_ptr,
+                **vars(edges),
+                x=degree_features(edges, block.node_ptr)[0] if block.x is None else block.x,
+                y=targets.y[block.graphs],
+                ids=ids[block.graphs],
+            )
+            writer.append(part)
+            summary.add(part)
+        writer.finish(header, splits)
+    return summary
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Consecutive graphs as they are in the files; node numbers count from the block's first node."""
+
+    graphs: slice
+    node_ptr: Int64
+    src: Int64
+    dst: Int64
+    channel: NDArray[np.uint8]
+    x: NDArray[Any] | None
+
+
+class _Raw:
+    """The arrays of ``raw/`` in blocks of whole graphs; vocabularies are collected first."""
+
+    def __init__(self, raw: Path, n_nodes: Int64, n_edges: Int64, edge_channels: bool) -> None:
+        self._raw, self._n_nodes, self._n_edges = raw, n_nodes, n_edges
+        self._values: list[NDArray[Any]] | None = None
+        features = raw / "node-feat.csv.gz"
+        self._has_features = features.is_file()
+        if self._has_features:
+            vocabulary = _vocabulary(features, int(n_nodes.sum()))
+            whole = all(np.array_equal(values, np.round(values)) for values in vocabulary)
+            if whole and sum(len(values) for values in vocabulary) <= MAX_ONE_HOT:
+                self._values = vocabulary
+                pairs = [(column, value) for column, values in enumerate(vocabulary) for value in values]
+                self.feature_names = tuple(f"feature{column}={value:g}" for column, value in pairs)
+            else:
+                self.feature_names = tuple(f"feature{column}" for column in range(len(vocabulary)))
+        else:
+            empty = build_edges(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+            self.feature_names = degree_features(empty, np.zeros(1, np.int64))[1]
+        self._kinds: NDArray[Any] | None = None
+        self.channel_names: tuple[str, ...] = ("edge",)
+        if edge_channels:
+            self._kinds = _vocabulary(raw / "edge-feat.csv.gz", int(n_edges.sum()))[0]
+            if len(self._kinds) >= MAX_CHANNELS:
+                place = str(raw / "edge-feat.csv.gz")
+                raise InputError(place, f"{len(self._kinds)} values in the first column", f"fewer than {MAX_CHANNELS}")
+            self.channel_names = tuple(f"type {value:g}" for value in self._kinds)
+
+    def blocks(self) -> Iterator[_Block]:
+        """Yield the set block by block; at the end the files must be used up."""
+        with ExitStack() as stack:
+            edge = stack.enter_context(open_numbers(self._raw / "edge.csv.gz", np.int64))
+            features = kinds = None
+            if self._has_features:
+                features = stack.enter_context(open_numbers(self._raw / "node-feat.csv.gz", np.float64))
+            if self._kinds is not None:
+                kinds = stack.enter_context(open_numbers(self._raw / "edge-feat.csv.gz", np.float64))
+            for first, stop in _ranges(self._n_nodes + self._n_edges):
+                nodes, edges = int(self._n_nodes[first:stop].sum()), int(self._n_edges[first:stop].sum())
+                node_ptr = np.concatenate([[0], np.cumsum(self._n_nodes[first:stop])]).astype(np.int64)
+                src, dst = self._ends(edge.read(edges), first, stop, node_ptr)
+                channel = np.zeros(edges, np.uint8)
+                if kinds is not None and self._kinds is not None and edges:
+                    channel = np.searchsorted(self._kinds, kinds.read(edges)[:, 0]).astype(np.uint8)
+                x = None if features is None else self._encode(features.read(nodes), nodes)
+                yield _Block(slice(first, stop), node_ptr, src, dst, channel, x)
+            edge.finish()
+
+    def _ends(self, pairs: Int64, first: int, stop: int, node_ptr: Int64) -> tuple[Int64, Int64]:
+        if len(pairs) == 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        path = self._raw / "edge.csv.gz"
+        if pairs.shape[1] != 2:
+            raise InputError(str(path), f"{pairs.shape[1]} numbers per row", "2: the ends of an edge")
+        graph = np.repeat(np.arange(stop - first), self._n_edges[first:stop])
+        limit = self._n_nodes[first:stop][graph]
+        wrong = np.flatnonzero(((pairs < 0) | (pairs >= limit[:, None])).any(axis=1))
+        if len(wrong):
+            at = int(wrong[0])
+            row = int(self._n_edges[:first].sum()) + at + 1
+            got = f"edge {pairs[at, 0]},{pairs[at, 1]} in graph {first + graph[at]}"
+            raise InputError(f"{path}, row {row}", got, f"nodes 0 to {limit[at] - 1}")
+        offset = node_ptr[graph]
+        return pairs[:, 0] + offset, pairs[:, 1] + offset
+
+    def _encode(self, values: NDArray[Any], nodes: int) -> NDArray[Any]:
+        if self._values is None:
+            return values.astype(np.float32).reshape(nodes, len(self.feature_names))
+        x = np.zeros((nodes, len(self.feature_names)), dtype=np.uint8)
+        first = 0
+        for column, known in enumerate(self._values):
+            if nodes:
+                x[np.arange(nodes), first + np.searchsorted(known, values[:, column])] = 1
+            first += len(known)
+        return x
+
+
+def _ranges(rows: Int64) -> Iterator[tuple[int, int]]:
+    """Yield ranges of graphs of about BLOCK_ROWS rows, at least one graph each."""
+    total = np.cumsum(rows)
+    first = 0
+    while first < len(rows):
+        before = total[first - 1] if first else 0
+        stop = max(first + 1, int(np.searchsorted(total, before + BLOCK_ROWS, side="right")))
+        yield first, stop
+        first = stop
+
+
+def _vocabulary(path: Path, rows: int) -> list[NDArray[Any]]:
+    """Return the sorted distinct values of each column, read in pieces."""
+    found: list[NDArray[Any]] = []
+    with open_numbers(path, np.float64) as reader:
+        for first in range(0, rows, BLOCK_ROWS):
+            block = reader.read(min(BLOCK_ROWS, rows - first))
+            if not np.isfinite(block).all():
+                row, column = (int(i) for i in np.argwhere(~np.isfinite(block))[0])
+                place = f"{path}, row {first + row + 1}, column {column + 1}"
+                raise InputError(place, str(block[row, column]), "a finite number")
+            known = found or [np.zeros(0)] * block.shape[1]
+            found = [np.union1d(old, block[:, column]) for column, old in enumerate(known)]
+        reader.finish()
+    if not found:
+        raise InputError(str(path), "no rows", "a row per node or edge")
+    return found
+
+
+def _sizes(path: Path) -> Int64:
+    values = load_numbers(path, np.int64)
+    if values.shape[1] != 1 or (values < 0).any():
+        raise InputError(str(path), "more than one number in a row, or a negative one", "one count per graph")
+    return values[:, 0]
+
+
+def _targets(path: Path, graphs: int, task: Target | None) -> Targets:
+    with open_text(path) as stream:
+        lines = [[field.strip() or "nan" for field in line.split(",")] for line in stream]
+    if len(lines) != graphs:
+        raise InputError(str(path), f"{len(lines)} rows", f"{graphs}, one per graph")
+    width = len(lines[0])
+    y = np.empty((graphs, width))
+    for row, fields in enumerate(lines):
+        if len(fields) != width:
+            raise InputError(f"{path}, row {row + 1}", f"{len(fields)} labels", f"{width}")
+        try:
+            y[row] = [float(field) for field in fields]
+        except ValueError as error:
+            raise InputError(f"{path}, row {row + 1}", str(error), "numbers or blanks") from error
+    if np.isinf(y).any():
+        raise InputError(f"{path}, row {np.argwhere(np.isinf(y))[0][0] + 1}", "an infinite label", "a finite number")
+    names = [f"task{column}" for column in range(y.shape[1])]
+    values = np.unique(y[~np.isnan(y)])
+    classes = y.shape[1] == 1 and len(values) > 2 and np.array_equal(values, np.arange(len(values)))
+    if task != "multiclass" and not (task is None and classes):
+        return number_targets(path, names, y, task)
+    if y.shape[1] != 1 or len(values) < 2:
+        raise InputError(str(path), f"{y.shape[1]} columns, {len(values)} values", "one column of at least 2 classes")
+    numbers = np.where(np.isnan(y), -1, np.searchsorted(values, y)).astype(np.int32)
+    return Targets(numbers, "multiclass", ("class",), tuple(f"{value:g}" for value in values))
+
+
+def _splits(folder: Path, graphs: int) -> tuple[dict[str, Split], list[Path]]:
+    splits, files = {}, []
+    for kind in sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else ():
+        rows = {}
+        for part in SPLIT_PARTS:
+            file = kind / f"{part}.csv.gz"
+            rows[part] = load_numbers(file, np.int64).reshape(-1)
+            files.append(file)
+        every = np.concatenate(list(rows.values()))
+        if (every < 0).any() or (every >= graphs).any() or len(np.unique(every)) != len(every):
+            raise InputError(str(kind), "a graph twice or out of range", f"graphs 0 to {graphs - 1}, each at most once")
+        splits[kind.name] = Split(**rows)
+    return splits, files
+
+
+def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
+    """Return the molecules' ids where OGB maps them, else graph numbers from 0 as OGB counts them."""
+    if mapping.is_file():
+        with open_table(mapping) as table:
+            if "mol_id" in table.names:
+                place = table.names.index("mol_id")
+                ids = [record[place] for record in table.rows]
+                if len(ids) != graphs:
+                    raise InputError(str(mapping), f"{len(ids)} rows", f"{graphs}, one per graph")
+                return np.array(ids, dtype=np.str_)
+    return np.arange(graphs).astype(np.str_)

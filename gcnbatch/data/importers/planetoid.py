@@ -1,0 +1,146 @@
+"""``data import planetoid``: Cora, Citeseer and Pubmed as the files ``ind.NAME.*`` of the Planetoid repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.importers.common import StrPath, Summary, build_edges, folder_source, output_path, source_folder
+from gcnbatch.data.importers.inert_pickle import as_array, as_csr, read_pickle
+from gcnbatch.data.importers.tables import open_text
+from gcnbatch.data.schema import Header
+from gcnbatch.data.store import write_graphset
+from gcnbatch.errors import InputError
+
+PARTS = ("y", "tx", "ty", "allx", "ally", "graph")
+VALID_NODES = 500
+
+
+def import_planetoid(
+    source: StrPath, out: StrPath, *, name: str, row_normalize: bool = True, self_loops: bool = True
+) -> Summary:
+    """Convert one citation network: node classes, sparse features, the public split as ``planetoid``.
+
+    Parameters
+    ----------
+    source, out : path
+        Folder with ``ind.NAME.{y,tx,ty,allx,ally,graph,test.index}`` and HDF5 file.
+    name : str
+        ``cora``, ``citeseer``, ``pubmed`` or another set of that form.
+    row_normalize : bool
+        Divide each node's features by their sum (Kipf & Welling); rows of zeros stay.
+    self_loops : bool
+        Store A + I. Citations count both ways, repeats once; those of a paper to itself are dropped.
+
+    Notes
+    -----
+    Split: training nodes are the first ``len(y)``, validation nodes the next 500, test nodes those of ``test.index``.
+    Test nodes that the file leaves out (Citeseer has isolated ones) get a row of zeros and no label.
+    """
+    path = output_path(out)
+    folder = source_folder(source)
+    files = {part: folder / f"ind.{name}.{part}" for part in (*PARTS, "test.index")}
+    _check_present(folder, name, files.values())
+    test = _read_test_index(files["test.index"])
+    x = _with_test_rows(
+        as_csr(read_pickle(files["allx"]), files["allx"]),
+        as_csr(read_pickle(files["tx"]), files["tx"]),
+        test,
+        files["tx"],
+    )
+    labels = {part: as_array(read_pickle(files[part]), files[part]) for part in ("y", "ty", "ally")}
+    one_hot = _with_test_rows(
+        sp.csr_array(labels["ally"].astype(np.float32)),
+        sp.csr_array(labels["ty"].astype(np.float32)),
+        test,
+        files["ty"],
+    ).toarray()
+    nodes, classes = one_hot.shape
+    if nodes != x.shape[0]:
+        raise InputError(str(files["ally"]), f"labels of {nodes} nodes", f"{x.shape[0]}, as features")
+    if row_normalize:
+        total = x.sum(axis=1)
+        x = sp.csr_array(sp.diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)) @ x)
+    y = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1).astype(np.int32)[:, None]
+    ptr = np.array([0, nodes], dtype=np.int64)
+    src, dst = _citations(read_pickle(files["graph"]), files["graph"], nodes)
+    edges = build_edges(ptr, src, dst, undirected=True, loop_channel=0 if self_loops else None)
+    train = len(labels["y"])
+    split = Split(np.arange(train), np.arange(train, min(train + VALID_NODES, labels["ally"].shape[0])), np.sort(test))
+    header = Header(
+        name=name,
+        level="node",
+        target="multiclass",
+        task_names=("class",),
+        class_names=tuple(str(number) for number in range(classes)),
+        n_features=x.shape[1],
+        channel_names=("cites",),
+        source=folder_source(folder, files.values()),
+    )
+    graphs = GraphSet(
+        header=header,
+        node_ptr=ptr,
+        **vars(edges),
+        x=x.astype(np.float32),
+        y=y,
+        ids=np.arange(nodes).astype(np.str_),
+        splits={"planetoid": split},
+    )
+    write_graphset(path, graphs)
+    summary = Summary(path, header)
+    summary.add(graphs)
+    return summary
+
+
+def _check_present(folder: Path, name: str, files: Iterable[Path]) -> None:
+    for file in files:
+        if not file.is_file():
+            found = sorted({entry.name.split(".")[1] for entry in folder.glob("ind.*.graph")})
+            hint = f"The folder holds: {', '.join(found)}." if found else "The folder holds no Planetoid data set."
+            raise InputError(str(folder), f"no file '{file.name}'", f"ind.{name}.*", hint)
+
+
+def _read_test_index(path: Path) -> Int64:
+    with open_text(path) as stream:
+        lines = stream.read().split()
+    try:
+        test = np.array([int(line) for line in lines], dtype=np.int64)
+    except (ValueError, OverflowError) as error:
+        raise InputError(str(path), str(error), "a node number per line") from error
+    if len(test) == 0 or len(np.unique(test)) != len(test):
+        raise InputError(str(path), "empty" if len(test) == 0 else "a node number twice", "different node numbers")
+    return test
+
+
+def _with_test_rows(known: sp.csr_array, test_rows: sp.csr_array, test: Int64, path: Path) -> sp.csr_array:
+    """Return the rows `known`, below them row i of `test_rows` at node ``test[i]``; nodes in the gaps get zeros."""
+    first, rows = known.shape[0], test_rows.shape[0]
+    if rows != len(test) or test_rows.shape[1] != known.shape[1]:
+        raise InputError(str(path), f"shape {test_rows.shape}", f"({len(test)}, {known.shape[1]})")
+    if test.min() < first or test.max() >= first + 10 * rows:
+        raise InputError(str(path), f"test nodes {test.min()} to {test.max()}", f"numbers from {first} on")
+    place = sp.csr_array(
+        (np.ones(rows, np.float32), (test - first, np.arange(rows))), shape=(test.max() + 1 - first, rows)
+    )
+    return sp.csr_array(sp.vstack([known, place @ test_rows], format="csr"))
+
+
+def _citations(graph: Any, path: Path, nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return both ends of every citation between different papers."""
+    try:
+        source = np.repeat(list(graph), [len(cited) for cited in graph.values()])
+        pairs = np.array([source, [node for cited in graph.values() for node in cited]], dtype=np.int64)
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(str(path), "not a dictionary of lists of node numbers") from error
+    wrong = np.flatnonzero(((pairs < 0) | (pairs >= nodes)).any(axis=0))
+    if len(wrong):
+        at = pairs[:, wrong[0]]
+        raise InputError(str(path), f"a citation from node {at[0]} to node {at[1]}", f"nodes 0 to {nodes - 1}")
+    src, dst = pairs[:, pairs[0] != pairs[1]]
+    return src, dst

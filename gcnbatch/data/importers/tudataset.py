@@ -1,0 +1,171 @@
+"""``data import tudataset``: the text folders of the TUDataset collection (graph kernels' benchmark sets)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.graphs import GraphSet, Int64
+from gcnbatch.data.importers.common import (
+    MAX_CHANNELS,
+    StrPath,
+    Summary,
+    build_edges,
+    compact,
+    degree_features,
+    folder_source,
+    one_hot,
+    output_path,
+    source_folder,
+    with_self_channel,
+)
+from gcnbatch.data.importers.matrices import load_numbers
+from gcnbatch.data.importers.tables import Targets, number_targets
+from gcnbatch.data.schema import Header
+from gcnbatch.data.store import write_graphset
+from gcnbatch.errors import InputError
+
+OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes", "edge_labels")
+
+
+def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> Summary:
+    """Convert a folder with ``DS_A.txt`` and its companions; DS is found from the file names.
+
+    Parameters
+    ----------
+    source, out : path
+        Folder and HDF5 file.
+    self_loops : bool
+        Store A + I: in the only channel, or as an extra channel ``self`` beside the edge labels' ones.
+
+    Notes
+    -----
+    Graph labels become classes; without them graph attributes become regression targets. Node labels (one-hot) and node
+    attributes become features; without both, the one-hot degree does. Each edge label is a channel. Edges are taken as
+    listed (these files list both directions), repeats once. Edge attributes are not used.
+    """
+    path = output_path(out)
+    folder = source_folder(source)
+    name = _find_name(folder)
+    files = {part: folder / f"{name}_{part}.txt" for part in ("A", "graph_indicator", *OPTIONAL)}
+    present = {part: file for part, file in files.items() if part not in OPTIONAL or file.is_file()}
+    node_ptr = _node_pointer(files["graph_indicator"])
+    nodes, count = int(node_ptr[-1]), len(node_ptr) - 1
+    pairs = _edges(files["A"], node_ptr)
+    channel, channel_names = _channels(present.get("edge_labels"), len(pairs))
+    channel_names, loop_channel = with_self_channel(channel_names, self_loops)
+    edges = build_edges(node_ptr, pairs[:, 0], pairs[:, 1], channel=channel, loop_channel=loop_channel)
+    x, feature_names = _features(present, nodes)
+    if x is None:
+        x, feature_names = degree_features(edges, node_ptr)
+    targets = _targets(folder, name, present, count)
+    header = Header(
+        name=name,
+        level="graph",
+        target=targets.kind,
+        task_names=targets.task_names,
+        class_names=targets.class_names,
+        n_features=x.shape[1],
+        feature_names=feature_names,
+        channel_names=channel_names,
+        source=folder_source(folder, present.values()),
+    )
+    ids = np.arange(1, count + 1).astype(np.str_)
+    graphs = GraphSet(header=header, node_ptr=node_ptr, **vars(edges), x=x, y=targets.y, ids=ids)
+    write_graphset(path, graphs)
+    summary = Summary(path, header)
+    summary.add(graphs)
+    return summary
+
+
+def _find_name(folder: Path) -> str:
+    found = sorted(file.name.removesuffix("_A.txt") for file in folder.glob("*_A.txt"))
+    if len(found) != 1:
+        got = f"{len(found)} data sets ({', '.join(found)})" if found else "no file 'DS_A.txt'"
+        raise InputError(str(folder), got, "the files of one TUDataset: DS_A.txt, DS_graph_indicator.txt, …")
+    return found[0]
+
+
+def _node_pointer(path: Path) -> Int64:
+    graph = _column(path)
+    if graph[0] < 1 or (np.diff(graph) < 0).any():
+        row = 0 if graph[0] < 1 else int(np.flatnonzero(np.diff(graph) < 0)[0]) + 1
+        raise InputError(f"{path}, row {row + 1}", f"graph {graph[row]}", "graphs from 1 on, in rising order")
+    if graph[-1] > len(graph) * 2 + 1024:
+        raise InputError(f"{path}, row {len(graph)}", f"graph {graph[-1]}", "consecutive graph numbers")
+    return np.searchsorted(graph, np.arange(1, int(graph[-1]) + 2)).astype(np.int64)
+
+
+def _column(path: Path, rows: int | None = None) -> Int64:
+    values = load_numbers(path, np.int64, rows=rows)
+    if values.shape[1] != 1:
+        raise InputError(str(path), f"{values.shape[1]} numbers per row", "1")
+    return values[:, 0]
+
+
+def _edges(path: Path, node_ptr: Int64) -> Int64:
+    """Return the edges (E, 2) counted from 0 in the whole set."""
+    pairs = load_numbers(path, np.int64) - 1
+    if pairs.shape[1] != 2:
+        raise InputError(str(path), f"{pairs.shape[1]} numbers per row", "2: the ends of an edge")
+    outside = np.flatnonzero(((pairs < 0) | (pairs >= node_ptr[-1])).any(axis=1))
+    if len(outside):
+        ends = pairs[outside[0]] + 1
+        raise InputError(f"{path}, row {outside[0] + 1}", f"edge {ends[0]}, {ends[1]}", f"nodes 1 to {node_ptr[-1]}")
+    graph = np.searchsorted(node_ptr, pairs, side="right")
+    across = np.flatnonzero(graph[:, 0] != graph[:, 1])
+    if len(across):
+        ends, owners = pairs[across[0]] + 1, graph[across[0]]
+        got = f"edge {ends[0]}, {ends[1]} joins graphs {owners[0]} and {owners[1]}"
+        raise InputError(f"{path}, row {across[0] + 1}", got, "both ends in one graph")
+    return pairs
+
+
+def _channels(path: Path | None, edges: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    if path is None:
+        return np.zeros(edges, np.uint8), ("edge",)
+    labels = load_numbers(path, np.int64, rows=edges)
+    values, channel = np.unique(labels, axis=0, return_inverse=True)
+    if len(values) >= MAX_CHANNELS:
+        raise InputError(str(path), f"{len(values)} different edge labels", f"fewer than {MAX_CHANNELS}")
+    names = tuple("label " + ",".join(str(part) for part in value) for value in values)
+    return channel.reshape(-1).astype(np.uint8), names
+
+
+def _features(files: dict[str, Path], nodes: int) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    blocks: list[NDArray[Any]] = []
+    names: list[str] = []
+    if "node_labels" in files:
+        labels = load_numbers(files["node_labels"], np.int64, rows=nodes)
+        for column in range(labels.shape[1]):
+            values, codes = np.unique(labels[:, column], return_inverse=True)
+            blocks.append(one_hot(codes, len(values)))
+            names += [f"label{column or ''}={value}" for value in values]
+    if "node_attributes" in files:
+        attributes = load_numbers(files["node_attributes"], np.float64, rows=nodes)
+        blocks.append(compact(attributes))
+        names += [f"attribute{column}" for column in range(attributes.shape[1])]
+    if not blocks:
+        return None, ()
+    kinds = {block.dtype for block in blocks}
+    joined = np.concatenate(blocks, axis=1, dtype=None if len(kinds) == 1 else np.float32)
+    return joined, tuple(names)
+
+
+def _targets(folder: Path, name: str, files: dict[str, Path], graphs: int) -> Targets:
+    if "graph_labels" in files:
+        path = files["graph_labels"]
+        labels = _column(path, graphs)
+        classes, y = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise InputError(str(path), f"only class {classes[0]}", "at least 2 classes")
+        names = tuple(str(label) for label in classes)
+        return Targets(y.reshape(-1, 1).astype(np.int32), "multiclass", ("class",), names)
+    if "graph_attributes" in files:
+        path = files["graph_attributes"]
+        values = load_numbers(path, np.float64, rows=graphs)
+        return number_targets(path, [f"attribute{column}" for column in range(values.shape[1])], values, "regression")
+    raise InputError(str(folder), f"neither '{name}_graph_labels.txt' nor '{name}_graph_attributes.txt'", "one of them")
