@@ -90,7 +90,7 @@ class CpuOps:
         return self.dropout_backward(x, mask, rate), mask
 
     def dropout_backward(self, dy: Float, mask: NDArray[np.bool_], rate: float) -> Float:
-        return dy * (mask * np.float32(1 / (1 - rate)))
+        return np.multiply(dy, mask, dtype=np.float32) * np.float32(1 / (1 - rate))
 
     def readout(self, h: Float, node_ptr: NDArray[np.int64], kind: Readout) -> tuple[Float, Any]:
         if kind == "max":
@@ -138,7 +138,7 @@ class CpuOps:
         loss = weight * (np.log(norm[:, 0]) - shifted[picked, labels])
         probability = exponent / norm
         probability[picked, labels] -= 1
-        gradient[rows] = probability * (weight / np.float32(max(total, np.finfo(np.float32).tiny)))[:, None]
+        gradient[rows] = probability * (weight / np.float32(total or 1.0))[:, None]
         return float(loss.sum(dtype=np.float64)), total, gradient
 
     def mean_squared_error(self, logits: Float, y: Float) -> tuple[float, float, Float]:

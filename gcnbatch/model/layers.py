@@ -21,7 +21,7 @@ Gradients = dict[str, Array]
 
 @dataclass(frozen=True)
 class Context:
-    """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training stands."""
+    """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training is."""
 
     ops: Ops
     parameters: Parameters

@@ -19,7 +19,7 @@ def predict_rows(
     batch_size: int,
     progress: Callable[[int], object] = lambda graphs: None,
 ) -> NDArray[np.float32]:
-    """Return the logits (len(rows), K) of these rows: graphs, or nodes for a node-level set (each of its graphs runs once).
+    """Return the logits (len(rows), K) of these rows: graphs, or nodes of a node-level set.
 
     Parameters
     ----------

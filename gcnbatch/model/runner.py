@@ -31,8 +31,8 @@ class Task:
     source : BatchSource
         The data.
     targets : (R, K)
-        What the loss is measured against, for every row of the data set: standardised where the run asks for it, missing
-        (NaN, -1) where a row must not train. Kinds as in `GraphSet.y`.
+        What the loss is measured against, for every row of the data set: standardised where the run asks for it,
+        missing (NaN, -1) where a row must not train. Kinds as in `GraphSet.y`.
     train : TrainConfig
     seed : int
         Of first weights and dropout.

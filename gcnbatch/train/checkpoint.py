@@ -1,7 +1,7 @@
 """Checkpoints: named arrays and a JSON description in one safetensors file, with a digest of both.
 
-No code is stored and none is run on loading. A file is written under a temporary name, synced and renamed, so the path holds
-a whole checkpoint at any moment; truncation and flipped bytes are refused by the format and by the digest.
+No code is stored and none is run on loading. A file is written under a temporary name, synced and renamed, so the path
+holds a whole checkpoint at any moment; truncation and flipped bytes are refused by the format and by the digest.
 """
 
 from __future__ import annotations
