@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ Task = Literal["binary", "regression", "multiclass"]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set.", show_default=False)]
 TaskOption = Annotated[
-    Optional[Task],
+    Task | None,
     typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
 ]
 SelfLoops = Annotated[bool, typer.Option("--self-loops/--no-self-loops", help="Store A + I or A.")]
@@ -25,6 +25,40 @@ Name = Annotated[str, typer.Option("--name", help="Name of the data set. Default
 Undirected = Annotated[
     bool, typer.Option("--undirected/--directed", help="Count each listed edge both ways, or only from src to dst.")
 ]
+
+# \b keeps the lines of a paragraph as they are.
+SMILES_EXAMPLES = """\b
+Examples:
+  gcnbatch data import smiles tox21.csv.gz -o tox21.h5 --on-bad-row skip
+  gcnbatch data import smiles delaney-processed.csv -o esol.h5 --id-column "Compound ID" \\
+      --target-columns "measured log solubility in mols per litre"
+"""
+PLANETOID_EXAMPLE = """\b
+Example:
+  gcnbatch data import planetoid planetoid/data --name cora -o cora.h5
+"""
+TUDATASET_EXAMPLE = """\b
+Example:
+  gcnbatch data import tudataset MUTAG -o mutag.h5
+"""
+OGB_EXAMPLE = """\b
+Example:
+  gcnbatch data import ogb dataset/ogbg_molhiv -o molhiv.h5
+"""
+CSV_EXAMPLES = """\b
+Graph targets:   E.csv            N.csv                    G.csv
+                 graph,src,dst    graph,node,charge,ring   graph,toxic
+                 g1,a,b           g1,a,0,1                 g1,1
+                 g1,b,c           g1,b,-1,1                g2,
+\b
+Node targets:    E.csv            N.csv
+(one graph)      src,dst          node,age,label
+                 p1,p2            p1,34,A
+                 p2,p3            p2,51,
+\b
+  gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o graphs.h5
+  gcnbatch data import csv --edges E.csv --nodes N.csv --node-targets label --task multiclass -o people.h5
+"""
 
 
 def _report(summary: Summary) -> None:
@@ -39,7 +73,7 @@ def _names(option: str | None) -> list[str] | None:
     return None if option is None else split_names(option)
 
 
-@app.command()
+@app.command(epilog=SMILES_EXAMPLES)
 def smiles(
     csv: Annotated[
         Path, typer.Argument(metavar="CSV", help="Table of molecules, .csv or .csv.gz.", show_default=False)
@@ -53,7 +87,7 @@ def smiles(
         typer.Option(help="Column of ids. Default: one named like id or mol_id, else row numbers.", show_default=False),
     ] = "",
     target_columns: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(metavar="A,B,…", help="Columns of targets. Default: the numeric ones, if it is clear which."),
     ] = None,
     task: TaskOption = None,
@@ -77,15 +111,10 @@ def smiles(
     processes: Annotated[int, typer.Option(min=0, help="Processes that run RDKit; 0: one per processor.")] = 0,
     name: Name = "",
 ) -> None:
-    r"""Molecules: a CSV file with a column of SMILES and columns of targets (blank: missing).
+    """Molecules: a CSV file with a column of SMILES and columns of targets (blank: missing).
 
-    Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. Names with commas go in double quotes.
-
-    \b
-    Examples:
-      gcnbatch data import smiles tox21.csv.gz -o tox21.h5 --on-bad-row skip
-      gcnbatch data import smiles delaney-processed.csv -o esol.h5 --id-column "Compound ID" \
-          --target-columns "measured log solubility in mols per litre"
+    Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. A column name that holds a comma
+    goes in double quotes.
     """
     from gcnbatch.data.featurizer import FeaturizerOptions
     from gcnbatch.data.importers.smiles import import_smiles
@@ -107,7 +136,7 @@ def smiles(
     _report(summary)
 
 
-@app.command()
+@app.command(epilog=PLANETOID_EXAMPLE)
 def planetoid(
     folder: Folder,
     name: Annotated[
@@ -119,37 +148,29 @@ def planetoid(
     ] = True,
     self_loops: SelfLoops = True,
 ) -> None:
-    r"""Citation networks: the files ind.NAME.* of the Planetoid repository, with their public split.
+    """Citation networks: the files ind.NAME.* of the Planetoid repository, with their public split.
 
     The files are Python pickles; their arrays are read as data, and nothing in them is run.
-
-    \b
-    Example:
-      gcnbatch data import planetoid planetoid/data --name cora -o cora.h5
     """
     from gcnbatch.data.importers.planetoid import import_planetoid
 
     _report(import_planetoid(folder, out, name=name, row_normalize=row_normalize, self_loops=self_loops))
 
 
-@app.command()
+@app.command(epilog=TUDATASET_EXAMPLE)
 def tudataset(folder: Folder, out: Out, self_loops: SelfLoops = True) -> None:
-    r"""TUDataset collection: the text folder with DS_A.txt, DS_graph_indicator.txt and so on.
+    """TUDataset collection: the text folder with DS_A.txt, DS_graph_indicator.txt and so on.
 
     Graph labels become classes (without them, graph attributes become regression targets). Node labels (one-hot) and
     node attributes become features; without both, the degree does (one-hot, 63 and more share a column). Each edge
     label is a channel.
-
-    \b
-    Example:
-      gcnbatch data import tudataset MUTAG -o mutag.h5
     """
     from gcnbatch.data.importers.tudataset import import_tudataset
 
     _report(import_tudataset(folder, out, self_loops=self_loops))
 
 
-@app.command()
+@app.command(epilog=OGB_EXAMPLE)
 def ogb(
     folder: Folder,
     out: Out,
@@ -160,13 +181,9 @@ def ogb(
         bool, typer.Option("--edge-channels", help="A channel per value of the first edge feature.")
     ] = False,
 ) -> None:
-    r"""Open Graph Benchmark, graph property prediction: the folder that holds raw/ and split/.
+    """Open Graph Benchmark, graph property prediction: the folder that holds raw/ and split/.
 
     Whole-numbered node features become one-hot columns. Blank and nan labels are missing. The splits are kept.
-
-    \b
-    Example:
-      gcnbatch data import ogb dataset/ogbg_molhiv -o molhiv.h5
     """
     from gcnbatch.data.importers.ogb import import_ogb
 
@@ -175,45 +192,31 @@ def ogb(
     )
 
 
-@app.command("csv")
+@app.command("csv", epilog=CSV_EXAMPLES)
 def plain_csv(
     edges: Annotated[Path, typer.Option(metavar="E.csv", help="Columns: graph,src,dst[,channel][,weight].")],
     nodes: Annotated[Path, typer.Option(metavar="N.csv", help="Columns: graph,node, then features and node targets.")],
     out: Out,
     graphs: Annotated[
-        Optional[Path], typer.Option(metavar="G.csv", help="Columns: graph, then targets: a graph-level data set.")
+        Path | None, typer.Option(metavar="G.csv", help="Columns: graph, then targets: a graph-level data set.")
     ] = None,
     target_columns: Annotated[
-        Optional[str], typer.Option(metavar="A,B,…", help="Targets in G.csv. Default: all columns but graph.")
+        str | None, typer.Option(metavar="A,B,…", help="Targets in G.csv. Default: all columns but graph.")
     ] = None,
     node_targets: Annotated[
-        Optional[str], typer.Option(metavar="A,B,…", help="Targets in N.csv: a node-level data set.")
+        str | None, typer.Option(metavar="A,B,…", help="Targets in N.csv: a node-level data set.")
     ] = None,
     task: TaskOption = None,
     undirected: Undirected = True,
     self_loops: SelfLoops = True,
     name: Name = "",
 ) -> None:
-    r"""Plain tables (.csv or .csv.gz) of any other graphs. Names of graphs and nodes are any texts.
+    """Plain tables (.csv or .csv.gz) of any other graphs. Names of graphs and nodes are any texts.
 
     Every node stands in N.csv; its columns beside graph, node and the node targets are features and hold numbers. A
     channel is any text (such as a bond type), each becomes an adjacency channel. Leave the column graph out of both
     tables if all is one graph. Of an edge listed twice the first weight counts. Blank targets are missing. Without
     features the degree is used (one-hot, 63 and more share a column).
-
-    \b
-    Graph targets:   E.csv            N.csv                    G.csv
-                     graph,src,dst    graph,node,charge,ring   graph,toxic
-                     g1,a,b           g1,a,0,1                 g1,1
-                     g1,b,c           g1,b,-1,1                g2,
-    \b
-    Node targets:    E.csv            N.csv
-    (one graph)      src,dst          node,age,label
-                     p1,p2            p1,34,A
-                     p2,p3            p2,51,
-    \b
-      gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o graphs.h5
-      gcnbatch data import csv --edges E.csv --nodes N.csv --node-targets label --task multiclass -o people.h5
     """
     from gcnbatch.data.importers.plain_csv import import_csv
 
