@@ -288,10 +288,10 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
 
 def _range(location: list[str], kind: str) -> str:
     """Return the bounds of a number key as text, such as ``1 to 1000000`` or ``above 0, at most 1``."""
-    model = KipfConfig if kind == "kipf" else ChemGCNConfig
-    sections: dict[str, type[_Section]] = {"data": DataConfig, "split": SplitConfig, "model": model, "train":
-    TrainConfig} section =
-    sections.get(location[0], Config) if len(location) > 1 else Config field = section.model_fields.get(location[1 if len(location) > 1 else 0])
+    sections: dict[str, type[_Section]] = {"data": DataConfig, "split": SplitConfig, "train": TrainConfig}
+    sections["model"] = KipfConfig if kind == "kipf" else ChemGCNConfig
+    section = sections.get(location[0], Config) if len(location) > 1 else Config
+    field = section.model_fields.get(location[1 if len(location) > 1 else 0])
     if field is None or not field.metadata or field.annotation not in (int, float):
         return ""
     low = high = ""

@@ -22,7 +22,7 @@ from gcnbatch.model.runner import Task
 
 @dataclass(frozen=True)
 class Scaling:
-    """Mean and deviation of regression targets, (K,) float64; outputs are ``logits * std + mean``. Identity elsewhere."""
+    """Mean and deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``; else identity."""
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]

@@ -1,8 +1,8 @@
 """A run: its folder, its configuration and data, one fit or k folds, and going on after a stop.
 
-The folder of a run holds ``config.toml`` (resolved), ``env.json``, ``splits.json``, ``history.jsonl``, ``metrics.json``,
-``last.safetensors`` (to go on), ``best.safetensors`` (to predict), ``predictions.csv`` and plots. With folds, every fold has
-such a folder of its own (``fold1`` …) and the run's own files summarise them.
+The folder of a run holds ``config.toml`` (resolved), ``env.json``, ``splits.json``, ``history.jsonl``,
+``metrics.json``, ``last.safetensors`` (to go on), ``best.safetensors`` (to predict), ``predictions.csv`` and plots.
+With folds, every fold has such a folder of its own (``fold1`` …) and the run's own files summarise them.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ class Plateau:
 def learning_rate(train: TrainConfig, epoch: int, plateau: Plateau) -> float:
     """Return the learning rate of `epoch` (from 0).
 
-    constant; step: times `schedule_factor` every `schedule_every` epochs; cosine: half a cosine from the start value down to
-    `schedule_floor` over all epochs; plateau: times the factor that validation has earned. Never below `schedule_floor`.
+    constant; step: times `schedule_factor` every `schedule_every` epochs; cosine: half a cosine from the start value
+    down to `schedule_floor` over all epochs; plateau: times the factor that validation has earned. Never below
+    `schedule_floor`.
     """
     start = train.learning_rate
     if train.schedule == "step":
