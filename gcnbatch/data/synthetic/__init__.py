@@ -1,0 +1,101 @@
+"""Seeded synthetic data sets: the shapes of well-known ones, with labels that need the graph.
+
+The same preset, size, options and seed give the same arrays, to the byte.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.synthetic import molecules, networks
+from gcnbatch.data.synthetic.networks import Forecast, forecast
+from gcnbatch.data.writer import DatasetWriter
+from gcnbatch.errors import InputError, nearest
+
+__all__ = ["MANY_GRAPHS", "PRESETS", "Forecast", "forecast", "generate", "write"]
+PRESETS = (*molecules.RECIPES, *networks.RECIPES)
+MANY_GRAPHS = tuple(molecules.RECIPES)
+
+
+def generate(
+    preset: str, seed: int = 0, graphs: int | None = None, scale: float = 1.0, bond_channels: bool = False
+) -> Iterator[GraphSet]:
+    """Yield a preset's data set in parts that follow each other; every part carries the header.
+
+    Parameters
+    ----------
+    preset : str
+        ``tox21``, ``reaction100`` or ``quickstart`` (many graphs), ``citation`` or ``reddit`` (one graph).
+    seed : int
+        At least 0.
+    graphs : int, optional
+        Number of graphs of a many-graph preset; None: that of the original.
+    scale : float
+        Size of a one-graph preset, 1 being the original's.
+    bond_channels : bool
+        Many-graph presets: a channel per bond type and one for self-loops, instead of one for all.
+
+    Raises
+    ------
+    InputError
+        Unknown preset, an option that does not concern it, or a value out of range.
+    """
+    _check(preset, seed, graphs, scale, bond_channels)
+    if preset in networks.RECIPES:
+        return iter([networks.generate(preset, seed, scale)])
+    return molecules.generate(preset, seed, graphs, bond_channels)
+
+
+def write(
+    preset: str,
+    path: str | os.PathLike[str],
+    seed: int = 0,
+    graphs: int | None = None,
+    scale: float = 1.0,
+    bond_channels: bool = False,
+    progress: bool = False,
+) -> None:
+    """Generate a preset into the file `path`; the parameters are those of `generate`.
+
+    `progress` shows a bar on stderr (never in a pipe).
+    """
+    from tqdm import tqdm
+
+    _check(preset, seed, graphs, scale, bond_channels)
+    disable = None if progress else True
+    if preset in networks.RECIPES:
+        bonds = networks.size(preset, scale)[1]
+        with tqdm(total=bonds, unit=" edges", unit_scale=True, disable=disable, file=sys.stderr) as bar:
+            whole = networks.generate(preset, seed, scale, lambda count: bar.update(min(count, bonds - bar.n)))
+            bar.set_description("writing")
+            with DatasetWriter(path) as writer:
+                writer.append(whole)
+                writer.finish(whole.header, whole.splits)
+        return
+    total = molecules.RECIPES[preset].graphs if graphs is None else graphs
+    with tqdm(total=total, unit=" graphs", disable=disable, file=sys.stderr) as bar, DatasetWriter(path) as writer:
+        for part in molecules.generate(preset, seed, graphs, bond_channels):
+            writer.append(part)
+            bar.update(part.n_graphs)
+        writer.finish(part.header)
+
+
+def _check(preset: str, seed: int, graphs: int | None, scale: float, bond_channels: bool) -> None:
+    if preset not in PRESETS:
+        raise InputError("preset", f"'{preset}'", ", ".join(PRESETS), nearest(preset, PRESETS))
+    if seed < 0:
+        raise InputError("--seed", str(seed), "a whole number from 0")
+    many = preset in molecules.RECIPES
+    if graphs is not None and not many:
+        raise InputError("--graphs", f"given for {preset}, which is one graph", hint="Use --scale for its size.")
+    if graphs is not None and graphs < 1:
+        raise InputError("--graphs", str(graphs), "at least 1")
+    if many and scale != 1.0:
+        raise InputError("--scale", f"given for {preset}, which is many graphs", hint="Use --graphs for its size.")
+    if not 0.0 < scale <= 4.0:
+        raise InputError("--scale", f"{scale:g}", "above 0, at most 4")
+    if bond_channels and not many:
+        raise InputError("--bond-channels", f"given for {preset}, which has no bonds", hint="Leave it out.")

@@ -1,0 +1,226 @@
+"""Molecule-like data sets whose labels lie in the bonds: a GCN can learn them and a bag of atoms cannot.
+
+The construction, for every preset: a label is decided by a draw that is independent of the skeleton and of the
+multiset of the graph's feature rows. Whatever looks at atoms without their bonds, however clever, is left with the
+prior.
+
+- ``tox21``: elements are shuffled among atoms with equal skeleton features, which leaves the multiset of feature rows
+  as it is. Of many shuffles two are kept, chosen for how many tasks tell them apart, and a coin gives the graph one
+  of them. Task A-B is 1 if the graph has more A-B bonds than the other shuffle would give it, 0 if fewer, missing if
+  equal.
+- ``quickstart``: for each task A-B three atoms with equal skeleton features are inserted, u bonded to v, w apart; u
+  is A, and a coin decides which of v and w is B (label 1: v) and which is carbon.
+- ``reaction100``: two groups of five elements, each once in every graph, on ten inserted atoms with equal skeleton
+  features. In each group exactly two atoms are bonded; the shuffle decides which: 10 x 10 pairs, the 100 classes.
+
+Elements ignore valence; these are graphs of the shape of molecules, not molecules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, combinations_with_replacement
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import __version__, philox
+from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.schema import Header, Target
+from gcnbatch.data.synthetic.atoms import ELEMENT, atom_columns, one_hot
+from gcnbatch.data.synthetic.skeletons import Int64, Skeletons, grow
+
+CHUNK = 2048  # graphs grown at once; a chunk is a function of the seed, its number and its size
+Drawn = tuple[Skeletons, Int64, Int64, NDArray[Any]]  # skeletons, atom_columns, elements (N,), targets (G, K)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one preset is made: its default size, what its targets are, and the draw of one chunk of graphs."""
+
+    graphs: int
+    target: Target
+    task_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    draw: Callable[[np.random.Generator, int], Drawn]
+
+
+def generate(preset: str, seed: int, graphs: int | None = None, bond_channels: bool = False) -> Iterator[GraphSet]:
+    """Yield the preset's graphs in parts of at most `CHUNK`; each part carries the header."""
+    recipe = RECIPES[preset]
+    total = recipe.graphs if graphs is None else graphs
+    header = Header(
+        name=preset,
+        level="graph",
+        target=recipe.target,
+        task_names=recipe.task_names,
+        class_names=recipe.class_names,
+        n_features=len(FEATURE_NAMES),
+        feature_names=FEATURE_NAMES,
+        channel_names=(*BOND_CHANNELS, "self") if bond_channels else ("bond",),
+        source={"generator": f"gcnbatch {__version__} data synth {preset}", "seed": str(seed)},
+    )
+    for number, first in enumerate(range(0, total, CHUNK)):
+        count = min(CHUNK, total - first)
+        rng = philox.generator(seed, f"synthetic.{preset}", number)
+        skeletons, columns, elements, y = recipe.draw(rng, count)
+        yield _assemble(header, skeletons, one_hot(columns, elements), y, first)
+
+
+def _assemble(header: Header, skeletons: Skeletons, x: NDArray[np.int8], y: NDArray[Any], first: int) -> GraphSet:
+    """Store every bond in both directions and a self-loop per node, ordered by (dst, channel, src)."""
+    node_ptr, nodes = skeletons.node_ptr, np.arange(skeletons.n_nodes)
+    src = np.concatenate([skeletons.u, skeletons.v, nodes])
+    dst = np.concatenate([skeletons.v, skeletons.u, nodes])
+    loops = header.n_channels - 1
+    kind = np.minimum(skeletons.kind, loops)
+    channel = np.concatenate([kind, kind, np.full(len(nodes), loops, np.uint8)])
+    order = np.argsort((dst * header.n_channels + channel) * max(len(nodes), 1) + src)
+    src, dst = src[order], dst[order]
+    edge_ptr = np.searchsorted(dst, node_ptr).astype(np.int64)
+    first_node = np.repeat(node_ptr[:-1], np.diff(edge_ptr))
+    return GraphSet(
+        header=header,
+        node_ptr=node_ptr,
+        edge_ptr=edge_ptr,
+        src=(src - first_node).astype(np.int32),
+        dst=(dst - first_node).astype(np.int32),
+        channel=channel[order],
+        weight=None,
+        x=x,
+        y=y,
+        ids=np.char.add("g", np.arange(first, first + len(y)).astype(np.str_)),
+    )
+
+
+def _sizes(rng: np.random.Generator, count: int, log_mean: float, log_deviation: float, low: int, high: int) -> Int64:
+    """Draw node counts from a log-normal distribution, kept within low … high."""
+    return np.clip(np.rint(rng.lognormal(log_mean, log_deviation, count)), low, high).astype(np.int64)
+
+
+# ------------------------------------------------------------------------------------------------ tox21
+
+_TOX21_ELEMENTS = ("C", "N", "O", "S", "P")
+_TOX21_MIX = (0.3, 0.2, 0.2, 0.15, 0.15)
+_TOX21_PAIRS = tuple(combinations_with_replacement(range(5), 2))[:12]
+_SHUFFLES = 32
+_TELLS_APART = 2  # weight of a task that tells two shuffles apart, beside the size of the difference (at most 2)
+
+
+def _tox21(rng: np.random.Generator, count: int) -> Drawn:
+    skeletons = grow(rng, _sizes(rng, count, 2.76, 0.57, 1, 132))
+    columns = atom_columns(skeletons)
+    kinds = rng.choice(len(_TOX21_MIX), size=skeletons.n_nodes, p=_TOX21_MIX)
+    shuffles = _shuffles(rng, skeletons, columns, kinds)
+    bonds = np.stack([_pair_counts(skeletons, kinds) for kinds in shuffles])
+    mine, other = _most_different(bonds)
+    swap = rng.random(count) < 0.5
+    mine, other = np.where(swap, other, mine), np.where(swap, mine, other)
+    rows = np.arange(count)
+    difference = bonds[mine, rows] - bonds[other, rows]
+    y = np.where(difference == 0, np.nan, difference > 0).astype(np.float32)
+    graph = np.repeat(rows, np.diff(skeletons.node_ptr))
+    elements = np.array([ELEMENT[symbol] for symbol in _TOX21_ELEMENTS])
+    return skeletons, columns, elements[shuffles[mine[graph], np.arange(skeletons.n_nodes)]], y
+
+
+def _shuffles(rng: np.random.Generator, skeletons: Skeletons, columns: Int64, kinds: Int64) -> Int64:
+    """Return `_SHUFFLES` random orders of `kinds` among atoms of a graph with equal skeleton features, (S, N)."""
+    _, alike = np.unique(columns, axis=0, return_inverse=True)
+    graph = np.repeat(np.arange(len(skeletons.node_ptr) - 1), np.diff(skeletons.node_ptr))
+    cell = graph * (int(alike.max(initial=0)) + 1) + alike
+    places = np.argsort(cell, kind="stable")
+    shuffled = np.empty((_SHUFFLES, len(kinds)), dtype=np.int64)
+    for row in shuffled:
+        row[places] = kinds[np.argsort(cell + rng.random(len(cell)))]
+    return shuffled
+
+
+def _pair_counts(skeletons: Skeletons, kinds: Int64) -> NDArray[np.int16]:
+    """Count the bonds of each task's pair of elements in each graph, (G, 12)."""
+    task = np.full((5, 5), len(_TOX21_PAIRS))
+    for number, (a, b) in enumerate(_TOX21_PAIRS):
+        task[a, b] = task[b, a] = number
+    graphs = len(skeletons.node_ptr) - 1
+    graph = np.searchsorted(skeletons.node_ptr, skeletons.u, side="right") - 1
+    width = len(_TOX21_PAIRS) + 1
+    cell = graph * width + task[kinds[skeletons.u], kinds[skeletons.v]]
+    counts = np.bincount(cell, minlength=graphs * width).reshape(graphs, width)
+    return counts[:, :-1].astype(np.int16)
+
+
+def _most_different(bonds: NDArray[np.int16]) -> tuple[Int64, Int64]:
+    """Return, per graph, the two shuffles that most tasks tell apart; `bonds` is (S, G, K)."""
+    graphs = bonds.shape[1]
+    best = np.full(graphs, -1)
+    pair = np.zeros((2, graphs), dtype=np.int64)
+    for second in range(1, len(bonds)):
+        gap = np.abs(bonds[:second] - bonds[second])
+        score = (np.minimum(gap, 2) + _TELLS_APART * (gap > 0)).sum(axis=2)
+        first = score.argmax(axis=0)
+        value = score[first, np.arange(graphs)]
+        better = value > best
+        best[better] = value[better]
+        pair[0, better], pair[1, better] = first[better], second
+    return pair[0], pair[1]
+
+
+# ------------------------------------------------------------------------------------ quickstart, reaction100
+
+_QUICK_TASKS = (("N", "O"), ("S", "P"), ("Si", "B"))
+_QUICK_MISSING = 0.05
+_GROUPS = (("N", "O", "S", "P", "Si"), ("B", "Se", "As", "Ge", "Sn"))
+_PAIRS = tuple(combinations(range(5), 2))
+
+
+def _fillers(rng: np.random.Generator, count: int) -> Int64:
+    return rng.choice([ELEMENT["C"], ELEMENT["F"], ELEMENT["Cl"]], size=count, p=(0.8, 0.1, 0.1))
+
+
+def _quickstart(rng: np.random.Generator, count: int) -> Drawn:
+    skeletons = grow(rng, rng.integers(16, 26, size=count), (2, 1) * len(_QUICK_TASKS))
+    elements = _fillers(rng, skeletons.n_nodes)
+    y = rng.integers(0, 2, size=(count, len(_QUICK_TASKS))).astype(np.float32)
+    for task, (a, b) in enumerate(_QUICK_TASKS):
+        u, v, w = skeletons.slots[:, 3 * task : 3 * task + 3].T
+        elements[u] = ELEMENT[a]
+        elements[v] = np.where(y[:, task] == 1, ELEMENT[b], ELEMENT["C"])
+        elements[w] = np.where(y[:, task] == 1, ELEMENT["C"], ELEMENT[b])
+    y[rng.random(y.shape) < _QUICK_MISSING] = np.nan
+    return skeletons, atom_columns(skeletons), elements, y
+
+
+def _reaction100(rng: np.random.Generator, count: int) -> Drawn:
+    skeletons = grow(rng, _sizes(rng, count, 3.35, 0.3, 19, 50), (2, 1, 1, 1) * len(_GROUPS))
+    elements = _fillers(rng, skeletons.n_nodes)
+    pair_number = np.zeros((5, 5), dtype=np.int64)
+    for number, (a, b) in enumerate(_PAIRS):
+        pair_number[a, b] = pair_number[b, a] = number
+    label = np.zeros(count, dtype=np.int64)
+    for place, group in enumerate(_GROUPS):
+        shuffle = np.argsort(rng.random((count, 5)), axis=1)
+        elements[skeletons.slots[:, 5 * place : 5 * place + 5]] = np.array([ELEMENT[symbol] for symbol in group])[
+            shuffle
+        ]
+        label = len(_PAIRS) * label + pair_number[shuffle[:, 0], shuffle[:, 1]]
+    return skeletons, atom_columns(skeletons), elements, label.astype(np.int32)[:, None]
+
+
+def _names(elements: tuple[str, ...], pairs: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
+    return tuple("-".join(elements[place] for place in pair) for pair in pairs)
+
+
+RECIPES = {
+    "tox21": Recipe(7_831, "binary", _names(_TOX21_ELEMENTS, _TOX21_PAIRS), (), _tox21),
+    "reaction100": Recipe(
+        75_477,
+        "multiclass",
+        ("reaction",),
+        tuple(f"{a}+{b}" for a in _names(_GROUPS[0], _PAIRS) for b in _names(_GROUPS[1], _PAIRS)),
+        _reaction100,
+    ),
+    "quickstart": Recipe(1_000, "binary", tuple("-".join(pair) for pair in _QUICK_TASKS), (), _quickstart),
+}

@@ -1,0 +1,227 @@
+"""One large graph whose node classes show in the features and, far more clearly, in the neighbours.
+
+Classes have uneven sizes; nodes have power-law weights; a bond joins two nodes drawn by weight, from one class with
+probability `homophily`, else from anywhere. Features carry the class weakly: words drawn partly from the class's own
+topic (``citation``), or a noisy class centre (``reddit``). Averaging over neighbours lifts the class out of the
+noise, which is what a GCN does and a classifier of single nodes cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch import __version__, philox
+from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.schema import Header
+
+_BOND_BLOCK = 4_000_000  # bonds drawn at once
+_NODE_BLOCK = 16_384  # rows of dense features drawn at once
+_HUB = 40.0  # largest node weight, in means: the hubs of Cora and Reddit have about 40 times the mean degree
+_CLASS_FILL = 0.25  # most bonds, as a share of all pairs of nodes within classes of equal size
+_DISK_PER_BOND = 3  # bytes, measured
+_MEMORY_PER_BOND = 50  # bytes, measured
+_BYTES_PER_CSR_ROW = 50  # compressed
+Advance = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The shape of a network at scale 1.
+
+    `bonds` are undirected and exclude self-loops; `exponent` is that of the power law of node weights. `words` are
+    drawn per node in sparse features (0: dense ones); `signal` is the share of words from the class's topic, or the
+    distance of class centres per feature in units of the noise. `split` has the rows for training (per class if
+    `per_class`), validation and test at scale 1.
+    """
+
+    nodes: int
+    bonds: int
+    classes: int
+    features: int
+    homophily: float
+    exponent: float
+    words: int
+    signal: float
+    split: tuple[int, int, int]
+    per_class: bool
+
+
+RECIPES = {
+    "citation": Recipe(2_708, 5_278, 7, 1_433, 0.75, 2.9, 18, 0.36, (20, 500, 1_000), True),
+    "reddit": Recipe(232_965, 57_307_946, 41, 602, 0.75, 2.2, 0, 0.1, (153_431, 23_831, 55_703), False),
+}
+
+
+def size(preset: str, scale: float) -> tuple[int, int]:
+    """Return (nodes, bonds) of a preset at a scale.
+
+    The mean degree is that of scale 1 unless classes would be too small to hold their bonds: then it falls.
+    """
+    recipe = RECIPES[preset]
+    nodes = max(round(recipe.nodes * scale), 20 * recipe.classes)
+    pairs_within_classes = nodes * nodes / (2 * recipe.classes)
+    return nodes, min(round(recipe.bonds * nodes / recipe.nodes), int(_CLASS_FILL * pairs_within_classes))
+
+
+class Forecast(NamedTuple):
+    """The size of a network: nodes, stored edges, bytes on disk and bytes of memory while it is made."""
+
+    nodes: int
+    edges: int
+    disk: int
+    memory: int
+
+
+def forecast(preset: str, scale: float) -> Forecast:
+    """Return the expected cost of `generate` and of writing what it returns; sizes to about a fifth."""
+    nodes, bonds = size(preset, scale)
+    features = _BYTES_PER_CSR_ROW if RECIPES[preset].words else 2 * RECIPES[preset].features
+    return Forecast(
+        nodes, 2 * bonds + nodes, bonds * _DISK_PER_BOND + nodes * features, bonds * _MEMORY_PER_BOND + nodes * features
+    )
+
+
+def generate(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda _: None) -> GraphSet:
+    """Return the network as one part that carries its split, named "standard".
+
+    `advance` is told how many bonds were drawn, block by block. `forecast` says how much memory that takes.
+    """
+    recipe = RECIPES[preset]
+    nodes, bonds = size(preset, scale)
+    rng = philox.generator(seed, f"synthetic.{preset}.labels")
+    labels = rng.choice(recipe.classes, nodes, p=rng.dirichlet(np.full(recipe.classes, 8.0)))
+    src, dst = _edges(recipe, philox.generator(seed, f"synthetic.{preset}.bonds"), labels, bonds, advance)
+    return GraphSet(
+        header=_header(preset, recipe, seed, scale),
+        node_ptr=np.array([0, nodes]),
+        edge_ptr=np.array([0, len(src)]),
+        src=src,
+        dst=dst,
+        channel=np.zeros(len(src), dtype=np.uint8),
+        weight=None,
+        x=_features(recipe, philox.generator(seed, f"synthetic.{preset}.features"), labels),
+        y=labels.astype(np.int32)[:, None],
+        ids=np.char.add("n", np.arange(nodes).astype(np.str_)),
+        splits={"standard": _split(recipe, philox.generator(seed, f"synthetic.{preset}.split"), labels)},
+    )
+
+
+def _header(preset: str, recipe: Recipe, seed: int, scale: float) -> Header:
+    return Header(
+        name=preset,
+        level="node",
+        target="multiclass",
+        task_names=("class",),
+        class_names=tuple(f"class{number}" for number in range(recipe.classes)),
+        n_features=recipe.features,
+        channel_names=("edge",),
+        source={
+            "generator": f"gcnbatch {__version__} data synth {preset}",
+            "seed": str(seed),
+            "scale": str(scale),
+        },
+    )
+
+
+def _edges(
+    recipe: Recipe, rng: np.random.Generator, labels: Int64, bonds: int, advance: Advance
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Draw `bonds` distinct undirected bonds; return them in both directions with self-loops, ordered by (dst, src)."""
+    nodes = len(labels)
+    by_class = np.argsort(labels, kind="stable")
+    weight = (1.0 - rng.random(nodes)) ** (-1.0 / (recipe.exponent - 1.0))
+    np.minimum(weight, _HUB * weight.mean(), out=weight)
+    reach = np.concatenate([np.zeros(1), np.cumsum(weight[by_class])])
+    class_start = np.searchsorted(labels[by_class], np.arange(recipe.classes + 1))
+    low, high = reach[class_start[labels]], reach[class_start[labels + 1]]
+
+    def draw(count: int) -> Int64:
+        """Return `count` bonds as keys smaller * nodes + larger, self-bonds left out."""
+        a = _pick(reach, by_class, rng.random(count) * reach[-1])
+        inside = rng.random(count) < recipe.homophily
+        start, stop = np.where(inside, low[a], 0.0), np.where(inside, high[a], reach[-1])
+        b = _pick(reach, by_class, start + rng.random(count) * (stop - start))
+        return (np.minimum(a, b) * nodes + np.maximum(a, b))[a != b]
+
+    keys = np.empty(0, dtype=np.int64)
+    while (missing := bonds - len(keys)) > 0:
+        parts = [keys]
+        for first in range(0, missing, _BOND_BLOCK):
+            count = min(_BOND_BLOCK, missing - first)
+            parts.append(draw(count + count // 8 + 1))
+            advance(count)
+        keys = _unique(np.concatenate(parts))
+    keys = np.delete(keys, rng.choice(len(keys), len(keys) - bonds, replace=False))
+    both = np.concatenate([keys, keys % nodes * nodes + keys // nodes, np.arange(nodes) * (nodes + 1)])
+    both.sort()
+    src, dst = np.empty((2, len(both)), dtype=np.int32)
+    np.remainder(both, nodes, out=src, casting="unsafe")
+    np.floor_divide(both, nodes, out=dst, casting="unsafe")
+    return src, dst
+
+
+def _pick(reach: NDArray[np.float64], by_class: Int64, point: NDArray[np.float64]) -> Int64:
+    place = np.searchsorted(reach, point, side="right") - 1
+    return by_class[np.minimum(place, len(by_class) - 1)]
+
+
+def _unique(keys: Int64) -> Int64:
+    keys.sort()
+    return keys[np.concatenate([np.ones(1, bool), keys[1:] != keys[:-1]])]
+
+
+def _features(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Any:
+    return _words(recipe, rng, labels) if recipe.words else _centres(recipe, rng, labels)
+
+
+def _words(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> sp.csr_array:
+    """Return the words of each node, rows scaled to sum 1; words follow a Zipf law, some of them the class's own."""
+    nodes, vocabulary = len(labels), recipe.features
+    popularity = 1.0 / np.arange(10, vocabulary + 10)
+    popularity /= popularity.sum()
+    topic = rng.permuted(np.tile(np.arange(vocabulary), (recipe.classes, 1)), axis=1)  # rank -> word, by class
+    counts = 1 + rng.poisson(recipe.words - 1, nodes)
+    node = np.repeat(np.arange(nodes), counts)
+    word = rng.choice(vocabulary, len(node), p=popularity)
+    own = rng.random(len(node)) < recipe.signal
+    word[own] = topic[labels[node[own]], word[own]]
+    key = np.unique(node * vocabulary + word)
+    node, word = key // vocabulary, key % vocabulary
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(node, minlength=nodes))])
+    share = (1.0 / np.diff(indptr))[node].astype(np.float32)
+    return sp.csr_array((share, word.astype(np.int32), indptr.astype(np.int32)), shape=(nodes, vocabulary))
+
+
+def _centres(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> NDArray[np.float16]:
+    """Return standard normal noise around a centre per class, (N, F), drawn block by block."""
+    centres = recipe.signal * rng.standard_normal((recipe.classes, recipe.features), dtype=np.float32)
+    x = np.empty((len(labels), recipe.features), dtype=np.float16)
+    for first in range(0, len(labels), _NODE_BLOCK):
+        rows = labels[first : first + _NODE_BLOCK]
+        x[first : first + len(rows)] = (
+            rng.standard_normal((len(rows), recipe.features), dtype=np.float32) + centres[rows]
+        )
+    return x
+
+
+def _split(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Split:
+    """Deal the nodes out as the recipe says, in proportion where the network is smaller than at scale 1."""
+    order = rng.permutation(len(labels))
+    share = min(1.0, len(labels) / recipe.nodes)
+    train, valid, test = (max(1, int(part * share)) for part in recipe.split)
+    if recipe.per_class:
+        rank = np.empty(len(labels), dtype=np.int64)
+        grouped = order[np.argsort(labels[order], kind="stable")]
+        start = np.searchsorted(labels[grouped], np.arange(recipe.classes))
+        rank[grouped] = np.arange(len(labels)) - start[labels[grouped]]
+        chosen = np.sort(np.flatnonzero(rank < train))
+        rest = order[rank[order] >= train]
+    else:
+        chosen, rest = np.sort(order[:train]), order[train:]
+    return Split(chosen, np.sort(rest[:valid]), np.sort(rest[valid : valid + test]))

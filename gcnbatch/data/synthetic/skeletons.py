@@ -1,0 +1,190 @@
+"""Random molecule-like skeletons: trees with a few rings, at most four bonds per atom, bond orders that fit.
+
+A chunk of G graphs is grown at once in padded tables of shape (G, max size): the loops run over node positions and ring
+attempts, never over graphs. Every drawn number comes from one generator, so a chunk is a function of its seed alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SINGLE, DOUBLE, TRIPLE, AROMATIC = range(4)
+MAX_DEGREE = 4
+_WINDOW = 8  # a new atom binds to one of this many latest atoms, which keeps molecules elongated
+_ACCEPT = np.array([1.0, 1.0, 0.45, 0.12, 0.0])  # chance that an atom with this many bonds takes a further one
+_RINGS_PER_NODE = 0.6  # attempts; about one in four finds the room
+_AROMATIC_SHARE = 0.75  # of six-rings
+_DOUBLE_SHARE = 0.2  # of bonds outside aromatic rings
+_TRIPLE_SHARE = 0.15  # of the double bonds whose atoms have the room
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Skeletons:
+    """G graphs without atom types.
+
+    Parameters
+    ----------
+    node_ptr : int64, (G+1,)
+    u, v : int64, (M,)
+        Ends of each bond as node rows of the chunk (not counted inside the graph), every bond once.
+    kind : uint8, (M,)
+        SINGLE, DOUBLE, TRIPLE or AROMATIC.
+    slots : int64, (G, S)
+        Node rows of the inserted atoms, in the order that `grow` describes; S = 0 without insertions.
+    """
+
+    node_ptr: Int64
+    u: Int64
+    v: Int64
+    kind: NDArray[np.uint8]
+    slots: Int64
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes of all graphs."""
+        return int(self.node_ptr[-1])
+
+    def degree(self) -> Int64:
+        """Bonds of each node, (N,)."""
+        return np.bincount(np.concatenate([self.u, self.v]), minlength=self.n_nodes)
+
+
+def grow(rng: np.random.Generator, sizes: Int64, insertions: tuple[int, ...] = ()) -> Skeletons:
+    """Grow one skeleton per entry of `sizes`.
+
+    Parameters
+    ----------
+    rng : Generator
+    sizes : int64, (G,)
+        Nodes of each graph, inserted ones included; at least ``sum(insertions) + len(insertions) + 1``.
+    insertions : tuple of int
+        Each entry k puts a chain of k atoms into a bond of its own. Inserted atoms have two single bonds and lie in no
+        ring, so nothing but their neighbours tells them apart. They fill `Skeletons.slots` chain after chain.
+    """
+    base = sizes - sum(insertions)
+    table = _Table(len(sizes), int(sizes.max(initial=1)))
+    table.trees(rng, base)
+    slots = table.insert(rng, base, insertions)
+    table.rings(rng, base)
+    return _flatten(rng, table, sizes, slots)
+
+
+class _Table:
+    """Padded tables of G growing graphs; column i of a row is node i, -1 where there is no such partner."""
+
+    def __init__(self, graphs: int, width: int) -> None:
+        self.rows = np.arange(graphs)
+        self.parent = np.full((graphs, width), -1, dtype=np.int64)
+        self.ring = np.full((graphs, width), -1, dtype=np.int64)
+        self.degree = np.zeros((graphs, width), dtype=np.int64)
+        self.inserted = np.zeros((graphs, width), dtype=bool)
+        self.aromatic = np.zeros((graphs, width), dtype=bool)  # the bond to the parent
+        self.aromatic_ring = np.zeros((graphs, width), dtype=bool)  # the bond to the ring partner
+
+    def trees(self, rng: np.random.Generator, sizes: Int64) -> None:
+        """Bind node after node to a recent one, which must have a free bond; else to the newest, which always has."""
+        for node in range(1, int(sizes.max(initial=1))):
+            back = (rng.random(len(sizes)) * min(node, _WINDOW)).astype(np.int64)
+            target = node - 1 - back
+            refused = rng.random(len(sizes)) >= _ACCEPT[self.degree[self.rows, target]]
+            target[refused] = node - 1
+            grown = self.rows[sizes > node]
+            self.parent[grown, node] = target[grown]
+            self.degree[grown, node] += 1
+            self.degree[grown, target[grown]] += 1
+
+    def insert(self, rng: np.random.Generator, base: Int64, insertions: tuple[int, ...]) -> Int64:
+        """Put chains into randomly chosen, distinct bonds to a parent; return the new nodes' columns, (G, S)."""
+        slots = np.empty((len(base), sum(insertions)), dtype=np.int64)
+        if not insertions:
+            return slots
+        order = rng.random(self.parent.shape)
+        order[self.parent < 0] = 2.0
+        chosen = np.argsort(order, axis=1)[:, : len(insertions)]
+        column = 0
+        for place, length in enumerate(insertions):
+            child = chosen[:, place]
+            above = self.parent[self.rows, child]
+            for _ in range(length):
+                node = base + column
+                self.parent[self.rows, node] = above
+                self.degree[self.rows, node] = 2
+                self.inserted[self.rows, node] = True
+                slots[:, column] = above = node
+                column += 1
+            self.parent[self.rows, child] = above
+        return slots
+
+    def rings(self, rng: np.random.Generator, base: Int64) -> None:
+        """Close rings of five or six atoms along paths to an ancestor, where both ends have a free bond."""
+        wanted = rng.poisson(_RINGS_PER_NODE * base)
+        for attempt in range(int(wanted.max(initial=0))):
+            rows = self.rows[(wanted > attempt) & (base > 4)]
+            start = (rng.random(len(rows)) * base[rows]).astype(np.int64)
+            six = rng.random(len(rows)) < 0.7
+            path = [start]
+            for _ in range(5):
+                path.append(np.where(path[-1] >= 0, self.parent[rows, path[-1]], -1))
+            end = np.where(six, path[5], path[4])
+            on_path = np.stack([*path[:5], np.where(six, path[5], path[4])])
+            free = (self.degree[rows, start] < MAX_DEGREE - 1) & (self.degree[rows, end] < MAX_DEGREE - 1)
+            good = (end >= 0) & (self.ring[rows, start] < 0) & free & ~self.inserted[rows, on_path].any(axis=0)
+            aromatic = good & six & (rng.random(len(rows)) < _AROMATIC_SHARE)
+            self.ring[rows[good], start[good]] = end[good]
+            self.degree[rows[good], start[good]] += 1
+            self.degree[rows[good], end[good]] += 1
+            self.aromatic_ring[rows[aromatic], start[aromatic]] = True
+            for step in path[:5]:
+                self.aromatic[rows[aromatic], step[aromatic]] = True
+
+
+def _flatten(rng: np.random.Generator, table: _Table, sizes: Int64, slots: Int64) -> Skeletons:
+    """Turn the padded tables into flat arrays with the nodes of each graph in random order."""
+    node_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    graph = np.repeat(np.arange(len(sizes)), sizes)
+    row = np.empty(node_ptr[-1], dtype=np.int64)
+    row[np.argsort(graph + rng.random(len(graph)))] = np.arange(len(graph))  # old flat number -> new node row
+
+    def partners(partner: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+        g, i = np.nonzero(partner >= 0)
+        return row[node_ptr[g] + i], row[node_ptr[g] + partner[g, i]], g, i
+
+    u, v, g, i = partners(table.parent)
+    ring_u, ring_v, ring_g, ring_i = partners(table.ring)
+    kind = np.where(table.aromatic[g, i], AROMATIC, SINGLE).astype(np.uint8)
+    ring_kind = np.where(table.aromatic_ring[ring_g, ring_i], AROMATIC, SINGLE).astype(np.uint8)
+    inserted = np.zeros(node_ptr[-1], dtype=bool)
+    new_slots = row[node_ptr[:-1, None] + slots]
+    inserted[new_slots] = True
+    skeletons = Skeletons(
+        node_ptr,
+        np.concatenate([u, ring_u]),
+        np.concatenate([v, ring_v]),
+        np.concatenate([kind, ring_kind]),
+        new_slots,
+    )
+    _raise_orders(rng, skeletons, inserted)
+    return skeletons
+
+
+def _raise_orders(rng: np.random.Generator, skeletons: Skeletons, inserted: NDArray[np.bool_]) -> None:
+    """Make some single bonds double or triple: at most one per atom, none at aromatic, inserted or crowded atoms."""
+    u, v, kind = skeletons.u, skeletons.v, skeletons.kind
+    degree = skeletons.degree()
+    closed = inserted | (degree >= MAX_DEGREE)
+    closed[u[kind == AROMATIC]] = True
+    closed[v[kind == AROMATIC]] = True
+    draw = rng.random(len(u))
+    wish = np.flatnonzero((draw < _DOUBLE_SHARE) & ~closed[u] & ~closed[v])
+    first = np.full(skeletons.n_nodes, len(u))
+    np.minimum.at(first, u[wish], wish)
+    np.minimum.at(first, v[wish], wish)
+    wish = wish[(first[u[wish]] == wish) & (first[v[wish]] == wish)]
+    kind[wish] = DOUBLE
+    room = (degree[u[wish]] <= 2) & (degree[v[wish]] <= 2) & (draw[wish] < _DOUBLE_SHARE * _TRIPLE_SHARE)
+    kind[wish[room]] = TRIPLE
