@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -37,19 +37,20 @@ ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
 
 
 def featurize(
-    smiles: Sequence[str],
+    smiles: Iterable[str],
     options: FeaturizerOptions,
     *,
     processes: int = 0,
     progress: bool = False,
     scaffolds: bool = False,
+    total: int | None = None,
 ) -> Iterator[MoleculeArrays]:
     """Yield the graphs of `smiles` chunk by chunk, in the order of the input.
 
     Parameters
     ----------
-    smiles : sequence of str
-        One per molecule; surrounding blanks are ignored.
+    smiles : iterable of str
+        One per molecule; surrounding blanks are ignored. It is read a few chunks ahead of what is yielded.
     options : FeaturizerOptions
         What a graph holds.
     processes : int
@@ -58,6 +59,8 @@ def featurize(
         Show a bar on stderr (never in a pipe).
     scaffolds : bool
         Also compute Murcko scaffolds.
+    total : int or None
+        Number of molecules, where `smiles` has no length.
 
     Raises
     ------
@@ -67,13 +70,14 @@ def featurize(
     from tqdm import tqdm
 
     load_rdkit()
-    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(smiles) // CHUNK))
-    chunks = (
-        ([text.strip() for text in smiles[first : first + CHUNK]], first, options, scaffolds)
-        for first in range(0, len(smiles), CHUNK)
-    )
+    if isinstance(smiles, Sized):
+        total = len(smiles)
+    workers = processes or len(os.sched_getaffinity(0))
+    if total is not None:
+        workers = min(workers, -(-total // CHUNK))
+    chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
     disable = None if progress else True
-    with tqdm(total=len(smiles), unit=" molecules", disable=disable, file=sys.stderr) as bar:
+    with tqdm(total=total, unit=" molecules", disable=disable, file=sys.stderr) as bar:
         results = _in_processes(chunks, workers) if workers > 1 else (featurize_chunk(*chunk) for chunk in chunks)
         for result in results:
             bar.update(len(result.rows) + len(result.bad))
@@ -145,18 +149,26 @@ def read_molecules(path: str | os.PathLike[str], smiles_column: str = "", id_col
         For a file that is missing, empty, damaged or not UTF-8, and a column that is not there.
     """
     columns = read_columns(Path(path))
-    smiles_name = _smiles_column(Path(path), columns, smiles_column)
-    if id_column and id_column not in columns:
-        raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, columns) + " See --id-column.")
-    candidates = [name for name in columns if _plain(name) in ID_NAMES and name != smiles_name]
-    id_name = id_column or (candidates[0] if len(candidates) == 1 else "")
-    if id_name == smiles_name:
-        raise InputError("--id-column", f"'{id_name}' is the column of SMILES", "another column")
+    smiles_name, id_name = find_columns(path, list(columns), smiles_column, id_column)
     smiles = columns.pop(smiles_name)
     if not smiles:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
     ids = columns.pop(id_name) if id_name else [str(row + 1) for row in range(len(smiles))]
     return MoleculeTable(Path(path), smiles_name, id_name, smiles, ids, columns)
+
+
+def find_columns(
+    path: str | os.PathLike[str], names: Sequence[str], smiles_column: str = "", id_column: str = ""
+) -> tuple[str, str]:
+    """Return which of the columns `names` hold SMILES and ids, the latter "" if there is none; see `read_molecules`."""
+    smiles_name = _smiles_column(Path(path), names, smiles_column)
+    if id_column and id_column not in names:
+        raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, names) + " See --id-column.")
+    candidates = [name for name in names if _plain(name) in ID_NAMES and name != smiles_name]
+    id_name = id_column or (candidates[0] if len(candidates) == 1 else "")
+    if id_name == smiles_name:
+        raise InputError("--id-column", f"'{id_name}' is the column of SMILES", "another column")
+    return smiles_name, id_name
 
 
 @dataclass(frozen=True)
@@ -204,6 +216,14 @@ def missing_targets(header: Header, rows: int) -> NDArray[Any]:
 
 
 # ------------------------------------------------------------------------------------------------ internals
+
+
+def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the position of each chunk's first molecule and its stripped texts."""
+    texts, first = iter(smiles), 0
+    while chunk := [text.strip() for text in islice(texts, CHUNK)]:
+        yield first, chunk
+        first += len(chunk)
 
 
 def _plain(name: str) -> str:
