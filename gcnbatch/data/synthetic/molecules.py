@@ -92,7 +92,7 @@ def _assemble(header: Header, skeletons: Skeletons, x: NDArray[np.int8], y: NDAr
         weight=None,
         x=x,
         y=y,
-        ids=np.char.add("g", np.arange(first, first + len(y)).astype(np.str_)),
+        ids=np.array([f"g{number}" for number in range(first, first + len(y))]),
     )
 
 

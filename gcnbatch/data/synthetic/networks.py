@@ -107,7 +107,7 @@ def generate(preset: str, seed: int, scale: float = 1.0, advance: Advance = lamb
         weight=None,
         x=_features(recipe, philox.generator(seed, f"synthetic.{preset}.features"), labels),
         y=labels.astype(np.int32)[:, None],
-        ids=np.char.add("n", np.arange(nodes).astype(np.str_)),
+        ids=np.array([f"n{number}" for number in range(nodes)]),
         splits={"standard": _split(recipe, philox.generator(seed, f"synthetic.{preset}.split"), labels)},
     )
 
