@@ -25,27 +25,15 @@ def _as_tuple(value: Any) -> Any:
     """TOML and the command line give lists (or one bare number) where the tree holds tuples."""
     if isinstance(value, list):
         return tuple(value)
-    return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _as_float(value: Any) -> Any:
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
+Weights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _whole_numbers_are_floats(cls, values: Any) -> Any:
-        """Accept ``1`` for a float key; TOML users write it."""
-        if not isinstance(values, dict):
-            return values
-        floats = {name for name, field in cls.model_fields.items() if "float" in str(field.annotation)}
-        return {key: _as_float(value) if key in floats else value for key, value in values.items()}
 
 
 class DataConfig(_Section):
@@ -147,11 +135,13 @@ class TrainConfig(_Section):
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: positives (or classes) weigh by their rarity in the training rows"
     )
-    pos_weight: Annotated[tuple[float, ...], BeforeValidator(_as_tuple)] = Field(
+    pos_weight: Weights = Field(
         default=(), description="binary: weight of a positive per task; empty: from class_weights"
     )
     standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")
-    checkpoint_seconds: float = Field(default=5.0, ge=0.0, description="least time between checkpoints; 0: every epoch")
+    checkpoint_seconds: float = Field(
+        default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
+    )
 
 
 class Config(_Section):
@@ -262,6 +252,16 @@ def keys() -> dict[str, str]:
     return found
 
 
+_EXPECTED = {
+    "model_type": "a table of keys",
+    "model_attributes_type": "a table of keys",
+    "tuple_type": "a list of numbers",
+    "too_short": "at least one value",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-'",
+    "string_too_short": "at least one character",
+}
+
+
 def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> InputError:
     first = error.errors(include_url=False)[0]
     # A discriminated union puts the chosen kind into the location: model.chemgcn.widths.
@@ -282,7 +282,7 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return InputError(subject, message)
-    expected = _range(location, kind) or message.removeprefix("Input should be ")
+    expected = _range(location, kind) or _EXPECTED.get(first["type"]) or message.removeprefix("Input should be ")
     return InputError(subject, f"{_dig(tree, location)!r}", expected)
 
 

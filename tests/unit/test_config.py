@@ -1,0 +1,209 @@
+"""The configuration: every key reachable, every refusal in words, the resolved copy equal."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcnbatch.config import Config, KipfConfig, keys, parse_assignment, put, read_toml, resolve
+from gcnbatch.errors import InputError
+from gcnbatch.resources import configs
+
+# A value that is not the default, for every key, as a user types it and as the tree holds it.
+OTHER: dict[str, tuple[str, Any]] = {
+    "name": ("mine-1.0", "mine-1.0"),
+    "seed": ("7", 7),
+    "backend": ("cpu", "cpu"),
+    "data.path": ("/some/set.h5", "/some/set.h5"),
+    "data.synthetic": ("tox21", "tox21"),
+    "data.memory_mb": ("64", 64),
+    "split.kind": ("stratified", "stratified"),
+    "split.name": ('"planetoid"', "planetoid"),
+    "split.valid": ("0.25", 0.25),
+    "split.test": ("0", 0.0),
+    "split.seed": ("3", 3),
+    "split.folds": ("5", 5),
+    "model.kind": ("kipf", "kipf"),
+    "model.widths": ("[8, 16, 8]", (8, 16, 8)),
+    "model.adjacency": ("stored", "stored"),
+    "model.batch_norm": ("false", False),
+    "model.batch_norm_momentum": ("1", 1.0),
+    "model.batch_norm_epsilon": ("1e-3", 1e-3),
+    "model.dropout": ("0.5", 0.5),
+    "model.dense": ("32", (32,)),
+    "model.readout": ("max", "max"),
+    "model.head": ("[4]", (4,)),
+    "train.epochs": ("2", 2),
+    "train.batch_size": ("1", 1),
+    "train.eval_batch_size": ("1000000", 1_000_000),
+    "train.optimizer": ("sgd", "sgd"),
+    "train.learning_rate": ("1", 1.0),
+    "train.beta1": ("0", 0.0),
+    "train.beta2": ("0.99", 0.99),
+    "train.epsilon": ("1e-6", 1e-6),
+    "train.momentum": ("0.5", 0.5),
+    "train.weight_decay": ("0.01", 0.01),
+    "train.l2": ("5e-4", 5e-4),
+    "train.l2_layers": ("[1]", (1,)),
+    "train.schedule": ("cosine", "cosine"),
+    "train.schedule_every": ("4", 4),
+    "train.schedule_factor": ("0.1", 0.1),
+    "train.schedule_floor": ("1e-5", 1e-5),
+    "train.clip_norm": ("5", 5.0),
+    "train.patience": ("9", 9),
+    "train.min_delta": ("1e-3", 1e-3),
+    "train.monitor": ("pr_auc", "pr_auc"),
+    "train.class_weights": ("balanced", "balanced"),
+    "train.pos_weight": ("[1, 2.5]", (1.0, 2.5)),
+    "train.standardize": ("false", False),
+    "train.checkpoint_seconds": ("0", 0.0),
+}
+
+
+def assigned(*assignments: str, tree: dict[str, Any] | None = None) -> Config:
+    tree = tree or {}
+    for text in assignments:
+        put(tree, *parse_assignment(text))
+    return resolve(tree)
+
+
+def look_up(config: Config, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def test_the_table_of_this_file_knows_every_key() -> None:
+    assert set(OTHER) == set(keys())
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_every_key_is_set_by_an_assignment_and_by_toml_and_survives_saving(key: str) -> None:
+    typed, held = OTHER[key]
+    config = assigned(f"{key}={typed}")
+    assert look_up(config, key) == held
+    assert type(look_up(config, key)) is type(held)
+    assert config != Config()
+    *section, last = key.split(".")
+    value = typed if re.fullmatch(r"[-\d.e\[\], \"]+|false|\".*\"", typed) else f'"{typed}"'
+    text = "\n".join([*(f"[{name}]" for name in section), f"{last} = {value}"])
+    assert resolve(tomllib.loads(text)) == config
+    assert resolve(tomllib.loads(config.to_toml())) == config
+
+
+def test_the_saved_copy_holds_every_key_of_its_model() -> None:
+    for config in (Config(), Config(model=KipfConfig())):
+        saved = tomllib.loads(config.to_toml())
+        flat = {f"{name}.{key}" for name, section in saved.items() if isinstance(section, dict) for key in section}
+        flat |= {name for name, value in saved.items() if not isinstance(value, dict)}
+        fields = set(type(config.model).model_fields)
+        expected = {key for key in keys() if not key.startswith("model.") or key.removeprefix("model.") in fields}
+        assert flat == expected
+
+
+def test_an_assignment_wins_over_toml() -> None:
+    tree = {"train": {"epochs": 3, "batch_size": 7}, "model": {"kind": "kipf"}}
+    config = assigned("train.epochs=5", tree=tree)
+    assert (config.train.epochs, config.train.batch_size, config.model.kind) == (5, 7, "kipf")
+
+
+def test_one_number_is_a_list_of_one() -> None:
+    config = assigned("model.widths=8", "train.pos_weight=2.5")
+    assert (config.model.widths, config.train.pos_weight) == ((8,), (2.5,))
+    assert assigned("train.pos_weight=3").train.pos_weight == (3.0,)
+
+
+def test_the_shipped_configurations_resolve() -> None:
+    files = sorted(configs().glob("*.toml"))
+    assert files
+    for file in files:
+        assert resolve(read_toml(file)).name == file.stem
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("train.epoch=1", r"train\.epoch: unknown key\. Did you mean 'train\.epochs'\?"),
+        ("trian.epochs=1", r"trian: unknown key\. Did you mean 'train'\?"),
+        ("model.widhts=[1]", r"model\.widhts: unknown key for model\.kind chemgcn\. Did you mean 'model\.widths'\?"),
+        ("zzz=1", r"zzz: unknown key\. Known: backend, data, "),
+        ("model.kind=gcn", r"model\.kind: 'gcn'; expected 'chemgcn' or 'kipf'"),
+        ("train.epochs=0", r"train\.epochs: 0; expected a whole number, at least 1 and at most 1000000"),
+        ("train.epochs=1.5", r"train\.epochs: 1\.5; expected a whole number"),
+        ("train.epochs=true", r"train\.epochs: True; expected a whole number"),
+        ("train.epochs=many", r"train\.epochs: 'many'; expected a whole number"),
+        ("train.learning_rate=0", r"train\.learning_rate: 0; expected a number, above 0 and at most 100"),
+        ("train.learning_rate=nan", r"train\.learning_rate: nan; expected a number, above 0"),
+        ("train.clip_norm=-1", r"train\.clip_norm: -1; expected a number, at least 0"),
+        ("split.valid=1.0", r"split\.valid: 1\.0; expected a number, at least 0 and below 1"),
+        ("seed=-1", r"seed: -1; expected a whole number, at least 0 and at most 9223372036854775807"),
+        ("train.schedule=linear", r"train\.schedule: 'linear'; expected 'constant', 'step', 'cosine' or 'plateau'"),
+        ("model.widths=[64, 0]", r"model\.widths\.1: 0; expected greater than or equal to 1"),
+        ("model.widths=[]", r"model\.widths: \[\]; expected at least one value"),
+        ("model.widths=wide", r"model\.widths: 'wide'; expected a list of numbers"),
+        ("train.pos_weight=[1, 0]", r"train\.pos_weight\.1: 0; expected greater than 0"),
+        ("model.batch_norm=1", r"model\.batch_norm: 1; expected a valid boolean"),
+        ("train=5", r"train: 5; expected a table of keys"),
+        ("model=5", r"model: 5; expected a table of keys"),
+        ("name=a b", r"name: 'a b'; expected letters, digits, '\.', '_' and '-'"),
+        ('name=""', r"name: ''; expected at least one character"),
+        ("data.path=5", r"data\.path: 5; expected a valid string"),
+        ("split.test=0.95", r"split: valid \+ test must leave rows for training \(sum below 1\)"),
+        ("split.folds=1", r"split: folds must be 0 or at least 2"),
+        ("no equals sign", r"--set no equals sign: no '='; expected section\.key=value"),
+        ("=5", r"--set =5: no '='"),
+    ],
+)
+def test_a_wrong_assignment_says_what_would_be_right(assignment: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        assigned(assignment)
+
+
+def test_keys_of_the_other_model_are_unknown() -> None:
+    with pytest.raises(InputError, match=r"model\.readout: unknown key for model\.kind kipf"):
+        assigned("model.kind=kipf", "model.readout=sum")
+
+
+def test_ranges_follow_the_model() -> None:
+    for kind in ("chemgcn", "kipf"):
+        with pytest.raises(InputError, match=r"model\.dropout: 1; expected a number, at least 0 and below 1"):
+            assigned(f"model.kind={kind}", "model.dropout=1")
+
+
+def test_contradictions_are_named() -> None:
+    with pytest.raises(InputError, match=r"configuration: data\.path and data\.synthetic are both given; keep one"):
+        assigned("data.path=a.h5", "data.synthetic=quickstart")
+    with pytest.raises(InputError, match=r"split: folds cannot be combined with a predefined split"):
+        assigned("split.folds=5", "split.kind=predefined")
+
+
+def test_folds_do_not_need_a_test_share() -> None:
+    assert assigned("split.folds=2", "split.valid=0.9", "split.test=0.9").split.folds == 2
+
+
+@pytest.mark.parametrize(("first", "then"), [("train=5", "train.epochs=2"), ("train.epochs=2", "train.epochs.x=2")])
+def test_a_value_is_not_a_section(first: str, then: str) -> None:
+    with pytest.raises(InputError, match=r"train.*: \w+ is a value; expected section\.key"):
+        assigned(first, then)
+
+
+def test_a_bare_word_is_text_and_the_rest_is_toml() -> None:
+    assert parse_assignment("data.path = a/b.h5") == (("data", "path"), "a/b.h5")
+    assert parse_assignment("x=[1, 2]") == (("x",), [1, 2])
+    assert parse_assignment("x=a=b") == (("x",), "a=b")
+
+
+def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml: no such file; expected a TOML configuration\. See configs/"):
+        read_toml(tmp_path / "none.toml")
+    for content in (b"[train\n", b"\xff\xfe", b"a = 1\na = 2\n"):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(InputError, match=r"bad\.toml: cannot be read as TOML \(.*\)\. Mend the line named\."):
+            read_toml(tmp_path / "bad.toml")
+    with pytest.raises(InputError, match=r"cannot be read as TOML"):
+        read_toml(tmp_path)
