@@ -193,7 +193,7 @@ class Runner(Protocol):
         """Return the logits of these graphs (rows of targets, K) with running statistics and without dropout."""
 
     def state(self) -> dict[str, NDArray[np.float32]]:
-        """Return a copy of everything that training changes, by name: parameters, statistics, optimiser moments."""
+        """Return a copy of all that training changes, by name: parameters, statistics, moments, the loss so far."""
 
     def load_state(self, state: dict[str, NDArray[np.float32]]) -> None:
         """Set what `state` returned (of any backend)."""

@@ -106,7 +106,7 @@ class OpsRunner:
         found: dict[str, NDArray[Any]] = {name: value.copy() for name, value in self._parameters.items()}
         for moment, flat in self._moments.items():
             found |= {f"{moment}/{name}": value.copy() for name, value in self.layout.views(flat, True).items()}
-        return found | {"updates": np.array([self._updates], dtype=np.int64)}
+        return found | {"updates": np.array([self._updates], dtype=np.int64), "loss": np.array(self._loss)}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         for name, value in self._parameters.items():
@@ -115,6 +115,7 @@ class OpsRunner:
             for name, value in self.layout.views(flat, True).items():
                 value[...] = state.get(f"{moment}/{name}", np.float32(0))
         self._updates = int(state["updates"][0]) if "updates" in state else 0
+        self._loss = state["loss"].tolist() if "loss" in state else [0.0, 0.0]
 
     def close(self) -> None:
         pass

@@ -44,7 +44,6 @@ class Position:
 
     epoch: int = 0
     step: int = 0
-    loss: tuple[float, float] = (0.0, 0.0)
     best_epoch: int = -1
     best_value: float | None = None
     waited: int = 0
@@ -55,7 +54,7 @@ class Position:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Position:
         """Return what `asdict` wrote."""
-        return cls(**{**values, "loss": tuple(values["loss"]), "plateau": Plateau(**values["plateau"])})
+        return cls(**{**values, "plateau": Plateau(**values["plateau"])})
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,8 @@ class Trainer:
                 self._interrupt()
             if at.step < len(batches) and self._due():
                 self._save()
-        loss = self._take_loss()
+        total, weight = self.runner.take_loss()
+        loss = total / weight  # every task has a label in the training rows
         self._check_finite(loss, at.epoch)
         valid_loss, value = self.validate()
         elapsed = time.monotonic() - began
@@ -169,7 +169,7 @@ class Trainer:
             self.best = {name: array for name, array in self.runner.state().items() if _is_weight(name)}
         at.waited = 0 if improved else at.waited + 1
         at.plateau.observe(improved, self.config)
-        at.epoch, at.step, at.loss = at.epoch + 1, 0, (0.0, 0.0)
+        at.epoch, at.step = at.epoch + 1, 0
         with (self.folder / HISTORY).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row, allow_nan=False) + "\n")
         if self.config.patience and at.waited >= self.config.patience:
@@ -192,12 +192,6 @@ class Trainer:
             return True
         gain = value - best if metrics.higher_is_better(self.monitor) else best - value
         return gain > self.config.min_delta
-
-    def _take_loss(self) -> float:
-        loss, weight = self.runner.take_loss()
-        before = self.position.loss
-        self.position.loss = (before[0] + loss, before[1] + weight)
-        return self.position.loss[0] / self.position.loss[1] if self.position.loss[1] else 0.0
 
     def _check_finite(self, loss: float, epoch: int) -> None:
         if not math.isfinite(loss):
@@ -241,7 +235,6 @@ class Trainer:
         return time.monotonic() - self._saved_at >= self.config.checkpoint_seconds
 
     def _save(self) -> None:
-        self._take_loss()
         arrays = {f"state/{name}": array for name, array in self.runner.state().items()}
         arrays |= {f"best/{name}": array for name, array in self.best.items()}
         about = {**self._about(), "position": asdict(self.position), "fingerprint": self.experiment.fingerprint()}
@@ -309,7 +302,7 @@ class Trainer:
 
 def _is_weight(name: str) -> bool:
     """Parameters and running statistics, as opposed to the optimiser's moments (``adam.m/…``) and counters."""
-    return "/" not in name and name != "updates"
+    return "/" not in name and name not in ("updates", "loss")
 
 
 def _sync(path: Path) -> None:
