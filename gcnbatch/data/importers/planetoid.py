@@ -48,22 +48,11 @@ def import_planetoid(
     files = {part: folder / f"ind.{name}.{part}" for part in (*PARTS, "test.index")}
     _check_present(folder, name, files.values())
     test = _read_test_index(files["test.index"])
-    x = _with_test_rows(
-        as_csr(read_pickle(files["allx"]), files["allx"]),
-        as_csr(read_pickle(files["tx"]), files["tx"]),
-        test,
-        files["tx"],
-    )
-    labels = {part: as_array(read_pickle(files[part]), files[part]) for part in ("y", "ty", "ally")}
-    one_hot = _with_test_rows(
-        sp.csr_array(labels["ally"].astype(np.float32)),
-        sp.csr_array(labels["ty"].astype(np.float32)),
-        test,
-        files["ty"],
-    ).toarray()
+    known, tested = (as_csr(read_pickle(files[part]), files[part]) for part in ("allx", "tx"))
+    x = _with_test_rows(known, tested, test, files["tx"])
+    labels = _labels(files, known.shape[0], tested.shape[0])
+    one_hot = _with_test_rows(labels["ally"], labels["ty"], test, files["ty"]).toarray()
     nodes, classes = one_hot.shape
-    if nodes != x.shape[0]:
-        raise InputError(str(files["ally"]), f"labels of {nodes} nodes", f"{x.shape[0]}, as features")
     if row_normalize:
         total = x.sum(axis=1)
         x = sp.csr_array(sp.diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)) @ x)
@@ -71,8 +60,8 @@ def import_planetoid(
     ptr = np.array([0, nodes], dtype=np.int64)
     src, dst = _citations(read_pickle(files["graph"]), files["graph"], nodes)
     edges = build_edges(ptr, src, dst, undirected=True, loop_channel=0 if self_loops else None)
-    train = len(labels["y"])
-    split = Split(np.arange(train), np.arange(train, min(train + VALID_NODES, labels["ally"].shape[0])), np.sort(test))
+    train = labels["y"].shape[0]
+    split = Split(np.arange(train), np.arange(train, min(train + VALID_NODES, known.shape[0])), np.sort(test))
     header = Header(
         name=name,
         level="node",
@@ -96,6 +85,17 @@ def import_planetoid(
     summary = Summary(path, header)
     summary.add(graphs)
     return summary
+
+
+def _labels(files: dict[str, Path], known: int, tested: int) -> dict[str, sp.csr_array]:
+    """Return the one-hot labels of the training nodes (y), the known nodes (ally) and the test nodes (ty)."""
+    labels = {part: as_array(read_pickle(files[part]), files[part]) for part in ("y", "ally", "ty")}
+    for part, rows in (("y", None), ("ally", known), ("ty", tested)):
+        shape = labels[part].shape
+        if len(shape) != 2 or (shape[0] > known if rows is None else shape[0] != rows):
+            wanted = f"at most {known}" if rows is None else f"{rows}"
+            raise InputError(str(files[part]), f"shape {shape}", f"({wanted}, classes)")
+    return {part: sp.csr_array(rows.astype(np.float32)) for part, rows in labels.items()}
 
 
 def _check_present(folder: Path, name: str, files: Iterable[Path]) -> None:
