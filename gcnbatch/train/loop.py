@@ -164,7 +164,7 @@ class Trainer:
     def _finish_epoch(self, row: dict[str, Any], value: float | None) -> None:
         at = self.position
         improved = self._is_better(value)
-        if improved or at.best_epoch < 0:
+        if improved:
             at.best_epoch, at.best_value = at.epoch, value
             self.best = {name: array for name, array in self.runner.state().items() if _is_weight(name)}
         at.waited = 0 if improved else at.waited + 1
@@ -185,11 +185,10 @@ class Trainer:
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _is_better(self, value: float | None) -> bool:
+        """Whether this epoch is the best so far; while validation has given no figure at all, the latest one is."""
         best = self.position.best_value
-        if value is None:
-            return False
-        if best is None:
-            return True
+        if value is None or best is None:
+            return best is None
         gain = value - best if metrics.higher_is_better(self.monitor) else best - value
         return gain > self.config.min_delta
 
