@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import philox
+from gcnbatch import fileio, philox
 from gcnbatch.backends.base import Runner
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.data.graphs import Int64, Split
@@ -238,11 +239,12 @@ class Trainer:
         arrays |= {f"best/{name}": array for name, array in self.best.items()}
         about = {**self._about(), "position": asdict(self.position), "fingerprint": self.experiment.fingerprint()}
         _sync(self.folder / HISTORY)
-        checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
         if self.best:
             checkpoint.save(
                 self.folder / BEST, Checkpoint(self.best, {**self._about(), "epoch": self.position.best_epoch + 1})
             )
+        # Last comes last: a run killed between the two goes back one checkpoint, and writes the best weights again.
+        checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
         self._saved_at = time.monotonic()
 
     def _about(self) -> dict[str, Any]:
@@ -305,8 +307,6 @@ def _is_weight(name: str) -> bool:
 
 
 def _sync(path: Path) -> None:
-    import os
-
     if path.exists():
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -315,4 +315,4 @@ def _sync(path: Path) -> None:
 def _trim(path: Path, epochs: int) -> None:
     """Keep the rows of the first `epochs` epochs; a killed run may have written more, the last one cut short."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if path.exists() else []
-    path.write_text("".join(lines), encoding="utf-8")
+    fileio.write_text(path, "".join(lines))
