@@ -1,86 +1,146 @@
 """Predictions with ids: the table that training writes for its test rows and that `infer` writes for any data.
 
 Columns: ``id`` first; binary and regression sets one column per task with the probability or the value in the target's
-unit; multiclass sets the predicted class under the task's name, then one ``p(<class>)`` column per class. An ensemble adds
-``<name>_std`` after each number. A row that could not be read keeps its place with blank cells and says why in ``error``.
+unit; multiclass sets the predicted class under the task's name, then one ``p(<class>)`` column per class. An ensemble
+adds ``<name>_std`` after each number. Predictions from a file of molecules end with ``error``: why a row could not be
+read, blank for every other row. A row that could not be read keeps its place with blank numbers. A name that is already
+taken (a task called ``id``) gets ``_`` behind it.
+
+- ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value.
+- ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
+- ``.h5``: ``id (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and, for an ensemble,
+  ``std (R, K)`` as float32 with NaN where missing; ``target`` (its kind) as an attribute.
+
+Numbers are written in the shortest form that reads back as the same float32.
 """
 
 from __future__ import annotations
 
 import csv
-import io
+import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
+
+ENDINGS = (".csv", ".jsonl", ".h5")
+STDOUT = "-"
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """A table of R rows.
+    """A table of R rows with K numbers each.
 
     Parameters
     ----------
+    header : Header
+        Names the outputs.
     ids : (R,) str
-    columns : dict of (R,) arrays
-        Text or float32; NaN and "" are blank.
+    outputs : (R, K) float32
+        Probabilities, or values in the targets' unit; NaN in a row that could not be read.
+    std : (R, K) float32 or None
+        Standard deviation over the members of an ensemble.
+    errors : (R,) str or None
+        Why a row could not be read, "" for the others.
     """
 
+    header: Header
     ids: NDArray[np.str_]
-    columns: dict[str, NDArray[Any]]
+    outputs: NDArray[np.float32]
+    std: NDArray[np.float32] | None = None
+    errors: NDArray[np.str_] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        header: Header,
-        ids: NDArray[np.str_],
-        outputs: NDArray[np.float32],
-        std: NDArray[np.float32] | None = None,
-    ) -> Predictions:
-        """Arrange outputs (R, K), and an ensemble's deviations (R, K), as columns."""
-        columns: dict[str, NDArray[Any]] = {}
-        names = header.task_names
-        if header.target == "multiclass":
-            known = np.isfinite(outputs).all(axis=1)
-            best = np.where(known, np.nan_to_num(outputs).argmax(axis=1), 0)
-            columns[header.task_names[0]] = np.where(known, np.array(header.class_names)[best], "")
-            names = tuple(f"p({name})" for name in header.class_names)
-        for k, name in enumerate(names):
-            columns[name] = outputs[:, k]
-            if std is not None:
-                columns[f"{name}_std"] = std[:, k]
-        return cls(ids, columns)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the outputs (K)."""
+        if self.header.target == "multiclass":
+            return tuple(f"p({name})" for name in self.header.class_names)
+        return self.header.task_names
 
-    def rows(self) -> Iterator[list[str]]:
-        """Yield each row as text, numbers in the shortest form that reads back equal."""
-        for i, name in enumerate(self.ids):
-            yield [str(name), *(_cell(values[i]) for values in self.columns.values())]
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns by name: text, or float32; "" and NaN are missing."""
+        columns: dict[str, NDArray[Any]] = {"id": self.ids}
 
+        def add(name: str, values: NDArray[Any]) -> None:
+            while name in columns:
+                name += "_"
+            columns[name] = values
 
-def _cell(value: Any) -> str:
-    if isinstance(value, (float, np.floating)):
-        return "" if np.isnan(value) else str(value)
-    return str(value)
+        if self.header.target == "multiclass":
+            known = np.isfinite(self.outputs).all(axis=1)
+            best = np.where(known, np.nan_to_num(self.outputs).argmax(axis=1), 0)
+            add(self.header.task_names[0], np.where(known, np.array(self.header.class_names)[best], ""))
+        for k, name in enumerate(self.names):
+            add(name, self.outputs[:, k])
+            if self.std is not None:
+                add(f"{name}_std", self.std[:, k])
+        if self.errors is not None:
+            add("error", self.errors)
+        return columns
 
 
-def to_csv(table: Predictions) -> str:
-    """Return the table as CSV text with a header line."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["id", *table.columns])
-    writer.writerows(table.rows())
-    return stream.getvalue()
+class Sink(Protocol):
+    """Where predictions go, part by part."""
+
+    def append(self, table: Predictions) -> None:
+        """Write these rows behind those already written; every part has the same columns."""
+
+
+def check_target(out: str) -> None:
+    """Refuse a name whose ending says no known format.
+
+    Raises
+    ------
+    InputError
+        For an unknown ending.
+    """
+    if out != STDOUT and Path(out).suffix.lower() not in ENDINGS:
+        raise InputError(
+            f"output {out}", "unknown ending", f"{', '.join(ENDINGS)}, or {STDOUT} for CSV on standard output"
+        )
+
+
+@contextmanager
+def open_sink(out: str) -> Iterator[Sink]:
+    """Open `out` for writing; a file appears under its name when the block is left without an error.
+
+    Raises
+    ------
+    InputError
+        For an unknown ending.
+    MachineError
+        When the folder cannot be written or the disk is full.
+    """
+    check_target(out)
+    if out == STDOUT:
+        yield _Csv(sys.stdout)
+        return
+    ending = Path(out).suffix.lower()
+    with fileio.atomic_path(out) as temporary:
+        if ending == ".h5":
+            import h5py
+
+            with fileio.HeldErrors(temporary, out) as stream, h5py.File(stream, "w") as file:
+                yield _Hdf5(file)
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as text:
+                yield _Csv(text) if ending == ".csv" else _JsonLines(text)
 
 
 def write_csv(path: str | os.PathLike[str], table: Predictions) -> None:
     """Write the table as CSV."""
-    fileio.write_text(path, to_csv(table))
+    with open_sink(str(path)) as sink:
+        sink.append(table)
 
 
 def read_outputs(path: str | os.PathLike[str], header: Header) -> NDArray[np.float32]:
@@ -90,3 +150,71 @@ def read_outputs(path: str | os.PathLike[str], header: Header) -> NDArray[np.flo
         rows = list(csv.reader(stream))[1:]
     cells = [[float(cell) if cell else np.nan for cell in row[first : first + header.n_outputs]] for row in rows]
     return np.array(cells, dtype=np.float32).reshape(len(rows), header.n_outputs)
+
+
+class _Csv:
+    def __init__(self, stream: IO[str]) -> None:
+        self._writer = csv.writer(stream, lineterminator="\n")
+        self._begun = False
+
+    def append(self, table: Predictions) -> None:
+        columns = table.columns()
+        if not self._begun:
+            self._writer.writerow(columns)
+            self._begun = True
+        self._writer.writerows(zip(*(_texts(values) for values in columns.values()), strict=True))
+
+
+class _JsonLines:
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def append(self, table: Predictions) -> None:
+        columns = table.columns()
+        for cells in zip(*(_json_values(values) for values in columns.values()), strict=True):
+            row = dict(zip(columns, cells, strict=True))
+            self._stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+class _Hdf5:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def append(self, table: Predictions) -> None:
+        if "names" not in self._file:
+            self._file.attrs["target"] = table.header.target
+            self._extend("names", table.names)
+        self._extend("id", table.ids.tolist())
+        self._extend("outputs", table.outputs)
+        if table.std is not None:
+            self._extend("std", table.std)
+        if table.errors is not None:
+            self._extend("error", table.errors.tolist())
+
+    def _extend(self, name: str, rows: Sequence[str] | NDArray[np.float32]) -> None:
+        import h5py
+
+        if name not in self._file:
+            width = rows.shape[1:] if isinstance(rows, np.ndarray) else ()
+            kind = np.float32 if isinstance(rows, np.ndarray) else h5py.string_dtype()
+            self._file.create_dataset(name, (0, *width), kind, maxshape=(None, *width), chunks=True)
+        dataset = self._file[name]
+        before = len(dataset)
+        dataset.resize(before + len(rows), axis=0)
+        dataset[before:] = rows
+
+
+def _texts(values: NDArray[Any]) -> list[str]:
+    if values.dtype.kind != "f":
+        return list(values.tolist())
+    texts = values.astype(np.str_)
+    texts[np.isnan(values)] = ""
+    return list(texts.tolist())
+
+
+def _json_values(values: NDArray[Any]) -> list[str | float | None]:
+    if values.dtype.kind != "f":
+        return [text or None for text in values.tolist()]
+    # By way of the text: the shortest number that reads back as the float32, not all digits of its float64.
+    finite = np.isfinite(values).tolist()
+    return [float(text) if known else None for text, known in zip(_texts(values), finite, strict=True)]

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gcnbatch import __version__
-from gcnbatch.cli import data, info, train
+from gcnbatch.cli import data, infer, info, train
 from gcnbatch.errors import GcnbatchError
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
@@ -24,6 +24,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.command("train", epilog=train.EPILOG)(train.train)
+app.command("infer", epilog=infer.EPILOG)(infer.infer)
 app.add_typer(data.app, name="data")
 app.command("info")(info.info)
 

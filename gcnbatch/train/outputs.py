@@ -45,7 +45,7 @@ def evaluate(experiment: Experiment, rows: Int64, outputs: NDArray[np.float32]) 
 def write_predictions(experiment: Experiment, rows: Int64, outputs: NDArray[np.float32], folder: Path) -> None:
     """Write predictions.csv and the plot that suits the target: ROC and PR curves, a confusion matrix, or parity."""
     header, y = experiment.header, experiment.y[rows]
-    write_csv(folder / PREDICTIONS, Predictions.of(header, experiment.ids[rows], outputs))
+    write_csv(folder / PREDICTIONS, Predictions(header, experiment.ids[rows], outputs))
     if header.target == "binary":
         plots.roc_pr(y, outputs, header.task_names, folder / "roc_pr.png")
     elif header.target == "multiclass":

@@ -1,0 +1,92 @@
+"""``gcnbatch infer``: gathers the options given and shows the figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# \b keeps the lines of a paragraph as they are.
+EPILOG = """\b
+Examples:
+  gcnbatch infer runs/tox21 new.h5 -o predictions.csv
+  gcnbatch infer runs/tox21 molecules.csv -o new.jsonl     straight from SMILES
+  gcnbatch infer runs/a runs/b new.h5 -o mean.csv          mean and deviation
+  gcnbatch infer runs/tox21 molecules.csv.gz | head        CSV on stdout
+
+A run with folds is the ensemble of its folds. Rows come in the order of the input; a molecule that cannot be read keeps
+its row, blank, with the reason in the column 'error'.
+"""
+
+
+class OnBadRow(StrEnum):
+    """What a molecule that cannot be read does."""
+
+    keep = "keep"
+    fail = "fail"
+
+
+def infer(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Folders of runs.", show_default=False)],
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="HDF5 data set, or .csv(.gz) of SMILES.", show_default=False),
+    ],
+    out: Annotated[
+        str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl or .h5 file; - for CSV on stdout.")
+    ] = "-",
+    backend: Annotated[str, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.")] = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="200")
+    ] = None,
+    on_bad_row: Annotated[
+        OnBadRow, typer.Option("--on-bad-row", help="A molecule that cannot be read: keep its row blank, or fail.")
+    ] = OnBadRow.keep,
+    smiles_column: Annotated[
+        str, typer.Option("--smiles-column", help="CSV: column of SMILES.", show_default="as in training")
+    ] = "",
+    id_column: Annotated[
+        str, typer.Option("--id-column", help="CSV: column of ids.", show_default="as in training, else row numbers")
+    ] = "",
+    processes: Annotated[
+        int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+) -> None:
+    """Predict with trained runs: ids and probabilities (or values in the target's unit) of every row of DATA."""
+    from gcnbatch.errors import InputError
+    from gcnbatch.infer import infer as predict
+    from gcnbatch.infer.inputs import CsvOptions
+
+    if as_json and out == "-":
+        raise InputError("--json", "predictions go to standard output too", "-o FILE beside it")
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    summary = predict(
+        runs,
+        data,
+        out,
+        backend=backend,
+        batch_size=batch_size,
+        on_bad_row=on_bad_row.value,
+        csv=CsvOptions(smiles_column, id_column, processes),
+        quiet=quiet,
+        say=say,
+    )
+    if as_json:
+        typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
+    if summary.metrics is not None:
+        from gcnbatch.cli.tables import table
+
+        figures = {name: value for name, value in summary.metrics.items() if isinstance(value, float)}
+        say(table(list(figures), [[f"{value:.4f}" for value in figures.values()]]))
+    where = "" if out == "-" else f" in {out}"
+    say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")

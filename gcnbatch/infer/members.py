@@ -1,0 +1,208 @@
+"""The trained models that predict: one per run, or one per fold of a run; what fits them and what does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gcnbatch.backends.registry import Backend
+from gcnbatch.config import ModelConfig, TrainConfig
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.molecules import missing_targets
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
+from gcnbatch.model.gcn import Gcn, Loss, build, uniform_weights
+from gcnbatch.model.predict import predict_rows
+from gcnbatch.model.runner import Task, make_runner
+from gcnbatch.train import checkpoint, metrics
+from gcnbatch.train.experiment import Scaling
+from gcnbatch.train.loop import BEST
+from gcnbatch.train.outputs import METRICS
+
+_FOLD = re.compile(r"fold(\d+)")
+
+
+class _Scale(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    mean: list[float]
+    std: list[float]
+
+
+class _About(BaseModel):
+    """The description that training writes beside the weights."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: ModelConfig
+    header: Header
+    scaling: _Scale
+    epoch: int = Field(ge=0)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trained model.
+
+    Parameters
+    ----------
+    place : Path
+        The folder that it comes from.
+    about : _About
+        Configuration, header of the data it was trained on, scaling of its targets, epoch.
+    model : Gcn
+    weights : dict of float32 arrays
+        Parameters and running statistics by name.
+    """
+
+    place: Path
+    about: _About
+    model: Gcn
+    weights: dict[str, NDArray[np.float32]]
+
+    @property
+    def header(self) -> Header:
+        """What its inputs and outputs mean."""
+        return self.about.header
+
+    @property
+    def adjacency(self) -> str:
+        """How it wants the adjacency; see `BatchSource`."""
+        return self.about.model.adjacency
+
+    def outputs(
+        self, backend: Backend, source: BatchSource, batch_size: int, progress: Callable[[int], object]
+    ) -> NDArray[np.float32]:
+        """Return probabilities, or values in the targets' unit, (R, K) for every row of `source`."""
+        rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
+        loss = Loss(self.header.target, uniform_weights(self.header))
+        task = Task(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
+        runner = make_runner(backend, task)
+        try:
+            runner.load_state(self.weights)
+            logits = predict_rows(runner, source, np.arange(rows, dtype=np.int64), batch_size, progress)
+        finally:
+            runner.close()
+        if self.header.target == "regression":
+            return Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std)).undo(logits)
+        return metrics.activate(self.header.target, logits)
+
+
+def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[Member]:
+    """Return the models of these run folders; a run with folds gives one per fold.
+
+    Parameters
+    ----------
+    say : callable
+        Told which runs are not finished.
+
+    Raises
+    ------
+    InputError
+        For a folder without weights or given twice, damaged weights, and models that do not predict the same thing.
+    """
+    places: list[Path] = []
+    for folder in folders:
+        found = list(_weights_of(folder))
+        if not (folder / METRICS).is_file():
+            say(f"{folder} is not finished: taking the best weights so far of {len(found)} model(s)")
+        places += found
+    resolved = [place.resolve() for place in places]
+    for i, place in enumerate(resolved):
+        if place in resolved[:i]:
+            raise InputError(str(places[i]), "given twice", "different runs", "A run with folds includes its folds.")
+    members = [_load(place) for place in places]
+    for other in members[1:]:
+        check_fit(members[0], str(other.place), other.header, "Runs of an ensemble must be trained on alike data.")
+    return members
+
+
+def _weights_of(folder: Path) -> Iterator[Path]:
+    """Yield the folders that hold the weights of this run: itself, or its folds in order."""
+    if (folder / BEST).is_file():
+        yield folder
+        return
+    folds = {int(match[1]): path for path in folder.glob("fold*") if (match := _FOLD.fullmatch(path.name))}
+    ready = [folds[number] for number in sorted(folds) if (folds[number] / BEST).is_file()]
+    if not ready:
+        got = f"no {BEST} in it" if folder.is_dir() else "not a folder" if folder.exists() else "no such folder"
+        raise InputError(str(folder), got, "the folder of a run", "Make one with 'gcnbatch train'.")
+    yield from ready
+
+
+def _load(folder: Path) -> Member:
+    path = folder / BEST
+    found = checkpoint.load(path)
+    try:
+        about = _About.model_validate(found.about)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(str(path), f"{key}: {first['msg']}", f"the {BEST} that training writes") from error
+    sizes = (len(about.scaling.mean), len(about.scaling.std))
+    if set(sizes) != {about.header.n_outputs}:
+        raise InputError(f"{path}: scaling", f"{sizes} outputs", f"{about.header.n_outputs} each")
+    model = build(about.model, about.header)
+    for name, slot in model.layout().slots.items():
+        array: Any = found.arrays.get(name)
+        if array is None or array.shape != slot.spec.shape or array.dtype != np.float32:
+            got = "missing" if array is None else f"{array.dtype} {array.shape}"
+            raise InputError(f"{path}: {name}", got, f"float32 {slot.spec.shape}, as its own description says")
+    return Member(folder, about, model, found.arrays)
+
+
+# ------------------------------------------------------------------------------------------------ what fits
+
+
+def check_fit(member: Member, place: str, header: Header, hint: str) -> None:
+    """Refuse data (or the data of another model) of other rows, features, channels or tasks than the member's own.
+
+    Parameters
+    ----------
+    place, header
+        Name and header of what is held against the member.
+
+    Raises
+    ------
+    InputError
+        Naming the first difference and both sides.
+    """
+    trained = member.header
+    for what, got, expected in _aspects(header, trained, member.adjacency == "stored"):
+        if got != expected:
+            this, that = _first_difference(got, expected) if isinstance(got, tuple) else (str(got), str(expected))
+            raise InputError(f"{place}: {what}", this, f"{that}, as in {member.place}", hint)
+
+
+def _aspects(header: Header, trained: Header, stored: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what must agree: its name and both sides."""
+    yield "level", header.level, trained.level
+    yield "number of features", header.n_features, trained.n_features
+    if header.feature_names and trained.feature_names:
+        yield "features", header.feature_names, trained.feature_names
+    yield "channels", header.channel_names, trained.channel_names
+    if header.featurizer and trained.featurizer:
+        for key in ("kind", "atom_features", "self_loops"):
+            yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
+    if stored:
+        yield "normalized edge weights", header.normalized, trained.normalized
+    yield "target", header.target, trained.target
+    yield "tasks", header.task_names, trained.task_names
+    yield "classes", header.class_names, trained.class_names
+
+
+def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:
+    """Return both lists if they are of different lengths, else their first names that differ."""
+    if len(got) != len(expected):
+        return _shown(got), _shown(expected)
+    at = next(i for i, pair in enumerate(zip(got, expected, strict=True)) if pair[0] != pair[1])
+    return f"'{got[at]}' at place {at + 1}", f"'{expected[at]}'"
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return f"{len(names)} ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"

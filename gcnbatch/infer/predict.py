@@ -1,0 +1,159 @@
+"""From run folders and data to a table of predictions."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.registry import Backend, open_backend
+from gcnbatch.config import TrainConfig
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.errors import InputError
+from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
+from gcnbatch.infer.members import Member, load_members
+from gcnbatch.predictions import STDOUT, Predictions, check_target, open_sink
+from gcnbatch.train import metrics
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was predicted.
+
+    Parameters
+    ----------
+    rows, unreadable : int
+        Rows of the input, and how many of them could not be read.
+    members : int
+        Models that were averaged.
+    backend : str
+    seconds : float
+        From opening the data to the last row written.
+    metrics : dict or None
+        Figures against the data's labels (see `gcnbatch.train.metrics.evaluate`), where it has any.
+    """
+
+    rows: int
+    unreadable: int
+    members: int
+    backend: str
+    seconds: float
+    metrics: dict[str, Any] | None
+
+
+def infer(
+    runs: Sequence[Path],
+    data: Path,
+    out: str = STDOUT,
+    *,
+    backend: str = "auto",
+    batch_size: int | None = None,
+    on_bad_row: Literal["keep", "fail"] = "keep",
+    csv: CsvOptions | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+) -> Summary:
+    """Predict every row of `data` with the average of all models of `runs` and write the table to `out`.
+
+    Parameters
+    ----------
+    runs : sequence of Path
+        Run folders; a run with folds counts as all its folds.
+    data : Path
+        HDF5 data set, or a CSV file (also .gz) of molecules.
+    out : str
+        File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output.
+    csv : CsvOptions or None
+        How a CSV file is read; None: the defaults.
+    batch_size : int or None
+        Graphs per batch; None: the default of ``train.eval_batch_size``. It does not change the predictions.
+    on_bad_row : {"keep", "fail"}
+        A molecule that cannot be read keeps its row, blank and with the reason, or ends the work.
+    quiet : bool
+        No progress bar.
+    say : callable
+        Told what the user should know.
+
+    Raises
+    ------
+    InputError
+        When runs, data or output cannot be used, or do not fit each other; nothing is written then.
+    """
+    check_target(out)
+    if out != STDOUT and Path(out).resolve() == data.resolve():
+        raise InputError(f"output {out}", "the data file itself", "another file")
+    opened = open_backend(backend)
+    members = load_members(runs, say)
+    size = batch_size or TrainConfig().eval_batch_size
+    started = time.monotonic()
+    with open_input(data, members, csv or CsvOptions(), size) as source:
+        rows, unreadable, figures = _predict(source, members, opened, out, size, on_bad_row == "fail", quiet)
+    if unreadable:
+        say(f"{unreadable} of {rows} rows could not be read; see column error")
+    return Summary(rows, unreadable, len(members), opened.name, round(time.monotonic() - started, 3), figures)
+
+
+def _predict(
+    source: Input, members: list[Member], backend: Backend, out: str, batch_size: int, fail: bool, quiet: bool
+) -> tuple[int, int, dict[str, Any] | None]:
+    """Return the number of rows, of unreadable ones, and the figures against the input's targets."""
+    from tqdm import tqdm
+
+    header = members[0].header
+    rows = unreadable = 0
+    figures = None
+    with (
+        open_sink(out) as sink,
+        tqdm(
+            total=source.n_graphs * len(members), unit=" graphs", disable=True if quiet else None, file=sys.stderr
+        ) as bar,
+    ):
+        for part in source.parts:
+            if fail:
+                _refuse_bad_row(part, rows)
+            outputs, std = _outputs(part, members, backend, batch_size, bar.update)
+            sink.append(Predictions(header, part.ids, outputs, std, part.errors))
+            rows += len(part.ids)
+            unreadable += len(part.ids) - len(part.rows)
+            bar.update((len(part.ids) - len(part.rows)) * len(members))
+            if source.y is not None and _labelled(source.y):
+                figures = metrics.evaluate(header.target, source.y, outputs, header.task_names, header.class_names)
+    return rows, unreadable, figures
+
+
+def _outputs(
+    part: Part, members: list[Member], backend: Backend, batch_size: int, progress: Callable[[int], object]
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Return the members' mean (R, K) and, of several, their standard deviation (n - 1); NaN in unreadable rows."""
+    sources = {kind: BatchSource(part.data, kind) for kind in {member.adjacency for member in members}}
+    single = [member.outputs(backend, sources[member.adjacency], batch_size, progress) for member in members]
+
+    mean = np.full((len(part.ids), single[0].shape[1]), np.nan, dtype=np.float32)
+    mean[part.rows] = np.mean(single, axis=0, dtype=np.float64)
+    if len(single) == 1:
+        return mean, None
+    std = np.full_like(mean, np.nan)
+    std[part.rows] = np.std(single, axis=0, ddof=1, dtype=np.float64)
+    return mean, std
+
+
+def _refuse_bad_row(part: Part, first: int) -> None:
+    if part.errors is not None and (bad := np.flatnonzero(part.errors != "")).size:
+        at = int(bad[0])
+        raise InputError(
+            f"row {first + at + 1}, id {part.ids[at]}",
+            str(part.errors[at]),
+            hint="Mend the row, or keep such rows blank with --on-bad-row keep.",
+        )
+
+
+def _labelled(y: NDArray[Any]) -> bool:
+    return bool((y >= 0).any() if y.dtype.kind == "i" else (~np.isnan(y)).any())
