@@ -47,7 +47,7 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     MachineError
         When the disk is full or not writable; the file that was there before stays.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as encode
 
     arrays = {name: np.ascontiguousarray(value) for name, value in checkpoint.arrays.items()}
     about = json.dumps(checkpoint.about, allow_nan=False)
@@ -58,10 +58,7 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
         "sha256": _digest(arrays, about),
     }
     with fileio.atomic_path(path) as temporary:
-        try:
-            save_file(arrays, temporary, metadata)
-        except Exception as error:
-            raise OSError(0, str(error)) from error
+        temporary.write_bytes(encode(arrays, metadata))
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
