@@ -1,0 +1,139 @@
+"""Plain CSV tables: graph-level and node-level sets, channels, weights, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.importers.plain_csv import import_csv
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+
+EDGES = "graph,src,dst\ng1,a,b\ng1,b,c\ng2,x,y\n"
+NODES = "graph,node,charge,ring\ng2,x,0.5,1\ng1,c,0,1\ng1,a,-1,0\ng1,b,2,0\ng2,y,0,0\n"
+GRAPHS = "graph,toxic,soluble\ng1,1,0\nempty,0,\ng2,,1\n"
+
+
+def converted(
+    folder: Path, edges: str = EDGES, nodes: str = NODES, graphs: str | None = GRAPHS, **options: object
+) -> GraphSet:
+    files = {"edges": edges, "nodes": nodes} | ({} if graphs is None else {"graphs": graphs})
+    for name, text in files.items():
+        (folder / f"{name}.csv").write_text(text)
+    paths = {name: folder / f"{name}.csv" for name in files}
+    import_csv(folder / "out.h5", **paths, **options)  # type: ignore[arg-type]
+    with Dataset(folder / "out.h5") as dataset:
+        return dataset.load()
+
+
+def pairs(graphs: GraphSet) -> list[tuple[int, int]]:
+    return list(zip(graphs.src.tolist(), graphs.dst.tolist(), strict=True))
+
+
+def test_graph_targets_keep_the_order_of_the_graph_table(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, self_loops=False)
+    assert graphs.ids.tolist() == ["g1", "empty", "g2"]
+    assert graphs.node_ptr.tolist() == [0, 3, 3, 5]
+    np.testing.assert_array_equal(graphs.x, [[0, 1], [-1, 0], [2, 0], [0.5, 1], [0, 0]])
+    assert graphs.header.feature_names == ("charge", "ring")
+    assert graphs.header.task_names == ("toxic", "soluble")
+    np.testing.assert_array_equal(graphs.y, [[1, 0], [0, np.nan], [np.nan, 1]])
+    assert graphs.edge_ptr.tolist() == [0, 4, 4, 6]
+    assert set(pairs(graphs)[:4]) == {(1, 2), (2, 1), (2, 0), (0, 2)}
+
+
+def test_directed_edges_and_self_loops(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, undirected=False)
+    assert sorted(pairs(graphs)[:5]) == [(0, 0), (1, 1), (1, 2), (2, 0), (2, 2)]
+
+
+def test_channels_and_weights(tmp_path: Path) -> None:
+    edges = "src,dst,weight,channel\na,b,0.5,strong\nb,c,2,weak\na,b,9,strong\nc,c,3,weak\n"
+    graphs = converted(tmp_path, edges, "node,y\na,1\nb,0\nc,\n", None, node_targets=["y"])
+    assert graphs.header.channel_names == ("strong", "weak", "self")
+    assert graphs.weight is not None
+    found = {
+        (s, d, int(c)): float(w) for (s, d), c, w in zip(pairs(graphs), graphs.channel, graphs.weight, strict=True)
+    }
+    edges_expected = {(0, 1, 0): 0.5, (1, 0, 0): 0.5, (1, 2, 1): 2.0, (2, 1, 1): 2.0, (2, 2, 1): 3.0}
+    assert found == edges_expected | {(n, n, 2): 1.0 for n in range(3)}
+
+
+def test_a_self_loop_of_the_user_is_kept(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, "src,dst,weight\na,a,5\n", "node,y\na,1\nb,0\n", None, node_targets=["y"])
+    assert graphs.weight is not None
+    assert dict(zip(pairs(graphs), graphs.weight.tolist(), strict=True)) == {(0, 0): 5.0, (1, 1): 1.0}
+
+
+def test_node_targets_of_one_graph_and_of_several(tmp_path: Path) -> None:
+    nodes = "node,age,label\np1,34,A\np2,51,\np3,7,B\n"
+    graphs = converted(tmp_path, "src,dst\np1,p2\n", nodes, None, node_targets=["label"], task="multiclass")
+    assert graphs.header.level == "node"
+    assert graphs.ids.tolist() == ["p1", "p2", "p3"]
+    assert graphs.y[:, 0].tolist() == [0, -1, 1]
+    assert graphs.x.dtype == np.uint8
+    several = converted(tmp_path, graphs=None, node_targets=["ring"])
+    assert several.ids.tolist() == ["g2/x", "g2/y", "g1/c", "g1/a", "g1/b"]
+    assert several.y[:, 0].tolist() == [1, 0, 1, 0, 0]
+    assert several.header.feature_names == ("charge",)
+
+
+def test_without_features_the_degree_is_used(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, nodes="graph,node\ng1,a\ng1,b\ng1,c\ng2,x\ng2,y\n")
+    assert graphs.x.argmax(axis=1).tolist() == [1, 2, 1, 1, 1]
+
+
+def test_target_columns_pick_and_order(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, target_columns=["soluble", "toxic"], name="mine")
+    assert graphs.header.task_names == ("soluble", "toxic")
+    assert graphs.header.name == "mine"
+
+
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "both targets": ({"node_targets": ["ring"]}, "both --graphs and --node-targets"),
+    "no targets": ({"graphs": None}, "neither --graphs nor --node-targets"),
+    "unknown node": ({"edges": "graph,src,dst\ng1,a,z\n"}, "row 1: unknown node 'z' of graph 'g1'; expected a node of"),
+    "unknown graph": ({"edges": "graph,src,dst\ng9,a,b\n"}, "row 1: unknown graph 'g9'; expected a graph of the node"),
+    "node in no graph": ({"nodes": "graph,node\ng9,a\n"}, "row 1: unknown graph 'g9'; expected a graph of the graph"),
+    "edge column": ({"edges": "graph,src,dst,color\ng1,a,b,1\n"}, "unknown column 'color'; expected only graph, src"),
+    "no dst": ({"edges": "graph,src\ng1,a\n"}, "no column 'dst'"),
+    "edges without graph": ({"edges": "src,dst\na,b\n"}, "edges.csv: no column 'graph'"),
+    "nodes without graph": ({"nodes": "node\na\n"}, "nodes.csv: no column 'graph'"),
+    "no node column": ({"nodes": "graph,name\ng1,a\n"}, "no column 'node'"),
+    "no nodes": ({"nodes": "graph,node\n"}, "no row below the header line; expected at least one node"),
+    "node twice": (
+        {"nodes": "graph,node\ng1,a\ng1,a\n"},
+        "row 2: node 'a' again; expected each node once in its graph",
+    ),
+    "graph twice": ({"graphs": "graph,y\ng1,1\ng1,0\n"}, "row 2: graph 'g1' again; expected each graph once"),
+    "no target column": ({"graphs": "graph\ng1\ng2\n"}, "graphs.csv: no target column"),
+    "wrong target": ({"target_columns": ["toxi"]}, "no column 'toxi'. Did you mean 'toxic'?"),
+    "wrong node target": ({"graphs": None, "node_targets": ["rin"]}, "no column 'rin'. Did you mean 'ring'?"),
+    "node target node": ({"graphs": None, "node_targets": ["node"]}, "--node-targets: node; expected target columns"),
+    "feature text": (
+        {"nodes": NODES.replace("-1", "minus")},
+        "row 3, column 'charge': 'minus'; expected a finite number",
+    ),
+    "feature blank": ({"nodes": NODES.replace("-1", "")}, "row 3, column 'charge': ''; expected a 32-bit"),
+    "weight text": ({"edges": "graph,src,dst,weight\ng1,a,b,x\n"}, "row 1, column 'weight': 'x'"),
+    "target text": ({"graphs": "graph,y\ng1,high\ng2,1\n"}, "graphs.csv, row 1, column 'y': 'high'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_tables_get_one_clear_line(tmp_path: Path, case: str) -> None:
+    changes, message = WRONG[case]
+    with pytest.raises(InputError) as caught:
+        converted(tmp_path, **changes)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out.h5").exists()
+
+
+def test_too_many_channels(tmp_path: Path) -> None:
+    edges = "graph,src,dst,channel\n" + "".join(f"g1,a,b,{n}\n" for n in range(256))
+    with pytest.raises(InputError, match="256 different values; expected fewer than 256"):
+        converted(tmp_path, edges)
