@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.model.runner import Task
+from gcnbatch.train import metrics
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Experiment:
         self.model = build(config.model, dataset.header)
         self.y, self.ids = dataset.y, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
+        self.monitor = metrics.check_monitor(config.train.monitor, dataset.header.target)
         data = dataset.load() if dataset.fits_in_memory else dataset
         self.source = BatchSource(data, config.model.adjacency)
 
@@ -72,12 +75,11 @@ class Experiment:
         data = self.dataset
         return SplitRows(str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits)
 
+    @cached_property
     def fingerprint(self) -> str:
-        """Return a sha256 over structure, targets and ids: a resumed run must meet the same data."""
-        digest = hashlib.sha256()
-        for part in (self.dataset.node_ptr, self.dataset.edge_ptr, self.y, self.ids):
-            digest.update(np.ascontiguousarray(part).tobytes())
-        return digest.hexdigest()
+        """The sha256 of the data set's file: a resumed run must meet the same data."""
+        with self.dataset.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def graphs_of(self, rows: Int64) -> Int64:
         """Return the graphs that hold these target rows, ascending."""
@@ -89,6 +91,7 @@ class Experiment:
         """Return what a runner trains on for this split, and the scaling of its targets."""
         labels = self.y[split.train]
         self._check_labels(labels)
+        self._check_validation(split)
         scaling = self._scaling(labels)
         targets = np.full_like(self.y, -1 if self.header.target == "multiclass" else np.nan)
         targets[split.train] = scaling.apply(labels) if self.header.target == "regression" else labels
@@ -111,6 +114,13 @@ class Experiment:
                 "at least one",
                 "Leave the task out at import (--target-columns) or choose another split.",
             )
+
+    def _check_validation(self, split: Split) -> None:
+        train = self.config.train
+        watching = [f"train.patience: {train.patience}"] if train.patience else []
+        watching += ["train.schedule: 'plateau'"] if train.schedule == "plateau" else []
+        if watching and not len(split.valid):
+            raise InputError(watching[0], "no validation rows to watch", "some", "Set split.valid above 0.")
 
 
 def _check_penalised(config: Config, names: list[str]) -> None:

@@ -91,7 +91,7 @@ class Trainer:
         self.experiment, self.split, self.runner = experiment, split, runner
         self.scaling, self.folder, self.quiet = scaling, folder, quiet
         self.config, self.header = experiment.config.train, experiment.header
-        self.monitor = metrics.check_monitor(self.config.monitor, self.header.target)
+        self.monitor = experiment.monitor
         self.graphs = experiment.graphs_of(split.train)
         self.position = Position()
         self.best: dict[str, NDArray[Any]] = {}
@@ -175,7 +175,7 @@ class Trainer:
             stream.write(json.dumps(row, allow_nan=False) + "\n")
         if self.config.patience and at.waited >= self.config.patience:
             at.finished = True
-        if self._stop and at.epoch < self.config.epochs and not at.finished:
+        if self._stop:
             self._interrupt()
         if at.finished or self._due():
             self._save()
@@ -199,7 +199,7 @@ class Trainer:
                 f"training loss in epoch {epoch + 1}",
                 str(loss),
                 "a finite number",
-                "Lower train.learning_rate or set train.clip_norm; the last checkpoint is intact.",
+                "Lower train.learning_rate or set train.clip_norm, and start again.",
             )
 
     # -------------------------------------------------------------------------------------------- validation
@@ -222,7 +222,7 @@ class Trainer:
         y = self.experiment.y[rows]
         regression = self.header.target == "regression"
         loss = Loss(self.header.target, uniform_weights(self.header))
-        total, weight, _ = loss(CpuOps(), logits, self.scaling.apply(y) if regression else y)
+        total, weight, _ = loss(CpuOps(), logits, self.scaling.apply(y) if regression else y, loss.weights)
         outputs = self.scaling.undo(logits) if regression else metrics.activate(self.header.target, logits)
         mean = total / weight if weight and math.isfinite(total) else None
         if self.monitor == "loss":
@@ -237,7 +237,7 @@ class Trainer:
     def _save(self) -> None:
         arrays = {f"state/{name}": array for name, array in self.runner.state().items()}
         arrays |= {f"best/{name}": array for name, array in self.best.items()}
-        about = {**self._about(), "position": asdict(self.position), "fingerprint": self.experiment.fingerprint()}
+        about = {**self._about(), "position": asdict(self.position), "fingerprint": self.experiment.fingerprint}
         _sync(self.folder / HISTORY)
         if self.best:
             checkpoint.save(
@@ -261,7 +261,7 @@ class Trainer:
             (self.folder / HISTORY).unlink(missing_ok=True)
             return
         found = checkpoint.load(path)
-        if found.about.get("fingerprint") != self.experiment.fingerprint():
+        if found.about.get("fingerprint") != self.experiment.fingerprint:
             raise InputError(
                 str(path),
                 "written for other data",
@@ -297,8 +297,7 @@ class Trainer:
 
     def _interrupt(self) -> None:
         self._save()
-        at = self.position
-        raise Interrupted(f"stopped in epoch {at.epoch + 1} after {at.step} steps; everything is saved")
+        raise Interrupted(f"stopped after {self.position.epoch} epochs and {self.position.step} steps", "all is saved")
 
 
 def _is_weight(name: str) -> bool:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,9 +32,9 @@ from gcnbatch.model.runner import make_runner
 from gcnbatch.predictions import read_outputs
 from gcnbatch.train import outputs
 from gcnbatch.train.experiment import Experiment
-from gcnbatch.train.loop import Fitted, Trainer
+from gcnbatch.train.loop import Fitted, Interrupted, Trainer
 
-CONFIG, ENVIRONMENT, SPLITS = "config.toml", "env.json", "splits.json"
+CONFIG, ENVIRONMENT, SPLITS, DIGEST, GENERATED = "config.toml", "env.json", "splits.json", "data.sha256", "data.h5"
 Say = Callable[[str], object]
 
 
@@ -62,19 +65,22 @@ def start(
             f"Choose another -o, or go on with --resume {target}.",
         )
     if config.data.path:
-        config = config.model_copy(
-            update={"data": config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})}
-        )
-        with _open_data(config, target) as dataset:
-            experiment = Experiment(config, dataset)
-            parts = _make_splits(experiment)
-            for part in parts:
-                experiment.task(part)
+        absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
+        config = config.model_copy(update={"data": absolute})
+    with ExitStack() as stack:
+        stack.enter_context(_resumable(target))
+        if config.data.synthetic:
             _create(target, config)
-            return target, _carry_out(target, experiment, parts, backend, quiet, say)
-    _create(target, config)
-    synthetic.write(config.data.synthetic, target / "data.h5")
-    return target, _go_on(target, config, backend, quiet, say)
+            synthetic.write(config.data.synthetic, target / GENERATED)
+        try:
+            experiment, parts = stack.enter_context(_prepared(config, target))
+        except InputError:
+            if config.data.synthetic:
+                shutil.rmtree(target)
+            raise
+        if not config.data.synthetic:
+            _create(target, config)
+        return target, _carry_out(target, experiment, parts, backend, quiet, say)
 
 
 def resume(
@@ -94,20 +100,35 @@ def resume(
         say(f"{folder} is already finished")
         return outputs.read_metrics(folder)
     backend = open_backend(backend_name or config.backend)
-    if config.data.synthetic and not (folder / "data.h5").exists():
-        synthetic.write(config.data.synthetic, folder / "data.h5")
-    return _go_on(folder, config, backend, quiet, say)
+    with _resumable(folder):
+        if config.data.synthetic and not (folder / GENERATED).exists():
+            synthetic.write(config.data.synthetic, folder / GENERATED)
+        with _prepared(config, folder) as (experiment, parts):
+            return _carry_out(folder, experiment, parts, backend, quiet, say)
 
 
-def _go_on(folder: Path, config: Config, backend: Backend, quiet: bool, say: Say) -> dict[str, Any]:
-    with _open_data(config, folder) as dataset:
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Tell who stops a run how to go on with it."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as stop:
+        what = str(stop) if isinstance(stop, Interrupted) else "stopped"
+        go_on = f"Go on with: gcnbatch train --resume {shlex.quote(str(folder))}"
+        raise Interrupted(what, hint=go_on if (folder / CONFIG).exists() else "Nothing was written.") from None
+
+
+@contextmanager
+def _prepared(config: Config, folder: Path) -> Iterator[tuple[Experiment, list[Split]]]:
+    """Open the data, build the model and deal the splits. All that can be refused is refused here."""
+    path = folder / GENERATED if config.data.synthetic else Path(config.data.path)
+    with Dataset(path, config.data.memory_mb) as dataset:
         experiment = Experiment(config, dataset)
-        return _carry_out(folder, experiment, _make_splits(experiment), backend, quiet, say)
-
-
-def _open_data(config: Config, folder: Path) -> Dataset:
-    path = folder / "data.h5" if config.data.synthetic else Path(config.data.path)
-    return Dataset(path, config.data.memory_mb)
+        about = (config.split, config.seed, experiment.split_rows)
+        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
+        for part in parts:
+            experiment.task(part)
+        yield experiment, parts
 
 
 def _default_folder(name: str) -> Path:
@@ -143,16 +164,10 @@ def environment(backend: str) -> dict[str, Any]:
     }
 
 
-def _make_splits(experiment: Experiment) -> list[Split]:
-    config, seed = experiment.config.split, experiment.config.seed
-    if config.folds:
-        return splits.make_folds(config, seed, experiment.split_rows)
-    return [splits.make_split(config, seed, experiment.split_rows)]
-
-
 def _carry_out(
     folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say
 ) -> dict[str, Any]:
+    _hold_to_data(folder, experiment)
     if not experiment.config.split.folds:
         return _fit(folder, experiment, parts[0], backend, quiet)
     results = []
@@ -165,6 +180,15 @@ def _carry_out(
         place.mkdir(exist_ok=True)
         results.append(_fit(place, experiment, split, backend, quiet))
     return _summarise(folder, experiment, parts, results)
+
+
+def _hold_to_data(folder: Path, experiment: Experiment) -> None:
+    """Note the data set's digest as ``sha256sum`` writes it; a run that goes on must meet the same data."""
+    place, path = folder / DIGEST, experiment.dataset.path
+    if not place.exists():
+        fileio.write_text(place, f"{experiment.fingerprint}  {path}\n")
+    elif place.read_text(encoding="utf-8").split()[:1] != [experiment.fingerprint]:
+        raise InputError(str(path), "changed since the run began", f"the data of {place}", "Restore it, or start anew.")
 
 
 def _fit(folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool) -> dict[str, Any]:
