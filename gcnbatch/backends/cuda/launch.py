@@ -1,0 +1,76 @@
+"""How many blocks of how many threads a kernel runs with: pure arithmetic, tested without a GPU.
+
+Every kernel has a function that returns its `Launch`; what several of them share lies here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_THREADS = 1024
+MAX_GRID_X = 2**31 - 1
+MAX_GRID_YZ = 65_535
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The geometry of one kernel launch.
+
+    Parameters
+    ----------
+    grid : (x, y, z)
+        Blocks; with a 0 among them there is nothing to run, and `Device.launch` starts nothing.
+    block : (x, y, z)
+        Threads of a block, at most 1024 in all.
+    shared : int
+        Bytes of dynamic shared memory per block.
+
+    Raises
+    ------
+    ValueError
+        When no CUDA device could run it.
+    """
+
+    grid: Dim3
+    block: Dim3
+    shared: int = 0
+
+    def __post_init__(self) -> None:
+        x, y, z = self.grid
+        if min(self.grid) < 0 or x > MAX_GRID_X or max(y, z) > MAX_GRID_YZ:
+            raise ValueError(f"grid {self.grid}: outside 0 to {MAX_GRID_X} by {MAX_GRID_YZ} by {MAX_GRID_YZ}")
+        if min(self.block) < 1 or self.threads > MAX_THREADS:
+            raise ValueError(f"block {self.block}: outside 1 to {MAX_THREADS} threads")
+        if self.shared < 0:
+            raise ValueError(f"shared memory of {self.shared} bytes")
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Return a / b rounded up, for a >= 0 and b > 0."""
+    return -(-a // b)
+
+
+def next_power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least `n`, and at least 1."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def elementwise(n: int, threads: int = 256, per_thread: int = 1) -> Launch:
+    """Return the launch that covers `n` elements, `per_thread` of them in each of the `threads` of a block.
+
+    >>> elementwise(1850 * 64, per_thread=4).grid
+    (116, 1, 1)
+    """
+    return Launch((ceil_div(n, threads * per_thread), 1, 1), (threads, 1, 1))
