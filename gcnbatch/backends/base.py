@@ -1,4 +1,4 @@
-"""The two doors of a backend: `Ops` (one operation, forward or backward) and `Runner` (one training step).
+"""The doors of a backend: `Ops` (one operation, forward or backward), `Feed` (batches) and `Runner` (one step).
 
 Dimensions: B graphs in a batch, N nodes in the batch, E stored edges, F / P features in / out, C adjacency channels,
 K outputs, R rows of targets (B, or N for node-level sets).
@@ -6,19 +6,36 @@ K outputs, R rows of targets (B, or N for node-level sets).
 Every backend offers the same operations under the same names with the same meaning; ``gcnbatch/reference`` is their
 specification. An array is whatever the backend computes with (`Array`: a NumPy array, a device buffer); the model never
 looks inside. Operations return new arrays and leave their inputs unchanged, except where a docstring says "in place".
+Gradients of parameters overwrite the array given as `out`, when one is given, and return it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.sparse import Adjacency, Csr
 
-__all__ = ["START", "Adjacency", "Array", "Clock", "Csr", "DropoutKey", "Ops", "Readout", "Runner"]
+if TYPE_CHECKING:
+    from gcnbatch.data.batches import BatchSource
+
+__all__ = [
+    "START",
+    "Adjacency",
+    "Array",
+    "Backend",
+    "Batch",
+    "Clock",
+    "Csr",
+    "DropoutKey",
+    "Feed",
+    "Ops",
+    "Readout",
+    "Runner",
+]
 
 Array = Any
 Readout = Literal["sum", "mean", "max"]
@@ -39,20 +56,22 @@ class Ops(Protocol):
     def matmul(self, x: Array, w: Array) -> Array:
         """X (N, F) times W (F, P): (N, P)."""
 
-    def matmul_backward(self, dy: Array, x: Array, w: Array, need_dx: bool = True) -> tuple[Array | None, Array]:
-        """Gradients of `matmul`: dX = dY Wᵀ (N, F), or None when not needed, and dW = Xᵀ dY (F, P)."""
+    def matmul_backward(
+        self, dy: Array, x: Array, w: Array, need_dx: bool = True, out: Array | None = None
+    ) -> tuple[Array | None, Array]:
+        """Gradients of `matmul`: dX = dY Wᵀ (N, F), or None when not needed, and dW = Xᵀ dY (F, P), `out`."""
 
     def sparse_matmul(self, x: Csr, w: Array) -> Array:
         """Sparse features X (N, F) times W (F, P): (N, P)."""
 
-    def sparse_matmul_backward(self, dy: Array, x: Csr) -> Array:
-        """Gradient of `sparse_matmul` by W: Xᵀ dY (F, P)."""
+    def sparse_matmul_backward(self, dy: Array, x: Csr, out: Array | None = None) -> Array:
+        """Gradient of `sparse_matmul` by W: Xᵀ dY (F, P), `out`."""
 
     def bias_add(self, y: Array, b: Array) -> Array:
         """Y (N, P) plus b (P,) on every row."""
 
-    def bias_add_backward(self, dy: Array) -> Array:
-        """Gradient by b: column sums of dY, (P,)."""
+    def bias_add_backward(self, dy: Array, out: Array | None = None) -> Array:
+        """Gradient by b: column sums of dY, (P,), `out`."""
 
     def spmm(self, adjacency: Adjacency, h: Array) -> Array:
         """sum_c A_c H_c for H (N, C*P) with channel c in columns c*P … (c+1)*P-1: (N, P)."""
@@ -78,8 +97,10 @@ class Ops(Protocol):
         Otherwise the running statistics are used. N = 0 changes nothing.
         """
 
-    def batch_norm_backward(self, dy: Array, saved: Any, gamma: Array) -> tuple[Array, Array, Array]:
-        """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`."""
+    def batch_norm_backward(
+        self, dy: Array, saved: Any, gamma: Array, out: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; `out` is (dgamma, dbeta)."""
 
     def relu(self, x: Array) -> Array:
         """max(x, 0)."""
@@ -121,6 +142,9 @@ class Ops(Protocol):
     def mean_squared_error(self, logits: Array, y: Array) -> tuple[Any, Any, Array]:
         """Squared error over entries of y (R, K) that are not NaN: (sum, number, gradient of sum / number)."""
 
+    def accumulate(self, totals: Array, loss: Any, weight: Any) -> None:
+        """Add a loss and its weight to `totals` (2,) float64, in place, so that a step reads nothing back."""
+
     def clip_norm(self, gradients: Array, max_norm: float) -> None:
         """Scale the flat gradients (P,), in place, by max_norm / norm when their Euclidean norm exceeds max_norm."""
 
@@ -159,6 +183,67 @@ class Ops(Protocol):
 
         In place on parameters and velocity, flat (P,).
         """
+
+
+class Batch(NamedTuple):
+    """B graphs where the backend computes.
+
+    Parameters
+    ----------
+    x : (N, F) array or Csr
+        Node features, float32.
+    adjacency : Adjacency
+        Block-diagonal over the graphs.
+    node_ptr : (B+1,) array
+        First node row of each graph.
+    targets : (R, K) array
+        float32 with NaN, or int32 (R, 1) with -1, where missing.
+    """
+
+    x: Array
+    adjacency: Adjacency
+    node_ptr: Array
+    targets: Array
+
+
+class Feed(Protocol):
+    """Brings graphs of one data set to where the backend computes."""
+
+    def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
+        """Announce the graph numbers of every batch of an epoch, in order: a feed may upload or prefetch."""
+
+    def batch(self, index: int) -> Batch:
+        """Return batch `index` of the epoch."""
+
+    def gather(self, graphs: NDArray[np.int64]) -> Batch:
+        """Return these graphs as a batch, outside an epoch."""
+
+
+class Backend(Protocol):
+    """An opened backend: its operations, its memory, its way of getting at the data."""
+
+    @property
+    def name(self) -> str:
+        """The name that users type: cpu, nonbatched, batched or fused."""
+
+    @property
+    def ops(self) -> Ops:
+        """The operations."""
+
+    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> Array:
+        """Return a flat array (count,) of zeros."""
+
+    def view(self, flat: Array, start: int, shape: tuple[int, ...]) -> Array:
+        """Return the elements of `flat` from `start` on as an array of this shape that shares its memory."""
+
+    def write(self, array: Array, values: NDArray[Any]) -> None:
+        """Copy host values into `array`."""
+
+    def read(self, array: Array) -> NDArray[Any]:
+        """Return a host copy of `array`."""
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
+        """Return the feed of a data set with `targets`, (R, K) for every row of the set."""
 
 
 class Clock(NamedTuple):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Readout
+from gcnbatch.backends.base import Adjacency, Batch, Csr, DropoutKey, Feed, Readout
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
 
@@ -19,20 +23,22 @@ class CpuOps:
     def matmul(self, x: Float, w: Float) -> Float:
         return x @ w
 
-    def matmul_backward(self, dy: Float, x: Float, w: Float, need_dx: bool = True) -> tuple[Float | None, Float]:
-        return (dy @ w.T if need_dx else None), x.T @ dy
+    def matmul_backward(
+        self, dy: Float, x: Float, w: Float, need_dx: bool = True, out: Float | None = None
+    ) -> tuple[Float | None, Float]:
+        return (dy @ w.T if need_dx else None), np.matmul(x.T, dy, out=out)
 
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
         return x.scipy @ w
 
-    def sparse_matmul_backward(self, dy: Float, x: Csr) -> Float:
-        return x.scipy.T @ dy
+    def sparse_matmul_backward(self, dy: Float, x: Csr, out: Float | None = None) -> Float:
+        return into(out, x.scipy.T @ dy)
 
     def bias_add(self, y: Float, b: Float) -> Float:
         return y + b
 
-    def bias_add_backward(self, dy: Float) -> Float:
-        return _column_sums(dy)
+    def bias_add_backward(self, dy: Float, out: Float | None = None) -> Float:
+        return into(out, _column_sums(dy))
 
     def spmm(self, adjacency: Adjacency, h: Float) -> Float:
         channels = adjacency.n_channels
@@ -67,7 +73,9 @@ class CpuOps:
         y += beta
         return y, (centred, inverse)
 
-    def batch_norm_backward(self, dy: Float, saved: Any, gamma: Float) -> tuple[Float, Float, Float]:
+    def batch_norm_backward(
+        self, dy: Float, saved: Any, gamma: Float, out: tuple[Float, Float] | None = None
+    ) -> tuple[Float, Float, Float]:
         centred, inverse = saved
         dbeta = _column_sums(dy)
         dgamma = np.einsum("np,np->p", dy, centred) * inverse
@@ -76,7 +84,9 @@ class CpuOps:
         dx += dy
         dx -= dbeta / n
         dx *= gamma * inverse
-        return dx, dgamma, dbeta
+        if out is None:
+            return dx, dgamma, dbeta
+        return dx, into(out[0], dgamma), into(out[1], dbeta)
 
     def relu(self, x: Float) -> Float:
         return np.maximum(x, np.float32(0))
@@ -148,6 +158,9 @@ class CpuOps:
         gradient = difference * np.float32(2 / max(count, 1.0))
         return float(np.sum(difference * difference, dtype=np.float64)), count, gradient
 
+    def accumulate(self, totals: NDArray[np.float64], loss: float, weight: float) -> None:
+        totals += (loss, weight)
+
     def clip_norm(self, gradients: Float, max_norm: float) -> None:
         norm = float(np.linalg.norm(gradients.astype(np.float64)))
         if norm > max_norm:
@@ -195,6 +208,46 @@ class CpuOps:
         velocity *= np.float32(momentum)
         velocity += gradients + l2 * parameters
         parameters -= np.float32(learning_rate) * (velocity + weight_decay * parameters)
+
+
+class CpuBackend:
+    """Host memory, `CpuOps`, and batches assembled by `BatchSource`."""
+
+    name = "cpu"
+    ops = CpuOps()
+
+    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
+        return np.zeros(count, dtype=dtype)
+
+    def view(self, flat: Float, start: int, shape: tuple[int, ...]) -> Float:
+        return flat[start : start + prod(shape)].reshape(shape)
+
+    def write(self, array: Float, values: NDArray[Any]) -> None:
+        array[...] = values
+
+    def read(self, array: Float) -> NDArray[Any]:
+        return np.array(array)
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
+        return HostFeed(source, targets)
+
+
+class HostFeed:
+    """`gcnbatch.backends.base.Feed` in host memory."""
+
+    def __init__(self, source: BatchSource, targets: NDArray[Any]) -> None:
+        self._source, self._targets = source, targets
+        self._batches: Sequence[NDArray[np.int64]] = ()
+
+    def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
+        self._batches = batches
+
+    def batch(self, index: int) -> Batch:
+        return self.gather(self._batches[index])
+
+    def gather(self, graphs: NDArray[np.int64]) -> Batch:
+        batch = self._source.batch(graphs)
+        return Batch(batch.x, batch.adjacency, batch.node_ptr, self._targets[batch.rows])
 
 
 def _column_sums(x: Float) -> Float:

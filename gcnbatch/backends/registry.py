@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from gcnbatch.backends.base import Ops
+from gcnbatch.backends.base import Backend
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 FASTEST_FIRST = ("fused", "batched", "nonbatched", "cpu")
@@ -18,14 +17,6 @@ class BackendStatus(NamedTuple):
     ready: bool
     reason: str = ""
     hint: str = ""
-
-
-@dataclass(frozen=True)
-class Backend:
-    """An opened backend: its name and its operations."""
-
-    name: str
-    ops: Ops
 
 
 def status() -> list[BackendStatus]:
@@ -52,9 +43,9 @@ def open_backend(name: str) -> Backend:
     state = _probe(name)
     if not state.ready:
         raise BackendUnavailable(f"backend {name}", state.reason, hint=state.hint)
-    from gcnbatch.backends.cpu import CpuOps
+    from gcnbatch.backends.cpu import CpuBackend
 
-    return Backend(name, CpuOps())
+    return CpuBackend()
 
 
 def _probe(name: str) -> BackendStatus:

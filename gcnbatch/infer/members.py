@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gcnbatch.backends.registry import Backend
+from gcnbatch.backends.base import Backend
 from gcnbatch.config import ModelConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.molecules import missing_targets

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.registry import Backend, open_backend
+from gcnbatch.backends.base import Backend
+from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError

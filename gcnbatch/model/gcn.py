@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Ops
 from gcnbatch.config import ChemGCNConfig, KipfConfig
@@ -106,17 +107,20 @@ class Loss:
     """
 
     target: str
-    weights: Array
+    weights: NDArray[np.float32]
 
-    def __call__(self, ops: Ops, logits: Array, y: Array) -> tuple[Any, Any, Array]:
-        """Return (sum of the loss, sum of its weights, gradient of their quotient by the logits)."""
+    def __call__(self, ops: Ops, logits: Array, y: Array, weights: Array) -> tuple[Any, Any, Array]:
+        """Return (sum of the loss, sum of its weights, gradient of their quotient by the logits).
+
+        `weights` are the loss's own, where the backend computes.
+        """
         if self.target == "binary":
-            return ops.sigmoid_cross_entropy(logits, y, self.weights)
+            return ops.sigmoid_cross_entropy(logits, y, weights)
         if self.target == "multiclass":
-            return ops.softmax_cross_entropy(logits, y, self.weights)
+            return ops.softmax_cross_entropy(logits, y, weights)
         return ops.mean_squared_error(logits, y)
 
 
-def uniform_weights(header: Header) -> Array:
+def uniform_weights(header: Header) -> NDArray[np.float32]:
     """Return weights of 1 for every task or class, float32 (K,)."""
     return np.ones(header.n_outputs, dtype=np.float32)

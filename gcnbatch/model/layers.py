@@ -9,10 +9,10 @@ Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from gcnbatch.backends.base import START, Adjacency, Array, Clock, Csr, DropoutKey, Ops, Readout
+from gcnbatch.backends.base import START, Array, Batch, Clock, Csr, DropoutKey, Ops, Readout
 from gcnbatch.model.parameters import ParameterSpec
 
 Parameters = Mapping[str, Array]
@@ -21,15 +21,18 @@ Gradients = dict[str, Array]
 
 @dataclass(frozen=True)
 class Context:
-    """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training is."""
+    """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training is.
+
+    `gradients` holds the arrays that the gradients of parameters are written to, by name; without it they are new ones.
+    """
 
     ops: Ops
     parameters: Parameters
-    adjacency: Adjacency
-    node_ptr: Array
+    batch: Batch
     training: bool
     seed: int = 0
     clock: Clock = START
+    gradients: Parameters = field(default_factory=dict)
 
 
 class Layer(Protocol):
@@ -74,11 +77,11 @@ class GraphConv:
         product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w)
         if self.bias:
             product = ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"])
-        return ctx.ops.spmm(ctx.adjacency, product), h
+        return ctx.ops.spmm(ctx.batch.adjacency, product), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        dproduct = ctx.ops.spmm_backward(ctx.adjacency, dout)
-        gradients = {f"{self.name}.bias": ctx.ops.bias_add_backward(dproduct)} if self.bias else {}
+        dproduct = ctx.ops.spmm_backward(ctx.batch.adjacency, dout)
+        gradients = _bias_backward(ctx, dproduct, f"{self.name}.bias") if self.bias else {}
         dh, dw = _matmul_backward(ctx, dproduct, saved, f"{self.name}.weight", need_dh)
         return dh, {f"{self.name}.weight": dw, **gradients}
 
@@ -105,9 +108,9 @@ class Dense:
         return ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"]), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        db = ctx.ops.bias_add_backward(dout)
+        gradients = _bias_backward(ctx, dout, f"{self.name}.bias")
         dh, dw = _matmul_backward(ctx, dout, saved, f"{self.name}.weight", need_dh)
-        return dh, {f"{self.name}.weight": dw, f"{self.name}.bias": db}
+        return dh, {f"{self.name}.weight": dw, **gradients}
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,10 @@ class BatchNorm:
         return ctx.ops.batch_norm(h, gamma, beta, mean, var, self.epsilon, self.momentum, ctx.training)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        dh, dgamma, dbeta = ctx.ops.batch_norm_backward(dout, saved, ctx.parameters[f"{self.name}.gamma"])
-        return dh, {f"{self.name}.gamma": dgamma, f"{self.name}.beta": dbeta}
+        gamma, beta = f"{self.name}.gamma", f"{self.name}.beta"
+        out = (ctx.gradients[gamma], ctx.gradients[beta]) if gamma in ctx.gradients else None
+        dh, dgamma, dbeta = ctx.ops.batch_norm_backward(dout, saved, ctx.parameters[gamma], out)
+        return dh, {gamma: dgamma, beta: dbeta}
 
 
 @dataclass(frozen=True)
@@ -188,13 +193,18 @@ class ReadoutLayer:
         return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return ctx.ops.readout(h, ctx.node_ptr, self.kind)
+        return ctx.ops.readout(h, ctx.batch.node_ptr, self.kind)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return ctx.ops.readout_backward(dout, ctx.node_ptr, self.kind, saved), {}
+        return ctx.ops.readout_backward(dout, ctx.batch.node_ptr, self.kind, saved), {}
 
 
 def _matmul_backward(ctx: Context, dy: Array, x: Array, weight: str, need_dx: bool) -> tuple[Array | None, Array]:
+    out = ctx.gradients.get(weight)
     if isinstance(x, Csr):
-        return None, ctx.ops.sparse_matmul_backward(dy, x)
-    return ctx.ops.matmul_backward(dy, x, ctx.parameters[weight], need_dx)
+        return None, ctx.ops.sparse_matmul_backward(dy, x, out)
+    return ctx.ops.matmul_backward(dy, x, ctx.parameters[weight], need_dx, out)
+
+
+def _bias_backward(ctx: Context, dy: Array, bias: str) -> Gradients:
+    return {bias: ctx.ops.bias_add_backward(dy, ctx.gradients.get(bias))}

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import START, Clock, Runner
-from gcnbatch.backends.registry import Backend
+from gcnbatch.backends.base import START, Array, Backend, Batch, Clock, Runner
 from gcnbatch.config import TrainConfig
-from gcnbatch.data.batches import BatchSource, GraphBatch
+from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn, Loss
 from gcnbatch.model.layers import Context
+from gcnbatch.model.parameters import ParameterLayout
 
 MOMENTS = {"adam": ("adam.m", "adam.v"), "sgd": ("sgd.velocity",)}
 
@@ -52,84 +52,91 @@ def make_runner(backend: Backend, task: Task) -> Runner:
 
 
 class OpsRunner:
-    """`gcnbatch.backends.base.Runner` over host arrays: parameters, gradients and moments are flat float32 arrays."""
+    """`gcnbatch.backends.base.Runner` over any backend's operations.
+
+    Parameters, gradients and moments are flat float32 arrays where the backend computes; layers see them by name.
+    """
 
     def __init__(self, backend: Backend, task: Task) -> None:
         self.backend = backend.name
-        self._ops, self._task = backend.ops, task
+        self._at, self._task = backend, task
         self.layout = task.model.layout()
-        self._flat = np.zeros(self.layout.n_trainable, dtype=np.float32)
-        self._buffers = np.zeros(self.layout.n_buffers, dtype=np.float32)
-        self._gradients = np.zeros_like(self._flat)
-        self._moments = {name: np.zeros_like(self._flat) for name in MOMENTS[task.train.optimizer]}
-        self._parameters = self.layout.views(self._flat, True) | self.layout.views(self._buffers, False)
-        self._gradient_views = self.layout.views(self._gradients, True)
+        size = self.layout.n_trainable
+        self._flat, self._gradients = backend.zeros(size), backend.zeros(size)
+        self._moments = {name: backend.zeros(size) for name in MOMENTS[task.train.optimizer]}
+        self._parameters = self._views(self._flat, True) | self._views(backend.zeros(self.layout.n_buffers), False)
+        self._gradient_views = self._views(self._gradients, True)
+        self._weight_decay, self._l2 = (self._upload(values) for values in _decay(self.layout, task.train))
+        self._loss_weights = self._upload(task.loss.weights)
         self._updates = 0
-        decaying = [name for name in self.layout.names(True) if self.layout.slots[name].spec.decays]
-        penalised = [f"conv{i}.weight" for i in task.train.l2_layers] or decaying
-        self._weight_decay = self.layout.fill(dict.fromkeys(decaying, task.train.weight_decay))
-        self._l2 = self.layout.fill(dict.fromkeys(penalised, task.train.l2))
+        self._totals = backend.zeros(2, np.float64)
+        self._feed = backend.feed(task.source, task.targets)
         for name, value in self.layout.initial(task.seed).items():
-            self._parameters[name][...] = value
-        self._loss = [0.0, 0.0]
+            backend.write(self._parameters[name], value)
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
-        self._epoch, self._batches, self._learning_rate = epoch, batches, learning_rate
+        self._epoch, self._learning_rate = epoch, learning_rate
+        self._feed.begin_epoch(batches)
 
     def step(self, index: int) -> None:
-        batch = self._task.source.batch(self._batches[index])
-        loss, weight, gradients = self.loss_and_gradients(batch, Clock(self._epoch, index))
-        for name, gradient in gradients.items():
-            self._gradient_views[name][...] = gradient
+        loss, weight, _ = self.loss_and_gradients(self._feed.batch(index), Clock(self._epoch, index))
         self._update()
-        self._loss[0] += loss
-        self._loss[1] += weight
+        self._at.ops.accumulate(self._totals, loss, weight)
 
-    def loss_and_gradients(self, batch: GraphBatch, clock: Clock) -> tuple[float, float, dict[str, Any]]:
+    def loss_and_gradients(self, batch: Batch, clock: Clock) -> tuple[Any, Any, dict[str, Array]]:
         """Return (sum of loss, sum of weights, gradient of their quotient by parameter name) of one training pass."""
         ctx = self._context(batch, training=True, clock=clock)
         logits, saved = self._task.model.forward(ctx, batch.x)
-        loss, weight, dlogits = self._task.loss(self._ops, logits, self._task.targets[batch.rows])
+        loss, weight, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights)
         return loss, weight, self._task.model.backward(ctx, dlogits, saved)
 
     def take_loss(self) -> tuple[float, float]:
-        taken = (self._loss[0], self._loss[1])
-        self._loss = [0.0, 0.0]
-        return taken
+        loss, weight = self._at.read(self._totals)
+        self._at.write(self._totals, np.zeros(2))
+        return float(loss), float(weight)
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
-        batch = self._task.source.batch(graphs)
+        batch = self._feed.gather(graphs)
         logits, _ = self._task.model.forward(self._context(batch, training=False), batch.x)
-        return np.asarray(logits, dtype=np.float32)
+        return self._at.read(logits)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        found: dict[str, NDArray[Any]] = {name: value.copy() for name, value in self._parameters.items()}
+        found = {name: self._at.read(value) for name, value in self._parameters.items()}
         for moment, flat in self._moments.items():
-            found |= {f"{moment}/{name}": value.copy() for name, value in self.layout.views(flat, True).items()}
-        return found | {"updates": np.array([self._updates], dtype=np.int64), "loss": np.array(self._loss)}
+            found |= {f"{moment}/{name}": self._at.read(value) for name, value in self._views(flat, True).items()}
+        return found | {"updates": np.array([self._updates], dtype=np.int64)}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         for name, value in self._parameters.items():
-            value[...] = state[name]
+            self._at.write(value, state[name])
         for moment, flat in self._moments.items():
-            for name, value in self.layout.views(flat, True).items():
-                value[...] = state.get(f"{moment}/{name}", np.float32(0))
+            for name, value in self._views(flat, True).items():
+                shape = self.layout.slots[name].spec.shape
+                self._at.write(value, state.get(f"{moment}/{name}", np.zeros(shape, dtype=np.float32)))
         self._updates = int(state["updates"][0]) if "updates" in state else 0
-        self._loss = state["loss"].tolist() if "loss" in state else [0.0, 0.0]
 
     def close(self) -> None:
         pass
 
-    def _context(self, batch: GraphBatch, training: bool, clock: Clock = START) -> Context:
-        return Context(self._ops, self._parameters, batch.adjacency, batch.node_ptr, training, self._task.seed, clock)
+    def _views(self, flat: Array, trainable: bool) -> dict[str, Array]:
+        slots = {name: self.layout.slots[name] for name in self.layout.names(trainable)}
+        return {name: self._at.view(flat, slot.start, slot.spec.shape) for name, slot in slots.items()}
+
+    def _upload(self, values: NDArray[np.float32]) -> Array:
+        array = self._at.zeros(len(values))
+        self._at.write(array, values)
+        return array
+
+    def _context(self, batch: Batch, training: bool, clock: Clock = START) -> Context:
+        return Context(self._at.ops, self._parameters, batch, training, self._task.seed, clock, self._gradient_views)
 
     def _update(self) -> None:
-        train = self._task.train
+        train, ops = self._task.train, self._at.ops
         self._updates += 1
         if train.clip_norm:
-            self._ops.clip_norm(self._gradients, train.clip_norm)
+            ops.clip_norm(self._gradients, train.clip_norm)
         if train.optimizer == "adam":
-            self._ops.adam_step(
+            ops.adam_step(
                 self._flat,
                 self._gradients,
                 self._moments["adam.m"],
@@ -143,7 +150,7 @@ class OpsRunner:
                 self._l2,
             )
         else:
-            self._ops.sgd_step(
+            ops.sgd_step(
                 self._flat,
                 self._gradients,
                 self._moments["sgd.velocity"],
@@ -152,3 +159,10 @@ class OpsRunner:
                 self._weight_decay,
                 self._l2,
             )
+
+
+def _decay(layout: ParameterLayout, train: TrainConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return weight decay and L2 per element of the flat parameters."""
+    decaying = [name for name in layout.names(True) if layout.slots[name].spec.decays]
+    penalised = [f"conv{i}.weight" for i in train.l2_layers] or decaying
+    return layout.fill(dict.fromkeys(decaying, train.weight_decay)), layout.fill(dict.fromkeys(penalised, train.l2))

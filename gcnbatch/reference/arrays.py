@@ -8,3 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float = NDArray[np.floating[Any]]
+
+
+def into(out: Float | None, values: Float) -> Float:
+    """Return `values`, written to `out` when one is given."""
+    if out is None:
+        return values
+    out[...] = values
+    return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcnbatch.reference.arrays import Float
+from gcnbatch.reference.arrays import Float, into
 
 Saved = tuple[Float, Float]
 
@@ -53,7 +53,9 @@ def batch_norm(
     return gamma * x_hat + beta, (x_hat, inverse_std)
 
 
-def batch_norm_backward(dy: Float, saved: Saved, gamma: Float) -> tuple[Float, Float, Float]:
+def batch_norm_backward(
+    dy: Float, saved: Saved, gamma: Float, out: tuple[Float, Float] | None = None
+) -> tuple[Float, Float, Float]:
     """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; mean and variance depend on x too.
 
     dbeta = sum_n dy, dgamma = sum_n dy x̂, dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N).
@@ -64,4 +66,6 @@ def batch_norm_backward(dy: Float, saved: Saved, gamma: Float) -> tuple[Float, F
     dbeta = dy.sum(axis=0)
     dgamma = (dy * x_hat).sum(axis=0)
     dx = gamma * inverse_std * (dy - dbeta / n - x_hat * dgamma / n)
-    return dx, dgamma, dbeta
+    if out is None:
+        return dx, dgamma, dbeta
+    return dx, into(out[0], dgamma), into(out[1], dbeta)

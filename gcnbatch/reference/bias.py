@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gcnbatch.reference.arrays import Float
+from gcnbatch.reference.arrays import Float, into
 
 
 def bias_add(y: Float, b: Float) -> Float:
@@ -10,7 +10,6 @@ def bias_add(y: Float, b: Float) -> Float:
     return y + b
 
 
-def bias_add_backward(dy: Float) -> Float:
+def bias_add_backward(dy: Float, out: Float | None = None) -> Float:
     """Gradient of `bias_add` by b: the column sums of dY (N, P), zeros when N = 0: (P,). The gradient by Y is dY."""
-    db: Float = dy.sum(axis=0)
-    return db
+    return into(out, dy.sum(axis=0))

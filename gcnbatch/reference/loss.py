@@ -105,3 +105,8 @@ def mean_squared_error(logits: Float, y: Float) -> tuple[Any, int, Float]:
     error = np.where(labelled, logits - y, 0).astype(logits.dtype)
     number = int(labelled.sum())
     return (error**2).sum(), number, 2 * error / max(number, 1)
+
+
+def accumulate(totals: Float, loss: Any, weight: Any) -> None:
+    """Add a loss and its weight to the running totals (2,), in place."""
+    totals += (loss, weight)

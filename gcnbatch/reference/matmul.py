@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcnbatch.data.sparse import Csr
-from gcnbatch.reference.arrays import Float
+from gcnbatch.reference.arrays import Float, into
 
 
 def matmul(x: Float, w: Float) -> Float:
@@ -13,10 +13,12 @@ def matmul(x: Float, w: Float) -> Float:
     return x @ w
 
 
-def matmul_backward(dy: Float, x: Float, w: Float, need_dx: bool = True) -> tuple[Float | None, Float]:
+def matmul_backward(
+    dy: Float, x: Float, w: Float, need_dx: bool = True, out: Float | None = None
+) -> tuple[Float | None, Float]:
     """Gradients of `matmul`: dX = dY Wᵀ (N, F), None unless `need_dx`, and dW = Xᵀ dY (F, P), zeros when N = 0."""
     dx = dy @ w.T if need_dx else None
-    return dx, x.T @ dy
+    return dx, into(out, x.T @ dy)
 
 
 def sparse_matmul(x: Csr, w: Float) -> Float:
@@ -32,7 +34,7 @@ def sparse_matmul(x: Csr, w: Float) -> Float:
     return y
 
 
-def sparse_matmul_backward(dy: Float, x: Csr) -> Float:
+def sparse_matmul_backward(dy: Float, x: Csr, out: Float | None = None) -> Float:
     """Gradient of `sparse_matmul` by W: dW = Xᵀ dY (F, P); a feature that no row has gets zeros.
 
     An entry a of X in row n, column f contributed a w_f to y_n, hence a dy_n to dw_f.
@@ -41,4 +43,4 @@ def sparse_matmul_backward(dy: Float, x: Csr) -> Float:
     for n in range(len(dy)):
         for entry in range(x.indptr[n], x.indptr[n + 1]):
             dw[x.indices[entry]] += x.data[entry] * dy[n]
-    return dw
+    return into(out, dw)

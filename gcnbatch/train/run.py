@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from gcnbatch import __version__, fileio
-from gcnbatch.backends.registry import Backend, open_backend
+from gcnbatch.backends.base import Backend
+from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import Config, read_toml, resolve
 from gcnbatch.data import splits, synthetic
 from gcnbatch.data.graphs import Split
