@@ -184,7 +184,7 @@ class _AtomTable:
         self._hybridisations = [getattr(chem.HybridizationType, name) for name in HYBRIDISATIONS]
 
     def add(self, key: tuple[int, ...]) -> int:
-        """Return the row of an atom not seen before; `key` as `featurize_chunk` builds it."""
+        """Return the row of an atom not seen before; `key` as `_atom_rows` builds it."""
         number, degree, valence, charge, radicals, hybridisation, aromatic, hydrogens = key
         x = np.zeros(len(FEATURE_NAMES), dtype=np.int8)
         x[self._symbols.get(number, len(SYMBOLS) - 1)] = 1
@@ -209,7 +209,7 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
     """Turn SMILES into graphs; `first` is the position of the chunk in the whole input."""
     chem = load_rdkit()
     table = _atom_table()
-    known, implicit = table.rows, chem.ValenceType.IMPLICIT
+    implicit = chem.ValenceType.IMPLICIT
     loop_channel = len(BOND_CHANNELS) if options.bond_channels else 0
     atoms: list[int] = []
     src: list[int] = []
@@ -223,20 +223,7 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
             reason = f"{count} atoms, more than {options.max_nodes}" if count else _complaint(chem, text)
             bad.append(BadMolecule(index, reason))
             continue
-        # By index: RDKit's own iterators ask for the number of atoms or bonds at every step.
-        for atom in map(molecule.GetAtomWithIdx, range(count)):
-            key = (
-                atom.GetAtomicNum(),
-                atom.GetDegree(),
-                atom.GetValence(implicit),
-                atom.GetFormalCharge(),
-                atom.GetNumRadicalElectrons(),
-                atom.GetHybridization(),
-                atom.GetIsAromatic(),
-                atom.GetTotalNumHs(),
-            )
-            row = known.get(key)
-            atoms.append(table.add(key) if row is None else row)
+        atoms += _atom_rows(molecule, count, table, implicit)
         for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
             begin, end = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
             src += (begin, end)
@@ -264,6 +251,26 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
         scaffolds=tuple(cores),
         bad=tuple(bad),
     )
+
+
+def _atom_rows(molecule: Any, count: int, table: _AtomTable, implicit: Any) -> list[int]:
+    """Return the row of each atom in the table; `implicit` names RDKit's implicit valence."""
+    rows = []
+    # By index: RDKit's own iterators ask for the number of atoms or bonds at every step.
+    for atom in map(molecule.GetAtomWithIdx, range(count)):
+        key = (
+            atom.GetAtomicNum(),
+            atom.GetDegree(),
+            atom.GetValence(implicit),
+            atom.GetFormalCharge(),
+            atom.GetNumRadicalElectrons(),
+            atom.GetHybridization(),
+            atom.GetIsAromatic(),
+            atom.GetTotalNumHs(),
+        )
+        row = table.rows.get(key)
+        rows.append(table.add(key) if row is None else row)
+    return rows
 
 
 def _bond_channel(chem: Any, bond: Any) -> int:

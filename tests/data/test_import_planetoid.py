@@ -207,12 +207,16 @@ def test_arrays_must_fill_their_shape_with_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [("indices", [0, 1, 3], "a column number is out of range"), ("indptr", [0, 2, 1, 3], "offsets do not fit")],
+    [
+        ("_shape", (3, 2**40), "1099511627776 columns"),
+        ("indices", [0, 1, 3], "a column number is out of range"),
+        ("indptr", [0, 2, 1, 3], "offsets do not fit"),
+    ],
 )
-def test_sparse_matrices_are_checked(tmp_path: Path, name: str, value: list[int], message: str) -> None:
+def test_sparse_matrices_are_checked(tmp_path: Path, name: str, value: Any, message: str) -> None:
     path = tmp_path / "matrix.pkl"
     matrix = sp.csr_matrix(np.eye(3))
-    setattr(matrix, name, np.array(value, dtype=np.int32))
+    setattr(matrix, name, value if name == "_shape" else np.array(value, dtype=np.int32))
     path.write_bytes(pickle.dumps(matrix, protocol=2))
     with pytest.raises(InputError, match=message):
         as_csr(read_pickle(path), path)

@@ -208,6 +208,8 @@ def as_csr(value: Any, path: Path) -> sp.csr_array:
         rows, columns = state["_shape"]
         data, indices, indptr = (as_array(state[name], path) for name in ("data", "indices", "indptr"))
         shapes = len(indptr) == rows + 1 and data.shape == indices.shape == (indptr[-1],)
+        if not 0 < columns < 2**31:
+            raise ValueError(f"{columns} columns")
         if not shapes or indptr[0] != 0 or (np.diff(indptr) < 0).any():
             raise ValueError("offsets do not fit")
         if ((indices < 0) | (indices >= columns)).any():
