@@ -117,22 +117,25 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
     return wanted
 
 
-def check_pointers(path: Path, name: str, pointer: Int64, total: int, offset: int = 0) -> None:
+def check_pointers(path: Path, name: str, pointer: Int64, total: int, piece_at: int | None = None) -> None:
     """Offsets start at 0, never decrease and end at `total`, the number of rows they cover [15].
 
-    With `offset` above 0, `pointer` is the piece of a longer one that starts there; then only the order is checked.
+    With `piece_at`, `pointer` is the piece of a longer one that starts there and need only stay within 0 … total.
     """
-    place = f"{path}:/{name}"
-    if offset == 0 and pointer[0] != 0:
-        raise InputError(f"{place}[0]", str(pointer[0]), "0")
-    falling = np.flatnonzero(pointer[1:] < pointer[:-1])
-    if len(falling):
-        at = int(falling[0])
+    place, offset, last = f"{path}:/{name}", piece_at or 0, len(pointer) - 1
+    if pointer[0] != 0 if piece_at is None else pointer[0] < 0:
+        raise InputError(f"{place}[{offset}]", str(pointer[0]), "0" if piece_at is None else "at least 0")
+    falling = pointer[1:] < pointer[:-1]
+    if falling.any():
+        at = int(np.argmax(falling)) + 1
         raise InputError(
-            f"{place}[{offset + at + 1}]", f"{pointer[at + 1]} after {pointer[at]}", "offsets that never decrease"
+            f"{place}[{offset + at}]", f"{pointer[at]} after {pointer[at - 1]}", "offsets that never decrease"
         )
-    if offset == 0 and pointer[-1] != total:
-        raise InputError(f"{place}[{len(pointer) - 1}]", str(pointer[-1]), f"{total}, the number of rows it covers")
+    if pointer[-1] != total if piece_at is None else pointer[-1] > total:
+        limit = "" if piece_at is None else "at most "
+        raise InputError(
+            f"{place}[{offset + last}]", str(pointer[-1]), f"{limit}{total}, the number of rows that it covers"
+        )
 
 
 def check_graph_sizes(path: Path, node_ptr: Int64) -> None:

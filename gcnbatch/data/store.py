@@ -112,8 +112,7 @@ class Dataset:
         MachineError
             When the arrays take more than `memory_mb`.
         """
-        if not self.fits_in_memory:
-            raise self._too_large(self.nbytes, "Raise data.memory_mb, or let training read it by slices.")
+        self._check_fits(self.nbytes)
         for name in self._arrays:  # one by one: an array's chunk cache goes when its values are here
             self._arrays[name] = self._rows(name, 0, None)
         return replace(self._slice(0, self.n_graphs), splits=self.splits)
@@ -131,9 +130,10 @@ class Dataset:
     def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, GraphSet]]:
         """Yield ``(first graph, part)`` over the set in parts of whole graphs, of about `max_bytes` each."""
         cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
+        step = min(max_bytes, (self.memory_mb << 20) // 2)
         start = 0
         while start < self.n_graphs:
-            stop = int(np.searchsorted(cost, cost[start] + max_bytes, side="right")) - 1
+            stop = int(np.searchsorted(cost, cost[start] + step, side="right")) - 1
             stop = min(max(stop, start + 1), self.n_graphs)
             yield start, self._slice(start, stop)
             start = stop
@@ -153,8 +153,7 @@ class Dataset:
     def _read_rows(self, stored: dict[str, h5py.Dataset]) -> None:
         """Read and check what is always in memory: pointers, ids, targets, groups, splits."""
         held = sum(map(_bytes_in_memory, stored.values()))
-        if held > self.memory_mb << 20:
-            raise self._too_large(held, "Raise data.memory_mb.")
+        self._check_fits(held)
         with audit.reading(self.path):
             rows = {name: array[:] for name, array in stored.items()}
         self.node_ptr: Int64 = rows["graphs/node_ptr"]
@@ -198,9 +197,7 @@ class Dataset:
         """Return graphs first … stop-1 as one contiguous part."""
         node0, node1 = int(self.node_ptr[first]), int(self.node_ptr[stop])
         edge0, edge1 = int(self.edge_ptr[first]), int(self.edge_ptr[stop])
-        size = (node1 - node0) * self._row_bytes("nodes/") + (edge1 - edge0) * self._row_bytes("edges/")
-        if size > self.memory_mb << 20:
-            raise self._too_large(size, "Raise data.memory_mb, or ask for fewer graphs at once.")
+        self._check_fits((node1 - node0) * self._row_bytes("nodes/") + (edge1 - edge0) * self._row_bytes("edges/"))
         rows = slice(node0, node1) if self.header.level == "node" else slice(first, stop)
         return GraphSet(
             header=self.header,
@@ -221,14 +218,21 @@ class Dataset:
             return self._rows("nodes/x", node0, node1)
         name, total = "nodes/x_csr/indptr", len(self._arrays["nodes/x_csr/data"])
         indptr = self._rows(name, node0, node1 + 1)
-        checks.check_pointers(self.path, name, indptr, total, offset=node0)
+        checks.check_pointers(self.path, name, indptr, total, piece_at=node0)
         start, stop = int(indptr[0]), int(indptr[-1])
+        self._check_fits((stop - start) * 8)
         indices, data = (self._rows(f"nodes/x_csr/{part}", start, stop) for part in ("indices", "data"))
         indptr = (indptr - start).astype(np.int32 if stop - start < 2**31 else np.int64)
         return sp.csr_array((data, indices, indptr), shape=(node1 - node0, self.header.n_features))
 
-    def _too_large(self, size: int, hint: str) -> MachineError:
-        return MachineError(str(self.path), f"{-(-size >> 20)} MiB in memory", f"at most {self.memory_mb} MiB", hint)
+    def _check_fits(self, size: int) -> None:
+        if size > self.memory_mb << 20:
+            raise MachineError(
+                str(self.path),
+                f"{-(-size >> 20)} MiB to be read at once",
+                f"at most {self.memory_mb} MiB",
+                "Raise data.memory_mb, or read fewer graphs at once.",
+            )
 
 
 def _bytes_in_memory(array: h5py.Dataset) -> int:

@@ -52,6 +52,7 @@ class DatasetWriter:
         self.path = Path(path)
         self._stack = ExitStack()
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
+        self._stored: dict[str, h5py.Dataset] = {}
         self._layout: dict[str, str] = {}
         self._rows = {"graphs": 0, "nodes": 0, "edges": 0, "entries": 0}
         self._top_channel = 0
@@ -88,7 +89,7 @@ class DatasetWriter:
         for name in (f"{row}/y", f"{row}/id"):
             self._held.setdefault(name, []).append(arrays.pop(name))
         for name in _POINTERS.keys() & arrays.keys():
-            later = name in self._file  # a later part's first offset is the former's last
+            later = name in self._stored  # a later part's first offset is the former's last
             arrays[name] = arrays[name][later:] + self._rows[_POINTERS[name]]
         for name, rows in arrays.items():
             self._extend(name, rows)
@@ -111,8 +112,7 @@ class DatasetWriter:
         row = schema.row_folder(header.level)
         checks.check_header(self.path, header)
         checks.check_splits(self.path, splits or {}, len(next(iter(arrays.values()))))
-        on_disk = {name: self._file[name] for name in schema.ARRAYS if name in self._file}
-        checks.check_layout(self.path, header, on_disk | arrays)
+        checks.check_layout(self.path, header, self._stored | arrays)
         checks.check_targets(self.path, header, arrays[f"{row}/y"])
         if self._top_channel >= header.n_channels:
             raise InputError(f"{self.path}:/edges/channel", str(self._top_channel), f"0 to {header.n_channels - 1}")
@@ -147,18 +147,18 @@ class DatasetWriter:
         checks.check_groups(self.path, part.groups)
 
     def _extend(self, name: str, rows: NDArray[Any]) -> None:
-        if name not in self._file:
-            self._create(name, rows.dtype, rows.shape[1:])
-        dataset = self._file[name]
+        if name not in self._stored:
+            self._stored[name] = self._create(name, rows.dtype, rows.shape[1:])
+        dataset = self._stored[name]
         old = dataset.shape[0]
         dataset.resize(old + len(rows), axis=0)
         dataset[old:] = rows
         self._stream.check()
 
-    def _create(self, name: str, dtype: np.dtype[Any], trailing: tuple[int, ...]) -> None:
+    def _create(self, name: str, dtype: np.dtype[Any], trailing: tuple[int, ...]) -> h5py.Dataset:
         columns = tuple(max(1, min(width, _CHUNK_BYTES // dtype.itemsize)) for width in trailing)
         rows = max(1, _CHUNK_BYTES // (dtype.itemsize * int(np.prod(columns, dtype=np.int64))))
-        self._file.create_dataset(
+        return self._file.create_dataset(
             name,
             shape=(0, *trailing),
             maxshape=(None, *trailing),

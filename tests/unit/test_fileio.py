@@ -1,0 +1,126 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+
+import pytest
+
+from gcnbatch.errors import InputError, MachineError
+from gcnbatch.fileio import HeldErrors, atomic_path, write_json, write_text, write_with
+
+
+def test_a_file_appears_on_leaving_the_block(tmp_path):
+    target = tmp_path / "a.txt"
+    with atomic_path(target) as temporary:
+        temporary.write_text("new")
+        assert temporary.parent == tmp_path
+        assert not target.exists()
+    assert target.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_an_error_in_the_block_passes_and_leaves_the_old_file(tmp_path):
+    write_text(tmp_path / "a.txt", "old")
+
+    def save(temporary):
+        temporary.write_text("half")
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        write_with(tmp_path / "a.txt", save)
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path):
+    with pytest.raises(KeyboardInterrupt), atomic_path(tmp_path / "a.txt"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [(errno.ENOSPC, "Free some disk space and run again."), (errno.EIO, "Check the folder and its disk.")],
+)
+def test_a_failing_disk_is_a_machine_error(tmp_path, number, hint):
+    with pytest.raises(MachineError) as caught, atomic_path(tmp_path / "a.txt"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value) == f"{tmp_path / 'a.txt'}: could not be written ({os.strerror(number)}). {hint}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_sync_is_a_machine_error(tmp_path, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match="No space left on device"):
+        write_text(tmp_path / "a.txt", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_other_files_pass(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a.txt"):
+        (tmp_path / "absent.csv").read_text()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(MachineError, match=r"x/a\.txt: cannot write here \(No such file or directory\)\. Check that"):
+        write_text(tmp_path / "x" / "a.txt", "x")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_folders_and_devices_are_not_replaced(tmp_path, kind):
+    target = tmp_path / "a"
+    (os.mkdir if kind == "folder" else os.mkfifo)(target)
+    with pytest.raises(InputError, match="a: a folder or a device; expected the name of a file"):
+        write_text(target, "x")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_link_keeps_pointing_to_its_file(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_text(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "x"
+
+
+def test_permissions_follow_the_umask_and_long_names_work(tmp_path):
+    old = os.umask(0o027)
+    try:
+        write_text(tmp_path / ("n" * 250), "x")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / ("n" * 250)).stat().st_mode) == 0o640
+
+
+def test_json_is_plain_and_refuses_nan(tmp_path):
+    write_json(tmp_path / "a.json", {"a": [1, None]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, None]}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", float("nan"))
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, None]}
+
+
+def test_write_with_hands_over_the_temporary_name(tmp_path):
+    write_with(tmp_path / "a.bin", lambda path: path.write_bytes(b"x"))
+    assert (tmp_path / "a.bin").read_bytes() == b"x"
+
+
+def test_held_errors_are_raised_when_asked_for(tmp_path):
+    """/dev/full takes no byte: the writer is told that all went well, the error comes with `check`."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    stream = HeldErrors("/dev/full", tmp_path / "a.h5")
+    assert stream.write(b"four") == 4
+    assert stream.truncate(10) == 10
+    with pytest.raises(MachineError, match=r"a\.h5: could not be written \(No space left on device\)\. Free some"):
+        stream.check()
+    with pytest.raises(MachineError), stream:
+        pass
+    assert stream.closed
