@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,18 +97,23 @@ def _gather(config: Path | None, options: dict[tuple[str, ...], Any], assignment
 
     given = {path: value for path, value in options.items() if value is not None}
     pairs = [parse_assignment(text) for text in assignments]
-    if config is None and ("data", "path") not in given and all(path[0] != "data" for path, _ in pairs):
+    named = {*given, *(path for path, _ in pairs)}
+    if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic")}):
         config = shipped_config("quickstart")
     tree = read_toml(config) if config is not None else {}
     if config is not None and "name" not in tree:
-        tree["name"] = config.stem
+        tree["name"] = _run_name(config)
     elif config is None and ("data", "path") in given:
-        tree["name"] = Path(given["data", "path"]).stem
+        tree["name"] = _run_name(Path(given["data", "path"]))
     for path, value in [*given.items(), *pairs]:
         put(tree, path, value)
     if ("data", "path") in given:
         put(tree, ("data", "synthetic"), "")
     return tree
+
+
+def _run_name(path: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem)[:80]
 
 
 def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:
@@ -130,35 +136,19 @@ def _show(metrics: dict[str, Any]) -> None:
     from gcnbatch.cli.tables import table
 
     split = metrics["split"]
+    named = f"{split['kind']} split{' ' + split['name'] if 'name' in split else ''}, seed {split['seed']}"
     if "folds" in metrics:
-        names = list(metrics["mean"]["test"])
-        rows = [
-            [
-                part,
-                *(
-                    f"{metrics['mean'][part][n]:.4f} ± {metrics['std'][part][n]:.4f}"
-                    if n in metrics["mean"].get(part, {})
-                    else "–"
-                    for n in names
-                ),
-            ]
-            for part in ("train", "valid", "test")
-            if part in metrics["mean"]
-        ]
-        typer.echo(
-            f"{len(metrics['folds'])} folds, {split['kind']} split, seed {split['seed']}: mean ± standard deviation"
-        )
+        mean, std = metrics["mean"], metrics["std"]
+        figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in mean}
+        typer.echo(f"{len(metrics['folds'])} folds, {named}: mean ± standard deviation")
     else:
-        parts = [part for part in ("train", "valid", "test") if part in metrics]
-        names = [name for name, value in metrics[parts[-1]].items() if isinstance(value, float)]
-        rows = [
-            [part, *(f"{metrics[part][n]:.4f}" if metrics[part].get(n) is not None else "–" for n in names)]
-            for part in parts
-        ]
+        parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
+        figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}
         sizes = " / ".join(str(size) for size in split["sizes"])
-        named = f"{split['kind']} split{' ' + split['name'] if 'name' in split else ''} (seed {split['seed']})"
         typer.echo(f"{named}: {sizes} rows; best epoch {metrics['best_epoch']} of {metrics['epochs']}")
-    typer.echo(table(["", *names], rows))
+    names = list(dict.fromkeys(name for of in figures.values() for name in of))
+    for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
+        typer.echo(line)
 
 
 def _show_keys() -> None:
