@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -55,14 +54,9 @@ def main() -> None:
         app()
     except GcnbatchError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
     except MemoryError:
         _fail("out of memory. Use a smaller batch, or lower data.memory_mb so that the set is read by slices.", 3)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        _fail(f"{error.filename or 'disk'}: no space left. Free some disk space and run again.", 3)
+        _fail(f"{error.filename or 'disk'}: {error.strerror}. Free some disk space and run again.", 3)
