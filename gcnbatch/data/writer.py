@@ -104,13 +104,13 @@ class DatasetWriter:
         arrays = {name: np.concatenate(parts) for name, parts in self._held.items()}
         for name, split in (splits or {}).items():
             arrays |= {f"splits/{name}/{part}": np.asarray(rows, np.int64) for part, rows in split.parts().items()}
+        checks.check_header(self.path, header)
         text = header.model_dump_json().encode("utf-8")
         if len(text) > schema.MAX_HEADER_BYTES:
             raise InputError(
                 f"{self.path}:/header", f"{len(text)} bytes", f"at most {schema.MAX_HEADER_BYTES}", "Shorten the names."
             )
         row = schema.row_folder(header.level)
-        checks.check_header(self.path, header)
         checks.check_splits(self.path, splits or {}, len(next(iter(arrays.values()))))
         checks.check_layout(self.path, header, self._stored | arrays)
         checks.check_targets(self.path, header, arrays[f"{row}/y"])
