@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -301,7 +300,6 @@ def _complaint(chem: Any, text: str) -> str:
 
 def serve() -> None:
     """Featurise chunks from stdin until it closes; one pickled tuple of arguments in, one pickled result out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes stdin or kills
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that prints can disturb the results
     with contextlib.suppress(EOFError, BrokenPipeError):

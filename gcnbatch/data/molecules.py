@@ -253,7 +253,8 @@ class _Worker:
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", self._START, *sys.path]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
 
     def run(self, chunk: tuple[Any, ...]) -> MoleculeArrays:
         """Send one chunk, the arguments of `featurize_chunk`, and wait for its result."""
