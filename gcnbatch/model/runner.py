@@ -104,7 +104,7 @@ class OpsRunner:
         found = {name: self._at.read(value) for name, value in self._parameters.items()}
         for moment, flat in self._moments.items():
             found |= {f"{moment}/{name}": self._at.read(value) for name, value in self._views(flat, True).items()}
-        return found | {"updates": np.array([self._updates], dtype=np.int64)}
+        return found | {"updates": np.array([self._updates], dtype=np.int64), "loss": self._at.read(self._totals)}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         for name, value in self._parameters.items():
@@ -114,6 +114,7 @@ class OpsRunner:
                 shape = self.layout.slots[name].spec.shape
                 self._at.write(value, state.get(f"{moment}/{name}", np.zeros(shape, dtype=np.float32)))
         self._updates = int(state["updates"][0]) if "updates" in state else 0
+        self._at.write(self._totals, state.get("loss", np.zeros(2)))
 
     def close(self) -> None:
         pass
