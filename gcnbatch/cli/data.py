@@ -2,9 +2,132 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from gcnbatch.cli import data_import
 
 app = typer.Typer(no_args_is_help=True, help="Look at, check, generate and import data sets.", rich_markup_mode=None)
 app.add_typer(data_import.app, name="import")
+
+File = Annotated[Path, typer.Argument(metavar="FILE.h5", help="Data set.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Memory = Annotated[int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read by slices.")]
+
+_ANNOUNCED = 256 << 20  # bytes of memory from which a preset's cost is told before it is made
+
+INFO_EXAMPLES = """\b
+Examples:
+  gcnbatch data info tox21.h5
+  gcnbatch data info tox21.h5 --plot tox21.png
+  gcnbatch data info tox21.h5 --json | jq '.tasks[] | {name, missing}'
+"""
+CHECK_EXAMPLES = """\b
+Examples:
+  gcnbatch data check tox21.h5
+  gcnbatch data check tox21.h5 --json && gcnbatch train --data tox21.h5
+"""
+SYNTH_EXAMPLES = """\b
+Many graphs, --graphs says how many:
+  quickstart   1,000 small graphs, 3 binary tasks; learnt in seconds
+  tox21        7,831 graphs of the sizes of Tox21, 12 binary tasks, a fifth of the labels missing
+  reaction100  75,477 graphs of at most 50 nodes, 100 classes
+One graph, --scale makes it smaller or larger:
+  citation     2,708 nodes, 1,433 sparse features, 7 classes, 20 training nodes per class (Cora)
+  reddit       232,965 nodes, 114 million edges, 602 dense features, 41 classes (Reddit)
+\b
+Examples:
+  gcnbatch data synth tox21 -o tox21.h5
+  gcnbatch data synth reaction100 -o small.h5 --graphs 5000 --bond-channels
+  gcnbatch data synth reddit -o reddit.h5 --scale 0.1 --seed 7
+"""
+
+
+@app.command(epilog=INFO_EXAMPLES)
+def info(
+    file: File,
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Also draw node counts, degrees and labels.")
+    ] = None,
+    memory_mb: Memory = 4096,
+) -> None:
+    """Describe a data set: sizes, distributions, channels, labels per task, splits, where it came from.
+
+    The file is checked first, as by 'gcnbatch data check'.
+    """
+    from gcnbatch.cli.data_info import lines
+    from gcnbatch.data.describe import describe
+    from gcnbatch.data.store import Dataset
+
+    with Dataset(file, memory_mb) as dataset:
+        description = describe(dataset)
+        if plot is not None:
+            from gcnbatch.data.describe_figure import draw
+
+            draw(description, dataset.y, plot)
+    print(json.dumps(description.as_dict(), indent=2) if as_json else "\n".join(lines(description)))
+
+
+@app.command(epilog=CHECK_EXAMPLES)
+def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
+    """Hold a file against every rule of the format; the first offence is named, with its place in the file.
+
+    Exit code 0 if the file is valid, 2 if not. With --json the verdict stands on stdout either way.
+    """
+    from gcnbatch.data.store import Dataset
+    from gcnbatch.errors import InputError
+
+    try:
+        with Dataset(file, memory_mb) as dataset:
+            counts = {
+                "graphs": dataset.n_graphs,
+                "nodes": int(dataset.node_ptr[-1]),
+                "edges": int(dataset.edge_ptr[-1]),
+            }
+            counts |= {"features": dataset.header.n_features, "targets": dataset.y.size, "splits": len(dataset.splits)}
+    except InputError as error:
+        if as_json:
+            print(json.dumps({"file": str(file), "valid": False, "error": str(error)}, indent=2))
+        raise
+    if as_json:
+        print(json.dumps({"file": str(file), "valid": True, "checked": counts}, indent=2))
+        return
+    shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"{file}: valid. Checked structure, types, offsets, index ranges, numbers, labels, ids and splits: {shown}.")
+
+
+@app.command(epilog=SYNTH_EXAMPLES)
+def synth(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="What to imitate.", show_default=False)],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")],
+    graphs: Annotated[int | None, typer.Option(metavar="N", help="Graphs of a many-graph preset.")] = None,
+    scale: Annotated[float, typer.Option(metavar="S", help="Size of a one-graph preset.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same data.")] = 0,
+    bond_channels: Annotated[
+        bool, typer.Option("--bond-channels", help="Molecules: a channel per bond type, and one for self-loops.")
+    ] = False,
+) -> None:
+    """Generate a data set whose labels a GCN can learn and a bag of atoms cannot.
+
+    The labels are decided by which atoms are bonded, while the atoms themselves, one by one, are the same for every
+    label; in the networks the neighbours tell far more than the node. Good for timing and for proving that learning
+    works, not for science.
+    """
+    from gcnbatch.cli.tables import size
+    from gcnbatch.data import synthetic
+
+    synthetic.check_options(preset, seed, graphs, scale, bond_channels)
+    cost = None if preset in synthetic.MANY_GRAPHS else synthetic.forecast(preset, scale)
+    if cost is not None and cost.memory > _ANNOUNCED:
+        print(
+            f"{preset}: {cost.nodes:,} nodes, {cost.edges:,} edges; this takes about {size(cost.memory)} of memory and "
+            f"makes a file of about {size(cost.disk)}. A smaller --scale takes less.",
+            file=sys.stderr,
+        )
+    synthetic.write(preset, out, seed, graphs, scale, bond_channels, progress=True)
+    print(out)

@@ -2,6 +2,56 @@
 
 from __future__ import annotations
 
+import json
+from typing import Annotated, Any
 
-def info() -> None:
-    """List backends (ready or why not), devices and versions."""
+import typer
+
+EPILOG = """\b
+Examples:
+  gcnbatch info
+  gcnbatch info --json | jq '.backends[] | select(.ready) | .name'
+"""
+
+
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False) -> None:
+    """List backends (ready, or why not and what to do), devices and versions."""
+    from gcnbatch import environment
+    from gcnbatch.backends import registry
+
+    found = environment.collect()
+    backends = [state._asdict() for state in registry.status()]
+    print(json.dumps({**found, "backends": backends}, indent=2) if as_json else "\n".join(_lines(found, backends)))
+
+
+def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
+    from gcnbatch.cli.tables import facts, size
+
+    cpu = found["cpu"]
+    blas = (
+        f"{entry['name']} {entry['version']} ({entry['architecture']}), threads: {entry['threads']}"
+        for entry in found["blas"]
+    )
+    devices = (
+        f"{gpu['name']}, {gpu['memory']}, driver {gpu['driver']}, compute capability {gpu['compute_capability']}"
+        for gpu in found["gpus"]
+    )
+    return [
+        *facts([(state["name"], _state(state)) for state in backends]),
+        "",
+        *facts(
+            [
+                ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores usable"),
+                ("memory", size(found["memory_bytes"])),
+                ("BLAS", "; ".join(blas)),
+                ("GPU", "; ".join(devices) or f"none: {found['gpu_note']}"),
+                ("gcnbatch", found["gcnbatch"]),
+                ("Python", f"{found['python']}, {found['platform']}"),
+                *((name, version or "not installed") for name, version in found["packages"].items()),
+            ]
+        ),
+    ]
+
+
+def _state(state: dict[str, Any]) -> str:
+    return "ready" if state["ready"] else f"not ready: {state['reason']}. {state['hint']}".rstrip()

@@ -15,7 +15,7 @@ from gcnbatch.data.synthetic.networks import Forecast, forecast
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError, nearest
 
-__all__ = ["MANY_GRAPHS", "PRESETS", "Forecast", "forecast", "generate", "write"]
+__all__ = ["MANY_GRAPHS", "PRESETS", "Forecast", "check_options", "forecast", "generate", "write"]
 PRESETS = (*molecules.RECIPES, *networks.RECIPES)
 MANY_GRAPHS = tuple(molecules.RECIPES)
 
@@ -43,9 +43,9 @@ def generate(
     InputError
         Unknown preset, an option that does not concern it, or a value out of range.
     """
-    _check(preset, seed, graphs, scale, bond_channels)
+    check_options(preset, seed, graphs, scale, bond_channels)
     if preset in networks.RECIPES:
-        return iter([networks.generate(preset, seed, scale)])
+        return (networks.generate(preset, seed, scale) for _ in range(1))
     return molecules.generate(preset, seed, graphs, bond_channels)
 
 
@@ -64,7 +64,7 @@ def write(
     """
     from tqdm import tqdm
 
-    _check(preset, seed, graphs, scale, bond_channels)
+    check_options(preset, seed, graphs, scale, bond_channels)
     disable = None if progress else True
     if preset in networks.RECIPES:
         bonds = networks.size(preset, scale)[1]
@@ -83,7 +83,8 @@ def write(
         writer.finish(part.header)
 
 
-def _check(preset: str, seed: int, graphs: int | None, scale: float, bond_channels: bool) -> None:
+def check_options(preset: str, seed: int, graphs: int | None, scale: float, bond_channels: bool) -> None:
+    """Raise InputError if `generate` would refuse these arguments."""
     if preset not in PRESETS:
         raise InputError("preset", f"'{preset}'", ", ".join(PRESETS), nearest(preset, PRESETS))
     if seed < 0:

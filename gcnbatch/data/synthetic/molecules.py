@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
 from gcnbatch import __version__, philox
 from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES
@@ -97,8 +98,10 @@ def _assemble(header: Header, skeletons: Skeletons, x: NDArray[np.int8], y: NDAr
 
 
 def _sizes(rng: np.random.Generator, count: int, log_mean: float, log_deviation: float, low: int, high: int) -> Int64:
-    """Draw node counts from a log-normal distribution, kept within low … high."""
-    return np.clip(np.rint(rng.lognormal(log_mean, log_deviation, count)), low, high).astype(np.int64)
+    """Draw node counts low … high from a log-normal distribution cut off at both ends."""
+    bounds = ndtr((np.log([low - 0.5, high + 0.5]) - log_mean) / log_deviation)
+    drawn = np.exp(log_mean + log_deviation * ndtri(rng.uniform(bounds[0], bounds[1], size=count)))
+    return np.clip(np.rint(drawn), low, high).astype(np.int64)
 
 
 # ------------------------------------------------------------------------------------------------ tox21

@@ -1,0 +1,99 @@
+"""How ``gcnbatch data info`` shows a description: facts, distributions, channels, labels, splits."""
+
+from __future__ import annotations
+
+from gcnbatch.cli.tables import facts, size, table
+from gcnbatch.data.describe import Description, Task
+
+_CLASSES = 20  # the largest classes that are listed
+
+
+def lines(description: Description) -> list[str]:
+    """Return the description as lines of text, its tables set apart by blank lines."""
+    blocks = [
+        _facts(description),
+        _distributions(description),
+        table(("channel", "edges"), list(description.channels.items())),
+        _labels(description),
+        _splits(description),
+    ]
+    return [line for block in blocks if block for line in ("", *block)][1:]
+
+
+def _facts(description: Description) -> list[str]:
+    header, features = description.header, description.features
+    outputs = f"{len(header.class_names)} classes" if header.class_names else f"{len(header.task_names)} tasks"
+    density = "" if features.density is None else f", {100 * features.density:.3g} % nonzero"
+    groups = "" if description.groups is None else f"{description.groups:,} of kind {header.group_kind or 'unnamed'}"
+    featurizer = ", ".join(f"{key} {value}" for key, value in (header.featurizer or {}).items())
+    return facts(
+        [
+            ("name", header.name),
+            (
+                "file",
+                f"{description.path} ({size(description.file_bytes)}; {size(description.memory_bytes)} in memory)",
+            ),
+            ("level", header.level),
+            (
+                "target",
+                f"{header.target}, {outputs if len(header.task_names) != 1 or header.class_names else '1 task'}",
+            ),
+            ("graphs", f"{description.graphs:,}"),
+            ("nodes", f"{description.nodes:,}"),
+            ("edges", f"{description.edges:,} stored, {description.self_loops:,} of them self-loops"),
+            ("edge weights", description.edge_weights),
+            ("features", f"{features.columns:,}, {features.storage}{density}"),
+            ("groups", groups),
+            ("featurizer", featurizer),
+            *((f"source: {key}", value) for key, value in header.source.items()),
+        ]
+    )
+
+
+def _distributions(description: Description) -> list[str]:
+    named = {"neighbours per node": description.degree}
+    if description.graphs != 1:
+        named = {
+            "nodes per graph": description.nodes_per_graph,
+            "edges per graph": description.edges_per_graph,
+            **named,
+        }
+    rows = [(name, *(distribution.summary() or (None,) * 6)) for name, distribution in named.items()]
+    return table(("distribution", "min", "5 %", "median", "mean", "95 %", "max"), rows)
+
+
+def _labels(description: Description) -> list[str]:
+    tasks, target = description.tasks, description.header.target
+    if target == "multiclass":
+        return _classes(tasks[0])
+    columns = list(tasks[0].values)
+    if target == "regression":
+        return table(("task", *columns, "missing"), [(t.name, *t.values.values(), t.missing) for t in tasks])
+    rows = [
+        (t.name, *t.values.values(), t.missing, _percent(t.values["positive"], sum(t.values.values()))) for t in tasks
+    ]
+    return table(("task", *columns, "missing", "positive %"), rows)
+
+
+def _percent(part: int, whole: int) -> str | None:
+    return f"{100 * part / whole:.1f}" if whole else None
+
+
+def _classes(task: Task) -> list[str]:
+    ordered = sorted(task.values.items(), key=lambda item: -item[1])
+    total = sum(task.values.values())
+    rows = [(name, count, _percent(count, total)) for name, count in ordered[:_CLASSES]]
+    rest = ordered[_CLASSES:]
+    block = table(("class", "rows", "%"), rows)
+    if rest:
+        block.append(f"and {len(rest)} classes of {rest[-1][1]:,} to {rest[0][1]:,} rows")
+    if task.missing:
+        block.append(f"{task.missing:,} rows without a class")
+    return block
+
+
+def _splits(description: Description) -> list[str]:
+    if not description.splits:
+        return []
+    rows = [(name, *parts.values()) for name, parts in description.splits.items()]
+    return table(("split", "train", "valid", "test"), rows)

@@ -1,0 +1,46 @@
+"""Plain-text tables for stdout: aligned, uncoloured, the same on a screen and in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_MISSING = "–"
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return ``name   value`` lines with the values aligned; pairs without a value are left out."""
+    shown = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    return [f"{name:<{width}}  {value}" for name, value in shown]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return aligned lines, the first column to the left and the others, which hold numbers, to the right.
+
+    Whole numbers get thousands separators, other numbers four significant digits, texts stay, None is a dash.
+    """
+    cells = [tuple(header), *(tuple(cell(value) for value in row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip() for first, *others in cells
+    ]
+
+
+def cell(value: Any) -> str:
+    """Return a value as a cell shows it."""
+    if value is None:
+        return _MISSING
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in the largest binary unit that leaves at least 1."""
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,155 @@
+"""The picture of a data set: how large its graphs are, how connected its nodes, how its labels fall.
+
+matplotlib is imported when a figure is drawn; no pyplot, no display. Colours are Okabe and Ito's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio
+from gcnbatch.data.describe import Description, Distribution, Task
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#D0D0D0"
+_BARS = 60  # at most; wider ranges are binned
+_TAIL = 5  # a distribution whose maximum exceeds its 95th percentile so many times is drawn on logarithmic axes
+_NAMED = 30  # more tasks or classes than this are drawn without names
+
+
+def draw(description: Description, y: NDArray[Any], path: str | os.PathLike[str]) -> None:
+    """Write a PNG with node counts (unless there is one graph), degrees, and labels per task.
+
+    Parameters
+    ----------
+    description : Description
+    y : (R, K)
+        The targets, for the histograms of a regression set.
+    path : path
+        PNG file, written in one step.
+    """
+    from matplotlib.figure import Figure
+
+    many = description.graphs > 1
+    rows = len(description.header.class_names) or len(description.tasks)
+    height = float(np.clip(0.24 * rows + 1.0, 3.4, 8.0)) if rows <= _NAMED else 4.5
+    figure = Figure(figsize=(4.6 * (2 + many), height), dpi=120, layout="constrained")
+    axes = list(figure.subplots(1, 2 + many, squeeze=False).flat)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(color="#E8E8E8", linewidth=0.6)
+        ax.set_axisbelow(True)
+    if many:
+        _distribution(axes[0], description.nodes_per_graph, "nodes per graph", "graphs")
+    _distribution(axes[-2], description.degree, "neighbours per node (without itself)", "nodes")
+    _labels(axes[-1], description, y)
+    what = f"{description.graphs:,} graphs, " if many else ""
+    title = f"{description.header.name}: {what}{description.nodes:,} nodes, {description.edges:,} edges"
+    figure.suptitle(_plain(title, 100), x=0.01, ha="left", fontsize=11, fontweight="bold")
+    fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))
+
+
+def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    summary = distribution.summary()
+    ax.set(xlabel=label, ylabel=unit)
+    if summary is None:
+        _nothing(ax)
+        return
+    if summary.max > _TAIL * max(summary.p95, 1):
+        _tail(ax, distribution)
+    else:
+        step = -(-(summary.max - summary.min + 1) // _BARS)
+        edges = np.arange(summary.min, summary.max + step + 1, step)
+        counts, _ = np.histogram(distribution.values, bins=edges, weights=distribution.counts)
+        ax.bar(edges[:-1] + (step - 1) / 2, counts, width=0.9 * step, color=BLUE)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+    for value, style, name in ((summary.median, "-", "median"), (summary.mean, "--", "mean")):
+        ax.axvline(value, color=ORANGE, linestyle=style, linewidth=1.4, label=f"{name} {value:,.4g}")
+    _legend_above(ax)
+
+
+def _tail(ax: Axes, distribution: Distribution) -> None:
+    """Draw the share of values that reach each abscissa, on logarithmic axes: a power law is a straight line."""
+    reached = np.cumsum(distribution.counts[::-1])[::-1]
+    shown = distribution.values > 0
+    ax.step(distribution.values[shown], reached[shown], where="pre", color=BLUE, linewidth=1.8)
+    ax.set(xscale="log", yscale="log", ylabel=f"{ax.get_ylabel()} with at least so many")
+
+
+def _labels(ax: Axes, description: Description, y: NDArray[Any]) -> None:
+    target = description.header.target
+    unit = "nodes" if description.header.level == "node" else "graphs"
+    ax.set_xlabel(unit)
+    if target == "multiclass":
+        task = description.tasks[0]
+        _bars(ax, list(task.values), {"labelled": np.array(list(task.values.values()))}, "classes")
+        if task.missing:
+            ax.set_title(f"{task.missing:,} {unit} without a label", loc="left", fontsize=9)
+    elif target == "binary":
+        parts = {name: _column(description.tasks, name) for name in ("positive", "negative", "missing")}
+        _bars(ax, [task.name for task in description.tasks], parts, "tasks")
+        _legend_above(ax, columns=3)
+    elif len(description.tasks) == 1:
+        known = y[~np.isnan(y)]
+        ax.hist(known, bins=min(_BARS, max(10, int(np.sqrt(len(known))))), color=BLUE)
+        ax.set(xlabel=_plain(description.tasks[0].name, 50), ylabel=unit)
+    else:
+        _boxes(ax, description, y)
+
+
+def _column(tasks: tuple[Task, ...], name: str) -> NDArray[np.int64]:
+    return np.array([task.missing if name == "missing" else task.values[name] for task in tasks], dtype=np.int64)
+
+
+def _bars(ax: Axes, names: list[str], parts: dict[str, NDArray[np.int64]], plural: str) -> None:
+    """Draw a stacked horizontal bar per name, the first on top."""
+    places = np.arange(len(names))
+    left = np.zeros(len(names))
+    colours = (ORANGE, BLUE, GREY) if len(parts) > 1 else (BLUE,)
+    for (part, counts), colour in zip(parts.items(), colours, strict=True):
+        ax.barh(places, counts, left=left, height=0.8 if len(names) <= _NAMED else 1.0, color=colour, label=part)
+        left += counts
+    ax.invert_yaxis()
+    ax.grid(visible=False, axis="y")
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    if len(names) <= _NAMED:
+        ax.set_yticks(places, [_plain(name, 24) for name in names], fontsize=8)
+    else:
+        ax.set(yticks=[], ylabel=f"{len(names)} {plural}, in order")
+
+
+def _boxes(ax: Axes, description: Description, y: NDArray[Any]) -> None:
+    columns = [column[~np.isnan(column)] for column in y.T]
+    box = ax.boxplot(columns, orientation="horizontal", patch_artist=True, showfliers=False)
+    for patch, median in zip(box["boxes"], box["medians"], strict=True):
+        patch.set(facecolor=BLUE, edgecolor=BLUE)
+        median.set(color="white")
+    ax.invert_yaxis()
+    ax.set_xlabel("value (box: quartiles; whiskers: 1.5 boxes)")
+    if len(columns) <= _NAMED:
+        ax.set_yticklabels([_plain(task.name, 24) for task in description.tasks], fontsize=8)
+    else:
+        ax.set(yticks=[], ylabel=f"{len(columns)} tasks, in order")
+
+
+def _nothing(ax: Axes) -> None:
+    ax.set(xticks=[], yticks=[])
+    ax.text(0.5, 0.5, "nothing to count", ha="center", va="center", transform=ax.transAxes)
+
+
+def _legend_above(ax: Axes, columns: int = 2) -> None:
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, frameon=False, fontsize=8)
+
+
+def _plain(name: str, length: int) -> str:
+    short = name if len(name) <= length else name[: length - 1] + "…"
+    return " ".join(short.split()).replace("$", r"\$")

@@ -1,0 +1,97 @@
+"""What a run depends on outside its configuration: versions, processor, BLAS, NVIDIA devices."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gcnbatch import __version__
+
+PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "pycuda")
+_CPU_INFO = Path("/proc/cpuinfo")
+_GPU_FIELDS = {
+    "name": "name",
+    "memory": "memory.total",
+    "driver": "driver_version",
+    "compute_capability": "compute_cap",
+}
+_GPU_SECONDS = 20.0
+
+
+def collect() -> dict[str, Any]:
+    """Return the environment as plain values for JSON; a package that is not installed has version None."""
+    devices, note = gpus()
+    return {
+        "gcnbatch": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "cpu": {"model": cpu_model(), "cores": os.cpu_count(), "usable_cores": len(os.sched_getaffinity(0))},
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "blas": blas(),
+        "gpus": devices,
+        "gpu_note": note,
+    }
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the kernel gives it, else the machine type."""
+    if _CPU_INFO.exists():
+        for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def blas() -> list[dict[str, Any]]:
+    """Return the BLAS libraries that NumPy and SciPy have loaded: name, version, architecture and threads of each."""
+    import numpy as np  # noqa: F401  loads its BLAS
+    import scipy.linalg  # noqa: F401
+    from threadpoolctl import threadpool_info
+
+    found = []
+    for library in threadpool_info():
+        entry = {
+            "name": library["internal_api"],
+            "version": library["version"],
+            "architecture": library.get("architecture"),
+            "threads": library["num_threads"],
+        }
+        if library["user_api"] == "blas" and entry not in found:
+            found.append(entry)
+    return found
+
+
+def gpus() -> tuple[list[dict[str, str]], str]:
+    """Ask the NVIDIA driver for its devices; return them and, when there are none, why.
+
+    Each device has name, memory, driver and compute_capability. Nothing of CUDA is loaded into this process.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return [], "no NVIDIA driver (nvidia-smi not found)"
+    query = [tool, f"--query-gpu={','.join(_GPU_FIELDS.values())}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi failed ({error})"
+    if answer.returncode:
+        said = (answer.stdout.strip() or answer.stderr.strip() or f"exit code {answer.returncode}").splitlines()[0]
+        return [], f"nvidia-smi failed ({said})"
+    rows = csv.reader(answer.stdout.splitlines(), skipinitialspace=True)
+    devices = [dict(zip(_GPU_FIELDS, row, strict=False)) for row in rows if row]
+    return devices, "" if devices else "the NVIDIA driver lists no device"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
