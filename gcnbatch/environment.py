@@ -54,7 +54,7 @@ def blas() -> list[dict[str, Any]]:
     """Return the BLAS libraries that NumPy and SciPy have loaded: name, version, architecture and threads of each."""
     import numpy as np  # noqa: F401  loads its BLAS
     import scipy.linalg  # noqa: F401
-    from threadpoolctl import threadpool_info
+    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
     found = []
     for library in threadpool_info():

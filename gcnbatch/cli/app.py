@@ -25,7 +25,7 @@ app = typer.Typer(
 app.command("train", epilog=train.EPILOG)(train.train)
 app.command("infer", epilog=infer.EPILOG)(infer.infer)
 app.add_typer(data.app, name="data")
-app.command("info")(info.info)
+app.command("info", epilog=info.EPILOG)(info.info)
 
 
 def _version(value: bool) -> None:
