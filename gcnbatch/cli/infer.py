@@ -86,7 +86,8 @@ def infer(
     if summary.metrics is not None:
         from gcnbatch.cli.tables import table
 
-        figures = {name: value for name, value in summary.metrics.items() if isinstance(value, float)}
-        say(table(list(figures), [[f"{value:.4f}" for value in figures.values()]]))
+        figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
+        for line in table(list(figures), [list(figures.values())]):
+            say(line)
     where = "" if out == "-" else f" in {out}"
     say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")

@@ -1,0 +1,103 @@
+"""``gcnbatch infer`` through the program's own entry point: what goes to stdout and stderr, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcnbatch.cli import app
+from gcnbatch.data.featurizer import FeaturizerOptions
+from tests.builders import build_graphset
+from tests.infer.runs import import_table, molecule_table, read_rows, stored, train_on
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("infer")
+    table = molecule_table(folder / "molecules.csv")
+    data = import_table(table, folder / "molecules.h5", FeaturizerOptions())
+    return {
+        "csv": table,
+        "h5": data,
+        "run": train_on(data, folder / "run"),
+        "again": train_on(data, folder / "again", seed=1),
+        "other": stored(folder / "other.h5", build_graphset(3)),
+    }
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gcnbatch", "infer", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            app.main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_a_table_on_stdout_and_its_figures_on_stderr(call, files) -> None:
+    code, out, err = call(files["run"], files["h5"])
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "id,even,third"
+    assert [line.split(",")[0] for line in lines[1:]] == [f"M{i}" for i in range(40)]
+    assert "roc_auc" in err
+    assert "40 rows predicted by 1 model(s)" in err
+
+
+def test_several_runs_before_the_data_and_a_file(call, files, tmp_path) -> None:
+    out = tmp_path / "out.csv"
+    code, printed, err = call(files["run"], files["again"], files["csv"], "-o", out, "--batch-size", 7)
+    assert (code, printed) == (0, "")
+    assert list(read_rows(out)["M0"]) == ["id", "even", "even_std", "third", "third_std", "error"]
+    assert "by 2 model(s) in" in err
+    assert str(out) in err
+
+
+def test_quiet_says_nothing(call, files, tmp_path) -> None:
+    table = tmp_path / "bad.csv"
+    table.write_text("structure\nxx\n")
+    assert call(files["run"], table, "-o", tmp_path / "out.jsonl", "-q") == (0, "", "")
+    assert json.loads((tmp_path / "out.jsonl").read_text())["error"] == "not valid SMILES"
+
+
+def test_json_is_a_summary_with_the_figures(call, files, tmp_path) -> None:
+    code, out, _ = call(files["run"], files["h5"], "-o", tmp_path / "out.h5", "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert (summary["rows"], summary["unreadable"], summary["members"], summary["backend"]) == (40, 0, 1, "cpu")
+    assert 0 <= summary["metrics"]["roc_auc"] <= 1
+    assert summary["out"] == str(tmp_path / "out.h5")
+    code, out, _ = call(files["run"], files["csv"], "-o", tmp_path / "out.csv", "--json")
+    assert json.loads(out)["metrics"] is None
+
+
+def test_refusals_are_one_line_and_leave_no_file(call, files, tmp_path) -> None:
+    out = tmp_path / "out.csv"
+    code, printed, err = call(files["run"], files["other"], "-o", out)
+    assert (code, printed, err.count("\n")) == (2, "", 1)
+    assert str(files["other"]) in err
+    assert str(files["run"]) in err
+    assert not out.exists()
+    code, _, err = call(files["run"], files["h5"], "--json")
+    assert code == 2
+    assert "predictions go to standard output too" in err
+    assert call(files["run"], files["csv"], "-o", out, "--id-column", "none")[0] == 2
+    assert call(files["h5"])[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_early_ends_the_command_quietly(files) -> None:
+    command = [sys.executable, "-m", "gcnbatch", "infer", str(files["run"]), str(files["h5"]), "-q"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait() != 0

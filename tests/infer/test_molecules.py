@@ -1,0 +1,99 @@
+"""Predictions straight from CSV: the featuriser of training, bad rows in their place, files in parts."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+from gcnbatch.infer import infer, inputs
+from gcnbatch.infer.inputs import CsvOptions
+from tests.infer.runs import numbers, read_rows, train_on
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def test_molecules_predict_as_the_data_set_made_from_them(tmp_path, chemistry) -> None:
+    run, table, data = chemistry
+    infer([run], table, str(tmp_path / "table.csv"), quiet=True)
+    infer([run], data, str(tmp_path / "data.csv"), quiet=True)
+    rows, expected = read_rows(tmp_path / "table.csv"), read_rows(tmp_path / "data.csv")
+    assert list(rows) == list(expected)
+    assert list(rows["M0"]) == ["id", "even", "third", "error"]
+    assert {row["error"] for row in rows.values()} == {""}
+    np.testing.assert_allclose(numbers(rows), numbers(expected), **CLOSE)
+
+
+def test_bad_rows_keep_their_place_and_say_why(tmp_path, chemistry) -> None:
+    run = chemistry[0]
+    table = tmp_path / "new.csv"
+    table.write_text(f"mol_id,structure\na,CCO\nb,C(C\nc,\nd,{'C' * 15}\ne,CCO\n")
+    said: list[str] = []
+    summary = infer([run], table, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    rows = read_rows(tmp_path / "out.csv")
+    assert [row["error"] for row in rows.values()] == [
+        "",
+        "not valid SMILES",
+        "blank SMILES",
+        "15 atoms, more than 14",
+        "",
+    ]
+    assert (summary.rows, summary.unreadable) == (5, 3)
+    assert said == ["3 of 5 rows could not be read; see column error"]
+    assert np.isnan(numbers(rows)).all(axis=1).tolist() == [False, True, True, True, False]
+    assert [rows["a"][name] for name in ("even", "third")] == [rows["e"][name] for name in ("even", "third")]
+
+
+def test_a_table_of_bad_rows_only_keeps_them_all(tmp_path, chemistry) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("structure\nxx\nyy\n")
+    assert infer([chemistry[0]], table, str(tmp_path / "out.csv"), quiet=True).unreadable == 2
+    assert list(read_rows(tmp_path / "out.csv")) == ["1", "2"]
+
+
+def test_parts_keep_order_ids_and_numbers(tmp_path, chemistry, monkeypatch) -> None:
+    run, table, _ = chemistry
+    lines = table.read_text().splitlines()
+    body = [f"r{i},{line.split(',')[1] if i % 9 else 'xx'}" for i, line in enumerate(lines[1:] * 20)]
+    long = tmp_path / "long.csv.gz"
+    long.write_bytes(gzip.compress("\n".join(["mol_id,structure", *body]).encode()))
+    monkeypatch.setattr(inputs, "PART_ROWS", 256)
+    infer([run], long, str(tmp_path / "parts.csv"), batch_size=64, quiet=True, csv=CsvOptions(processes=2))
+    monkeypatch.setattr(inputs, "PART_ROWS", 4096)
+    infer([run], long, str(tmp_path / "whole.csv"), batch_size=64, quiet=True, csv=CsvOptions(processes=1))
+    parts, whole = read_rows(tmp_path / "parts.csv"), read_rows(tmp_path / "whole.csv")
+    assert list(parts) == [f"r{i}" for i in range(800)]
+    assert [row["error"] for row in parts.values()] == [row["error"] for row in whole.values()]
+    names = ["even", "third"]
+    np.testing.assert_allclose(numbers(parts, names), numbers(whole, names), **CLOSE)
+    assert np.isnan(numbers(parts, names)).any(axis=1).tolist() == [i % 9 == 0 for i in range(800)]
+
+
+def ids(path: Path, run: Path, options: CsvOptions) -> list[str]:
+    out = path.with_name("ids.csv")
+    infer([run], path, str(out), quiet=True, csv=options)
+    return list(read_rows(out))
+
+
+def test_columns_are_those_of_training_or_those_that_are_named(tmp_path, chemistry) -> None:
+    run = chemistry[0]
+    table = tmp_path / "new.csv"
+    table.write_text("structure,mol_id,code,smiles\nC,a,x,not SMILES\nCC,b,y,not SMILES\n")
+    assert ids(table, run, CsvOptions()) == ["a", "b"]
+    assert ids(table, run, CsvOptions(id_column="code")) == ["x", "y"]
+    table.write_text("drawing,SMILES\nCC,C\nCCC,CC\n")
+    assert ids(table, run, CsvOptions()) == ["1", "2"]
+    first = read_rows(tmp_path / "ids.csv")
+    ids(table, run, CsvOptions(smiles_column="drawing"))
+    named = read_rows(tmp_path / "ids.csv")
+    assert named["1"] == {**first["2"], "id": "1"}
+    assert named["2"] != {**first["2"], "id": "2"}
+
+
+def test_an_ensemble_of_molecules_ends_with_the_error(tmp_path, chemistry) -> None:
+    run, table, data = chemistry
+    other = train_on(data, tmp_path / "other", seed=4)
+    infer([run, other], table, str(tmp_path / "out.csv"), quiet=True)
+    rows = read_rows(tmp_path / "out.csv")
+    assert list(rows["M0"]) == ["id", "even", "even_std", "third", "third_std", "error"]

@@ -1,0 +1,135 @@
+"""Tables of predictions: every format holds the same rows, numbers read back to the bit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
+from gcnbatch.predictions import Predictions, open_sink, read_outputs, write_csv
+
+FEW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def header(*tasks: str, classes: tuple[str, ...] = ()) -> Header:
+    return Header(
+        name="t",
+        level="graph",
+        target="multiclass" if classes else "regression",
+        task_names=tasks,
+        class_names=classes,
+        n_features=1,
+        channel_names=("edge",),
+    )
+
+
+def written(path: Path, *parts: Predictions) -> Path:
+    with open_sink(str(path)) as sink:
+        for part in parts:
+            sink.append(part)
+    return path
+
+
+def cells(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.reader(stream))
+
+
+@FEW
+@given(arrays(np.float32, st.tuples(st.integers(0, 5), st.just(2)), elements=st.floats(width=32)))
+def test_csv_reads_back_to_the_bit(tmp_path, values) -> None:
+    names = np.array([f"row {i}" for i in range(len(values))], dtype=np.str_)
+    path = tmp_path / "out.csv"
+    write_csv(path, Predictions(header("a", "b"), names, values))
+    np.testing.assert_array_equal(read_outputs(path, header("a", "b")), values)
+
+
+def test_every_format_holds_the_same_rows(tmp_path) -> None:
+    kind = header("a", "b")
+    rng = np.random.default_rng(0)
+    outputs, std = rng.normal(size=(2, 3, 2)).astype(np.float32)
+    outputs[1] = std[1] = np.nan
+    names, errors = np.array(["first", 'comma, "quote"', "µ→"]), np.array(["", "broken\nbond", ""])
+    parts = [
+        Predictions(kind, names[rows], outputs[rows], std[rows], errors[rows]) for rows in (slice(0, 2), slice(2, 3))
+    ]
+    table = cells(written(tmp_path / "out.csv", *parts))
+    assert table[0] == ["id", "a", "a_std", "b", "b_std", "error"]
+    assert table[2] == [names[1], "", "", "", "", "broken\nbond"]
+    from_csv = np.array([[float(cell or "nan") for cell in row[1:5]] for row in table[1:]], dtype=np.float32)
+    np.testing.assert_array_equal(from_csv, np.stack([outputs, std], axis=2).reshape(3, 4))
+
+    lines = (tmp_path / "out.jsonl", *parts)
+    rows = [json.loads(line) for line in written(*lines).read_text(encoding="utf-8").splitlines()]
+    assert [row["id"] for row in rows] == names.tolist()
+    assert rows[1] == {"id": names[1], "a": None, "a_std": None, "b": None, "b_std": None, "error": "broken\nbond"}
+    assert rows[0] == {
+        name: cell if name == "id" else float(cell) if cell else None
+        for name, cell in zip(table[0], table[1], strict=True)
+    }
+
+    with h5py.File(written(tmp_path / "out.h5", *parts)) as file:
+        assert file.attrs["target"] == "regression"
+        assert set(file) == {"id", "names", "outputs", "std", "error"}
+        assert file["id"].asstr()[:].tolist() == names.tolist()
+        assert file["names"].asstr()[:].tolist() == ["a", "b"]
+        assert file["error"].asstr()[:].tolist() == errors.tolist()
+        np.testing.assert_array_equal(file["outputs"][:], outputs)
+        np.testing.assert_array_equal(file["std"][:], std)
+        assert file["outputs"].dtype == file["std"].dtype == np.float32
+
+
+def test_a_class_stands_before_the_probabilities(tmp_path) -> None:
+    outputs = np.array([[0.25, 0.75], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)
+    kind = header("kind", classes=("no", "yes"))
+    path = written(tmp_path / "out.csv", Predictions(kind, np.array(["a", "b", "c"]), outputs))
+    assert cells(path) == [
+        ["id", "kind", "p(no)", "p(yes)"],
+        ["a", "yes", "0.25", "0.75"],
+        ["b", "no", "0.5", "0.5"],
+        ["c", "", "", ""],
+    ]
+    np.testing.assert_array_equal(read_outputs(path, kind), outputs)
+
+
+def test_tasks_whose_names_are_taken_keep_their_columns(tmp_path) -> None:
+    values = np.array([[1, 2, 3]], dtype=np.float32)
+    table = Predictions(header("id", "x", "error"), np.array(["a"]), values, values + 3, np.array(["why"]))
+    assert cells(written(tmp_path / "out.csv", table)) == [
+        ["id", "id_", "id_std", "x", "x_std", "error", "error_std", "error_"],
+        ["a", "1.0", "4.0", "2.0", "5.0", "3.0", "6.0", "why"],
+    ]
+
+
+def test_values_that_json_cannot_say_are_null(tmp_path) -> None:
+    values = np.array([[np.inf]], dtype=np.float32)
+    path = written(tmp_path / "out.jsonl", Predictions(header("x"), np.array(["a"]), values))
+    assert json.loads(path.read_text()) == {"id": "a", "x": None}
+
+
+def test_nothing_is_left_of_a_table_that_fails_half_way(tmp_path) -> None:
+    part = Predictions(header("x"), np.array(["a"]), np.zeros((1, 1), np.float32))
+
+    def fail(path: Path) -> None:
+        with open_sink(str(path)) as sink:
+            sink.append(part)
+            raise InputError("half way")
+
+    for ending in ("csv", "jsonl", "h5"):
+        with pytest.raises(InputError, match="half way"):
+            fail(tmp_path / f"out.{ending}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_output_is_csv(capsys) -> None:
+    written(Path("-"), Predictions(header("x"), np.array(["a"]), np.full((1, 1), 0.1, np.float32)))
+    assert capsys.readouterr().out == "id,x\na,0.1\n"
