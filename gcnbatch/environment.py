@@ -14,6 +14,7 @@ from typing import Any
 from gcnbatch import __version__
 
 PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "pycuda")
+EXTRAS = {"rdkit": "chem", "pycuda": "cuda"}  # package -> the extra of gcnbatch that installs it
 _CPU_INFO = Path("/proc/cpuinfo")
 _GPU_FIELDS = {
     "name": "name",
@@ -21,7 +22,7 @@ _GPU_FIELDS = {
     "driver": "driver_version",
     "compute_capability": "compute_cap",
 }
-_GPU_SECONDS = 20.0
+GPU_SECONDS = 20.0  # patience with the driver
 
 
 def collect() -> dict[str, Any]:
@@ -66,7 +67,7 @@ def blas() -> list[dict[str, Any]]:
         }
         if library["user_api"] == "blas" and entry not in found:
             found.append(entry)
-    return found
+    return sorted(found, key=str)
 
 
 def gpus() -> tuple[list[dict[str, str]], str]:
@@ -79,7 +80,7 @@ def gpus() -> tuple[list[dict[str, str]], str]:
         return [], "no NVIDIA driver (nvidia-smi not found)"
     query = [tool, f"--query-gpu={','.join(_GPU_FIELDS.values())}", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False)
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=GPU_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi failed ({error})"
     if answer.returncode:

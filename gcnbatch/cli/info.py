@@ -47,10 +47,16 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
                 ("GPU", "; ".join(devices) or f"none: {found['gpu_note']}"),
                 ("gcnbatch", found["gcnbatch"]),
                 ("Python", f"{found['python']}, {found['platform']}"),
-                *((name, version or "not installed") for name, version in found["packages"].items()),
+                *((name, version or _missing(name)) for name, version in found["packages"].items()),
             ]
         ),
     ]
+
+
+def _missing(package: str) -> str:
+    from gcnbatch.environment import EXTRAS
+
+    return f"not installed; pip install 'gcnbatch[{EXTRAS[package]}]'" if package in EXTRAS else "not installed"
 
 
 def _state(state: dict[str, Any]) -> str:

@@ -1,0 +1,123 @@
+"""``gcnbatch info`` through the program's entry point, with and without an NVIDIA driver."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from gcnbatch import __version__, environment
+from gcnbatch.backends import registry
+from gcnbatch.cli import app
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gcnbatch", "info", *arguments])
+        with pytest.raises(SystemExit) as left:
+            app.main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Put an nvidia-smi that runs these shell lines first on the path, or leave none there."""
+
+    def install(lines: str | None) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        if lines is not None:
+            (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}\n")
+            (tmp_path / "nvidia-smi").chmod(0o755)
+
+    return install
+
+
+def test_info_lists_every_backend_and_version(call) -> None:
+    code, out, err = call("--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [state["name"] for state in found["backends"]] == list(reversed(registry.FASTEST_FIRST))
+    assert found["backends"][0] == {"name": "cpu", "ready": True, "reason": "", "hint": ""}
+    assert found["gcnbatch"] == __version__
+    assert found["packages"]["numpy"] == metadata.version("numpy")
+    assert 1 <= found["cpu"]["usable_cores"] <= found["cpu"]["cores"]
+    assert found["blas"]
+    assert all(entry["threads"] >= 1 for entry in found["blas"])
+
+
+def test_a_backend_that_is_not_ready_says_why_and_what_to_do(call, monkeypatch) -> None:
+    states = [
+        registry.BackendStatus("cpu", True),
+        registry.BackendStatus("fused", False, "pycuda is not installed", "Run pip install 'gcnbatch[cuda]'."),
+    ]
+    monkeypatch.setattr(registry, "status", lambda: states)
+    lines = call()[1].splitlines()
+    assert lines[0] == "cpu    ready"
+    assert lines[1] == "fused  not ready: pycuda is not installed. Run pip install 'gcnbatch[cuda]'."
+
+
+def test_a_package_that_is_missing_names_its_extra(call, monkeypatch) -> None:
+    def version(name: str) -> str:
+        if name in ("rdkit", "h5py"):
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    lines = call()[1].splitlines()
+    assert "rdkit         not installed; pip install 'gcnbatch[chem]'" in lines
+    assert "h5py          not installed" in lines
+    assert "scipy         1.0" in lines
+
+
+def test_devices_come_from_the_driver(call, driver) -> None:
+    driver("echo 'NVIDIA H100 80GB HBM3, 81559 MiB, 580.10, 9.0'; echo 'NVIDIA T4, 15360 MiB, 580.10, 7.5'")
+    devices, note = environment.gpus()
+    assert note == ""
+    assert devices[1] == {"name": "NVIDIA T4", "memory": "15360 MiB", "driver": "580.10", "compute_capability": "7.5"}
+    line = next(line for line in call()[1].splitlines() if line.startswith("GPU"))
+    assert "NVIDIA H100 80GB HBM3, 81559 MiB, driver 580.10, compute capability 9.0; NVIDIA T4" in line
+
+
+@pytest.mark.parametrize(
+    ("lines", "note"),
+    [
+        (None, "no NVIDIA driver (nvidia-smi not found)"),
+        ("echo 'No devices were found'; exit 6", "nvidia-smi failed (No devices were found)"),
+        ("exit 9", "nvidia-smi failed (exit code 9)"),
+        ("true", "the NVIDIA driver lists no device"),
+    ],
+)
+def test_without_devices_the_reason_is_told(call, driver, lines, note) -> None:
+    driver(lines)
+    line = next(line for line in call()[1].splitlines() if line.startswith("GPU"))
+    assert f"none: {note}" in line
+
+
+def test_a_driver_that_hangs_is_left_alone(driver, monkeypatch) -> None:
+    monkeypatch.setattr(environment, "GPU_SECONDS", 0.2)
+    driver(f"exec {shutil.which('sleep')} 60")
+    devices, note = environment.gpus()
+    assert devices == []
+    assert note.startswith("nvidia-smi failed (Command")
+    assert "timed out" in note
+
+
+def test_help_and_info_import_nothing_heavy() -> None:
+    program = (
+        "import sys; sys.argv = ['gcnbatch', '--help']\n"
+        "from gcnbatch.cli import app\n"
+        "try: app.main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'scipy', 'h5py', 'matplotlib', 'sklearn', 'rdkit', 'pydantic'} & set(sys.modules)))"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
