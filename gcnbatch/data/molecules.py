@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import (
-    BadMolecule,
     FeaturizerOptions,
     MoleculeArrays,
     featurize_chunk,
     load_rdkit,
 )
-from gcnbatch.data.graphs import GraphSet, concatenate
-from gcnbatch.data.importers.tables import open_table, read_columns
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.importers.tables import read_columns
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, MachineError, nearest
@@ -169,43 +168,6 @@ def find_columns(
     if id_name == smiles_name:
         raise InputError("--id-column", f"'{id_name}' is the column of SMILES", "another column")
     return smiles_name, id_name
-
-
-@dataclass(frozen=True)
-class UnlabelledMolecules:
-    """Molecules to predict: `ids` of all rows of the file, the good ones' `graphs` and `rows (G,)`, the bad ones."""
-
-    ids: list[str]
-    graphs: GraphSet
-    rows: NDArray[np.int64]
-    bad: tuple[BadMolecule, ...]
-
-
-def load_unlabelled(
-    path: str | os.PathLike[str], header: Header, *, processes: int = 0, progress: bool = False
-) -> UnlabelledMolecules:
-    """Read a CSV file of molecules and featurise it as the data set with `header` was; every target is missing.
-
-    The columns are those that `header.featurizer` names where the file has them, else found as in `read_molecules`.
-
-    Raises
-    ------
-    InputError
-        As `read_molecules`, and when the data set was not made from SMILES.
-    """
-    options = FeaturizerOptions.from_header(header.featurizer)
-    with open_table(Path(path)) as opened:
-        recorded = [str((header.featurizer or {}).get(key, "")) for key in ("smiles_column", "id_column")]
-        columns = [name if name in opened.names else "" for name in recorded]
-    table = read_molecules(path, *columns)
-    parts, rows = [], []
-    bad: list[BadMolecule] = []
-    for arrays in featurize(table.smiles, options, processes=processes, progress=progress):
-        ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
-        parts.append(graph_part(arrays, header, missing_targets(header, len(arrays.rows)), ids))
-        rows.append(arrays.rows)
-        bad.extend(arrays.bad)
-    return UnlabelledMolecules(table.ids, concatenate(parts), np.concatenate(rows), tuple(bad))
 
 
 def missing_targets(header: Header, rows: int) -> NDArray[Any]:

@@ -291,29 +291,6 @@ def test_a_dying_worker_is_named_with_its_rows(monkeypatch: pytest.MonkeyPatch) 
 # ------------------------------------------------------------------------------------------------ predictions
 
 
-def test_unlabelled_molecules_repeat_the_recorded_featuriser(tmp_path: Path) -> None:
-    options = FeaturizerOptions(bond_channels=True, normalize=True, max_nodes=8)
-    trained = converted(tmp_path, ETHANOL_AND_BENZENE, options)
-    path = write(tmp_path, "mol_id,smiles\nA,CCO\nX,xx\nB,c1ccccc1\nY,CCCCCCCCC\n", "new.csv")
-    loaded = molecules.load_unlabelled(path, trained.header, processes=1)
-    assert loaded.ids == ["A", "X", "B", "Y"]
-    assert loaded.rows.tolist() == [0, 2]
-    assert [(row.index, row.reason) for row in loaded.bad] == [(1, "not valid SMILES"), (3, "9 atoms, more than 8")]
-    for name in ("node_ptr", "edge_ptr", "src", "dst", "channel", "weight", "x", "ids"):
-        np.testing.assert_array_equal(getattr(loaded.graphs, name), getattr(trained, name))
-    assert np.isnan(loaded.graphs.y).all()
-    assert loaded.graphs.y.shape == (2, 2)
-
-
-def test_unlabelled_molecules_find_other_column_names(tmp_path: Path) -> None:
-    header = converted(
-        tmp_path, "smi,y,k\nC,1,x\nCC,0,z\n", smiles_column="smi", task="multiclass", target_columns=["k"]
-    ).header
-    loaded = molecules.load_unlabelled(write(tmp_path, "SMILES\nCCO\n", "new.csv"), header)
-    assert loaded.ids == ["1"]
-    np.testing.assert_array_equal(loaded.graphs.y, [[-1]])
-
-
 def test_a_set_not_made_from_smiles_cannot_be_repeated() -> None:
     with pytest.raises(InputError, match="expected kind smiles, atom features deepchem75"):
         FeaturizerOptions.from_header(None)
