@@ -1,0 +1,220 @@
+"""From a CUDA source to the machine code of one architecture: with nvcc, or with NVRTC where there is no nvcc.
+
+Sources hold device code only and include only their own headers, so that both compilers take the same text. Nothing
+here needs a GPU or PyCUDA.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from gcnbatch.backends.cuda.sources import KernelSource
+from gcnbatch.errors import MachineError
+
+# No fast-math: NaN, infinities and rounding are as IEEE 754 says, on every backend.
+FLAGS = ("-std=c++17", "-lineinfo")
+# The sources hold no host code: any host compiler that preprocesses will do.
+NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
+OLDEST_CAPABILITY = (7, 0)
+OLDEST_OF_CUDA_13 = (7, 5)
+INSTALL = (
+    "Install the CUDA toolkit (nvcc), or pip install 'gcnbatch[cuda-nvrtc13]' ('…12' for a driver older than 580)."
+)
+
+
+class KernelCompileError(MachineError):
+    """A source that does not compile.
+
+    Parameters
+    ----------
+    file : str
+    compiler : str
+        Its name and version.
+    flags : tuple of str
+    output : str
+        All that the compiler said; it follows the message's first line.
+    """
+
+    def __init__(self, file: str, compiler: str, flags: tuple[str, ...], output: str, hint: str = "") -> None:
+        self.flags, self.output = flags, output.strip()
+        super().__init__(file, f"{compiler} {' '.join(flags)} failed", hint=hint)
+
+    def _message(self) -> str:
+        return "\n  ".join([super()._message(), *self.output.splitlines()])
+
+
+class Compiled(NamedTuple):
+    """Machine code (a cubin) and what the assembler said about registers and spills."""
+
+    cubin: bytes
+    log: str
+
+
+class Usage(NamedTuple):
+    """What a kernel takes: registers of a thread, and bytes that went to memory for want of registers."""
+
+    registers: int
+    spilled: int
+
+
+class Compiler(Protocol):
+    """What turns a source into a cubin."""
+
+    @property
+    def name(self) -> str:
+        """``"nvcc"`` or ``"NVRTC"``."""
+
+    @property
+    def version(self) -> str:
+        """Such as ``"13.0.88"``."""
+
+    def compile(self, source: KernelSource, arch: str) -> Compiled:
+        """Compile for `arch`, such as ``"sm_90"``.
+
+        Raises
+        ------
+        KernelCompileError
+            With the compiler's output.
+        """
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """The toolkit's compiler, run as a program on a copy of the sources in a temporary folder."""
+
+    path: Path
+    version: str
+    name: str = "nvcc"
+
+    def compile(self, source: KernelSource, arch: str) -> Compiled:
+        flags = (f"-arch={arch}", *NVCC_FLAGS)
+        with tempfile.TemporaryDirectory(prefix="gcnbatch-") as folder:
+            for name, text in _texts(source).items():
+                copy = Path(folder, name)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_text(text, encoding="utf-8")
+            command = [str(self.path), "-cubin", *flags, "-Xptxas=-v", "-o", "out.cubin", source.name]
+            try:
+                done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            except OSError as error:
+                raise MachineError(str(self.path), f"cannot be run ({error.strerror})", hint=INSTALL) from error
+            output = done.stdout + done.stderr
+            if done.returncode:
+                raise _failure(source, self, flags, output)
+            return Compiled(Path(folder, "out.cubin").read_bytes(), output)
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """The compiler library of CUDA, through cuda-bindings."""
+
+    nvrtc: Any
+    version: str
+    name: str = "NVRTC"
+
+    def compile(self, source: KernelSource, arch: str) -> Compiled:
+        flags = (f"--gpu-architecture={arch}", *FLAGS)
+        texts = _texts(source)
+        text, headers = texts.pop(source.name), [(name.encode(), content.encode()) for name, content in texts.items()]
+        names, contents = [name for name, _ in headers], [content for _, content in headers]
+        program = self._call("CreateProgram", text.encode(), str(source.path).encode(), len(headers), contents, names)
+        options = [flag.encode() for flag in (*flags, "--ptxas-options=-v")]
+        (status,) = self.nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = self._text(program, "ProgramLog").decode(errors="replace").rstrip("\0\n ")
+        try:
+            if status != self.nvrtc.nvrtcResult.NVRTC_SUCCESS:
+                raise _failure(source, self, flags, log)
+            return Compiled(self._text(program, "CUBIN"), log)
+        finally:
+            self.nvrtc.nvrtcDestroyProgram(program)
+
+    def _text(self, program: Any, what: str) -> bytes:
+        buffer = bytearray(self._call(f"Get{what}Size", program))
+        held = bytes(buffer)
+        self._call(f"Get{what}", program, held)
+        return held
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        status, *results = getattr(self.nvrtc, f"nvrtc{function}")(*arguments)
+        if status != self.nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise MachineError(f"NVRTC {self.version}", f"{function} failed with {status.name}", hint=INSTALL)
+        return results[0] if results else None
+
+
+def nvcc_paths(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield every nvcc that can be found: CUDA_HOME, CUDA_PATH, PATH, the usual folder, pip's nvidia-cuda-nvcc."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if environment.get(variable):
+            yield Path(environment[variable], "bin", "nvcc")
+    if found := shutil.which("nvcc", path=environment.get("PATH", "")):
+        yield Path(found)
+    yield Path("/usr/local/cuda/bin/nvcc")
+    yield from sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/cu*/bin/nvcc"), reverse=True)
+
+
+def find_nvcc() -> Path | None:
+    """Return the first nvcc that can run; it needs a host compiler for its preprocessor."""
+    if not any(map(shutil.which, ("gcc", "cc", "clang"))) and "NVCC_CCBIN" not in os.environ:
+        return None
+    return next((path for path in nvcc_paths(os.environ) if os.access(path, os.X_OK) and path.is_file()), None)
+
+
+def nvcc_version(path: Path) -> str:
+    """Ask nvcc for its version, such as ``"13.0.88"``; empty when it does not answer."""
+    try:
+        answer = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", answer.stdout)
+    return found[1] if found else ""
+
+
+def find_nvrtc() -> Nvrtc | None:
+    """Return NVRTC when cuda-bindings and the library are here."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError):
+        return None
+    return Nvrtc(nvrtc, f"{major}.{minor}") if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else None
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """Return the architecture's name: (9, 0) is ``"sm_90"``."""
+    return f"sm_{capability[0]}{capability[1]}"
+
+
+def usages(log: str) -> dict[str, Usage]:
+    """Return what each kernel takes, from the assembler's report."""
+    found: dict[str, Usage] = {}
+    for part in log.split("Compiling entry function '")[1:]:
+        registers = re.search(r"Used (\d+) registers", part)
+        spilled = [int(size) for size in re.findall(r"(\d+) bytes spill", part)]
+        found[part.partition("'")[0]] = Usage(int(registers[1]) if registers else 0, sum(spilled))
+    return found
+
+
+def _texts(source: KernelSource) -> dict[str, str]:
+    """Name -> text of the file and its headers; each says where it is from, so that messages and profilers do too."""
+    texts = {source.name: source.text, **source.headers}
+    return {name: f'#line 1 "{source.path.parent / name}"\n{text}' for name, text in texts.items()}
+
+
+def _failure(source: KernelSource, compiler: Compiler, flags: tuple[str, ...], output: str) -> KernelCompileError:
+    hint = ""
+    if re.search(r"gpu.architecture", output, re.IGNORECASE):
+        hint = (
+            "This compiler does not know that architecture: compute capability below 7.5 needs CUDA 12, "
+            "a GPU newer than the compiler a newer CUDA toolkit."
+        )
+    return KernelCompileError(source.name, f"{compiler.name} {compiler.version}", flags, output, hint)

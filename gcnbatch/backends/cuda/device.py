@@ -1,0 +1,376 @@
+"""One device: its memory, its stream, its kernels. The one place that calls PyCUDA.
+
+Everything runs on one stream, in the order asked for. Nothing waits for the device but `upload`, `download`,
+`synchronize` and the reading of an `Event`.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from gcnbatch.backends.cuda import compiler, loader
+from gcnbatch.backends.cuda.cache import KernelCache
+from gcnbatch.backends.cuda.launch import Launch
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.sources import Entry, Sources
+from gcnbatch.errors import MachineError
+from gcnbatch.resources import cuda_sources
+
+SHARED_WITHOUT_ASKING = 48 * 1024
+Shape = int | tuple[int, ...]
+
+
+class MemoryInfo(NamedTuple):
+    """Bytes of the device that are free, and all of them."""
+
+    free: int
+    total: int
+
+
+class Event:
+    """A point of the device's stream, marked when the event is made."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        with device.errors():
+            self._event = device.driver.Event()
+            self._event.record(device.stream)
+
+    def synchronize(self) -> None:
+        """Wait until the device has come to this point."""
+        with self._device.errors():
+            self._event.synchronize()
+
+    def since(self, earlier: Event) -> float:
+        """Return the microseconds from `earlier` to this point on the device's clock; waits for both."""
+        with self._device.errors():
+            self._event.synchronize()
+            return float(self._event.time_since(earlier._event)) * 1e3
+
+
+class Observation(NamedTuple):
+    """One launch as an observer sees it."""
+
+    entry: str
+    launch: Launch
+    start: Event
+    stop: Event
+
+
+class _Kernel(NamedTuple):
+    entry: Entry
+    function: Any
+
+
+class Device:
+    """A device in use. `open_device` makes it.
+
+    Parameters
+    ----------
+    number : int
+        Among the visible devices.
+    cache : KernelCache
+    sources : Sources
+
+    Attributes
+    ----------
+    info : DeviceInfo
+    launches : int
+        Kernels launched so far.
+    observer : list of Observation or None
+        When a list, every launch is timed by a pair of events and added to it.
+    peak_bytes : int
+        The most bytes that arrays held at once; may be set back to 0.
+    driver, stream
+        PyCUDA's driver module and stream, for libraries that run beside these kernels.
+    """
+
+    def __init__(self, number: int, cache: KernelCache, sources: Sources) -> None:
+        self.info = loader.choose(number)
+        self.driver = loader.load_cuda()
+        self.launches, self.peak_bytes = 0, 0
+        self.observer: list[Observation] | None = None
+        self._cache, self._sources = cache, sources
+        self._kernels: dict[str, _Kernel] = {}
+        self._modules: dict[str, Any] = {}
+        self._shared: dict[str, int] = {}
+        self._workspaces: dict[str, DeviceArray] = {}
+        with self.errors():
+            self._device = self.driver.Device(number)
+            self._context = self._device.retain_primary_context()
+            self._context.push()
+            atexit.register(self._close)
+            self.stream = self.driver.Stream()
+            self._pool = self.driver.DeviceMemoryPool()
+
+    # -------------------------------------------------------------------------------------------- properties
+
+    @property
+    def name(self) -> str:
+        """Such as ``"NVIDIA H100 80GB HBM3"``."""
+        return self.info.name
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Such as (9, 0)."""
+        return self.info.capability
+
+    @property
+    def multiprocessors(self) -> int:
+        """Number of streaming multiprocessors."""
+        return self.info.multiprocessors
+
+    @cached_property
+    def shared_per_block_optin(self) -> int:
+        """Bytes of shared memory that one block can have when its kernel asks for them."""
+        return int(self._device.get_attribute(self.driver.device_attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN))
+
+    def memory(self) -> MemoryInfo:
+        """Return what is free now, counting what other processes use."""
+        with self.errors():
+            return MemoryInfo(*self.driver.mem_get_info())
+
+    # ---------------------------------------------------------------------------------------------- arrays
+
+    def empty(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
+        """Return an array whose contents are whatever the memory held.
+
+        Raises
+        ------
+        MachineError
+            When the device has no room for it.
+        """
+        array = DeviceArray(0, (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype))
+        if not array.nbytes:
+            return array
+        with self.errors(array.nbytes):
+            owner = self._pool.allocate(array.nbytes)
+        self.peak_bytes = max(self.peak_bytes, self._pool.active_bytes)
+        return DeviceArray(int(owner), array.shape, array.dtype, owner)
+
+    def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
+        """Return an array of zeros."""
+        array = self.empty(shape, dtype)
+        self.clear(array)
+        return array
+
+    def clear(self, array: DeviceArray) -> None:
+        """Set every byte of `array` to 0."""
+        if array.nbytes:
+            with self.errors():
+                self.driver.memset_d8_async(array.ptr, 0, array.nbytes, self.stream)
+
+    def upload(self, host: ArrayLike) -> DeviceArray:
+        """Return a copy of `host` on the device; waits until it is there."""
+        values = np.asarray(host, order="C")
+        array = self.upload_async(values, self.empty(values.shape, values.dtype))
+        self.synchronize()
+        return array
+
+    def upload_async(self, host: NDArray[Any], out: DeviceArray) -> DeviceArray:
+        """Copy `host` to `out` in the stream's order and return `out`.
+
+        `host` comes from `pinned` and must not change before an `event` made after this call has passed.
+
+        Raises
+        ------
+        ValueError
+            When shapes or types differ, or `host` is not contiguous.
+        """
+        if host.shape != out.shape or host.dtype != out.dtype or not host.flags.c_contiguous:
+            raise ValueError(f"{host.dtype} {host.shape} does not fit {out.dtype} {out.shape}, row-major")
+        if out.nbytes:
+            with self.errors():
+                self.driver.memcpy_htod_async(out.ptr, host, self.stream)
+        return out
+
+    def download(self, array: DeviceArray) -> NDArray[Any]:
+        """Return a copy of `array` on the host; waits for everything asked for before."""
+        host = np.empty(array.shape, array.dtype)
+        if array.nbytes:
+            with self.errors():
+                self.driver.memcpy_dtoh_async(host, array.ptr, self.stream)
+        self.synchronize()
+        return host
+
+    def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """Return a host array in page-locked memory, from which `upload_async` copies without waiting.
+
+        PyCUDA never gives this memory back: take it once and use it again.
+        """
+        if not np.prod(shape):
+            return np.empty(shape, dtype)
+        with self.errors():
+            found: NDArray[Any] = self.driver.pagelocked_empty(shape, np.dtype(dtype))
+        return found
+
+    def workspace(self, name: str, nbytes: int) -> DeviceArray:
+        """Return `nbytes` bytes (uint8) that persist under `name` from call to call.
+
+        They are 0 at first, and again whenever more is asked for than ever before; kernels leave in them what the next
+        launch shall find, such as a counter back at 0.
+        """
+        held = self._workspaces.get(name)
+        if held is None or held.nbytes < nbytes:
+            held = self._workspaces[name] = self.zeros(nbytes, np.uint8)
+        return held.view(0, nbytes)
+
+    # ---------------------------------------------------------------------------------------------- running
+
+    def launch(self, entry: str, launch: Launch, *arguments: DeviceArray | float) -> None:
+        """Start the kernel `entry`; returns at once.
+
+        Parameters
+        ----------
+        entry : str
+            Its name in ``cuda_src``.
+        launch : Launch
+            With a 0 in its grid nothing is started or counted.
+        arguments : DeviceArray, int or float
+            In the kernel's order.
+
+        Raises
+        ------
+        KernelCompileError
+            When the kernel's source does not compile.
+        TypeError
+            When the arguments are not those of the declaration.
+        MachineError
+            When the device fails.
+        """
+        if not launch.blocks:
+            return
+        kernel = self._kernels.get(entry) or self._load(entry)
+        values = kernel.entry.pack(arguments)
+        if launch.shared > SHARED_WITHOUT_ASKING:
+            self._raise_shared_limit(kernel, launch.shared)
+        start = self.event() if self.observer is not None else None
+        try:
+            kernel.function.prepared_async_call(
+                launch.grid, launch.block, self.stream, *values, shared_size=launch.shared
+            )
+        except self.driver.Error as error:
+            raise self._failure(error, 0) from error
+        self.launches += 1
+        if self.observer is not None and start is not None:
+            self.observer.append(Observation(entry, launch, start, self.event()))
+
+    def event(self) -> Event:
+        """Return an event that marks the stream as it stands."""
+        return Event(self)
+
+    def synchronize(self) -> None:
+        """Wait until everything asked for is done.
+
+        Raises
+        ------
+        MachineError
+            When any of it failed.
+        """
+        with self.errors():
+            self.stream.synchronize()
+
+    def prepare_kernels(self, progress: Callable[[str], object] = lambda file: None) -> None:
+        """Compile every kernel that is not in the cache; failures are raised when the kernel is first launched."""
+        self._cache.build(self._sources.values(), self._arch, progress)
+
+    def occupancy(self, entry: str) -> tuple[int, int, int]:
+        """Return (registers per thread, local bytes per thread, static shared bytes) of a kernel on this device."""
+        function = (self._kernels.get(entry) or self._load(entry)).function
+        return int(function.num_regs), int(function.local_size_bytes), int(function.shared_size_bytes)
+
+    # -------------------------------------------------------------------------------------------- internals
+
+    @property
+    def _arch(self) -> str:
+        return compiler.arch_of(self.compute_capability)
+
+    def _load(self, name: str) -> _Kernel:
+        if not self._modules:
+            self.prepare_kernels()
+        entry = self._sources.entries[name]
+        if entry.file not in self._modules:
+            cubin = self._cache.load(self._sources[entry.file], self._arch)
+            try:
+                self._modules[entry.file] = self.driver.module_from_buffer(cubin)
+            except self.driver.Error as error:
+                major, minor = loader.driver_cuda_version()
+                raise MachineError(
+                    f"{entry.file} for {self._arch}",
+                    f"the driver (CUDA {major}.{minor}) does not load it ({error})",
+                    hint=f"Update the driver, or compile with CUDA toolkit {major}; then 'gcnbatch kernels clear'.",
+                ) from error
+        with self.errors():
+            function = self._modules[entry.file].get_function(name)
+            function.prepare(entry.format)
+        return self._kernels.setdefault(name, _Kernel(entry, function))
+
+    def _raise_shared_limit(self, kernel: _Kernel, nbytes: int) -> None:
+        if nbytes <= self._shared.get(kernel.entry.name, 0):
+            return
+        with self.errors():
+            kernel.function.set_attribute(self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
+        self._shared[kernel.entry.name] = nbytes
+
+    @contextmanager
+    def errors(self, asked: int = 0) -> Iterator[None]:
+        """Turn the driver's errors inside the block into MachineError; `asked` bytes were being allocated."""
+        try:
+            yield
+        except self.driver.Error as error:
+            raise self._failure(error, asked) from error
+
+    def _failure(self, error: Exception, asked: int) -> MachineError:
+        subject = f"device {self.info.number} ({self.name})"
+        if isinstance(error, self.driver.MemoryError):
+            free, total = self.driver.mem_get_info()
+            what = f"{asked / 2**20:,.1f} MiB asked for, " if asked else ""
+            return MachineError(
+                subject,
+                f"out of memory: {what}{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free",
+                hint="Lower train.batch_size or train.eval_batch_size, or end other programs on this GPU (nvidia-smi).",
+            )
+        return MachineError(
+            subject,
+            str(error),
+            hint="Checkpoints on disk are intact: go on with 'gcnbatch train --resume RUN_DIR'. If it happens again, "
+            "'nvidia-smi' and the system log say more.",
+        )
+
+    def _close(self) -> None:
+        self._workspaces.clear()
+        self._kernels.clear()
+        self._modules.clear()
+        self._pool.stop_holding()
+        self._context.pop()
+
+
+_open: dict[int, Device] = {}
+
+
+def open_device(number: int = 0) -> Device:
+    """Return device `number`, opened once per process.
+
+    Raises
+    ------
+    InputError
+        When there is no such device.
+    BackendUnavailable
+        As `gcnbatch.backends.cuda.loader.load_cuda`, or the device is too old.
+    MachineError
+        When this process already works on another device.
+    """
+    if number not in _open:
+        if _open:
+            raise MachineError(
+                f"device {number}", f"this process works on device {next(iter(_open))}", hint="Start another process."
+            )
+        _open[number] = Device(number, KernelCache(), Sources(cuda_sources()))
+    return _open[number]
