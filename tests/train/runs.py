@@ -1,0 +1,104 @@
+"""How the tests of training start runs: small sets on disk, the library's door, the command line as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcnbatch.config import Config, parse_assignment, put, resolve
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.store import write_graphset
+from gcnbatch.train import run
+from gcnbatch.train.checkpoint import load
+from tests.builders import build_graphset
+
+SMALL = ("model.widths=[8]", "train.batch_size=8", "train.epochs=3", "train.learning_rate=0.01")
+
+
+def write_set(path: Path, n_graphs: int = 40, **options: Any) -> GraphSet:
+    """Write a small set whose every part has labels, and return it."""
+    graphs = build_graphset(n_graphs, **{"missing": 0.1, "max_nodes": 6, **options})
+    write_graphset(path, graphs)
+    return graphs
+
+
+def configure(*assignments: str) -> Config:
+    """Return a configuration of a small model with these keys set."""
+    tree: dict[str, Any] = {}
+    for text in (*SMALL, *assignments):
+        put(tree, *parse_assignment(text))
+    return resolve(tree)
+
+
+def fit(data: Path, folder: Path, *assignments: str) -> dict[str, Any]:
+    """Run to the end in this process; return the metrics."""
+    return run.start(configure(f"data.path={data}", *assignments), folder, quiet=True)[1]
+
+
+def command(*arguments: object) -> list[str]:
+    """Return the command line ``gcnbatch …`` for this interpreter."""
+    return [sys.executable, "-m", "gcnbatch", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process that computes on one thread, as this one's tests compare bits with it."""
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def gcnbatch(*arguments: object, cwd: Path | None = None, check: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command line; `check` is the exit code that is right."""
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=120, check=False
+    )
+    if check is not None:
+        assert done.returncode == check, done.stderr
+    return done
+
+
+def options(*assignments: str) -> list[str]:
+    """Return ``--set`` options for a small model with these keys set."""
+    return [part for text in (*SMALL, *assignments) for part in ("--set", text)]
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of history.jsonl without their timings."""
+    rows = [json.loads(line) for line in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{key: row[key] for key in row if key not in ("seconds", "graphs_per_second")} for row in rows]
+
+
+def without_timings(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics without what differs between equal runs."""
+    kept = {key: metrics[key] for key in metrics if key not in ("seconds", "step_us", "graphs_per_second")}
+    if "folds" in kept:
+        kept["folds"] = [without_timings(fold) for fold in kept["folds"]]
+    return kept
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """Return metrics.json without its timings."""
+    return without_timings(json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    """Hold best and last checkpoints of two run folders equal to the bit."""
+    for name in ("best.safetensors", "last.safetensors"):
+        left, right = load(one / name).arrays, load(other / name).arrays
+        assert left.keys() == right.keys()
+        for key, value in left.items():
+            assert value.dtype == right[key].dtype
+            np.testing.assert_array_equal(value.view(np.uint8), right[key].view(np.uint8), err_msg=key)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Hold everything of two run folders equal that does not measure time."""
+    assert_same_weights(one, other)
+    assert history(one) == history(other)
+    assert read_metrics(one) == read_metrics(other)
+    for name in ("predictions.csv", "splits.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
