@@ -26,19 +26,38 @@ GPU_SECONDS = 20.0  # patience with the driver
 
 
 def collect() -> dict[str, Any]:
-    """Return the environment as plain values for JSON; a package that is not installed has version None."""
+    """Return the environment as plain values for JSON: `host` and what the NVIDIA driver lists."""
     devices, note = gpus()
+    return {**host(), "gpus": devices, "gpu_note": note}
+
+
+def host() -> dict[str, Any]:
+    """Return versions and machine without asking for GPUs; a package that is not installed has version None."""
     return {
         "gcnbatch": __version__,
+        "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
         "cpu": {"model": cpu_model(), "cores": os.cpu_count(), "usable_cores": len(os.sched_getaffinity(0))},
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "blas": blas(),
-        "gpus": devices,
-        "gpu_note": note,
     }
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that the package runs from, with ``+`` when files differ; None elsewhere."""
+    root = Path(__file__).resolve().parent.parent
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+
+    def ask(*question: str) -> str:
+        answer = subprocess.run([git, "-C", root, *question], capture_output=True, text=True, check=False)
+        return answer.stdout.strip()
+
+    name = ask("rev-parse", "HEAD")
+    return (name + ("+" if ask("status", "--porcelain", "--untracked-files=no") else "")) or None
 
 
 def cpu_model() -> str:
