@@ -51,12 +51,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
 
     arrays = {name: np.ascontiguousarray(value) for name, value in checkpoint.arrays.items()}
     about = json.dumps(checkpoint.about, allow_nan=False)
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "about": about,
-        "sha256": _digest(arrays, about),
-    }
+    # One entry: safetensors writes several in any order, and equal checkpoints shall be equal files.
+    metadata = {FORMAT: f"{VERSION} {_digest(arrays, about)} {about}"}
     with fileio.atomic_path(path) as temporary:
         temporary.write_bytes(encode(arrays, metadata))
 
@@ -80,17 +76,13 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(place, str(error)) from error
-    if metadata.get("format") != FORMAT:
+    if FORMAT not in metadata:
         raise InputError(str(place), "a safetensors file of another program", f"a {FORMAT}")
-    if metadata.get("version") != str(VERSION):
-        raise InputError(
-            str(place),
-            f"checkpoint version {metadata.get('version')}",
-            f"version {VERSION}",
-            "Use a matching gcnbatch.",
-        )
-    about = metadata.get("about", "")
-    if metadata.get("sha256") != _digest(arrays, about):
+    version, _, rest = metadata[FORMAT].partition(" ")
+    if version != str(VERSION):
+        raise InputError(str(place), f"checkpoint version {version}", f"version {VERSION}", "Use a matching gcnbatch.")
+    digest, _, about = rest.partition(" ")
+    if digest != _digest(arrays, about):
         raise _damaged(place, "its contents do not match its digest")
     return Checkpoint(arrays, json.loads(about))
 

@@ -100,5 +100,5 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert_same_weights(one, other)
     assert history(one) == history(other)
     assert read_metrics(one) == read_metrics(other)
-    for name in ("predictions.csv", "splits.json"):
+    for name in ("best.safetensors", "predictions.csv", "splits.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
