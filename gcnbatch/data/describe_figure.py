@@ -1,7 +1,4 @@
-"""The picture of a data set: how large its graphs are, how connected its nodes, how its labels fall.
-
-matplotlib is imported when a figure is drawn; no pyplot, no display. Colours are Okabe and Ito's.
-"""
+"""The picture of a data set: how large its graphs are, how connected its nodes, how its labels fall."""
 
 from __future__ import annotations
 
@@ -11,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
 from gcnbatch.data.describe import Description, Distribution, Task
+from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#D0D0D0"
 _BARS = 60  # at most; wider ranges are binned
 _TAIL = 5  # a distribution whose maximum exceeds its 95th percentile so many times is drawn on logarithmic axes
 _NAMED = 30  # more tasks or classes than this are drawn without names
@@ -34,25 +30,18 @@ def draw(description: Description, y: NDArray[Any], path: str | os.PathLike[str]
     path : path
         PNG file, written in one step.
     """
-    from matplotlib.figure import Figure
-
     many = description.graphs > 1
     rows = len(description.header.class_names) or len(description.tasks)
     height = float(np.clip(0.24 * rows + 1.0, 3.4, 8.0)) if rows <= _NAMED else 4.5
-    figure = Figure(figsize=(4.6 * (2 + many), height), dpi=120, layout="constrained")
-    axes = list(figure.subplots(1, 2 + many, squeeze=False).flat)
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(color="#E8E8E8", linewidth=0.6)
-        ax.set_axisbelow(True)
+    figure, axes = panels(1, 2 + many, 4.6, height)
     if many:
         _distribution(axes[0], description.nodes_per_graph, "nodes per graph", "graphs")
     _distribution(axes[-2], description.degree, "neighbours per node (without itself)", "nodes")
     _labels(axes[-1], description, y)
     what = f"{description.graphs:,} graphs, " if many else ""
     title = f"{description.header.name}: {what}{description.nodes:,} nodes, {description.edges:,} edges"
-    figure.suptitle(_plain(title, 100), x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))
+    figure.suptitle(plain(title, 100), x=0.01, ha="left", fontsize=11, fontweight="bold")
+    save(figure, path)
 
 
 def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -> None:
@@ -74,7 +63,7 @@ def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -
         ax.yaxis.set_major_formatter("{x:,.0f}")
     for value, style, name in ((summary.median, "-", "median"), (summary.mean, "--", "mean")):
         ax.axvline(value, color=ORANGE, linestyle=style, linewidth=1.4, label=f"{name} {value:,.4g}")
-    _legend_above(ax)
+    legend_above(ax)
 
 
 def _tail(ax: Axes, distribution: Distribution) -> None:
@@ -97,11 +86,11 @@ def _labels(ax: Axes, description: Description, y: NDArray[Any]) -> None:
     elif target == "binary":
         parts = {name: _column(description.tasks, name) for name in ("positive", "negative", "missing")}
         _bars(ax, [task.name for task in description.tasks], parts, "tasks")
-        _legend_above(ax, columns=3)
+        legend_above(ax, columns=3)
     elif len(description.tasks) == 1:
         known = y[~np.isnan(y)]
         ax.hist(known, bins=min(_BARS, max(10, int(np.sqrt(len(known))))), color=BLUE)
-        ax.set(xlabel=_plain(description.tasks[0].name, 50), ylabel=unit)
+        ax.set(xlabel=plain(description.tasks[0].name, 50), ylabel=unit)
     else:
         _boxes(ax, description, y)
 
@@ -122,7 +111,7 @@ def _bars(ax: Axes, names: list[str], parts: dict[str, NDArray[np.int64]], plura
     ax.grid(visible=False, axis="y")
     ax.xaxis.set_major_formatter("{x:,.0f}")
     if len(names) <= _NAMED:
-        ax.set_yticks(places, [_plain(name, 24) for name in names], fontsize=8)
+        ax.set_yticks(places, [plain(name, 24) for name in names], fontsize=8)
     else:
         ax.set(yticks=[], ylabel=f"{len(names)} {plural}, in order")
 
@@ -136,7 +125,7 @@ def _boxes(ax: Axes, description: Description, y: NDArray[Any]) -> None:
     ax.invert_yaxis()
     ax.set_xlabel("value (box: quartiles; whiskers: 1.5 boxes)")
     if len(columns) <= _NAMED:
-        ax.set_yticklabels([_plain(task.name, 24) for task in description.tasks], fontsize=8)
+        ax.set_yticklabels([plain(task.name, 24) for task in description.tasks], fontsize=8)
     else:
         ax.set(yticks=[], ylabel=f"{len(columns)} tasks, in order")
 
@@ -144,12 +133,3 @@ def _boxes(ax: Axes, description: Description, y: NDArray[Any]) -> None:
 def _nothing(ax: Axes) -> None:
     ax.set(xticks=[], yticks=[])
     ax.text(0.5, 0.5, "nothing to count", ha="center", va="center", transform=ax.transAxes)
-
-
-def _legend_above(ax: Axes, columns: int = 2) -> None:
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, frameon=False, fontsize=8)
-
-
-def _plain(name: str, length: int) -> str:
-    short = name if len(name) <= length else name[: length - 1] + "…"
-    return " ".join(short.split()).replace("$", r"\$")

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save
 from gcnbatch.train import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Path = str | os.PathLike[str]
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 LABELS = {
     "roc_auc": "ROC-AUC",
     "pr_auc": "average precision",
@@ -58,14 +56,14 @@ def learning_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
     figures = [key for key in curves if key.startswith("valid_") and key != "valid_loss" and _any(curves[key])]
     rates = curves.get("learning_rate", np.zeros(0))
     varies = len(np.unique(rates)) > 1
-    figure, axes = _figure(1, 1 + len(figures) + varies, width=4.6, height=3.4)
+    figure, axes = panels(1, 1 + len(figures) + varies, width=4.6, height=3.4)
     style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(epochs) <= 30 else {}
     for key, label, colour in (("train_loss", "training", BLUE), ("valid_loss", "validation", ORANGE)):
         if _any(curves.get(key, np.zeros(0))):
             axes[0].plot(epochs, curves[key], color=colour, label=label, **style)
     axes[0].set_ylabel("loss")
     if axes[0].lines:
-        _legend_above(axes[0])
+        legend_above(axes[0])
     for ax, key in zip(axes[1:], figures, strict=False):
         _validation_curve(ax, epochs, curves[key], key.removeprefix("valid_"), style)
     if varies:
@@ -74,7 +72,7 @@ def learning_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
     for ax in axes:
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _save(figure, path)
+    save(figure, path)
 
 
 def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], path: Path) -> None:
@@ -97,7 +95,7 @@ def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
     result = metrics.evaluate("binary", y, outputs, task_names)
     areas = {name: task for name, task in result["tasks"].items() if task["roc_auc"] is not None}
     height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
-    figure, axes = _figure(1, 3 if len(areas) > 1 else 2, width=4.0, height=height)
+    figure, axes = panels(1, 3 if len(areas) > 1 else 2, width=4.0, height=height)
     grid = np.linspace(0.0, 1.0, 501)
     roc, pr = [], []
     for k, name in enumerate(task_names):
@@ -114,7 +112,7 @@ def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
     _finish_roc_pr(axes, grid, roc, pr, areas, len(task_names))
     if len(areas) > 1:
         _areas_per_task(axes[2], areas)
-    _save(figure, path)
+    save(figure, path)
 
 
 def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: Path) -> None:
@@ -135,7 +133,7 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
     counts = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(3.2 + 0.42 * min(classes, ANNOTATED_CLASSES), 9.0)
-    figure, (ax,) = _figure(1, 1, width=side + 0.8, height=side, grid=False)
+    figure, (ax,) = panels(1, 1, width=side + 0.8, height=side, grid=False)
     image = ax.imshow(share, cmap="Blues", vmin=0.0, vmax=1.0)
     figure.colorbar(image, ax=ax, label="share of the true class", shrink=0.85)
     if classes <= ANNOTATED_CLASSES:
@@ -143,14 +141,14 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
             colour = "white" if share[row, column] > 0.55 else "black"
             ax.text(column, row, str(count), ha="center", va="center", fontsize=8, color=colour)
     if classes <= NAMED_CLASSES:
-        names = [_plain(name) for name in class_names]
+        names = [plain(name) for name in class_names]
         size = 8 if classes <= ANNOTATED_CLASSES else 6
         ax.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
         ax.set_yticks(range(classes), names, fontsize=size)
     right = int(np.trace(counts))
     ax.set(xlabel="predicted class", ylabel="true class")
     ax.set_title(f"{right:,} of {counts.sum():,} rows right", loc="left", fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
 def parity(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], path: Path) -> None:
@@ -168,17 +166,17 @@ def parity(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
     shown = min(len(task_names), PARITY_TASKS)
     columns = min(shown, 4)
     side = 4.2 if shown == 1 else 3.0
-    figure, axes = _figure(-(-shown // columns), columns, width=side, height=side + 0.5)
+    figure, axes = panels(-(-shown // columns), columns, width=side, height=side + 0.5)
     tasks = metrics.evaluate("regression", y, outputs, task_names)["tasks"]
     for k, (ax, name) in enumerate(zip(axes, task_names, strict=False)):
         drawn = np.isfinite(y[:, k]) & np.isfinite(outputs[:, k])
         _parity_panel(ax, y[drawn, k], outputs[drawn, k])
-        ax.set_title(f"{_plain(name)}\n{_summary(tasks[name])}", loc="left", fontsize=9)
+        ax.set_title(f"{plain(name)}\n{_summary(tasks[name])}", loc="left", fontsize=9)
     for ax in axes[shown:]:
         ax.set_axis_off()
     if shown < len(task_names):
         figure.suptitle(f"the first {shown} of {len(task_names)} tasks", fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
 # ------------------------------------------------------------------------------------------------ parts of figures
@@ -190,7 +188,7 @@ def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metr
     label = f"best: {values[best]:.4g} at epoch {epochs[best]}"
     ax.plot(epochs[best], values[best], "D", color=GREEN, markersize=6, label=label, linestyle="none", zorder=3)
     ax.set_ylabel(LABELS.get(metric, metric))
-    _legend_above(ax)
+    legend_above(ax)
 
 
 def _task_line(tasks: int) -> dict[str, Any]:
@@ -220,7 +218,7 @@ def _finish_roc_pr(
         ax.lines[-1].set_label(f"{LABELS[metric]} {area:.3f}{_of_which(areas, tasks)}")
         ends = [0, 1] if metric == "roc_auc" else [chance, chance]
         ax.plot([0, 1], ends, color=ORANGE, linewidth=1.0, linestyle="--", label="chance")
-        _legend_above(ax)
+        legend_above(ax)
     axes[0].set(xlabel="false positive rate", ylabel="true positive rate")
     axes[1].set(xlabel="recall", ylabel="precision")
     for ax in axes[:2]:
@@ -231,7 +229,7 @@ def _of_which(areas: dict[str, dict[str, Any]], tasks: int) -> str:
     if tasks == 1:
         return ""
     if len(areas) == 1:
-        return f", {_plain(next(iter(areas)))}"
+        return f", {plain(next(iter(areas)))}"
     return f", mean of {len(areas)} {'' if len(areas) == tasks else f'of {tasks} '}tasks"
 
 
@@ -242,11 +240,11 @@ def _areas_per_task(ax: Axes, areas: dict[str, dict[str, Any]]) -> None:
         values = [areas[name][metric] for name in order]
         ax.plot(values, places, marker, color=colour, markersize=5, label=LABELS[metric])
     if len(order) <= NAMED_TASKS:
-        ax.set_yticks(places, [_plain(name) for name in order], fontsize=8)
+        ax.set_yticks(places, [plain(name) for name in order], fontsize=8)
     else:
         ax.set(yticks=[], ylabel=f"{len(order)} tasks, by ROC-AUC")
     ax.set(xlim=(-0.02, 1.02), xlabel="area under the curve")
-    _legend_above(ax)
+    legend_above(ax)
 
 
 def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any]) -> None:
@@ -271,29 +269,6 @@ def _summary(task: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------ common ground
 
 
-def _figure(rows: int, columns: int, width: float, height: float, grid: bool = True) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `rows` x `columns` panels, each of this size in inches, and its axes in one list."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(columns * width, rows * height), dpi=120, layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for ax in axes:
-        if grid:
-            ax.spines[["top", "right"]].set_visible(False)
-            ax.grid(color="#E0E0E0", linewidth=0.6)
-            ax.set_axisbelow(True)
-    return figure, axes
-
-
-def _legend_above(ax: Axes) -> None:
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=8, columnspacing=1.2)
-
-
-def _plain(name: str) -> str:
-    short = name if len(name) <= 24 else name[:23] + "…"
-    return " ".join(short.split()).replace("$", r"\$")
-
-
 def _values(history: Sequence[dict[str, Any]], key: str) -> NDArray[np.float64]:
     values = (row.get(key) for row in history)
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
@@ -301,8 +276,3 @@ def _values(history: Sequence[dict[str, Any]], key: str) -> NDArray[np.float64]:
 
 def _any(values: NDArray[np.float64]) -> bool:
     return bool(np.isfinite(values).any())
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """Write a PNG whose bytes depend on the picture alone."""
-    fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))

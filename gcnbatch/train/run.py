@@ -8,20 +8,18 @@ With folds, every fold has such a folder of its own (``fold1`` …) and the run'
 from __future__ import annotations
 
 import json
-import platform
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gcnbatch import __version__, fileio
+from gcnbatch import environment, fileio
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import Config, read_toml, resolve
@@ -51,7 +49,7 @@ def start(
     InputError
         When the folder already holds something, or data and configuration do not fit.
     """
-    backend = open_backend(config.backend)
+    backend = open_backend(config.backend, config.device)
     if not config.data.path and not config.data.synthetic:
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
@@ -85,14 +83,18 @@ def start(
 
 
 def resume(
-    folder: Path, backend_name: str | None = None, quiet: bool = False, say: Say = lambda line: None
+    folder: Path,
+    backend_name: str | None = None,
+    device: int | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Go on with the run in `folder` and return its metrics; a finished run is left as it is.
 
     Parameters
     ----------
-    backend_name : str or None
-        Another backend than the one the run began on.
+    backend_name, device : optional
+        Another backend and GPU than those that the run began on.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
@@ -100,7 +102,7 @@ def resume(
     if (folder / outputs.METRICS).exists():
         say(f"{folder} is already finished")
         return outputs.read_metrics(folder)
-    backend = open_backend(backend_name or config.backend)
+    backend = open_backend(backend_name or config.backend, config.device if device is None else device)
     with _resumable(folder):
         if config.data.synthetic and not (folder / GENERATED).exists():
             synthetic.write(config.data.synthetic, folder / GENERATED)
@@ -148,21 +150,8 @@ def _create(folder: Path, config: Config) -> None:
             str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
         ) from error
     fileio.write_text(folder / CONFIG, config.to_toml())
-    fileio.write_json(folder / ENVIRONMENT, environment(config.backend))
-
-
-def environment(backend: str) -> dict[str, Any]:
-    """Return what else decides a result besides configuration and data: versions and machine."""
-    packages = ("numpy", "scipy", "h5py", "safetensors", "scikit-learn")
-    return {
-        "gcnbatch": __version__,
-        "command": sys.argv[1:],
-        "backend": backend,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "packages": {name: metadata.version(name) for name in packages},
-    }
+    about = {**environment.host(), "backend": config.backend, "command": sys.argv[1:]}
+    fileio.write_json(folder / ENVIRONMENT, about)
 
 
 def _carry_out(

@@ -1,0 +1,50 @@
+"""What all figures share: panels, colours, legends, names, and PNG files whose bytes depend on the picture alone.
+
+matplotlib is imported when a figure is drawn; no pyplot, no display. Colours are Okabe and Ito's, which stay apart for
+colour-blind readers.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from gcnbatch import fileio
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+
+
+def panels(rows: int, columns: int, width: float, height: float, grid: bool = True) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `rows` x `columns` panels, each of this size in inches, and its axes in one list."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(columns * width, rows * height), dpi=120, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for ax in axes:
+        if grid:
+            ax.spines[["top", "right"]].set_visible(False)
+            ax.grid(color="#E0E0E0", linewidth=0.6)
+            ax.set_axisbelow(True)
+    return figure, axes
+
+
+def legend_above(ax: Axes, columns: int = 2) -> None:
+    """Put the legend above the axes, where it covers no data."""
+    ax.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, frameon=False, fontsize=8, columnspacing=1.2
+    )
+
+
+def plain(name: str, length: int = 24) -> str:
+    """Return a user's name as one short line without mathematics markup."""
+    short = name if len(name) <= length else name[: length - 1] + "…"
+    return " ".join(short.split()).replace("$", r"\$")
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a PNG in one step."""
+    fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))
