@@ -154,6 +154,7 @@ class Config(_Section):
     backend: Literal["auto", "cpu", "nonbatched", "batched", "fused"] = Field(
         default="auto", description="what computes; auto: the fastest that can start here"
     )
+    device: int = Field(default=0, ge=0, le=1023, description="GPU, of those that CUDA_VISIBLE_DEVICES shows")
     data: DataConfig = Field(default_factory=DataConfig)
     split: SplitConfig = Field(default_factory=SplitConfig)
     model: ModelConfig = Field(default_factory=ChemGCNConfig)

@@ -8,6 +8,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 FASTEST_FIRST = ("fused", "batched", "nonbatched", "cpu")
+CUDA = ("nonbatched", "batched")
 
 
 class BackendStatus(NamedTuple):
@@ -19,36 +20,53 @@ class BackendStatus(NamedTuple):
     hint: str = ""
 
 
-def status() -> list[BackendStatus]:
-    """Return the state of every backend, slowest first."""
-    return [_probe(name) for name in reversed(FASTEST_FIRST)]
+def status(device: int = 0) -> list[BackendStatus]:
+    """Return the state of every backend, slowest first; the CUDA backends' on this device."""
+    return [_probe(name, device) for name in reversed(FASTEST_FIRST)]
 
 
-def open_backend(name: str) -> Backend:
+def open_backend(name: str, device: int = 0) -> Backend:
     """Open the backend `name`; ``"auto"`` takes the fastest that can start.
+
+    Parameters
+    ----------
+    device : int
+        The CUDA backends' device, among those that CUDA_VISIBLE_DEVICES shows.
 
     Raises
     ------
     InputError
-        Unknown name.
+        Unknown name, or no such device.
     BackendUnavailable
         With the reason and the mend.
     """
     if name == "auto":
-        name = next(candidate for candidate in FASTEST_FIRST if _probe(candidate).ready)
+        name = next(candidate for candidate in FASTEST_FIRST if _probe(candidate, device).ready)
     if name not in FASTEST_FIRST:
         raise InputError(
             "backend", f"'{name}'", f"auto, {', '.join(reversed(FASTEST_FIRST))}", nearest(name, FASTEST_FIRST)
         )
-    state = _probe(name)
+    state = _probe(name, device)
     if not state.ready:
         raise BackendUnavailable(f"backend {name}", state.reason, hint=state.hint)
+    if name in CUDA:
+        from gcnbatch.backends import cuda
+
+        return cuda.open_backend(name, device)
     from gcnbatch.backends.cpu import CpuBackend
 
     return CpuBackend()
 
 
-def _probe(name: str) -> BackendStatus:
+def _probe(name: str, device: int) -> BackendStatus:
     if name == "cpu":
+        return BackendStatus(name, True)
+    if name in CUDA:
+        from gcnbatch.backends import cuda
+
+        try:
+            cuda.check(device)
+        except BackendUnavailable as error:
+            return BackendStatus(name, False, error.got, error.hint)
         return BackendStatus(name, True)
     return BackendStatus(name, False, "not part of this version yet", "Use --backend cpu.")

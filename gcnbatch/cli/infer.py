@@ -40,6 +40,9 @@ def infer(
         str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl or .h5 file; - for CSV on stdout.")
     ] = "-",
     backend: Annotated[str, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.")] = "auto",
+    device: Annotated[
+        int, typer.Option("--device", min=0, metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.")
+    ] = 0,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="200")
     ] = None,
@@ -75,6 +78,7 @@ def infer(
         data,
         out,
         backend=backend,
+        device=device,
         batch_size=batch_size,
         on_bad_row=on_bad_row.value,
         csv=CsvOptions(smiles_column, id_column, processes),

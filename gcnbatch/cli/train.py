@@ -27,6 +27,10 @@ def train(
     backend: Annotated[
         str | None, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.", show_default=False)
     ] = None,
+    device: Annotated[
+        int | None,
+        typer.Option("--device", metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.", show_default="0"),
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)
     ] = None,
@@ -66,6 +70,7 @@ def train(
         ("train", "epochs"): epochs,
         ("train", "batch_size"): batch_size,
         ("backend",): backend,
+        ("device",): device,
         ("seed",): seed,
         ("split", "folds"): folds,
     }
@@ -75,10 +80,9 @@ def train(
             typer.echo(line, err=True)
 
     if resume is not None:
-        _only_resume(
-            config, out, {".".join(path): value for path, value in options.items() if path != ("backend",)}, assignments
-        )
-        folder, metrics = resume, run.resume(resume, backend, quiet, say)
+        fixed = {".".join(path): value for path, value in options.items() if path not in (("backend",), ("device",))}
+        _only_resume(config, out, fixed, assignments)
+        folder, metrics = resume, run.resume(resume, backend, device, quiet, say)
     else:
         tree = _gather(config, options, assignments or [])
         folder, metrics = run.start(resolve(tree), out, quiet, say)
@@ -126,7 +130,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         raise InputError(
             "--resume",
             f"together with {', '.join(extra)}",
-            "nothing but --backend",
+            "nothing but --backend and --device",
             "A resumed run keeps its configuration.",
         )
 
@@ -136,6 +140,7 @@ def _show(metrics: dict[str, Any]) -> None:
     from gcnbatch.cli.tables import table
 
     split = metrics["split"]
+    figures: dict[str, dict[str, Any]]
     named = f"{split['kind']} split{' ' + split['name'] if 'name' in split else ''}, seed {split['seed']}"
     if "folds" in metrics:
         mean, std = metrics["mean"], metrics["std"]

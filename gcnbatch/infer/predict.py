@@ -56,6 +56,7 @@ def infer(
     out: str = STDOUT,
     *,
     backend: str = "auto",
+    device: int = 0,
     batch_size: int | None = None,
     on_bad_row: Literal["keep", "fail"] = "keep",
     csv: CsvOptions | None = None,
@@ -72,6 +73,8 @@ def infer(
         HDF5 data set, or a CSV file (also .gz) of molecules.
     out : str
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output.
+    backend, device
+        What computes, and on which GPU.
     csv : CsvOptions or None
         How a CSV file is read; None: the defaults.
     batch_size : int or None
@@ -91,7 +94,7 @@ def infer(
     check_target(out)
     if out != STDOUT and Path(out).resolve() == data.resolve():
         raise InputError(f"output {out}", "the data file itself", "another file")
-    opened = open_backend(backend)
+    opened = open_backend(backend, device)
     members = load_members(runs, say)
     size = batch_size or TrainConfig().eval_batch_size
     started = time.monotonic()

@@ -18,6 +18,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "name": ("mine-1.0", "mine-1.0"),
     "seed": ("7", 7),
     "backend": ("cpu", "cpu"),
+    "device": ("1", 1),
     "data.path": ("/some/set.h5", "/some/set.h5"),
     "data.synthetic": ("tox21", "tox21"),
     "data.memory_mb": ("64", 64),

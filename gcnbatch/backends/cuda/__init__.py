@@ -1,0 +1,54 @@
+"""The CUDA backends: whether they can start here, and the opening of one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.base import Backend
+
+
+def check(device: int = 0) -> None:
+    """Raise unless kernels can be made and run on this device; nothing is started on it.
+
+    Raises
+    ------
+    BackendUnavailable
+        With the reason in `got` and the mend in `hint`.
+    InputError
+        When there are devices, but not this one.
+    """
+    from gcnbatch.backends.cuda import compiler, loader
+    from gcnbatch.backends.cuda.cache import KernelCache
+    from gcnbatch.backends.cuda.sources import Sources
+    from gcnbatch.resources import cuda_sources
+
+    info, cache = loader.choose(device), KernelCache()
+    arch = compiler.arch_of(info.capability)
+    if cache.compiler:
+        loader.check_compiler(info, cache.compiler.name, cache.compiler.version)
+    elif not all(cache.find(source, arch) for source in Sources(cuda_sources()).values()):
+        raise compiler.no_compiler()
+
+
+def open_backend(name: str, device: int) -> Backend:
+    """Open ``"nonbatched"`` or ``"batched"`` on a device; kernels that are not in the cache are compiled first.
+
+    Raises
+    ------
+    BackendUnavailable, InputError
+        As `check`.
+    MachineError
+        When the device does not open.
+    """
+    check(device)
+    from tqdm import tqdm
+
+    from gcnbatch.backends.cuda.device import open_device
+
+    opened = open_device(device)
+    with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
+        opened.prepare_kernels(lambda file: bar.update())
+    backend: Backend = import_module("gcnbatch.backends.cuda.backend").CudaBackend(name, opened)
+    return backend

@@ -26,7 +26,7 @@ from gcnbatch import fileio
 from gcnbatch.backends.cuda import compiler as compilers
 from gcnbatch.backends.cuda.compiler import NVCC_FLAGS, Compiler
 from gcnbatch.backends.cuda.sources import KernelSource
-from gcnbatch.errors import BackendUnavailable, MachineError
+from gcnbatch.errors import MachineError
 
 VERSIONS = "compilers.json"
 Progress = Callable[[str], object]
@@ -113,8 +113,7 @@ class KernelCache:
         if not missing:
             return {}
         if self.compiler is None:
-            error = BackendUnavailable("kernel compiler", "neither nvcc nor NVRTC", hint=compilers.INSTALL)
-            return {source.name: error for source in missing}
+            return {source.name: compilers.no_compiler() for source in missing}
         self._make_writable()
         with self._turn(), ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
             outcomes = pool.map(lambda source: self._compile(source, arch, progress), missing)

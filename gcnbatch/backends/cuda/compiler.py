@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda.sources import KernelSource
-from gcnbatch.errors import MachineError
+from gcnbatch.errors import BackendUnavailable, MachineError
 
 # No fast-math: NaN, infinities and rounding are as IEEE 754 says, on every backend.
 FLAGS = ("-std=c++17", "-lineinfo")
@@ -202,6 +202,11 @@ def usages(log: str) -> dict[str, Usage]:
         spilled = [int(size) for size in re.findall(r"(\d+) bytes spill", part)]
         found[part.partition("'")[0]] = Usage(int(registers[1]) if registers else 0, sum(spilled))
     return found
+
+
+def no_compiler() -> BackendUnavailable:
+    """Return the error of a machine where kernels cannot be compiled."""
+    return BackendUnavailable("CUDA", "no kernel compiler (neither nvcc with a host compiler nor NVRTC)", hint=INSTALL)
 
 
 def _texts(source: KernelSource) -> dict[str, str]:

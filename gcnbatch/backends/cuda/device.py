@@ -167,10 +167,16 @@ class Device:
             with self.errors():
                 self.driver.memset_d8_async(array.ptr, 0, array.nbytes, self.stream)
 
-    def upload(self, host: ArrayLike) -> DeviceArray:
-        """Return a copy of `host` on the device; waits until it is there."""
+    def upload(self, host: ArrayLike, out: DeviceArray | None = None) -> DeviceArray:
+        """Copy `host` to `out`, or to a new array, and return that; waits until it is there.
+
+        Raises
+        ------
+        ValueError
+            When shape or type differ from those of `out`.
+        """
         values = np.asarray(host, order="C")
-        array = self.upload_async(values, self.empty(values.shape, values.dtype))
+        array = self.upload_async(values, self.empty(values.shape, values.dtype) if out is None else out)
         self.synchronize()
         return array
 

@@ -138,10 +138,9 @@ def check_compiler(device: DeviceInfo, name: str, version: str) -> None:
     """Raise BackendUnavailable when this compiler is known not to make code for `device`."""
     if int(version.partition(".")[0]) >= 13 and device.capability < OLDEST_OF_CUDA_13:
         raise BackendUnavailable(
-            _named(device),
-            f"too old for {name} {version}",
-            "compute capability 7.5 or newer",
-            "Install CUDA toolkit 12 and point CUDA_HOME to it.",
+            "CUDA",
+            f"{_named(device)} is too old for {name} {version}, which compiles for 7.5 and newer",
+            hint=f"Install CUDA toolkit 12 and point CUDA_HOME to it, {_CPU}.",
         )
 
 
