@@ -13,8 +13,12 @@ from typing import Any
 
 from gcnbatch import __version__
 
-PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "pycuda")
-EXTRAS = {"rdkit": "chem", "pycuda": "cuda"}  # package -> the extra of gcnbatch that installs it
+PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "pycuda", "cuda-bindings")
+EXTRAS = {
+    "rdkit": "chem",
+    "pycuda": "cuda",
+    "cuda-bindings": "cuda",
+}  # package -> the extra of gcnbatch that installs it
 _CPU_INFO = Path("/proc/cpuinfo")
 _GPU_FIELDS = {
     "name": "name",

@@ -18,8 +18,9 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
     """List backends (ready, or why not and what to do), devices and versions."""
     from gcnbatch import environment
     from gcnbatch.backends import registry
+    from gcnbatch.backends.cuda import report
 
-    found = environment.collect()
+    found = {**environment.collect(), "cuda": report.collect()}
     backends = [state._asdict() for state in registry.status()]
     print(json.dumps({**found, "backends": backends}, indent=2) if as_json else "\n".join(_lines(found, backends)))
 
@@ -45,11 +46,32 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
                 ("memory", size(found["memory_bytes"])),
                 ("BLAS", "; ".join(blas)),
                 ("GPU", "; ".join(devices) or f"none: {found['gpu_note']}"),
+                *_cuda(found["cuda"]),
                 ("gcnbatch", found["gcnbatch"]),
                 ("Python", f"{found['python']}, {found['platform']}"),
                 *((name, version or _missing(name)) for name, version in found["packages"].items()),
             ]
         ),
+    ]
+
+
+def _cuda(found: dict[str, Any]) -> list[tuple[str, str]]:
+    from gcnbatch.cli.tables import size
+
+    missing, cache = found["missing"], found["cache"]
+    devices = [
+        (
+            f"device {device['number']}",
+            f"{device['name']}, compute capability {device['capability']}, {device['multiprocessors']} SMs, "
+            f"{size(device['memory'])}",
+        )
+        for device in found["devices"]
+    ]
+    return [
+        ("CUDA driver", found["driver"] or missing["driver"]),
+        *(devices or ([("devices", missing["devices"])] if found["driver"] else [])),
+        ("kernel compiler", found["compiler"] or missing["compiler"]),
+        ("kernel cache", f"{cache['folder']}: {cache['files']} files, {size(cache['bytes'])}"),
     ]
 
 

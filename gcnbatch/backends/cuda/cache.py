@@ -94,7 +94,7 @@ class KernelCache:
             raise failed[source.name]
         found = self.find(source, arch)
         if found is None:
-            raise MachineError(str(self.folder), f"{source.name} vanished", hint="Run again.")
+            raise MachineError(str(self.folder), f"the kernels of {source.name} vanished", hint="Run again.")
         return found.path.read_bytes()
 
     def build(
@@ -126,13 +126,13 @@ class KernelCache:
         found = [path for folder in folders for path in folder.glob(name)]
         return _parse(max(found, key=lambda path: path.stat().st_mtime)) if found else None
 
-    def list(self) -> list[Cubin]:
+    def cubins(self) -> list[Cubin]:
         """Return every cubin of the cache, by name."""
         return [cubin for path in sorted(self.folder.glob("*.cubin")) if (cubin := _parse(path))]
 
     def clear(self) -> int:
         """Remove every cubin; return how many there were."""
-        cubins = self.list()
+        cubins = self.cubins()
         for path in [*(cubin.path for cubin in cubins), *self.folder.glob("*.log"), self.folder / VERSIONS]:
             path.unlink(missing_ok=True)
         return len(cubins)

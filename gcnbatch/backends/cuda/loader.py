@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from gcnbatch.backends.cuda.compiler import OLDEST_CAPABILITY, OLDEST_OF_CUDA_13
+from gcnbatch.backends.cuda.compiler import OLDEST_CAPABILITY, OLDEST_OF_CUDA_13, arch_of
 from gcnbatch.errors import BackendUnavailable, InputError
 
 LIBRARY = "libcuda.so.1"
@@ -132,6 +134,25 @@ def choose(number: int) -> DeviceInfo:
             "Choose another --device, " + _CPU + ".",
         )
     return found[number]
+
+
+def architectures(asked: Iterable[str] | None) -> list[str]:
+    """Return the architectures to compile for: those asked for, else those of the devices here.
+
+    Raises
+    ------
+    InputError
+        When a name is not of the form sm_90, or none is given and there is no device.
+    """
+    if not asked:
+        try:
+            return sorted({arch_of(device.capability) for device in devices()})
+        except BackendUnavailable as error:
+            raise InputError("--arch", f"not given, and {error.got}", "an architecture such as sm_90") from error
+    for name in asked:
+        if not re.fullmatch(r"sm_\d{2,3}[af]?", name):
+            raise InputError("--arch", f"'{name}'", "sm_ and the compute capability's digits, such as sm_90")
+    return list(dict.fromkeys(asked))
 
 
 def check_compiler(device: DeviceInfo, name: str, version: str) -> None:
