@@ -11,7 +11,8 @@ Gradients of parameters overwrite the array given as `out`, when one is given, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -32,6 +33,8 @@ __all__ = [
     "Csr",
     "DropoutKey",
     "Feed",
+    "Launched",
+    "Meter",
     "Ops",
     "Readout",
     "Runner",
@@ -219,6 +222,54 @@ class Feed(Protocol):
         """Return these graphs as a batch, outside an epoch."""
 
 
+class Launched(NamedTuple):
+    """One run of a kernel: its name and the marks right before and right behind it."""
+
+    name: str
+    start: Any
+    stop: Any
+
+
+class Meter(Protocol):
+    """What a backend can tell about its own work; `compare-backends` measures with it.
+
+    A mark is a moment in the order of the work: on a device an event in its stream, on the host the time. Work on a
+    device runs behind the host's back, so marks alone tell when it ran.
+    """
+
+    @property
+    def clock(self) -> Literal["device", "host"]:
+        """Whose clock the marks are read from."""
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched since the backend was opened; 0 for ever on the host."""
+
+    def about(self) -> dict[str, str]:
+        """Return what computes, for a report: the device's name, driver, compiler, or the processor's name."""
+
+    def mark(self) -> Any:
+        """Return a mark behind all work asked for so far."""
+
+    def microseconds(self, start: Any, stop: Any) -> float:
+        """Return the time from one mark to a later one; waits until the later one has passed."""
+
+    def synchronize(self) -> None:
+        """Wait until all work asked for is done."""
+
+    def queued(self) -> AbstractContextManager[None]:
+        """Hold back the work asked for inside, then let it run in one go, as far as the queue reaches.
+
+        Marks inside then tell how long the work takes, not how long the device waits for the host to ask for it.
+        """
+
+    def traced(self) -> AbstractContextManager[list[Launched]]:
+        """Collect every launch made inside; nothing on the host."""
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """Call `run` and return the most bytes that arrays held at once meanwhile, beyond what was held before."""
+
+
 class Backend(Protocol):
     """An opened backend: its operations, its memory, its way of getting at the data."""
 
@@ -229,6 +280,10 @@ class Backend(Protocol):
     @property
     def ops(self) -> Ops:
         """The operations."""
+
+    @property
+    def meter(self) -> Meter:
+        """Its clock and counters."""
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> Array:
         """Return a flat array (count,) of zeros."""
@@ -270,6 +325,12 @@ class Runner(Protocol):
 
     def step(self, index: int) -> None:
         """Run batch `index` of the epoch: gather, forward, loss, backward, update."""
+
+    def gradients(self, graphs: NDArray[np.int64]) -> tuple[float, dict[str, NDArray[np.float32]]]:
+        """Return the mean loss of these graphs and the gradient of every parameter by name, of a training pass.
+
+        Nothing is updated but the running statistics; dropout masks are those of the first step of the first epoch.
+        """
 
     def take_loss(self) -> tuple[float, float]:
         """Return (sum of loss, sum of its weights) over the steps since the last call, and start again from 0."""

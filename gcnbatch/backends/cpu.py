@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.backends.base import Adjacency, Batch, Csr, DropoutKey, Feed, Readout
+from gcnbatch.backends.base import Adjacency, Batch, Csr, DropoutKey, Feed, Launched, Readout
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.reference.arrays import into
 
@@ -210,11 +213,50 @@ class CpuOps:
         parameters -= np.float32(learning_rate) * (velocity + weight_decay * parameters)
 
 
+class HostMeter:
+    """`gcnbatch.backends.base.Meter` on the host: work is done when it is asked for, and nothing is launched."""
+
+    clock: Literal["device", "host"] = "host"
+    launches = 0
+
+    def about(self) -> dict[str, str]:
+        from gcnbatch.environment import blas, cpu_model
+
+        libraries = "; ".join(f"{entry['name']} {entry['version']}, threads: {entry['threads']}" for entry in blas())
+        return {"processor": cpu_model(), "BLAS": libraries}
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def microseconds(self, start: float, stop: float) -> float:
+        return (stop - start) * 1e6
+
+    def synchronize(self) -> None:
+        pass
+
+    def queued(self) -> nullcontext[None]:
+        return nullcontext()
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Launched]]:
+        yield []
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """NumPy tells Python's tracer of allocations about its arrays."""
+        tracemalloc.start()
+        try:
+            run()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
 class CpuBackend:
     """Host memory, `CpuOps`, and batches assembled by `BatchSource`."""
 
     name = "cpu"
     ops = CpuOps()
+    meter = HostMeter()
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
         return np.zeros(count, dtype=dtype)

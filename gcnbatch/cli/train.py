@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +61,7 @@ def train(
     if show_keys:
         _show_keys()
         return
+    from gcnbatch.cli.configuration import gather
     from gcnbatch.config import resolve
     from gcnbatch.train import run
 
@@ -84,7 +84,7 @@ def train(
         _only_resume(config, out, fixed, assignments)
         folder, metrics = resume, run.resume(resume, backend, device, quiet, say)
     else:
-        tree = _gather(config, options, assignments or [])
+        tree = gather(config, options, assignments or [])
         folder, metrics = run.start(resolve(tree), out, quiet, say)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
@@ -92,32 +92,6 @@ def train(
         _show(metrics)
     if not as_json:
         typer.echo(str(folder))
-
-
-def _gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> dict[str, Any]:
-    """Merge TOML file, named options and --set, the later winning. Nothing given means the quickstart."""
-    from gcnbatch.config import parse_assignment, put, read_toml
-    from gcnbatch.resources import shipped_config
-
-    given = {path: value for path, value in options.items() if value is not None}
-    pairs = [parse_assignment(text) for text in assignments]
-    named = {*given, *(path for path, _ in pairs)}
-    if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic")}):
-        config = shipped_config("quickstart")
-    tree = read_toml(config) if config is not None else {}
-    if config is not None and "name" not in tree:
-        tree["name"] = _run_name(config)
-    elif config is None and ("data", "path") in given:
-        tree["name"] = _run_name(Path(given["data", "path"]))
-    for path, value in [*given.items(), *pairs]:
-        put(tree, path, value)
-    if ("data", "path") in given:
-        put(tree, ("data", "synthetic"), "")
-    return tree
-
-
-def _run_name(path: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem)[:80]
 
 
 def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:

@@ -90,6 +90,13 @@ class OpsRunner:
         loss, weight, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights)
         return loss, weight, self._task.model.backward(ctx, dlogits, saved)
 
+    def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
+        totals = self._at.zeros(2, np.float64)
+        loss, weight, gradients = self.loss_and_gradients(self._feed.gather(graphs), START)
+        self._at.ops.accumulate(totals, loss, weight)
+        total, count = (float(value) for value in self._at.read(totals))
+        return total / count if count else 0.0, {name: self._at.read(value) for name, value in gradients.items()}
+
     def take_loss(self) -> tuple[float, float]:
         loss, weight = self._at.read(self._totals)
         self._at.write(self._totals, np.zeros(2))

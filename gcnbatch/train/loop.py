@@ -111,7 +111,12 @@ class Trainer:
         """
         self._restore()
         started, resumed_seconds, seen = time.monotonic(), self.position.seconds, 0
-        with self._interruptible(), Bar(self.config.epochs, self.position.epoch, self.quiet) as bar:
+        # A loss that is not finite is reported once, by `_check_finite`, not by NumPy's warnings.
+        with (
+            np.errstate(over="ignore", invalid="ignore"),
+            self._interruptible(),
+            Bar(self.config.epochs, self.position.epoch, self.quiet) as bar,
+        ):
             while not self.position.finished and self.position.epoch < self.config.epochs:
                 seen += self._epoch(bar, started, resumed_seconds)
         trained = time.monotonic() - started
@@ -126,7 +131,7 @@ class Trainer:
     def _epoch(self, bar: Bar, started: float, resumed_seconds: float) -> int:
         """Run the rest of the current epoch and its validation; return the number of graphs it trained on."""
         at, began = self.position, time.monotonic()
-        batches = self._batches(at.epoch)
+        batches = shuffled_batches(self.graphs, self.config.batch_size, self.experiment.config.seed, at.epoch)
         rate = learning_rate(self.config, at.epoch, at.plateau)
         self.runner.begin_epoch(at.epoch, batches, rate)
         bar.begin(at.epoch, len(batches), at.step)
@@ -167,7 +172,7 @@ class Trainer:
         improved = self._is_better(value)
         if improved:
             at.best_epoch, at.best_value = at.epoch, value
-            self.best = {name: array for name, array in self.runner.state().items() if _is_weight(name)}
+            self.best = {name: array for name, array in self.runner.state().items() if is_weight(name)}
         at.waited = 0 if improved else at.waited + 1
         at.plateau.observe(improved, self.config)
         at.epoch, at.step = at.epoch + 1, 0
@@ -179,11 +184,6 @@ class Trainer:
             self._interrupt()
         if at.finished or self._due():
             self._save()
-
-    def _batches(self, epoch: int) -> list[Int64]:
-        order = philox.generator(self.experiment.config.seed, "shuffle", epoch).permutation(self.graphs)
-        size = self.config.batch_size
-        return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _is_better(self, value: float | None) -> bool:
         """Whether this epoch is the best so far; while validation has given no figure at all, the latest one is."""
@@ -300,7 +300,13 @@ class Trainer:
         raise Interrupted(f"stopped after {self.position.epoch} epochs and {self.position.step} steps", "all is saved")
 
 
-def _is_weight(name: str) -> bool:
+def shuffled_batches(graphs: Int64, size: int, seed: int, epoch: int) -> list[Int64]:
+    """Return an epoch's batches of `size` graphs, the last one perhaps smaller; the order follows seed and epoch."""
+    order = philox.generator(seed, "shuffle", epoch).permutation(graphs)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def is_weight(name: str) -> bool:
     """Parameters and running statistics, as opposed to the optimiser's moments (``adam.m/…``) and counters."""
     return "/" not in name and name not in ("updates", "loss")
 
