@@ -19,6 +19,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "seed": ("7", 7),
     "backend": ("cpu", "cpu"),
     "device": ("1", 1),
+    "device": ("1", 1),
     "data.path": ("/some/set.h5", "/some/set.h5"),
     "data.synthetic": ("tox21", "tox21"),
     "data.memory_mb": ("64", 64),
