@@ -26,9 +26,7 @@ FLAGS = ("-std=c++17", "-lineinfo")
 NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
 OLDEST_CAPABILITY = (7, 0)
 OLDEST_OF_CUDA_13 = (7, 5)
-INSTALL = (
-    "Install the CUDA toolkit (nvcc), or pip install 'gcnbatch[cuda-nvrtc13]' ('…12' for a driver older than 580)."
-)
+INSTALL = "Install a CUDA toolkit, or pip install 'gcnbatch[cuda,nvrtc13]' (nvrtc12 for drivers older than 580)."
 
 
 class KernelCompileError(MachineError):

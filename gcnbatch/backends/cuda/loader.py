@@ -128,10 +128,7 @@ def choose(number: int) -> DeviceInfo:
         raise InputError("device", str(number), f"0 to {len(found) - 1}{hidden}", "'gcnbatch info' lists the devices.")
     if found[number].capability < OLDEST_CAPABILITY:
         raise BackendUnavailable(
-            _named(found[number]),
-            "too old",
-            "compute capability 7.0 or newer",
-            "Choose another --device, " + _CPU + ".",
+            "CUDA", f"{_named(found[number])} is older than 7.0", hint=f"Choose another --device, {_CPU}."
         )
     return found[number]
 

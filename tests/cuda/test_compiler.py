@@ -1,0 +1,271 @@
+"""Sources, compilers and the cache of compiled kernels, without a GPU."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda import cache as caching
+from gcnbatch.backends.cuda import compiler
+from gcnbatch.backends.cuda.cache import KernelCache, cache_folder
+from gcnbatch.backends.cuda.compiler import KernelCompileError, Nvcc, Usage
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.errors import BackendUnavailable, MachineError
+from gcnbatch.resources import cuda_sources
+from tests.cuda.conftest import calls
+
+# -------------------------------------------------------------------------------------------------- sources
+
+
+def test_signatures_are_read_from_the_declarations(sources: Sources) -> None:
+    formats = {entry.name: (entry.file, entry.names, entry.format) for entry in sources.entries.values()}
+    assert formats == {
+        "plain": ("plain.cu", ("bytes", "n"), "Pi"),
+        "scale_forward": ("scale.cu", ("y", "x", "rows", "n"), "PPPq"),
+        "scale_count": ("scale.cu", ("count", "n", "by"), "PIf"),
+    }
+
+
+def array(dtype: str, ptr: int = 64) -> DeviceArray:
+    return DeviceArray(ptr, (4,), np.dtype(dtype))
+
+
+def test_arrays_become_addresses_and_numbers_pass(sources: Sources) -> None:
+    entry = sources.entries["scale_forward"]
+    assert entry.pack((array("f4", 1), array("f4", 2), array("i4", 3), 4)) == [1, 2, 3, 4]
+    assert entry.pack((array("u1", 1), array("f4", 2), array("u4", 3), 4)) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((array("f4"), array("f4"), 4), r"scale_forward: 3 arguments for \(y, x, rows, n\)"),
+        ((array("f4"), array("f8"), array("i4"), 4), "scale_forward: argument x is an array of float64"),
+        ((array("f4"), array("f4"), array("f4"), 4), "scale_forward: argument rows is an array of float32"),
+        ((array("f4"), array("f4"), array("i4"), array("i4")), "scale_forward: argument n is an array of int32"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(sources: Sources, arguments, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        sources.entries["scale_forward"].pack(arguments)
+
+
+def test_a_source_is_known_by_its_text_and_every_header(folder: Path) -> None:
+    before = Sources(folder)
+    assert list(before["scale.cu"].headers) == ["shared.cuh"]
+    (folder / "shared.cuh").write_text('#include "deeper.cuh"\n')
+    (folder / "deeper.cuh").write_text('#include "shared.cuh"\n')
+    after = Sources(folder)
+    assert set(after["scale.cu"].headers) == {"shared.cuh", "deeper.cuh"}
+    assert after["scale.cu"].digest != before["scale.cu"].digest
+    assert after["plain.cu"].digest == before["plain.cu"].digest
+
+
+def test_broken_folders_of_sources_are_refused(folder: Path) -> None:
+    (folder / "other.cu").write_text('extern "C" __global__ void odd(double x) {}')
+    with pytest.raises(ValueError, match=r"other.cu: odd: argument 'double x' has a type that cannot be passed"):
+        Sources(folder)
+    (folder / "other.cu").write_text('extern "C" __global__ void plain(int n) {}')
+    with pytest.raises(ValueError, match=r"kernel plain is in other.cu and in plain.cu"):
+        Sources(folder)
+    (folder / "other.cu").write_text('#include "nowhere.cuh"\n')
+    with pytest.raises(ValueError, match=r'other.cu includes "nowhere.cuh", which is not in'):
+        Sources(folder)
+
+
+def test_the_kernels_of_the_package_are_device_code_alone() -> None:
+    sources = Sources(cuda_sources())
+    assert len(sources.entries) >= len(sources) > 0
+    for source in sources.values():
+        texts = {source.name: source.text, **source.headers}
+        foreign = {name for name, text in texts.items() if "#include <" in text}
+        assert not foreign, "NVRTC has no headers but ours"
+
+
+# ------------------------------------------------------------------------------------------------ the cache
+
+
+def test_a_second_start_compiles_nothing_and_starts_no_compiler(cache, sources, nvcc) -> None:
+    assert cache.build(sources.values(), "sm_90") == {}
+    assert sorted(calls(nvcc)) == ["plain.cu", "scale.cu", "version"]
+    again = KernelCache(cache.folder)
+    ready: list[str] = []
+    assert again.build(sources.values(), "sm_90", ready.append) == {}
+    assert ready == ["plain.cu", "scale.cu"]
+    assert again.load(sources["scale.cu"], "sm_90") == cache.load(sources["scale.cu"], "sm_90")
+    assert len(calls(nvcc)) == 3
+
+
+def test_what_changes_the_code_changes_the_key(cache, folder, nvcc, monkeypatch) -> None:
+    def names() -> set[str]:
+        return {cubin.path.name for cubin in cache.cubins()}
+
+    def build(arch: str = "sm_90") -> set[str]:
+        before = names()
+        KernelCache(cache.folder).build(Sources(folder).values(), arch)
+        return {name.split(".")[0] for name in names() - before}
+
+    assert build() == {"plain", "scale"}
+    assert build() == set()
+    assert build("sm_80") == {"plain", "scale"}
+    (folder / "shared.cuh").write_text("// no code\n")
+    assert build() == {"scale"}
+    monkeypatch.setattr(caching, "NVCC_FLAGS", (*compiler.NVCC_FLAGS, "-G"))
+    assert build() == {"plain", "scale"}
+    nvcc.write_text(nvcc.read_text().replace("V13.0.88", "V13.1.2"))
+    assert build() == {"plain", "scale"}
+
+
+def test_a_source_that_does_not_compile_fails_alone(cache, folder, nvcc) -> None:
+    (folder / "plain.cu").write_text("not C\n")
+    sources = Sources(folder)
+    failed = cache.build(sources.values(), "sm_90")
+    assert list(failed) == ["plain.cu"]
+    assert cache.find(sources["scale.cu"], "sm_90")
+    with pytest.raises(KernelCompileError) as caught:
+        cache.load(sources["plain.cu"], "sm_90")
+    first, *rest = str(caught.value).splitlines()
+    assert first == f"plain.cu: nvcc 13.0.88 -arch=sm_90 {' '.join(compiler.NVCC_FLAGS)} failed"
+    assert rest == ["  plain.cu(3): error: expected a declaration"]
+    assert caught.value.exit_code == 3
+
+
+def _build(arguments: tuple[Path, Path]) -> int:
+    place, folder = arguments
+    return len(KernelCache(place).build(Sources(folder).values(), "sm_90"))
+
+
+def test_processes_that_start_at_once_compile_once(cache, folder, nvcc) -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.map(_build, [(cache.folder, folder)] * 2, chunksize=1) == [0, 0]
+    assert sorted(name for name in calls(nvcc) if name != "version") == ["plain.cu", "scale.cu"]
+    assert {cubin.file for cubin in cache.cubins()} == {"plain.cu", "scale.cu"}
+    assert not list(cache.folder.glob("*.tmp"))
+
+
+def test_without_a_compiler_kernels_that_were_compiled_serve(cache, sources, nvcc, monkeypatch, request) -> None:
+    cache.build(sources.values(), "sm_90")
+    request.getfixturevalue("no_compiler")
+    later = KernelCache(cache.folder)
+    assert later.load(sources["plain.cu"], "sm_90") == cache.load(sources["plain.cu"], "sm_90")
+    with pytest.raises(BackendUnavailable, match=r"no kernel compiler .*\. Install a CUDA toolkit, or pip install"):
+        later.load(sources["plain.cu"], "sm_80")
+
+
+def test_a_cache_that_cannot_be_written_is_told_once(tmp_path, sources, nvcc, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    cache = KernelCache(tmp_path / "file" / "kernels")
+    assert cache.build(sources.values(), "sm_90") == {}
+    assert cache.load(sources["plain.cu"], "sm_90")
+    cache.build(sources.values(), "sm_80")
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1
+    assert warning.startswith(f"warning: {cache.folder}: cannot be written (Not a directory); kernels are compiled")
+
+
+def test_kernels_that_vanish_are_an_error_of_the_machine(cache, sources, nvcc, monkeypatch) -> None:
+    monkeypatch.setattr(KernelCache, "build", lambda *arguments: {})
+    with pytest.raises(MachineError, match=r"the kernels of plain.cu vanished\. Run again"):
+        cache.load(sources["plain.cu"], "sm_90")
+
+
+def test_files_of_others_in_the_cache_are_left_alone(cache, sources, nvcc) -> None:
+    cache.build(sources.values(), "sm_90")
+    (cache.folder / "notes.cubin").write_text("mine")
+    (cache.folder / caching.VERSIONS).write_text("[broken")
+    assert KernelCache(cache.folder).clear() == 2
+    assert [path.name for path in sorted(cache.folder.iterdir())] == [".lock", "notes.cubin"]
+
+
+def test_the_folder_is_the_users_choice(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "own" / "kernels"
+    monkeypatch.delenv("GCNBATCH_CACHE_DIR")
+    assert cache_folder() == tmp_path / "xdg" / "gcnbatch" / "kernels"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "gcnbatch" / "kernels"
+
+
+# ---------------------------------------------------------------------------------------------- compilers
+
+
+def test_nvcc_is_looked_for_where_toolkits_are(tmp_path, nvcc, monkeypatch) -> None:
+    assert compiler.find_nvcc() == nvcc
+    assert list(compiler.nvcc_paths({"CUDA_HOME": "/a", "CUDA_PATH": "/b", "PATH": str(nvcc.parent)}))[:4] == [
+        Path("/a/bin/nvcc"),
+        Path("/b/bin/nvcc"),
+        nvcc,
+        Path("/usr/local/cuda/bin/nvcc"),
+    ]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert compiler.find_nvcc() is None, "no host compiler to preprocess with"
+    monkeypatch.setenv("NVCC_CCBIN", "clang++")
+    assert compiler.find_nvcc() == nvcc
+
+
+def test_an_nvcc_that_does_not_answer_is_not_used(cache, nvcc, monkeypatch) -> None:
+    nvcc.write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
+    assert cache.compiler is None
+    assert compiler.nvcc_version(Path("/nowhere/nvcc")) == ""
+    with pytest.raises(MachineError, match=r"/nowhere/nvcc: cannot be run \(No such file or directory\)\. Install"):
+        Nvcc(Path("/nowhere/nvcc"), "13.0").compile(next(iter(Sources(cuda_sources()).values())), "sm_90")
+
+
+def test_the_report_of_the_assembler_is_understood(cache, sources, nvcc) -> None:
+    cache.build([sources["scale.cu"]], "sm_90")
+    (cubin,) = cache.cubins()
+    assert cubin.usages == {"scale_forward": Usage(registers=17, spilled=12)}
+    cubin.path.with_suffix(".log").unlink()
+    assert cubin.usages == {}
+
+
+def real_compilers() -> list[compiler.Compiler]:
+    path = compiler.find_nvcc()
+    found = [Nvcc(path, compiler.nvcc_version(path))] if path else []
+    return [*found, *filter(None, [compiler.find_nvrtc()])]
+
+
+@pytest.fixture(params=["nvcc", "NVRTC"])
+def real(request: pytest.FixtureRequest) -> compiler.Compiler:
+    """A compiler of this machine."""
+    for found in real_compilers():
+        if found.name == request.param:
+            return found
+    pytest.skip(f"no {request.param} here")
+
+
+def test_both_compilers_make_machine_code(real, sources) -> None:
+    made = real.compile(sources["scale.cu"], "sm_90")
+    assert made.cubin.startswith(b"\x7fELF")
+    assert set(compiler.usages(made.log)) == {"scale_forward", "scale_count"}
+    assert all(usage.registers > 0 == usage.spilled for usage in compiler.usages(made.log).values())
+
+
+def test_both_compilers_name_our_file_and_line(real, folder) -> None:
+    (folder / "plain.cu").write_text("\n\nthis is not C;\n")
+    with pytest.raises(KernelCompileError) as caught:
+        real.compile(Sources(folder)["plain.cu"], "sm_90")
+    assert f"{folder / 'plain.cu'}(3): error" in str(caught.value)
+
+
+def test_both_compilers_say_what_to_do_about_an_architecture(real, sources) -> None:
+    with pytest.raises(KernelCompileError, match=r"below 7\.5 needs CUDA 12, a GPU newer than the compiler a newer"):
+        real.compile(sources["plain.cu"], "sm_35")
+
+
+def test_importing_the_backends_does_not_import_pycuda() -> None:
+    program = (
+        "import sys, gcnbatch.backends.cuda.device, gcnbatch.backends.registry\n"
+        "print(sorted(name for name in sys.modules if name.partition('.')[0] in ('pycuda', 'cuda')))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"

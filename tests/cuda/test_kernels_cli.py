@@ -1,0 +1,81 @@
+"""``gcnbatch kernels`` through the program's entry point."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcnbatch import resources
+from gcnbatch.backends.cuda import loader
+from gcnbatch.cli import app
+from tests.cuda.conftest import calls
+from tests.cuda.fake_pycuda import Fake
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Path):
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(resources, "cuda_sources", lambda: folder)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gcnbatch", "kernels", *arguments])
+        with pytest.raises(SystemExit) as left:
+            app.main()
+        told = capsys.readouterr()
+        return int(left.value.code or 0), told.out, told.err
+
+    return run
+
+
+def test_kernels_are_built_for_other_machines_listed_and_cleared(call, nvcc: Path, tmp_path: Path) -> None:
+    code, out, err = call("build", "--arch", "sm_80", "--arch", "sm_90", "--arch", "sm_80")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["file", "arch", "kernels", "registers", "spilled", "size"]
+    assert [line[:5] for line in lines[1:]] == [
+        [name, arch, "1", "17", "12"] for arch in ("sm_80", "sm_90") for name in ("plain.cu", "scale.cu")
+    ]
+    assert len(calls(nvcc)) == 5
+    assert call("build", "--arch", "sm_90")[0] == 0
+    assert len(calls(nvcc)) == 5
+    listed = call("list")[1].splitlines()
+    assert len(listed) == 6
+    assert listed[-1] == str(tmp_path / "cache" / "kernels")
+    assert call("clear")[1] == f"4 files removed from {listed[-1]}\n"
+    assert len(call("list")[1].splitlines()) == 2
+
+
+def test_kernels_are_built_for_the_devices_here(call, nvcc: Path, fake: Fake) -> None:
+    fake.devices.append(("Fake 90", (9, 0)))
+    code, out, _ = call("build")
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["sm_75", "sm_75", "sm_90", "sm_90"]
+
+
+def test_a_kernel_that_fails_does_not_hide_the_others(call, nvcc: Path, folder: Path) -> None:
+    for name in ("plain.cu", "plainer.cu"):
+        (folder / name).write_text("not C\n")
+    code, out, err = call("build", "--arch", "sm_90")
+    assert code == 3
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["scale.cu"]
+    assert "error: plain.cu: nvcc 13.0.88 -arch=sm_90" in err
+    assert "plainer.cu(3): error: expected a declaration" in err
+
+
+def test_an_architecture_is_asked_for_where_there_is_no_device(call, nvcc: Path, monkeypatch) -> None:
+    def missing(name: str, mode: int) -> None:
+        raise OSError
+
+    loader.load_cuda.cache_clear()
+    monkeypatch.setattr(loader.ctypes, "CDLL", missing)
+    assert call("build") == (
+        2,
+        "",
+        "error: --arch: not given, and no NVIDIA driver (libcuda.so.1 is not here); "
+        "expected an architecture such as sm_90\n",
+    )
+    assert call("build", "--arch", "90")[2] == (
+        "error: --arch: '90'; expected sm_ and the compute capability's digits, such as sm_90\n"
+    )
