@@ -1,0 +1,116 @@
+"""The entry point: help, version, exit codes, and how little it imports."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gcnbatch import __version__
+from gcnbatch.cli import app
+from gcnbatch.errors import CheckFailed, InputError, MachineError
+from gcnbatch.train.loop import Interrupted
+from tests.train.runs import environment, gcnbatch
+
+HEAVY = ("numpy", "scipy", "h5py", "matplotlib", "sklearn", "rdkit", "safetensors", "pycuda", "cuda")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["-h"], ["train", "--help"], ["data", "--help"], ["infer", "--help"]]
+)
+def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
+    text = f"""
+import sys
+sys.argv = ["gcnbatch", *{arguments!r}]
+from gcnbatch.cli.app import main
+try:
+    main()
+except SystemExit as leave:
+    assert leave.code == 0
+print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout.startswith("Usage: ")
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_version() -> None:
+    assert gcnbatch("--version").stdout == f"gcnbatch {__version__}\n"
+
+
+def test_help_names_the_commands_and_exit_codes() -> None:
+    shown = gcnbatch("--help").stdout
+    for word in ("train", "infer", "data", "info", "Exit codes: 0 done; 1 ", "130 interrupted"):
+        assert word in shown
+
+
+def test_an_unknown_command_is_code_2() -> None:
+    done = gcnbatch("trian", check=2)
+    assert "No such command 'trian'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (CheckFailed("losses", "differ"), 1, "error: losses: differ\n"),
+        (InputError("file", "bad", "good", "Mend it."), 2, "error: file: bad; expected good. Mend it.\n"),
+        (MachineError("disk", "full"), 3, "error: disk: full\n"),
+        (Interrupted("stopped"), 130, "error: stopped\n"),
+        (MemoryError(), 3, "error: out of memory. Use a smaller batch, or lower data.memory_mb so that "),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "f"), 3, "error: f: No space left on device. Free some "),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), 3, "error: disk: Disk quota exceeded. Free some disk "),
+    ],
+)
+def test_errors_become_one_line_and_their_code(
+    error: Exception, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(app, "app", fail)
+    with pytest.raises(SystemExit) as leave:
+        app.main()
+    assert leave.value.code == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(message)
+    assert shown.err.count("\n") == 1
+
+
+def test_a_programming_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise FileNotFoundError(errno.ENOENT, "no such file")
+
+    monkeypatch.setattr(app, "app", fail)
+    with pytest.raises(FileNotFoundError):
+        app.main()
+
+
+def test_ctrl_c_anywhere_is_code_130() -> None:
+    text = """
+import gcnbatch.config, gcnbatch.cli.app
+def stop():
+    raise KeyboardInterrupt
+gcnbatch.config.keys = stop
+gcnbatch.cli.app.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text, "train", "--keys"], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "gcnbatch", "train", "--keys"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""

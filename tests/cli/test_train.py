@@ -1,0 +1,145 @@
+"""``gcnbatch train`` through the real entry point: what it prints where, exit codes, options over TOML."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.train.runs import gcnbatch, options, write_set
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "my set (1).h5"
+    write_set(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProcess[str]]:
+    """Return the folder of a run and what the command printed."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return folder, gcnbatch("train", "--data", data, "-o", folder, *options())
+
+
+def resolved(folder: Path) -> dict[str, dict[str, object]]:
+    return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+
+
+def test_without_arguments_the_quickstart_ends_with_test_figures_and_the_runs_path(tmp_path: Path) -> None:
+    done = gcnbatch("train", "--epochs", 1, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    folder = tmp_path / lines[-1]
+    assert re.fullmatch(r"runs/quickstart-\d{8}-\d{6}", lines[-1])
+    assert (folder / "metrics.json").is_file()
+    assert any(line.startswith("test ") for line in lines)
+    assert done.stderr == ""
+    again = gcnbatch("train", "--resume", lines[-1], cwd=tmp_path)
+    assert again.stdout == done.stdout
+    assert again.stderr == f"{lines[-1]} is already finished\n"
+
+
+def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, CompletedProcess[str]]) -> None:
+    folder, done = finished
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"random split, seed 0: 32 / 4 / 4 rows; best epoch {metrics['best_epoch']} of 3"
+    assert lines[1].split() == ["roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc"]
+    assert [line.split()[0] for line in lines[2:5]] == ["train", "valid", "test"]
+    for line in lines[2:5]:
+        part, *cells = line.split()
+        for name, cell in zip(lines[1].split(), cells, strict=True):
+            value = metrics[part][name]
+            assert cell == "–" if value is None else float(cell) == pytest.approx(value, rel=1e-3)
+    assert lines[5:] == [str(folder)]
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_a_run_without_a_name_is_named_after_its_data(finished: tuple[Path, CompletedProcess[str]]) -> None:
+    assert resolved(finished[0])["name"] == "my-set-1-"
+
+
+def test_json_is_all_of_stdout(finished: tuple[Path, CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    found = json.loads(gcnbatch("train", "--resume", folder, "--json").stdout)
+    assert found.pop("run") == str(folder)
+    assert found == json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def test_quiet_prints_the_path_alone(finished: tuple[Path, CompletedProcess[str]]) -> None:
+    done = gcnbatch("train", "--resume", finished[0], "--quiet")
+    assert (done.stdout, done.stderr) == (f"{finished[0]}\n", "")
+
+
+def test_folds_show_mean_and_deviation(tmp_path: Path, data: Path) -> None:
+    done = gcnbatch("train", "--data", data, "--folds", 2, "-o", tmp_path / "run", *options())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
+    assert done.stdout.startswith("2 folds, random split, seed 0: mean ± standard deviation\n")
+    mean, std = (metrics[key]["test"]["accuracy"] for key in ("mean", "std"))
+    assert f"{mean:.4f} ± {std:.4f}" in done.stdout
+    assert done.stderr == "fold 1 of 2\nfold 2 of 2\n"
+
+
+def test_options_win_over_toml_and_assignments_over_both(tmp_path: Path, data: Path) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text(
+        'seed = 1\n[data]\nsynthetic = "tox21"\n[model]\nwidths = [4]\n[train]\nepochs = 9\nbatch_size = 9\n',
+        encoding="utf-8",
+    )
+    given = ["--data", data, "--epochs", 5, "--batch-size", 11, "--seed", 3, "--backend", "cpu"]
+    gcnbatch("train", config, *given, "--set", "train.epochs=2", "-o", tmp_path / "run", "--quiet")
+    found = resolved(tmp_path / "run")
+    assert found["train"]["epochs"] == 2
+    assert found["train"]["batch_size"] == 11
+    assert found["model"]["widths"] == [4]
+    assert (found["name"], found["seed"], found["backend"]) == ("mine", 3, "cpu")
+    assert found["data"] == {"path": str(data), "synthetic": "", "memory_mb": 4096}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "train.epoch=3"], "error: configuration: train.epoch: unknown key. Did you mean 'train.epochs'?\n"),
+        (
+            ["--batch-size", 0],
+            "error: configuration: train.batch_size: 0; expected a whole number, at least 1 and at most 1000000\n",
+        ),
+        (["none.toml"], "error: none.toml: no such file; expected a TOML configuration. See configs/ for examples.\n"),
+        (["--data", "none.h5"], "error: .*none.h5: no such file; expected an HDF5 data set"),
+        (["--resume", "none"], "error: none: not a run folder; expected a folder with config.toml. Start with"),
+        (
+            ["c.toml", "--resume", "r", "--epochs", 3, "--set", "seed=1", "-o", "x"],
+            "error: --resume: together with train.epochs, seed=1, CONFIG, --out; expected nothing but --backend",
+        ),
+        (["--set", "data.memory_mb=16", "--set", "train.epochs=none"], "error: configuration: train.epochs: 'none'"),
+        (["--epochs", "many"], "Usage: "),
+        (["--nonsense"], "Usage: "),
+    ],
+)
+def test_wrong_input_is_one_clear_line_and_code_2(tmp_path: Path, arguments: list[object], message: str) -> None:
+    done = gcnbatch("train", *arguments, cwd=tmp_path, check=2)
+    assert re.match(re.escape(message).replace(r"\.\*", ".*"), done.stderr)
+    if message.startswith("error"):
+        assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_key_is_listed() -> None:
+    from gcnbatch.config import keys
+
+    lines = gcnbatch("train", "--keys").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(keys())
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+def test_help_shows_examples_as_they_are_typed() -> None:
+    shown = gcnbatch("train", "--help").stdout
+    assert "gcnbatch train --data my.h5 --folds 5" in shown
+    assert "--resume" in shown
