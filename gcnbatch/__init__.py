@@ -1,3 +1,3 @@
-"""gcnbatch trains graph convolutional networks on many small graphs or one large graph, with interchangeable backends."""
+"""Train graph convolutional networks on many small graphs or one large graph, with interchangeable backends."""
 
 __version__ = "0.1.0"

@@ -144,6 +144,20 @@ class TrainConfig(_Section):
     )
 
 
+class CudaConfig(_Section):
+    """How the CUDA backends compute; `cpu` does not look at it."""
+
+    precision: Literal["fp32", "tf32"] = Field(
+        default="fp32", description="of matrix products; tf32: tensor cores, inputs rounded to 11 bits"
+    )
+    spmm: Literal["auto", "csr", "swa_csr", "swa_coo", "tf"] = Field(
+        default="auto", description="kernel of adjacency products; swa_coo and tf add atomically: not bit-repeatable"
+    )
+    resident: Literal["auto", "on", "off"] = Field(
+        default="auto", description="keep the data set on the device: auto if it fits; off: stream every batch"
+    )
+
+
 class Config(_Section):
     """A run, whole."""
 
@@ -159,6 +173,7 @@ class Config(_Section):
     split: SplitConfig = Field(default_factory=SplitConfig)
     model: ModelConfig = Field(default_factory=ChemGCNConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
+    cuda: CudaConfig = Field(default_factory=CudaConfig)
 
     @model_validator(mode="after")
     def _one_source(self) -> Config:
@@ -245,6 +260,7 @@ def keys() -> dict[str, str]:
         ("model.", ChemGCNConfig),
         ("model.", KipfConfig),
         ("train.", TrainConfig),
+        ("cuda.", CudaConfig),
     ]
     for prefix, section in sections:
         for name, field in section.model_fields.items():
@@ -290,6 +306,7 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
 def _range(location: list[str], kind: str) -> str:
     """Return the bounds of a number key as text, such as ``1 to 1000000`` or ``above 0, at most 1``."""
     sections: dict[str, type[_Section]] = {"data": DataConfig, "split": SplitConfig, "train": TrainConfig}
+    sections["cuda"] = CudaConfig
     sections["model"] = KipfConfig if kind == "kipf" else ChemGCNConfig
     section = sections.get(location[0], Config) if len(location) > 1 else Config
     field = section.model_fields.get(location[1 if len(location) > 1 else 0])

@@ -6,7 +6,9 @@ K outputs, R rows of targets (B, or N for node-level sets).
 Every backend offers the same operations under the same names with the same meaning; ``gcnbatch/reference`` is their
 specification. An array is whatever the backend computes with (`Array`: a NumPy array, a device buffer); the model never
 looks inside. Operations return new arrays and leave their inputs unchanged, except where a docstring says "in place".
-Gradients of parameters overwrite the array given as `out`, when one is given, and return it.
+Gradients of parameters overwrite the array given as `out`, when one is given, and return it. A graph convolution hands
+its adjacency to the dense products as `graphs`: a backend without batching loops over its graphs and channels; others,
+and the results, do not look at it.
 """
 
 from __future__ import annotations
@@ -56,11 +58,17 @@ class DropoutKey(NamedTuple):
 class Ops(Protocol):
     """The operations. Shapes are given per method; float arrays are float32 (the reference takes any float type)."""
 
-    def matmul(self, x: Array, w: Array) -> Array:
+    def matmul(self, x: Array, w: Array, graphs: Adjacency | None = None) -> Array:
         """X (N, F) times W (F, P): (N, P)."""
 
     def matmul_backward(
-        self, dy: Array, x: Array, w: Array, need_dx: bool = True, out: Array | None = None
+        self,
+        dy: Array,
+        x: Array,
+        w: Array,
+        need_dx: bool = True,
+        out: Array | None = None,
+        graphs: Adjacency | None = None,
     ) -> tuple[Array | None, Array]:
         """Gradients of `matmul`: dX = dY Wᵀ (N, F), or None when not needed, and dW = Xᵀ dY (F, P), `out`."""
 
@@ -70,10 +78,10 @@ class Ops(Protocol):
     def sparse_matmul_backward(self, dy: Array, x: Csr, out: Array | None = None) -> Array:
         """Gradient of `sparse_matmul` by W: Xᵀ dY (F, P), `out`."""
 
-    def bias_add(self, y: Array, b: Array) -> Array:
+    def bias_add(self, y: Array, b: Array, graphs: Adjacency | None = None) -> Array:
         """Y (N, P) plus b (P,) on every row."""
 
-    def bias_add_backward(self, dy: Array, out: Array | None = None) -> Array:
+    def bias_add_backward(self, dy: Array, out: Array | None = None, graphs: Adjacency | None = None) -> Array:
         """Gradient by b: column sums of dY, (P,), `out`."""
 
     def spmm(self, adjacency: Adjacency, h: Array) -> Array:
@@ -188,25 +196,24 @@ class Ops(Protocol):
         """
 
 
-class Batch(NamedTuple):
-    """B graphs where the backend computes.
+class Batch(Protocol):
+    """B graphs where the backend computes."""
 
-    Parameters
-    ----------
-    x : (N, F) array or Csr
-        Node features, float32.
-    adjacency : Adjacency
-        Block-diagonal over the graphs.
-    node_ptr : (B+1,) array
-        First node row of each graph.
-    targets : (R, K) array
-        float32 with NaN, or int32 (R, 1) with -1, where missing.
-    """
+    @property
+    def x(self) -> Array:
+        """Node features, float32: an (N, F) array, or Csr."""
 
-    x: Array
-    adjacency: Adjacency
-    node_ptr: Array
-    targets: Array
+    @property
+    def adjacency(self) -> Any:
+        """An `Adjacency`, or what the backend has for one: the model only hands it on."""
+
+    @property
+    def node_ptr(self) -> Array:
+        """First node row of each graph, integers (B+1,)."""
+
+    @property
+    def targets(self) -> Array:
+        """(R, K): float32 with NaN, or int32 (R, 1) with -1, where missing."""
 
 
 class Feed(Protocol):
@@ -220,6 +227,9 @@ class Feed(Protocol):
 
     def gather(self, graphs: NDArray[np.int64]) -> Batch:
         """Return these graphs as a batch, outside an epoch."""
+
+    def close(self) -> None:
+        """Give back what the feed holds."""
 
 
 class Launched(NamedTuple):

@@ -7,13 +7,13 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.backends.base import Adjacency, Batch, Csr, DropoutKey, Feed, Launched, Readout
+from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Feed, Launched, Ops, Readout
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.reference.arrays import into
 
@@ -23,11 +23,17 @@ Float = NDArray[np.float32]
 class CpuOps:
     """`gcnbatch.backends.base.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits."""
 
-    def matmul(self, x: Float, w: Float) -> Float:
+    def matmul(self, x: Float, w: Float, graphs: Adjacency | None = None) -> Float:
         return x @ w
 
     def matmul_backward(
-        self, dy: Float, x: Float, w: Float, need_dx: bool = True, out: Float | None = None
+        self,
+        dy: Float,
+        x: Float,
+        w: Float,
+        need_dx: bool = True,
+        out: Float | None = None,
+        graphs: Adjacency | None = None,
     ) -> tuple[Float | None, Float]:
         return (dy @ w.T if need_dx else None), np.matmul(x.T, dy, out=out)
 
@@ -37,10 +43,10 @@ class CpuOps:
     def sparse_matmul_backward(self, dy: Float, x: Csr, out: Float | None = None) -> Float:
         return into(out, x.scipy.T @ dy)
 
-    def bias_add(self, y: Float, b: Float) -> Float:
+    def bias_add(self, y: Float, b: Float, graphs: Adjacency | None = None) -> Float:
         return y + b
 
-    def bias_add_backward(self, dy: Float, out: Float | None = None) -> Float:
+    def bias_add_backward(self, dy: Float, out: Float | None = None, graphs: Adjacency | None = None) -> Float:
         return into(out, _column_sums(dy))
 
     def spmm(self, adjacency: Adjacency, h: Float) -> Float:
@@ -255,7 +261,7 @@ class CpuBackend:
     """Host memory, `CpuOps`, and batches assembled by `BatchSource`."""
 
     name = "cpu"
-    ops = CpuOps()
+    ops: Ops = CpuOps()
     meter = HostMeter()
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
@@ -274,6 +280,15 @@ class CpuBackend:
         return HostFeed(source, targets)
 
 
+class HostBatch(NamedTuple):
+    """`gcnbatch.backends.base.Batch` in NumPy arrays."""
+
+    x: Any
+    adjacency: Adjacency
+    node_ptr: NDArray[np.int64]
+    targets: NDArray[Any]
+
+
 class HostFeed:
     """`gcnbatch.backends.base.Feed` in host memory."""
 
@@ -284,12 +299,15 @@ class HostFeed:
     def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
         self._batches = batches
 
-    def batch(self, index: int) -> Batch:
+    def batch(self, index: int) -> HostBatch:
         return self.gather(self._batches[index])
 
-    def gather(self, graphs: NDArray[np.int64]) -> Batch:
+    def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
         batch = self._source.batch(graphs)
-        return Batch(batch.x, batch.adjacency, batch.node_ptr, self._targets[batch.rows])
+        return HostBatch(batch.x, batch.adjacency, batch.node_ptr, self._targets[batch.rows])
+
+    def close(self) -> None:
+        pass
 
 
 def _column_sums(x: Float) -> Float:

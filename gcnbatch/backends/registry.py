@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gcnbatch.backends.base import Backend
+from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 FASTEST_FIRST = ("fused", "batched", "nonbatched", "cpu")
 CUDA = ("nonbatched", "batched")
+PLAIN = CudaConfig()
 
 
 class BackendStatus(NamedTuple):
@@ -25,13 +27,15 @@ def status(device: int = 0) -> list[BackendStatus]:
     return [_probe(name, device) for name in reversed(FASTEST_FIRST)]
 
 
-def open_backend(name: str, device: int = 0) -> Backend:
+def open_backend(name: str, device: int = 0, options: CudaConfig = PLAIN) -> Backend:
     """Open the backend `name`; ``"auto"`` takes the fastest that can start.
 
     Parameters
     ----------
     device : int
         The CUDA backends' device, among those that CUDA_VISIBLE_DEVICES shows.
+    options : CudaConfig
+        How the CUDA backends compute.
 
     Raises
     ------
@@ -52,7 +56,7 @@ def open_backend(name: str, device: int = 0) -> Backend:
     if name in CUDA:
         from gcnbatch.backends import cuda
 
-        return cuda.open_backend(name, device)
+        return cuda.open_backend(name, device, options)
     from gcnbatch.backends.cpu import CpuBackend
 
     return CpuBackend()

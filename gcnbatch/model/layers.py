@@ -74,15 +74,17 @@ class GraphConv:
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         w = ctx.parameters[f"{self.name}.weight"]
-        product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w)
+        graphs = ctx.batch.adjacency
+        product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w, graphs)
         if self.bias:
-            product = ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"])
+            product = ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"], graphs)
         return ctx.ops.spmm(ctx.batch.adjacency, product), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         dproduct = ctx.ops.spmm_backward(ctx.batch.adjacency, dout)
-        gradients = _bias_backward(ctx, dproduct, f"{self.name}.bias") if self.bias else {}
-        dh, dw = _matmul_backward(ctx, dproduct, saved, f"{self.name}.weight", need_dh)
+        graphs = ctx.batch.adjacency
+        gradients = _bias_backward(ctx, dproduct, f"{self.name}.bias", graphs) if self.bias else {}
+        dh, dw = _matmul_backward(ctx, dproduct, saved, f"{self.name}.weight", need_dh, graphs)
         return dh, {f"{self.name}.weight": dw, **gradients}
 
 
@@ -199,12 +201,14 @@ class ReadoutLayer:
         return ctx.ops.readout_backward(dout, ctx.batch.node_ptr, self.kind, saved), {}
 
 
-def _matmul_backward(ctx: Context, dy: Array, x: Array, weight: str, need_dx: bool) -> tuple[Array | None, Array]:
+def _matmul_backward(
+    ctx: Context, dy: Array, x: Array, weight: str, need_dx: bool, graphs: Any = None
+) -> tuple[Array | None, Array]:
     out = ctx.gradients.get(weight)
     if isinstance(x, Csr):
         return None, ctx.ops.sparse_matmul_backward(dy, x, out)
-    return ctx.ops.matmul_backward(dy, x, ctx.parameters[weight], need_dx, out)
+    return ctx.ops.matmul_backward(dy, x, ctx.parameters[weight], need_dx, out, graphs)
 
 
-def _bias_backward(ctx: Context, dy: Array, bias: str) -> Gradients:
-    return {bias: ctx.ops.bias_add_backward(dy, ctx.gradients.get(bias))}
+def _bias_backward(ctx: Context, dy: Array, bias: str, graphs: Any = None) -> Gradients:
+    return {bias: ctx.ops.bias_add_backward(dy, ctx.gradients.get(bias), graphs)}

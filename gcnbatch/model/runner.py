@@ -124,7 +124,7 @@ class OpsRunner:
         self._at.write(self._totals, state.get("loss", np.zeros(2)))
 
     def close(self) -> None:
-        pass
+        self._feed.close()
 
     def _views(self, flat: Array, trainable: bool) -> dict[str, Array]:
         slots = {name: self.layout.slots[name] for name in self.layout.names(trainable)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from gcnbatch.reference.arrays import Float, into
 
 
-def bias_add(y: Float, b: Float) -> Float:
+def bias_add(y: Float, b: Float, graphs: object = None) -> Float:
     """Y (N, P) plus b (P,) on every row: (N, P)."""
     return y + b
 
 
-def bias_add_backward(dy: Float, out: Float | None = None) -> Float:
+def bias_add_backward(dy: Float, out: Float | None = None, graphs: object = None) -> Float:
     """Gradient of `bias_add` by b: the column sums of dY (N, P), zeros when N = 0: (P,). The gradient by Y is dY."""
     return into(out, dy.sum(axis=0))

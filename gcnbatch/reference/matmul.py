@@ -8,13 +8,13 @@ from gcnbatch.data.sparse import Csr
 from gcnbatch.reference.arrays import Float, into
 
 
-def matmul(x: Float, w: Float) -> Float:
+def matmul(x: Float, w: Float, graphs: object = None) -> Float:
     """Y = X W: X (N, F) times W (F, P) is (N, P). No rows give no rows."""
     return x @ w
 
 
 def matmul_backward(
-    dy: Float, x: Float, w: Float, need_dx: bool = True, out: Float | None = None
+    dy: Float, x: Float, w: Float, need_dx: bool = True, out: Float | None = None, graphs: object = None
 ) -> tuple[Float | None, Float]:
     """Gradients of `matmul`: dX = dY Wᵀ (N, F), None unless `need_dx`, and dW = Xᵀ dY (F, P), zeros when N = 0."""
     dx = dy @ w.T if need_dx else None

@@ -49,7 +49,7 @@ def start(
     InputError
         When the folder already holds something, or data and configuration do not fit.
     """
-    backend = open_backend(config.backend, config.device)
+    backend = open_backend(config.backend, config.device, config.cuda)
     if not config.data.path and not config.data.synthetic:
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
@@ -102,7 +102,7 @@ def resume(
     if (folder / outputs.METRICS).exists():
         say(f"{folder} is already finished")
         return outputs.read_metrics(folder)
-    backend = open_backend(backend_name or config.backend, config.device if device is None else device)
+    backend = open_backend(backend_name or config.backend, config.device if device is None else device, config.cuda)
     with _resumable(folder):
         if config.data.synthetic and not (folder / GENERATED).exists():
             synthetic.write(config.data.synthetic, folder / GENERATED)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Backend
+    from gcnbatch.config import CudaConfig
 
 
 def check(device: int = 0) -> None:
@@ -32,7 +33,7 @@ def check(device: int = 0) -> None:
         raise compiler.no_compiler()
 
 
-def open_backend(name: str, device: int) -> Backend:
+def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
     """Open ``"nonbatched"`` or ``"batched"`` on a device; kernels that are not in the cache are compiled first.
 
     Raises
@@ -50,5 +51,5 @@ def open_backend(name: str, device: int) -> Backend:
     opened = open_device(device)
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
         opened.prepare_kernels(lambda file: bar.update())
-    backend: Backend = import_module("gcnbatch.backends.cuda.backend").CudaBackend(name, opened)
+    backend: Backend = import_module("gcnbatch.backends.cuda.backend").CudaBackend(name, opened, options)
     return backend

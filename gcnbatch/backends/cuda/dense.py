@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -61,20 +61,26 @@ class DenseOps:
 
     # ---------------------------------------------------------------------------------------------- products
 
-    def matmul(self, x: DeviceArray, w: DeviceArray) -> DeviceArray:
+    def matmul(self, x: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
         (N, F), P = x.shape, w.shape[1]
         y = self.device.empty((N, P))
         self.multiply(y, x, w, (N, F, P), (P, F, P))
         return y
 
     def matmul_backward(
-        self, dy: DeviceArray, x: DeviceArray, w: DeviceArray, need_dx: bool = True, out: DeviceArray | None = None
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool = True,
+        out: DeviceArray | None = None,
+        graphs: Any = None,
     ) -> tuple[DeviceArray | None, DeviceArray]:
         (N, F), P = x.shape, w.shape[1]
         dx = self.device.empty((N, F)) if need_dx else None
         if dx is not None:
             self.multiply_dgrad(dx, dy, w, (N, F, P), (F, P, P))
-        dw = self._or_empty(out, (F, P))
+        dw = self.or_empty(out, (F, P))
         self.multiply_wgrad(dw, x, dy, (N, F, P), (P, F, P))
         return dx, dw
 
@@ -116,15 +122,15 @@ class DenseOps:
 
     # -------------------------------------------------------------------------------------------------- bias
 
-    def bias_add(self, y: DeviceArray, b: DeviceArray) -> DeviceArray:
+    def bias_add(self, y: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
         N, P = y.shape
         out = self.device.empty((N, P))
         self.add_bias(out, y, b, (N, P), (P, P))
         return out
 
-    def bias_add_backward(self, dy: DeviceArray, out: DeviceArray | None = None) -> DeviceArray:
+    def bias_add_backward(self, dy: DeviceArray, out: DeviceArray | None = None, graphs: Any = None) -> DeviceArray:
         N, P = dy.shape
-        db = self._or_empty(out, (P,))
+        db = self.or_empty(out, (P,))
         self.sum_columns(db, dy, (N, P), P)
         return db
 
@@ -327,7 +333,8 @@ class DenseOps:
 
     # --------------------------------------------------------------------------------------------- workspaces
 
-    def _or_empty(self, out: DeviceArray | None, shape: tuple[int, ...]) -> DeviceArray:
+    def or_empty(self, out: DeviceArray | None, shape: tuple[int, ...]) -> DeviceArray:
+        """Return `out`, or a new array when there is none."""
         return self.device.empty(shape) if out is None else out
 
     def _workspaces(self, partials_bytes: int, counters_bytes: int) -> tuple[DeviceArray, DeviceArray]:

@@ -102,6 +102,7 @@ class Device:
         self._modules: dict[str, Any] = {}
         self._shared: dict[str, int] = {}
         self._workspaces: dict[str, DeviceArray] = {}
+        self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         with self.errors():
             self._device = self.driver.Device(number)
             self._context = self._device.retain_primary_context()
@@ -282,6 +283,39 @@ class Device:
         """
         with self.errors():
             self.stream.synchronize()
+
+    def about(self) -> dict[str, str]:
+        """Return what a report says of this device: its name, driver, compiler and clocks as they stand."""
+        major, minor = loader.driver_cuda_version()
+        attributes = self.driver.device_attribute
+        with self.errors():
+            clocks = [
+                self._device.get_attribute(which) for which in (attributes.CLOCK_RATE, attributes.MEMORY_CLOCK_RATE)
+            ]
+        found = self._cache.compiler
+        return {
+            "GPU": self.name,
+            "compute capability": ".".join(map(str, self.compute_capability)),
+            "multiprocessors": str(self.multiprocessors),
+            "driver": f"CUDA {major}.{minor}",
+            "compiler": f"{found.name} {found.version}" if found else "none; kernels from the cache",
+            "peak clocks": f"{clocks[0] // 1000} MHz, memory {clocks[1] // 1000} MHz",
+        }
+
+    @property
+    def active_bytes(self) -> int:
+        """Bytes that arrays hold now."""
+        return int(self._pool.active_bytes)
+
+    def mapped_flag(self) -> tuple[NDArray[np.int32], DeviceArray]:
+        """Return one int32 in page-locked host memory and the device's view of it; made once."""
+        if self._flag is None:
+            with self.errors():
+                flags = self.driver.host_alloc_flags.DEVICEMAP
+                host = self.driver.pagelocked_empty(1, np.dtype(np.int32), mem_flags=flags)
+                address = int(host.base.get_device_pointer())
+            self._flag = (host, DeviceArray(address, (1,), np.dtype(np.int32), host))
+        return self._flag
 
     def prepare_kernels(self, progress: Callable[[str], object] = lambda file: None) -> None:
         """Compile every kernel that is not in the cache; failures are raised when the kernel is first launched."""

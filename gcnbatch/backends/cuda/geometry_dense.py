@@ -79,8 +79,8 @@ class ColumnsGeometry(NamedTuple):
 def matmul(rows: int, columns: int, depth: int, multiprocessors: int, precision: Precision = "fp32") -> MatmulGeometry:
     """Return the tile and launch of a product (rows, depth) x (depth, columns).
 
-    The tile is the one whose rounds over the multiprocessors take least time: a large one saves reads where there is work
-    for all, a small one spreads a small product.
+    The tile is the one whose rounds over the multiprocessors take least time: a large one saves reads where there is
+    work for all, a small one spreads a small product.
 
     >>> matmul(950, 64, 64, 132).tile, matmul(950, 64, 64, 132).launch.grid
     ('16x32', (60, 2, 1))
@@ -99,7 +99,7 @@ def matmul(rows: int, columns: int, depth: int, multiprocessors: int, precision:
 
 @lru_cache(maxsize=4096)
 def matmul_wgrad(N: int, F: int, P: int, multiprocessors: int, precision: Precision = "fp32") -> WgradGeometry:
-    """Return tile, launch and parts of the gradient (F, N) x (N, P): its depth N is cut so that all multiprocessors work.
+    """Return tile, launch and parts of the gradient (F, N) x (N, P): its depth N is cut to busy every multiprocessor.
 
     >>> matmul_wgrad(950, 64, 64, 132)[:3]
     ('32x32', Launch(grid=(2, 2, 15), block=(128, 1, 1), shared=0), 64)

@@ -1,0 +1,129 @@
+"""Backends ``batched`` and ``nonbatched``: operations, memory, data and clock of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Feed, Launched, Ops
+from gcnbatch.backends.cuda.dense import DenseOps
+from gcnbatch.backends.cuda.device import Device, Event, Observation
+from gcnbatch.backends.cuda.launch import Launch
+from gcnbatch.backends.cuda.looped import LoopedDenseOps
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.sparse import LoopedSparseOps, SparseOps
+from gcnbatch.backends.cuda.streaming import open_batches
+from gcnbatch.config import CudaConfig
+from gcnbatch.data.batches import BatchSource
+
+RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing
+HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not done: it may be waiting for the device
+
+
+class BatchedOps(DenseOps, SparseOps):
+    """A launch or two per operation for the whole batch."""
+
+    def __init__(self, device: Device, options: CudaConfig) -> None:
+        DenseOps.__init__(self, device, options.precision)
+        SparseOps.__init__(self, device, options.spmm)
+
+
+class LoopedOps(LoopedDenseOps, LoopedSparseOps):
+    """MatMul, Add and SpMM of graph convolutions as a launch per graph and channel, the rest as `BatchedOps`."""
+
+    def __init__(self, device: Device, options: CudaConfig) -> None:
+        DenseOps.__init__(self, device, options.precision)
+        SparseOps.__init__(self, device, options.spmm)
+
+
+class CudaBackend:
+    """`gcnbatch.backends.base.Backend` on a device.
+
+    Parameters
+    ----------
+    name : {"batched", "nonbatched"}
+    device : Device
+    options : CudaConfig
+    """
+
+    def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
+        self.name, self.device, self._options = name, device, options
+        self._looped = name == "nonbatched"
+        self.ops: Ops = LoopedOps(device, options) if self._looped else BatchedOps(device, options)
+        self.meter = DeviceMeter(device)
+
+    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> DeviceArray:
+        return self.device.zeros(count, dtype)
+
+    def view(self, flat: DeviceArray, start: int, shape: tuple[int, ...]) -> DeviceArray:
+        return flat.view(start, shape)
+
+    def write(self, array: DeviceArray, values: NDArray[Any]) -> None:
+        self.device.upload(np.asarray(values, dtype=array.dtype), array)
+
+    def read(self, array: DeviceArray) -> NDArray[Any]:
+        return self.device.download(array)
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
+        budget = int(self.device.memory().free * RESIDENT_SHARE)
+        options = self._options
+        return open_batches(self.device, source, targets, options.resident, budget, options.spmm, self._looped)
+
+
+class DeviceMeter:
+    """`gcnbatch.backends.base.Meter` on a device's stream."""
+
+    clock: Literal["device", "host"] = "device"
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    @property
+    def launches(self) -> int:
+        return self._device.launches
+
+    def about(self) -> dict[str, str]:
+        return self._device.about()
+
+    def mark(self) -> Event:
+        return self._device.event()
+
+    def microseconds(self, start: Event, stop: Event) -> float:
+        return stop.since(start)
+
+    def synchronize(self) -> None:
+        self._device.synchronize()
+
+    @contextmanager
+    def queued(self) -> Iterator[None]:
+        """A kernel at the head of the queue waits for a flag in the host's memory, at most `HOLD_SECONDS`."""
+        flag, address = self._device.mapped_flag()
+        flag[0] = 0
+        nanoseconds = int(HOLD_SECONDS * 1e9)
+        self._device.launch("meter_hold", Launch((1, 1, 1), (1, 1, 1)), address, nanoseconds)
+        self._device.launches -= 1  # no work of the backend's
+        try:
+            yield
+        finally:
+            flag[0] = 1
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Launched]]:
+        observed: list[Observation] = []
+        found: list[Launched] = []
+        self._device.observer = observed
+        try:
+            yield found
+        finally:
+            self._device.observer = None
+            found.extend(Launched(one.entry, one.start, one.stop) for one in observed)
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        before = self._device.active_bytes
+        self._device.peak_bytes = before
+        run()
+        return self._device.peak_bytes - before
