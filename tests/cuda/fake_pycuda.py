@@ -6,7 +6,6 @@ It answers the calls that `gcnbatch.backends.cuda.device` makes, in PyCUDA's own
 from __future__ import annotations
 
 import ctypes
-import struct
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -87,15 +86,11 @@ class Fake:
             def __init__(self, name: str) -> None:
                 self.name, self.num_regs, self.local_size_bytes, self.shared_size_bytes = name, 32, 0, 128
 
-            def prepare(self, fmt: str) -> None:
-                self.format = fmt
-
             def set_attribute(self, attribute: str, value: int) -> None:
                 fake.did("set_attribute", self.name, attribute, value)
 
-            def prepared_async_call(self, grid: Any, block: Any, stream: Any, *values: Any, shared_size: int) -> None:
-                struct.pack(self.format, *values)
-                fake.did("launch", self.name, grid, block, shared_size, values)
+            def _launch_kernel(self, grid: Any, block: Any, packed: bytes, shared: int, stream: Any) -> None:
+                fake.did("launch", self.name, grid, block, shared, packed)
 
         class Pool:
             active_bytes = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -37,9 +38,11 @@ def array(dtype: str, ptr: int = 64) -> DeviceArray:
 
 
 def test_arrays_become_addresses_and_numbers_pass(sources: Sources) -> None:
-    entry = sources.entries["scale_forward"]
-    assert entry.pack((array("f4", 1), array("f4", 2), array("i4", 3), 4)) == [1, 2, 3, 4]
-    assert entry.pack((array("u1", 1), array("f4", 2), array("u4", 3), 4)) == [1, 2, 3, 4]
+    scale, count = sources.entries["scale_forward"], sources.entries["scale_count"]
+    wanted = struct.pack("PPPq", 1, 2, 3, 4)
+    assert scale.pack((array("f4", 1), array("f4", 2), array("i4", 3), 4)) == wanted
+    assert scale.pack((array("u1", 1), array("f4", 2), array("u4", 3), np.int32(4))) == wanted
+    assert count.pack((array("i8", 5), 7, np.float32(0.5))) == struct.pack("PIf", 5, 7, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gcnbatch.backends import cuda, registry
+from gcnbatch.backends import registry
 from gcnbatch.backends.cuda import loader
+from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.cli import app
 from gcnbatch.errors import BackendUnavailable, InputError
+from gcnbatch.resources import cuda_sources
 from tests.cuda.fake_pycuda import Fake
 
 
@@ -61,12 +63,11 @@ def test_a_device_too_old_for_the_compiler(fake: Fake, nvcc, tmp_path, monkeypat
 
 def test_opening_compiles_first_and_hands_over_the_device(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cuda, "import_module", lambda name: SimpleNamespace(CudaBackend=lambda *given: given))
     monkeypatch.setattr("atexit.register", lambda function, *rest, **named: None)
-    name, device = registry.open_backend("nonbatched", 1)
-    assert (name, device.name) == ("nonbatched", "Fake 75")
+    backend = registry.open_backend("nonbatched", 1)
+    assert (backend.name, backend.device.name) == ("nonbatched", "Fake 75")
     compiled = list((tmp_path / "cache" / "kernels").glob("*.sm_75.*.cubin"))
-    assert len(compiled) == len(device._sources)
+    assert len(compiled) == len(Sources(cuda_sources()))
 
 
 @pytest.mark.parametrize("options", [("--backend", "batched"), ("--backend", "nonbatched", "--device", "1")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from types import ModuleType
 from typing import Any
@@ -236,7 +237,9 @@ def scale(device: Device, n: int = 4, launch: Launch | None = None) -> tuple[Dev
 
 def test_a_launch_arrives_as_declared(opened: Device, fake: Fake) -> None:
     y, x, rows = scale(opened)
-    assert fake.named("launch") == [("scale_forward", (2, 1, 1), (32, 1, 1), 0, (y.ptr, x.ptr, rows.ptr, 4))]
+    assert fake.named("launch") == [
+        ("scale_forward", (2, 1, 1), (32, 1, 1), 0, struct.pack("PPPq", y.ptr, x.ptr, rows.ptr, 4))
+    ]
     scale(opened, 0, Launch((0, 1, 1), (32, 1, 1)))
     assert opened.launches == 1
     assert len(fake.named("load")) == 1, "modules load when a kernel of theirs is first launched"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,10 +45,10 @@ def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
     check(device)
     from tqdm import tqdm
 
+    from gcnbatch.backends.cuda.backend import CudaBackend
     from gcnbatch.backends.cuda.device import open_device
 
     opened = open_device(device)
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
         opened.prepare_kernels(lambda file: bar.update())
-    backend: Backend = import_module("gcnbatch.backends.cuda.backend").CudaBackend(name, opened, options)
-    return backend
+    return CudaBackend(name, opened, options)

@@ -15,7 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from struct import Struct
 from typing import Any
+
+import numpy as np
 
 from gcnbatch.backends.cuda.memory import DeviceArray
 
@@ -26,15 +29,16 @@ SCALARS = {
     "unsigned long long": "Q",
     "float": "f",
 }
-# What a pointer leads to: kind of number and bytes of one. Other types, such as float4, are not checked.
+# What a pointer may lead to, as NumPy's type characters. Other types, such as float4, are not checked.
 POINTEES = {
-    "int": ("iu", 4),
-    "unsigned": ("iu", 4),
-    "long long": ("iu", 8),
-    "unsigned long long": ("iu", 8),
-    "unsigned char": ("iub", 1),
-    "float": ("f", 4),
+    "int": "iI",
+    "unsigned": "iI",
+    "long long": "lLqQ",
+    "unsigned long long": "lLqQ",
+    "unsigned char": "",
+    "float": "f",
 }
+_BYTES = "bB?"
 _COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _DIRECTIVES = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$", re.MULTILINE)
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
@@ -57,18 +61,22 @@ class Entry:
         The arguments' names.
     format : str
         A letter per argument as in `struct`: P a pointer, i I q Q f numbers.
-    pointees : tuple
-        Per argument (kinds of NumPy type, bytes of an element), or None for numbers and pointers to other types.
+    accepted : tuple of str
+        Per argument the type characters of arrays that it takes; none for numbers.
     """
 
     name: str
     file: str
     names: tuple[str, ...]
     format: str
-    pointees: tuple[tuple[str, int] | None, ...]
+    accepted: tuple[str, ...]
 
-    def pack(self, arguments: tuple[Any, ...]) -> list[Any]:
-        """Return what the driver takes for `arguments`: arrays become addresses, numbers pass.
+    @cached_property
+    def _struct(self) -> Struct:
+        return Struct(self.format)
+
+    def pack(self, arguments: tuple[Any, ...]) -> bytes:
+        """Return the arguments as the driver takes them: addresses of arrays, and numbers, aligned as in C.
 
         Raises
         ------
@@ -78,20 +86,16 @@ class Entry:
         """
         if len(arguments) != len(self.format):
             raise TypeError(f"{self.name}: {len(arguments)} arguments for ({', '.join(self.names)})")
-        packed = []
-        for index, value in enumerate(arguments):
-            if type(value) is not DeviceArray:
-                packed.append(value)
-                continue
-            wanted, dtype = self.pointees[index], value.dtype
-            if self.format[index] != "P" or (
-                wanted is not None
-                and dtype.itemsize > 1
-                and (dtype.kind not in wanted[0] or dtype.itemsize != wanted[1])
-            ):
-                raise TypeError(f"{self.name}: argument {self.names[index]} is an array of {dtype}")
-            packed.append(value.ptr)
-        return packed
+        values: list[Any] = []
+        for value, accepted in zip(arguments, self.accepted, strict=True):
+            if type(value) is DeviceArray:
+                if value.dtype.char not in accepted:
+                    name = self.names[len(values)]
+                    raise TypeError(f"{self.name}: argument {name} is an array of {value.dtype}")
+                values.append(value.ptr)
+            else:
+                values.append(value)
+        return self._struct.pack(*values)
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ def _keep_strings(match: re.Match[str]) -> str:
 
 
 def _entry(file: str, name: str, arguments: str) -> Entry:
-    names, formats, pointees = [], "", []
+    names, formats, accepted = [], "", []
     for argument in filter(None, (part.strip() for part in arguments.split(","))):
         words = [word for word in re.findall(r"\w+|\*", argument) if word not in ("const", "__restrict__")]
         kind = " ".join(words[:-1])
@@ -193,5 +197,5 @@ def _entry(file: str, name: str, arguments: str) -> Entry:
             raise ValueError(f"{file}: {name}: argument '{argument}' has a type that cannot be passed")
         names.append(words[-1])
         formats += "P" if pointer else SCALARS[kind]
-        pointees.append(POINTEES.get(kind) if pointer else None)
-    return Entry(name, file, tuple(names), formats, tuple(pointees))
+        accepted.append(_BYTES + POINTEES.get(kind, np.typecodes["All"]) if pointer else "")
+    return Entry(name, file, tuple(names), formats, tuple(accepted))
