@@ -1,12 +1,14 @@
-"""What all tests share: those marked ``gpu`` are skipped, with the reason, where the CUDA backends cannot start."""
+"""What all tests share. Tests marked ``gpu`` are skipped, with the reason, where the CUDA backends cannot start."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import pytest
 
 from gcnbatch.backends import registry
+from gcnbatch.train import plots
 
 
 @cache
@@ -18,3 +20,11 @@ def _why_no_gpu() -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
         pytest.skip(reason)
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out pictures, which have tests of their own, and syncing: together most of a small run's time."""
+    for name in ("learning_curves", "roc_pr", "confusion", "parity"):
+        monkeypatch.setattr(plots, name, lambda *about: None)
+    monkeypatch.setattr(os, "fsync", lambda file: None)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Ops
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.config import CudaConfig
 from gcnbatch.reference import ReferenceOps
 
 
@@ -32,12 +33,49 @@ def _cpu() -> Adapter:
     return Adapter(open_backend("cpu").ops, np.array, np.array)
 
 
+def _cuda(name: str, spmm: str) -> Adapter:
+    """Open a CUDA backend whose new arrays are full of NaN, so that what a kernel leaves out is seen."""
+    from gcnbatch.backends.cuda.backend import CudaBackend
+    from gcnbatch.backends.cuda.device import open_device
+    from gcnbatch.backends.cuda.memory import DeviceArray
+
+    open_backend(name)
+    device = open_device()
+
+    class Poisoned:
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(device, attribute)
+
+        def empty(self, shape: Any, dtype: Any = np.float32) -> DeviceArray:
+            array = device.empty(shape, dtype)
+            if array.nbytes:
+                device.driver.memset_d8_async(array.ptr, 0xFF, array.nbytes, device.stream)
+            return array
+
+    backend = CudaBackend(name, Poisoned(), CudaConfig(spmm=spmm))  # type: ignore[arg-type]
+
+    def upload(host: NDArray[Any]) -> DeviceArray:
+        return device.upload(host.astype(np.int32) if host.dtype == np.int64 else host)
+
+    def download(array: Any) -> NDArray[Any]:
+        return device.download(array) if isinstance(array, DeviceArray) else np.array(array)
+
+    return Adapter(backend.ops, upload, download)
+
+
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
-_OPENERS = {"cpu": _cpu}
-BACKENDS = [pytest.param("cpu")]
+CUDA = {
+    "nonbatched": ("nonbatched", "auto"),
+    "batched": ("batched", "auto"),
+    "batched-swa_csr": ("batched", "swa_csr"),
+    "batched-swa_coo": ("batched", "swa_coo"),
+    "batched-tf": ("batched", "tf"),
+    "nonbatched-tf": ("nonbatched", "tf"),
+}
+BACKENDS = [pytest.param("cpu"), *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
 @cache
 def open_adapter(name: str) -> Adapter:
     """Open a backend once for all tests."""
-    return _OPENERS[name]()
+    return _cpu() if name == "cpu" else _cuda(*CUDA[name])

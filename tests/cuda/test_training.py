@@ -1,0 +1,155 @@
+"""Whole models on a GPU: agreement with the reference, repeats to the bit, launch counts, resume, streaming."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.base import Clock
+from gcnbatch.backends.registry import open_backend
+from gcnbatch.compare.parity import Parity
+from gcnbatch.compare.workload import QUICK, opened
+from gcnbatch.config import Config
+from gcnbatch.model.runner import OpsRunner, Task, make_runner
+from gcnbatch.train import run
+from gcnbatch.train.checkpoint import load
+from tests.train.runs import assert_same_run, assert_same_weights, configure, write_set
+
+pytestmark = pytest.mark.gpu
+
+CUDA = ("batched", "nonbatched")
+MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "channels, dropout, dense": (
+        {"n_channels": 3},
+        ("model.widths=[33,64]", "model.dropout=0.25", "model.dense=[16]", "model.head=[8]", "train.l2=1e-3"),
+    ),
+    "max readout, clipping, SGD": (
+        {"target": "multiclass"},
+        ("model.readout=max", "train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
+    ),
+    "mean readout, regression": ({"target": "regression"}, ("model.readout=mean", "model.batch_norm=false")),
+    "sparse features, Kipf": (
+        {"level": "node", "target": "multiclass", "features": "csr"},
+        ("model.kind=kipf", "model.widths=[16]", "train.l2=5e-4", "train.l2_layers=[1]"),
+    ),
+}
+
+
+@pytest.fixture(params=MODELS)
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
+    data, assignments = MODELS[request.param]
+    write_set(tmp_path / "data.h5", **data)
+    return configure(f"data.path={tmp_path / 'data.h5'}", *assignments)
+
+
+@pytest.mark.parametrize("name", CUDA)
+def test_losses_gradients_and_parameters_agree_with_the_reference(config: Config, name: str) -> None:
+    with opened(config) as workload:
+        agreement = Parity(workload, QUICK).check(open_backend(name, options=config.cuda))
+    assert agreement.passed, agreement.worst
+
+
+@pytest.mark.parametrize("name", CUDA)
+def test_two_runs_are_equal_to_the_bit(config: Config, name: str, tmp_path: Path, light: None) -> None:
+    same = config.model_copy(update={"backend": name})
+    for place in ("one", "other"):
+        run.start(same, tmp_path / place, quiet=True)
+    assert_same_run(tmp_path / "one", tmp_path / "other")
+
+
+def test_streamed_batches_train_like_resident_ones(config: Config, tmp_path: Path, light: None) -> None:
+    for resident in ("on", "off"):
+        cuda = config.cuda.model_copy(update={"resident": resident})
+        run.start(config.model_copy(update={"backend": "batched", "cuda": cuda}), tmp_path / resident, quiet=True)
+    assert_same_weights(tmp_path / "on", tmp_path / "off")
+
+
+def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in `folder` until the first epoch is over, as if stopped then."""
+    from gcnbatch.train.loop import Interrupted, Trainer
+
+    finish = Trainer._finish_epoch
+
+    def stop(trainer: Trainer, *about: Any) -> None:
+        trainer._stop = True
+        finish(trainer, *about)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_finish_epoch", stop)
+        with pytest.raises(Interrupted):
+            run.start(config, folder, quiet=True)
+
+
+@pytest.mark.parametrize("name", CUDA)
+def test_a_resumed_run_ends_in_the_same_bits(
+    config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config.model_copy(update={"backend": name})
+    run.start(config, tmp_path / "whole", quiet=True)
+    halfway(config, tmp_path / "resumed", monkeypatch)
+    run.resume(tmp_path / "resumed", quiet=True)
+    assert_same_weights(tmp_path / "whole", tmp_path / "resumed")
+
+
+@pytest.mark.parametrize("name", CUDA)
+def test_a_run_goes_on_on_another_backend(
+    config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config.model_copy(update={"backend": "cpu"})
+    halfway(config, tmp_path / "here", monkeypatch)
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    run.resume(tmp_path / "here", quiet=True)
+    run.resume(tmp_path / "there", backend_name=name, quiet=True)
+    here, there = (load(tmp_path / place / "last.safetensors").group("state") for place in ("here", "there"))
+    for parameter, value in here.items():
+        scale = max(float(np.abs(value).max()), 1e-3)
+        np.testing.assert_allclose(there[parameter], value, atol=2e-3 * scale, err_msg=parameter)
+
+
+def first_step(task: Task, name: str, batches: list[Any]) -> int:
+    """Return the launches of one training step on `name`."""
+    backend = open_backend(name)
+    runner = make_runner(backend, task)
+    runner.begin_epoch(0, batches, 1e-3)
+    runner.step(0)
+    before = backend.meter.launches
+    runner.step(1)
+    return backend.meter.launches - before
+
+
+def test_launches_of_a_step(tmp_path: Path) -> None:
+    """ChemGCN as in the papers, L = 2 layers, here with C = 2 channels and B graphs that have nodes.
+
+    Non-batched: MatMul, Add and SpMM forward, SpMM, db and dW backward, B C times a layer; dX B times, not in the first
+    layer. Apart from these products, which batched launches once each, the two backends launch the same.
+    """
+    graphs = write_set(tmp_path / "data.h5", n_graphs=30)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]", "train.batch_size=8")) as work:
+        batched, looped = (first_step(work.task, name, work.batches) for name in CUDA)
+        B, C, L = np.count_nonzero(np.diff(graphs.node_ptr)[work.batches[1]]), 2, 2
+    assert batched <= 45
+    gathered = 1  # the adjacency, which the non-batched loop finds in place
+    assert looped - batched == L * 6 * (B * C - 1) + (L - 1) * (B - 1) - gathered
+
+
+def test_tf32_is_close_and_is_not_fp32(config: Config) -> None:
+    if config.model.kind == "kipf":
+        pytest.skip("sparse features have no dense product on tensor cores")
+    losses = {}
+    with opened(config) as workload:
+        for precision in ("fp32", "tf32"):
+            options = config.cuda.model_copy(update={"precision": precision})
+            runner = make_runner(open_backend("batched", options=options), workload.task)
+            assert isinstance(runner, OpsRunner)
+            batch = runner._feed.gather(workload.batches[0])
+            _, _, gradients = runner.loss_and_gradients(batch, Clock(0, 0))
+            losses[precision] = {name: runner._at.read(value) for name, value in gradients.items()}
+    distance = max(
+        float(np.linalg.norm(losses["tf32"][name] - value) / max(np.linalg.norm(value), 1e-6))
+        for name, value in losses["fp32"].items()
+    )
+    assert 0 < distance < 2e-2
