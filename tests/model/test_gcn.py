@@ -1,0 +1,83 @@
+"""The stack that a configuration describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.model.gcn import Gcn, build
+from gcnbatch.reference import ReferenceOps
+from tests.builders import build_graphset
+from tests.model.cases import Case
+
+
+def names(model: Gcn) -> list[str]:
+    return [layer.name for layer in model.layers]
+
+
+def header(**options: Any) -> Any:
+    return build_graphset(**options).header
+
+
+def test_a_chemgcn_stacks_convolution_norm_relu_dropout_dense_readout_head() -> None:
+    config = ChemGCNConfig(widths=(4, 5), dropout=0.1, dense=(6,), head=(7,))
+    hidden = lambda name: [f"{name}.relu", f"{name}.dropout"]
+    assert names(build(config, header())) == [
+        *("conv1", "norm1", *hidden("conv1"), "conv2", "norm2", *hidden("conv2")),
+        *("dense1", *hidden("dense1"), "readout", "head1", *hidden("head1"), "output"),
+    ]
+
+
+def test_what_is_not_asked_for_is_not_there() -> None:
+    plain = build(ChemGCNConfig(widths=(4,), batch_norm=False), header())
+    assert names(plain) == ["conv1", "conv1.relu", "readout", "output"]
+    nodes = build(ChemGCNConfig(widths=(4,)), header(level="node"))
+    assert names(nodes) == ["conv1", "norm1", "conv1.relu", "output"]
+
+
+def test_a_kipf_gcn_drops_the_input_of_every_convolution_and_ends_in_one() -> None:
+    of_nodes = header(level="node", target="multiclass", n_classes=7)
+    assert names(build(KipfConfig(), of_nodes)) == ["conv1.dropout", "conv1", "conv1.relu", "conv2.dropout", "conv2"]
+    assert names(build(KipfConfig(dropout=0.0, widths=(8, 8)), of_nodes)) == [
+        *("conv1", "conv1.relu", "conv2", "conv2.relu", "conv3")
+    ]
+    assert build(KipfConfig(), of_nodes).layout().slots["conv2.weight"].spec.shape == (16, 14)  # two channels
+
+
+@pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_logits_have_a_row_per_target(level: Any, target: Any) -> None:
+    graphs = build_graphset(6, level=level, target=target, n_tasks=4, n_classes=5)
+    case = Case.of(ChemGCNConfig(widths=(3,)), graphs, [0, 5, 1])
+    assert case.outputs(ReferenceOps()).shape == (len(case.batch.targets), 5 if target == "multiclass" else 4)
+
+
+def test_a_kipf_gcn_is_its_formula() -> None:
+    """Â ReLU(Â X W0) W1, with dense algebra."""
+    graphs = build_graphset(3, level="node", target="multiclass", n_channels=1, features="csr", seed=4)
+    case = Case.of(KipfConfig(widths=(6,)), graphs, [1, 0, 2]).astype(np.float64)
+    a, x = case.batch.adjacency.forward.scipy.toarray(), case.batch.x.scipy.toarray()
+    first, second = (case.parameters[f"conv{i}.weight"] for i in (1, 2))
+    expected = a @ np.maximum(a @ x @ first, 0) @ second
+    np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
+
+
+def test_a_chemgcn_is_its_formula() -> None:
+    """Sum over channels of A_c (X W_c + b_c), running statistics, ReLU, mean of each graph's rows, output."""
+    graphs = build_graphset(4, n_channels=2, weights=True)
+    case = Case.of(ChemGCNConfig(widths=(5,), readout="mean"), graphs, [3, 0]).astype(np.float64)
+    p, n = case.parameters, int(case.batch.node_ptr[-1])
+    a = case.batch.adjacency.forward.scipy.toarray().reshape(n, n, 2)
+    h = sum(
+        a[:, :, c] @ (case.batch.x @ p["conv1.weight"][:, 5 * c : 5 * c + 5] + p["conv1.bias"][5 * c : 5 * c + 5])
+        for c in range(2)
+    )
+    h = p["norm1.gamma"] * (h - p["norm1.running_mean"]) / np.sqrt(p["norm1.running_var"] + 1e-5) + p["norm1.beta"]
+    h = np.maximum(h, 0)
+    cut = case.batch.node_ptr[1]
+    readout = np.stack([h[:cut].mean(axis=0), h[cut:].mean(axis=0)])
+    expected = readout @ p["output.weight"] + p["output.bias"]
+    np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
