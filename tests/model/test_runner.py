@@ -1,0 +1,209 @@
+"""The generic runner on the cpu backend: steps, state, loss, predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.base import Clock, Runner
+from gcnbatch.backends.registry import open_backend
+from gcnbatch.config import ChemGCNConfig, KipfConfig, TrainConfig
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.model.gcn import Loss, build, uniform_weights
+from gcnbatch.model.layers import Context
+from gcnbatch.model.runner import Task, make_runner
+from gcnbatch.reference import ReferenceOps
+from tests.builders import build_graphset
+from tests.model.cases import Given
+
+BATCHES = [np.array([3, 0, 5]), np.array([1]), np.array([2, 4])]
+
+
+@dataclass(frozen=True)
+class Setup:
+    graphs: GraphSet
+    task: Task
+
+    def runner(self) -> Runner:
+        return make_runner(open_backend("cpu"), self.task)
+
+
+def setup(model: Any = None, graphs: GraphSet | None = None, **train: Any) -> Setup:
+    graphs = build_graphset(6, missing=0.2) if graphs is None else graphs
+    config = model or ChemGCNConfig(widths=(4, 3), dropout=0.2)
+    header = graphs.header
+    loss = Loss(header.target, uniform_weights(header))
+    source = BatchSource(graphs, config.adjacency)
+    return Setup(graphs, Task(build(config, header), loss, source, graphs.y, TrainConfig(**train), seed=3))
+
+
+def run_epoch(runner: Runner, epoch: int = 0, rate: float = 0.01) -> None:
+    runner.begin_epoch(epoch, BATCHES, rate)
+    for index in range(len(BATCHES)):
+        runner.step(index)
+
+
+def assert_states_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def reference_steps(given: Setup, rate: float, epoch: int) -> tuple[dict[str, Any], float, float]:
+    """Return parameters after an epoch on the reference in float64, and its summed loss and weight."""
+    task, ops = given.task, ReferenceOps()
+    layout, train = task.model.layout(), task.train
+    values = {name: value.astype(np.float64) for name, value in layout.initial(task.seed).items()}
+    moments = {name: [np.zeros_like(value), np.zeros_like(value)] for name, value in values.items()}
+    loss = weight = 0.0
+    for index, graphs in enumerate(BATCHES):
+        found = task.source.batch(graphs)
+        batch = Given(found.x, found.adjacency, found.node_ptr, task.targets[found.rows])
+        ctx = Context(ops, values, batch, True, task.seed, Clock(epoch, index))
+        logits, saved = task.model.forward(ctx, found.x.astype(np.float64))
+        total, count, dlogits = task.loss(ops, logits, batch.targets, task.loss.weights)
+        loss, weight = loss + float(total), weight + float(count)
+        gradients = task.model.backward(ctx, dlogits, saved)
+        if train.clip_norm:
+            norm = np.sqrt(sum(float(np.sum(gradient**2)) for gradient in gradients.values()))
+            gradients = {name: g * min(1.0, train.clip_norm / norm) for name, g in gradients.items()}
+        for name, gradient in gradients.items():
+            decays = layout.slots[name].spec.decays
+            decay, l2 = (np.full_like(gradient, factor * decays) for factor in (train.weight_decay, train.l2))
+            first, second = moments[name]
+            if train.optimizer == "adam":
+                options = (train.beta1, train.beta2, train.epsilon, decay, l2)
+                ops.adam_step(values[name], gradient, first, second, index + 1, rate, *options)
+            else:
+                ops.sgd_step(values[name], gradient, first, rate, train.momentum, decay, l2)
+    return values, loss, weight
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {},
+        {"beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.1, "l2": 0.2, "clip_norm": 0.1},
+        {"optimizer": "sgd", "momentum": 0.7, "weight_decay": 0.1, "l2": 0.2},
+    ],
+    ids=["adam", "adam with everything", "sgd"],
+)
+def test_steps_are_those_of_the_reference(train: dict[str, Any]) -> None:
+    given = setup(**{"epsilon": 1e-4, **train})  # Adam's first steps are signs: a larger epsilon keeps rounding small
+    runner = given.runner()
+    run_epoch(runner, epoch=4)
+    expected, loss, weight = reference_steps(given, 0.01, epoch=4)
+    state = runner.state()
+    for name, value in expected.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-3, atol=2e-5, err_msg=name)
+    assert runner.take_loss() == (pytest.approx(loss, rel=1e-4), weight)
+    assert runner.take_loss() == (0.0, 0.0)
+    assert state["updates"].tolist() == [3]
+
+
+def test_two_runners_agree_to_the_bit() -> None:
+    given = setup()
+    one, other = given.runner(), given.runner()
+    for runner in (one, other):
+        run_epoch(runner)
+    assert_states_equal(one.state(), other.state())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_state_taken_anywhere_goes_on_to_the_bit(optimizer: str) -> None:
+    given = setup(optimizer=optimizer)
+    whole, first, second = given.runner(), given.runner(), given.runner()
+    run_epoch(whole)
+    first.begin_epoch(0, BATCHES, 0.01)
+    first.step(0)
+    second.load_state(first.state())
+    second.begin_epoch(0, BATCHES, 0.01)
+    for index in (1, 2):
+        second.step(index)
+    assert_states_equal(whole.state(), second.state())
+    assert whole.take_loss() == second.take_loss()
+
+
+def test_a_state_is_a_copy() -> None:
+    runner = setup().runner()
+    before = runner.state()
+    kept = {name: value.copy() for name, value in before.items()}
+    run_epoch(runner)
+    assert_states_equal(before, kept)
+    assert not np.array_equal(runner.state()["conv1.weight"], kept["conv1.weight"])
+
+
+def test_weights_alone_are_a_state_to_start_from() -> None:
+    given = setup()
+    runner = given.runner()
+    run_epoch(runner)
+    weights = {name: value for name, value in runner.state().items() if "/" not in name and "." in name}
+    runner.load_state(weights)
+    state = runner.state()
+    assert not np.any(state["adam.m/conv1.weight"])
+    assert not np.any(state["adam.v/conv1.weight"])
+    assert (state["updates"].tolist(), state["loss"].tolist()) == ([0], [0.0, 0.0])
+    for name, value in weights.items():
+        np.testing.assert_array_equal(state[name], value)
+
+
+def test_the_seed_decides_first_weights_and_dropout() -> None:
+    given = setup()
+    other = Setup(given.graphs, Task(**{**vars(given.task), "seed": 4}))
+    one, two = given.runner(), other.runner()
+    assert not np.array_equal(one.state()["conv1.weight"], two.state()["conv1.weight"])
+    two.load_state(one.state())
+    for runner in (one, two):
+        run_epoch(runner)
+    assert not np.array_equal(one.state()["output.bias"], two.state()["output.bias"])
+
+
+def test_dropout_differs_from_epoch_to_epoch_and_step_to_step() -> None:
+    given = setup(ChemGCNConfig(widths=(32,), dropout=0.5))
+    losses = set()
+    for epoch, index in ((0, 0), (0, 1), (1, 0)):
+        runner = given.runner()
+        runner.begin_epoch(epoch, [BATCHES[0], BATCHES[0]], 0.01)
+        runner.step(index)
+        losses.add(runner.take_loss()[0])
+    assert len(losses) == 3
+
+
+@pytest.mark.parametrize("readout", ["sum", "mean", "max"])
+def test_a_prediction_does_not_depend_on_who_is_beside_it(readout: Any) -> None:
+    runner = setup(ChemGCNConfig(widths=(8, 8), readout=readout, dropout=0.5)).runner()
+    run_epoch(runner)
+    together = runner.predict(np.array([5, 1, 4, 0, 2, 3]))
+    for place, graph in enumerate([5, 1, 4, 0, 2, 3]):
+        np.testing.assert_allclose(runner.predict(np.array([graph])), together[place : place + 1], rtol=1e-5, atol=1e-6)
+
+
+def test_predicting_changes_nothing() -> None:
+    runner = setup().runner()
+    run_epoch(runner)
+    before = runner.state()
+    runner.predict(np.arange(6))
+    assert_states_equal(runner.state(), before)
+
+
+def test_a_batch_without_any_label_has_no_loss_and_no_gradient() -> None:
+    graphs = build_graphset(6, missing=1.0)
+    runner = setup(graphs=graphs, optimizer="sgd").runner()
+    before = runner.state()
+    run_epoch(runner)
+    assert runner.take_loss() == (0.0, 0.0)
+    for name, value in runner.state().items():
+        if "running" not in name and name != "updates":
+            np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_node_level_sets_of_several_graphs_train_on_the_rows_of_their_batch() -> None:
+    graphs = build_graphset(6, level="node", target="multiclass", features="csr")
+    runner = setup(KipfConfig(widths=(4,)), graphs).runner()
+    run_epoch(runner)
+    assert runner.take_loss()[1] == np.count_nonzero(graphs.y >= 0)
+    assert runner.predict(np.array([2, 0])).shape == (8, 3)
