@@ -55,6 +55,11 @@ class BatchSource:
         A set in memory, or an open file that is read by slices, batch by batch.
     adjacency : {"symmetric", "stored"}
         Normalise each channel to D^-1/2 A D^-1/2 (left alone when the file already is), or take the weights as stored.
+
+    Attributes
+    ----------
+    prepared : PreparedSet or None
+        The whole set, ready to be gathered from (or to be copied to a device); None for an open file.
     """
 
     def __init__(self, data: GraphSet | Dataset, adjacency: str = "symmetric") -> None:
@@ -63,23 +68,32 @@ class BatchSource:
         self.node_ptr = data.node_ptr
         self._normalize = adjacency == "symmetric" and not data.header.normalized
         self._file = data if isinstance(data, Dataset) else None
-        self._prepared = _Prepared(data, self._normalize) if isinstance(data, GraphSet) else None
+        self.prepared = PreparedSet(data, self._normalize) if isinstance(data, GraphSet) else None
 
     def batch(self, graphs: Int64) -> GraphBatch:
         """Return these graphs, in this order, as one batch."""
         nodes, node_ptr = ragged_rows(self.node_ptr, graphs)
         rows = graphs if self.header.level == "graph" else nodes
-        if self._prepared is not None:
-            return self._prepared.gather(graphs, nodes, node_ptr, rows)
+        if self.prepared is not None:
+            return self.prepared.gather(graphs, nodes, node_ptr, rows)
         assert self._file is not None
-        part = _Prepared(self._file.read(graphs), self._normalize)
+        part = PreparedSet(self._file.read(graphs), self._normalize)
         return part.gather(np.arange(len(graphs)), np.arange(len(nodes)), node_ptr, rows)
 
 
-class _Rows:
+class PreparedRows:
     """One sparse matrix of the whole set, with columns counted inside each graph, ready to be gathered by rows.
 
     Rows come in blocks of `per_node` rows per node; columns of `stride` per node.
+
+    Attributes
+    ----------
+    row_length : int32, (rows,)
+        Entries of each row.
+    entry_ptr : int64, (G+1,)
+        First entry of each graph.
+    indices : int32, (nnz,)
+    data : float32, (nnz,)
     """
 
     def __init__(self, matrix: Any, node_ptr: Int64, per_node: int, stride: int) -> None:
@@ -91,6 +105,7 @@ class _Rows:
         self.indices = (matrix.indices - shift).astype(np.int32)
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64) -> Csr:
+        """Return the rows of these graphs, which own `nodes` of the set and `node_ptr` in the batch."""
         entries, entry_ptr = ragged_rows(self.entry_ptr, graphs)
         lengths = self.row_length.reshape(-1, self.per_node)[nodes].ravel()
         indptr = np.zeros(len(lengths) + 1, dtype=np.int32)
@@ -100,12 +115,23 @@ class _Rows:
         return Csr(indptr, indices, self.data[entries], int(node_ptr[-1]) * self.stride)
 
 
-class _Prepared:
-    """A set in memory with its adjacency sorted, normalised and transposed."""
+class PreparedSet:
+    """A set in memory with its adjacency sorted, normalised and transposed.
+
+    Attributes
+    ----------
+    stored_x, x : (N, F)
+        Features in the type they are stored in, and in float32; the same sparse matrix where they are sparse.
+    forward, transpose : PreparedRows
+        As in `Adjacency`.
+    symmetric : bool
+        Whether `transpose` is `forward` itself: one channel, symmetric values.
+    """
 
     def __init__(self, graphs: GraphSet, normalize: bool) -> None:
         n, channels = graphs.n_nodes, graphs.header.n_channels
         self.channels = channels
+        self.stored_x = graphs.x
         self.x = graphs.x if sp.issparse(graphs.x) else np.ascontiguousarray(graphs.x, dtype=np.float32)
         if normalize:
             weight = symmetric_weights(graphs)
@@ -116,11 +142,12 @@ class _Prepared:
         column = (start + graphs.src) * channels + graphs.channel
         matrix = sp.coo_array((weight, (row, column)), shape=(n, n * channels)).tocsr()
         transpose = matrix.T.tocsr()
-        self.forward = _Rows(matrix, graphs.node_ptr, 1, channels)
+        self.forward = PreparedRows(matrix, graphs.node_ptr, 1, channels)
         self.symmetric = channels == 1 and (abs(matrix - transpose)).nnz == 0
-        self.transpose = self.forward if self.symmetric else _Rows(transpose, graphs.node_ptr, channels, 1)
+        self.transpose = self.forward if self.symmetric else PreparedRows(transpose, graphs.node_ptr, channels, 1)
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64, rows: Int64) -> GraphBatch:
+        """Return these graphs, which own `nodes` of the set, as a batch with these rows of targets."""
         forward = self.forward.gather(graphs, nodes, node_ptr)
         transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
         x = self.x[nodes]

@@ -1,0 +1,265 @@
+"""The data set on the device: uploaded once; a batch is a list of graph numbers, gathered by two launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda import batch, geometry_sparse
+from gcnbatch.backends.cuda.batch import (
+    ChannelAdjacency,
+    DeviceAdjacency,
+    DeviceBatch,
+    DeviceCsr,
+    DeviceFeatures,
+    GraphLayout,
+    Int64,
+)
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.plan import ColumnPlan, EpochPlan, plan_columns, plan_epoch
+from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
+from gcnbatch.data.sparse import Csr
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+
+
+def resident_bytes(prepared: PreparedSet, targets: NDArray[Any]) -> int:
+    """Return the device memory that `ResidentSet` takes for this set: its arrays, once."""
+    x, rows = prepared.stored_x, [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
+    features = x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) if sp.issparse(x) else x.nbytes
+    return features + targets.nbytes + sum(8 * len(part.indices) + 4 * len(part.row_length) for part in rows)
+
+
+def can_reside(source: BatchSource, targets: NDArray[Any], budget: int) -> bool:
+    """Return whether the set is in memory, takes at most `budget` bytes on the device, and 32-bit indices reach it."""
+    prepared = source.prepared
+    if prepared is None or resident_bytes(prepared, targets) > budget:
+        return False
+    rows, entries = len(prepared.transpose.row_length), len(prepared.forward.indices)
+    features = prepared.stored_x.nnz if sp.issparse(prepared.stored_x) else 0
+    return max(rows, entries, features) <= geometry_sparse.MAX_ENTRIES
+
+
+@dataclass(frozen=True)
+class _Uploaded:
+    """A plan whose arrays lie on the device, in one piece; `starts` says where each begins."""
+
+    plan: EpochPlan
+    columns: ColumnPlan | None
+    array: DeviceArray
+    starts: dict[str, int]
+
+    def view(self, name: str, offset: int, length: int) -> DeviceArray:
+        return self.array.view(self.starts[name] + offset, (length,))
+
+    def pointer(self, name: str, index: int) -> DeviceArray:
+        return self.view(name, self.plan.pointer_start(index), self.plan.n_graphs(index) + 1)
+
+
+class ResidentSet:
+    """A data set in device memory, in the types it is stored in, and the gather of its batches.
+
+    A set of one graph is its own only batch: nothing is copied.
+
+    Parameters
+    ----------
+    device : Device
+    source : BatchSource
+        Of a set in memory.
+    targets : (R, K)
+        float32 or int32, for every row of the data set.
+    kernel : str
+        Of `gcnbatch.backends.cuda.sparse.SparseOps`: decides whether entries get their row numbers.
+    looped : bool
+        Give `ChannelAdjacency`, for the non-batched loop, instead of `DeviceAdjacency`.
+    """
+
+    def __init__(
+        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "auto", looped: bool = False
+    ) -> None:
+        assert source.prepared is not None
+        self._device, self._prepared, self._node_ptr = device, source.prepared, source.node_ptr
+        self._coo = spmm_kernel(kernel).coo
+        self._level, self._targets = source.header.level, device.upload(targets)
+        self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
+        self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
+        self._upload_features()
+        self._channels = self._channel_matrices() if looped else None
+        if not looped:
+            self._forward = self._upload_rows(self._prepared.forward)
+            self._transpose = self._forward if self._prepared.symmetric else self._upload_rows(self._prepared.transpose)
+        self._whole = self._whole_batch() if source.n_graphs == 1 else None
+
+    def begin_epoch(self, batches: Sequence[Int64]) -> None:
+        """Plan the epoch's batches and upload the plan."""
+        self._batches = batches
+        self._epoch = None if self._whole is not None and all(map(_is_whole, batches)) else self._plan(batches)
+
+    def batch(self, index: int) -> DeviceBatch:
+        """Return batch `index` of the epoch: at most two launches, nothing waits."""
+        return self._batch(self._epoch, index)
+
+    def gather(self, graphs: Int64) -> DeviceBatch:
+        """Return these graphs, in this order, as one batch, outside any epoch."""
+        planned = None if self._whole is not None and _is_whole(graphs) else self._plan([graphs])
+        return self._batch(planned, 0)
+
+    def close(self) -> None:
+        """Do nothing: memory goes with the last reference. The other way of batches has a thread to end."""
+
+    # ------------------------------------------------------------------------------------------------ upload
+
+    def _upload_features(self) -> None:
+        x: Any = self._prepared.stored_x
+        upload = self._device.upload
+        self._x: Any
+        sparse: bool = sp.issparse(x)
+        if sparse:
+            self._x = Csr(upload(x.indptr.astype(np.int32)), upload(x.indices), upload(x.data), x.shape[1])
+            self._entry_ptr = x.indptr[self._node_ptr].astype(np.int64)
+        else:
+            # The only batch of a set of one graph is computed with directly: float32.
+            self._x = upload(np.ascontiguousarray(x, dtype=np.float32 if len(self._node_ptr) == 2 else x.dtype))
+
+    def _upload_rows(self, rows: PreparedRows) -> Csr:
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)])
+        arrays = [self._device.upload(array) for array in (indptr.astype(np.int32), rows.indices, rows.data)]
+        return Csr(arrays[0], arrays[1], arrays[2], rows.stride * int(self._node_ptr[-1]))
+
+    def _channel_matrices(self) -> ChannelAdjacency:
+        everything = np.arange(len(self._node_ptr) - 1)
+        nodes = np.arange(int(self._node_ptr[-1]))
+        found = self._prepared.gather(everything, nodes, self._node_ptr, nodes)
+        return batch.channel_adjacency(found.adjacency, self._layout, self._coo).map(self._device.upload)
+
+    def _whole_batch(self) -> DeviceBatch:
+        x, upload = self._x, self._device.upload
+        if isinstance(x, Csr):
+            host: Any = self._prepared.stored_x
+            column_ptr, rows, order = map(upload, batch.transposed(host.indptr, host.indices, x.n_cols))
+            x = DeviceFeatures(x.indptr, x.indices, x.data, x.n_cols, column_ptr, rows, order, self._layout)
+        adjacency = self._channels or self._block_diagonal(self._forward, self._transpose, self._set_node_ptr)
+        return DeviceBatch(self._set_node_ptr, x, adjacency, self._targets, self._layout)
+
+    # ------------------------------------------------------------------------------------------------ gather
+
+    def _plan(self, batches: Sequence[Int64]) -> _Uploaded:
+        ptrs = {"nodes": self._node_ptr, "edges": self._prepared.forward.entry_ptr}
+        ptrs["transposed edges"] = self._prepared.transpose.entry_ptr
+        if isinstance(self._x, Csr):
+            ptrs["feature entries"] = self._entry_ptr
+        plan = plan_epoch(batches, ptrs)
+        arrays = {"graphs": plan.graphs, **plan.pointers}
+        columns = None
+        if isinstance(self._x, Csr):
+            x: Any = self._prepared.stored_x
+            columns = plan_columns(batches, Csr(x.indptr, x.indices, x.data, x.shape[1]), self._node_ptr)
+            arrays |= {"column_ptr": columns.column_ptr, "rows": columns.rows, "order": columns.order}
+        ends = np.cumsum([0, *(len(array) for array in arrays.values())]).tolist()
+        starts = dict(zip(arrays, ends, strict=False))
+        return _Uploaded(plan, columns, self._device.upload(np.concatenate(list(arrays.values()))), starts)
+
+    def _batch(self, planned: _Uploaded | None, index: int) -> DeviceBatch:
+        if planned is None:
+            assert self._whole is not None
+            return self._whole
+        plan = planned.plan
+        layout = GraphLayout(plan.pointer("nodes", index), self._prepared.channels)
+        graphs = planned.view("graphs", int(plan.batch_ptr[index]), layout.n_graphs)
+        n_rows = layout.n_graphs if self._level == "graph" else layout.n_nodes
+        targets = self._device.empty((n_rows, self._targets.shape[1]), self._targets.dtype)
+        x = self._gather_nodes(planned, index, layout, graphs, targets)
+        if self._channels is None:
+            adjacency: Any = self._gather_adjacency(planned, index, layout, graphs)
+        else:
+            start, stop = plan.batch_ptr[index : index + 2]
+            adjacency = self._channels_of(plan.graphs[start:stop].astype(np.int64), layout)
+        return DeviceBatch(planned.pointer("nodes", index), x, adjacency, targets, layout)
+
+    def _channels_of(self, graphs: Int64, layout: GraphLayout) -> ChannelAdjacency:
+        assert self._channels is not None
+        forward = self._channels.forward.take(graphs, layout.n_channels)
+        if self._channels.transpose is self._channels.forward:
+            return ChannelAdjacency(forward, forward, layout)
+        return ChannelAdjacency(forward, self._channels.transpose.take(graphs, layout.n_channels), layout)
+
+    def _gather_nodes(
+        self, planned: _Uploaded, index: int, layout: GraphLayout, graphs: DeviceArray, targets: DeviceArray
+    ) -> DeviceArray | DeviceFeatures:
+        device, source = self._device, self._x
+        pointers = (self._set_node_ptr, graphs, planned.pointer("nodes", index))
+        n_outputs, per_node = targets.shape[1], int(self._level == "node")
+        bits, set_bits = targets.astype_view(np.int32), self._targets.astype_view(np.int32)
+        if isinstance(source, Csr):
+            x = self._empty_features(planned, index, layout)
+            launch = geometry_sparse.gather(layout.n_graphs, x.indices.size, device.multiprocessors)
+            arrays = (x.indptr, x.indices, x.data, bits, source.indptr, source.indices, source.data, set_bits)
+            entry_ptr = planned.pointer("feature entries", index)
+            device.launch("gather_nodes_csr", launch, *arrays, *pointers, entry_ptr, n_outputs, per_node)
+            return x
+        dense = device.empty((layout.n_nodes, source.shape[1]))
+        launch = geometry_sparse.gather(layout.n_graphs, dense.size, device.multiprocessors)
+        sizes = (source.shape[1], n_outputs, per_node)
+        device.launch(f"gather_nodes_{source.dtype.name}", launch, dense, bits, source, set_bits, *pointers, *sizes)
+        return dense
+
+    def _empty_features(self, planned: _Uploaded, index: int, layout: GraphLayout) -> DeviceFeatures:
+        assert planned.columns is not None
+        n_features = self._x.n_cols
+        start, stop = planned.columns.entry_start[index : index + 2].tolist()
+        columns = planned.view("column_ptr", index * (n_features + 1), n_features + 1)
+        rows, order = (planned.view(name, start, stop - start) for name in ("rows", "order"))
+        empty = self._empty_csr(layout.n_nodes, stop - start, n_features)
+        return DeviceFeatures(empty.indptr, empty.indices, empty.data, n_features, columns, rows, order, layout)
+
+    def _gather_adjacency(
+        self, planned: _Uploaded, index: int, layout: GraphLayout, graphs: DeviceArray
+    ) -> DeviceAdjacency:
+        device, channels = self._device, layout.n_channels
+        n_entries = int(planned.plan.pointer("edges", index)[-1])
+        forward = self._empty_csr(layout.n_nodes, n_entries, layout.n_nodes * channels)
+        transpose = forward
+        if not self._prepared.symmetric:
+            transpose = self._empty_csr(layout.n_nodes * channels, n_entries, layout.n_nodes)
+        node_ptr = planned.pointer("nodes", index)
+        pairs = (forward, transpose, self._forward, self._transpose)
+        arrays = (array for pair in pairs for array in (pair.indptr, pair.indices, pair.data))
+        pointers = [planned.pointer(name, index) for name in ("nodes", "edges", "transposed edges")]
+        matrices = 1 if self._prepared.symmetric else 2
+        launch = geometry_sparse.gather(layout.n_graphs, n_entries, device.multiprocessors, matrices)
+        device.launch("gather_adjacency", launch, *arrays, self._set_node_ptr, graphs, *pointers, channels)
+        return self._block_diagonal(forward, transpose, node_ptr, layout)
+
+    def _block_diagonal(
+        self, forward: Csr, transpose: Csr, node_ptr: DeviceArray, layout: GraphLayout | None = None
+    ) -> DeviceAdjacency:
+        """Return the adjacency with row numbers where the kernel wants them, a launch per matrix."""
+        layout = layout or self._layout
+        first = self._with_rows(forward)
+        second = first if transpose is forward else self._with_rows(transpose)
+        return DeviceAdjacency(first, second, layout.n_channels, node_ptr, layout)
+
+    def _with_rows(self, matrix: Csr) -> DeviceCsr:
+        rows = None
+        if self._coo:
+            n_rows = matrix.indptr.size - 1
+            rows = self._device.empty(matrix.indices.shape, np.int32)
+            self._device.launch("csr_entry_rows", geometry_sparse.entry_rows(n_rows), rows, matrix.indptr, n_rows)
+        return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows)
+
+    def _empty_csr(self, n_rows: int, n_entries: int, n_cols: int) -> Csr:
+        """Return an unfilled matrix; without rows its pointer is 0, which no kernel would write."""
+        indptr = (self._device.empty if n_rows else self._device.zeros)(n_rows + 1, np.int32)
+        return Csr(indptr, self._device.empty(n_entries, np.int32), self._device.empty(n_entries), n_cols)
+
+
+def _is_whole(graphs: Int64) -> bool:
+    """Whether these are, in a set of one graph, the set."""
+    return len(graphs) == 1

@@ -1,0 +1,170 @@
+"""The sparse operations on the device: `SparseOps` launches once per batch, `LoopedSparseOps` per graph and channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcnbatch.backends.cuda import batch, geometry_sparse
+from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, DeviceFeatures, GraphLayout
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm_kernels import Blocks, Product, spmm_kernel, vector_width
+from gcnbatch.data.sparse import Adjacency, Csr
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+
+
+class SparseOps:
+    """`spmm` and `sparse_matmul` of `gcnbatch.backends.base.Ops`, a launch per operation.
+
+    Parameters
+    ----------
+    device : Device
+    kernel : {"auto", "csr", "swa_csr", "swa_coo", "tf"}
+        What multiplies with the adjacency; "auto" is our fastest, "csr". Results repeat to the bit except with
+        "swa_coo" and "tf", which add atomically.
+
+    Notes
+    -----
+    Batches from `ResidentSet` and `StreamingSet` bring all that the kernels need. A plain `Adjacency` or `Csr` of
+    device arrays also works, as one graph, but costs a round trip to the host at every call.
+    """
+
+    def __init__(self, device: Device, kernel: str = "auto") -> None:
+        self.device = device
+        self._kernel = spmm_kernel(kernel)
+
+    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+        found = self._batched(adjacency)
+        width = h.shape[1] // found.n_channels
+        y = self.device.empty((h.shape[0], width))
+        self._product(y, h, found.forward, found, 1, width)
+        return y
+
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+        found = self._batched(adjacency)
+        width = dy.shape[1]
+        dh = self.device.empty((dy.shape[0], found.n_channels * width))
+        self._product(dh, dy, found.transpose, found, found.n_channels, width)
+        return dh
+
+    def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
+        n_rows, width = x.indptr.size - 1, w.shape[1]
+        y = self.device.empty((n_rows, width))
+        self._sparse_rows(y, w, x, Product(y, w, x, 0, 0, width, width, 0, 0, x.indices.size, n_rows, width, 0))
+        return y
+
+    def sparse_matmul_backward(self, dy: DeviceArray, x: Csr, out: DeviceArray | None = None) -> DeviceArray:
+        found = self._features(x)
+        width = dy.shape[1]
+        dw = self.device.empty((x.n_cols, width)) if out is None else out
+        vector = vector_width(width, dw, dy)
+        launch, lane_bits = geometry_sparse.sparse_columns(x.n_cols, width, vector)
+        columns = (found.column_ptr, found.column_rows, found.column_order)
+        self.device.launch(f"sparse_matmul_backward_float{vector}", launch, dw, dy, x.data, *columns, width, lane_bits)
+        return dw
+
+    def _product(
+        self, out: DeviceArray, dense: DeviceArray, matrix: Csr, found: DeviceAdjacency, per_node: int, width: int
+    ) -> None:
+        n_rows, n_entries = matrix.indptr.size - 1, matrix.indices.size
+        product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
+        blocks = Blocks(found.node_ptr, found.layout.n_graphs, found.layout.max_nodes, per_node)
+        self._kernel.batched(self.device, product, blocks)
+
+    def _sparse_rows(self, y: DeviceArray, w: DeviceArray, x: Csr, product: Product) -> None:
+        n_rows, width = product.n_rows, product.width
+        vector = vector_width(width, y, w)
+        shape = geometry_sparse.sparse_rows(n_rows, product.n_entries, width, vector, self.device.multiprocessors)
+        launch, *bits = shape
+        sizes = (product.first_row, n_rows, width, *bits)
+        self.device.launch(f"sparse_matmul_forward_float{vector}", launch, *product.csr(), *sizes)
+
+    def _batched(self, adjacency: Adjacency) -> DeviceAdjacency:
+        if isinstance(adjacency, DeviceAdjacency):
+            return adjacency
+        host = _host_adjacency(self.device, adjacency)
+        return batch.adjacency(host, _one_graph(host), self._kernel.coo).map(self.device.upload)
+
+    def _features(self, x: Csr) -> DeviceFeatures:
+        if isinstance(x, DeviceFeatures):
+            return x
+        host = _host_csr(self.device, x)
+        layout = GraphLayout(np.array([0, len(host.indptr) - 1]))
+        return batch.features(host, layout).map(self.device.upload)
+
+
+class LoopedSparseOps(SparseOps):
+    """The same operations as the papers' non-batched loop: a launch per graph and channel.
+
+    The sum over channels is the loop's own: channel 0 overwrites, the others add. Kernels that add atomically launch
+    zeros first. The gradient by the weights of sparse features, which the papers' loop does not have, is one launch.
+    """
+
+    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+        found = self._looped(adjacency)
+        width = h.shape[1] // found.n_channels
+        y = self.device.empty((h.shape[0], width))
+        self._loop(y, h, found.forward, found.layout, width, sums_channels=True)
+        return y
+
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+        found = self._looped(adjacency)
+        width = dy.shape[1]
+        dh = self.device.empty((dy.shape[0], found.n_channels * width))
+        self._loop(dh, dy, found.transpose, found.layout, width, sums_channels=False)
+        return dh
+
+    def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
+        found = self._features(x)
+        layout, columns = found.layout, w.shape[1]
+        channels = layout.n_channels if columns % layout.n_channels == 0 else 1
+        width, mean = columns // channels, x.indices.size // max(layout.n_nodes, 1)
+        y = self.device.empty((layout.n_nodes, columns))
+        for first, n in layout.graphs:
+            for c in range(0, columns, width):
+                place = (first * columns + c, c, columns, columns, first, 0, mean * n)
+                self._sparse_rows(y, w, x, Product(y, w, x, *place, n, width, 0))
+        return y
+
+    def _loop(
+        self,
+        out: DeviceArray,
+        dense: DeviceArray,
+        matrices: ChannelMatrices,
+        layout: GraphLayout,
+        width: int,
+        sums_channels: bool,
+    ) -> None:
+        """Multiply graph by graph, channel by channel; the wide operand holds the channels side by side."""
+        device, graph, places = self.device, self._kernel.graph, iter(matrices.place_list)
+        wide = layout.n_channels * width
+        for first, n in layout.graphs:
+            narrow_first, wide_first = first * width, first * wide
+            for c in range(layout.n_channels):
+                sides = (narrow_first, wide_first + c * width, width, wide)
+                if not sums_channels:
+                    sides = (sides[1], sides[0], sides[3], sides[2])
+                product = Product(out, dense, matrices, *sides, *next(places), n, width, int(sums_channels and c > 0))
+                graph(device, product)
+
+    def _looped(self, adjacency: Adjacency | ChannelAdjacency) -> ChannelAdjacency:
+        if isinstance(adjacency, ChannelAdjacency):
+            return adjacency
+        host = _host_adjacency(self.device, adjacency)
+        return batch.channel_adjacency(host, _one_graph(host), self._kernel.coo).map(self.device.upload)
+
+
+def _one_graph(adjacency: Adjacency) -> GraphLayout:
+    return GraphLayout(np.array([0, len(adjacency.forward.indptr) - 1]), adjacency.n_channels)
+
+
+def _host_adjacency(device: Device, adjacency: Adjacency) -> Adjacency:
+    return Adjacency(_host_csr(device, adjacency.forward), _host_csr(device, adjacency.transpose), adjacency.n_channels)
+
+
+def _host_csr(device: Device, matrix: Csr) -> Csr:
+    indptr, indices, data = map(device.download, (matrix.indptr, matrix.indices, matrix.data))
+    return Csr(indptr, indices, data, matrix.n_cols)

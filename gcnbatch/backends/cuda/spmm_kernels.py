@@ -1,0 +1,187 @@
+"""The kernels that can run an adjacency product, each in two scopes: a whole batch, and one graph and channel.
+
+Which one runs is the configuration's choice. A kernel's two scopes share their device code, so that what differs
+between them is the number of launches.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from gcnbatch.backends.cuda import geometry_sparse as geometry
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+
+
+class Product(NamedTuple):
+    """``out = A dense`` (or ``out += A dense``) for a sparse A of `n_rows` rows and dense parts of `width` columns.
+
+    Element (i, p) of a dense part is ``array[first + i * stride + p]``. A is a `DeviceCsr` or, from `first_row` and
+    `first_entry` on, one matrix of a `ChannelMatrices`.
+    """
+
+    out: DeviceArray
+    dense: DeviceArray
+    matrix: Any
+    out_first: int
+    dense_first: int
+    out_stride: int
+    dense_stride: int
+    first_row: int
+    first_entry: int
+    n_entries: int
+    n_rows: int
+    width: int
+    accumulate: int
+
+    def csr(self) -> tuple[Any, ...]:
+        """Return the first arguments of a kernel on rows."""
+        indptr, indices, data = self.matrix.indptr, self.matrix.indices, self.matrix.data
+        return self.out, self.dense, indptr, indices, data, *self.parts()
+
+    def coo(self) -> tuple[Any, ...]:
+        """Return the first arguments of a kernel on entries."""
+        rows, indices, data = self.matrix.rows, self.matrix.indices, self.matrix.data
+        return self.out, self.dense, rows, indices, data, *self.parts()
+
+    def parts(self) -> tuple[int, int, int, int]:
+        """Return where the dense parts begin, and their strides."""
+        return self.out_first, self.dense_first, self.out_stride, self.dense_stride
+
+
+class Blocks(NamedTuple):
+    """The graphs of a block-diagonal matrix: `node_ptr` int32 (B+1,) with `rows_per_node` rows per node."""
+
+    node_ptr: DeviceArray
+    n_graphs: int
+    max_nodes: int
+    rows_per_node: int
+
+
+class SpmmKernel(Protocol):
+    """A way to multiply; `coo` says whether it needs the row of every entry."""
+
+    coo: bool
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        """Launch a product of a whole block-diagonal matrix; it overwrites, its dense parts begin at 0."""
+
+    def graph(self, device: Device, product: Product) -> None:
+        """Launch a product of one graph's matrix of one channel."""
+
+
+class RowSplit:
+    """Our own: rows of the whole batch flat over the device, sums in registers, 16-byte loads (`spmm_csr_float4`)."""
+
+    coo = False
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        self.graph(device, product)
+
+    def graph(self, device: Device, product: Product) -> None:
+        n_rows, width = product.n_rows, product.width
+        vector = vector_width(width, product.out, product.dense)
+        launch, *bits = geometry.sparse_rows(n_rows, product.n_entries, width, vector, device.multiprocessors)
+        sizes = (product.first_row, n_rows, width, product.accumulate, *bits)
+        device.launch(f"spmm_csr_float{vector}", launch, *product.csr(), *sizes)
+
+
+class SwaCsr:
+    """SWA SpMM for CSR as published: a sub-warp per row, threads for the largest graph."""
+
+    coo = False
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        shape = geometry.swa_csr(blocks.n_graphs, blocks.max_nodes * blocks.rows_per_node, product.width)
+        operands, matrix = (product.out, product.dense), product.matrix
+        sizes = (blocks.rows_per_node, product.width, shape.column_block, shape.sub_bits, shape.blocks_per_graph)
+        arrays = (*operands, matrix.indptr, matrix.indices, matrix.data, blocks.node_ptr)
+        device.launch("spmm_swa_csr_batched", shape.launch, *arrays, *sizes)
+
+    def graph(self, device: Device, product: Product) -> None:
+        shape = geometry.swa_csr(1, product.n_rows, product.width)
+        sizes = (product.first_row, product.n_rows, product.width, product.accumulate)
+        device.launch("spmm_swa_csr_graph", shape.launch, *product.csr(), *sizes, shape.column_block, shape.sub_bits)
+
+
+class SwaCoo:
+    """SWA SpMM for SparseTensor as published: a sub-warp per non-zero, atomics; cases 1, 2 and 3 of the paper."""
+
+    coo = True
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        max_rows = blocks.max_nodes * blocks.rows_per_node
+        shape = geometry.swa_coo(blocks.n_graphs, max_rows, product.n_entries, product.width)
+        if shape.case == 3:
+            self._case_3(device, product, shape)
+            return
+        operands, matrix = (product.out, product.dense), product.matrix
+        sizes = (blocks.rows_per_node, product.width, shape.column_block, shape.partition_bits, shape.sub_bits)
+        arrays = (*operands, matrix.rows, matrix.indices, matrix.data, matrix.indptr, blocks.node_ptr)
+        device.launch("spmm_swa_coo_batched", shape.launch, *arrays, *sizes)
+
+    def graph(self, device: Device, product: Product) -> None:
+        shape = geometry.swa_coo(1, product.n_rows, product.n_entries, product.width)
+        if shape.case == 3:
+            self._case_3(device, product, shape)
+            return
+        sizes = (product.first_entry, product.n_entries, product.n_rows, product.width, product.accumulate)
+        device.launch("spmm_swa_coo_graph", shape.launch, *product.coo(), *sizes, shape.column_block, shape.sub_bits)
+
+    def _case_3(self, device: Device, product: Product, shape: geometry.SwaCooGeometry) -> None:
+        zero_unless_adding(device, product)
+        sizes = (product.first_entry, product.n_entries, product.width, shape.sub_bits)
+        device.launch("spmm_swa_coo_global", shape.launch, *product.coo(), *sizes)
+
+
+class TensorFlow:
+    """TensorFlow's SparseTensorDenseMatMul: a thread per (non-zero, column), global atomics, a launch for zeros."""
+
+    coo = True
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        self.graph(device, product)
+
+    def graph(self, device: Device, product: Product) -> None:
+        zero_unless_adding(device, product)
+        launch = geometry.entries_by_columns(product.n_entries, product.width)
+        sizes = (product.first_entry, product.n_entries, product.width)
+        device.launch("spmm_tf", launch, *product.coo(), *sizes)
+
+
+def zero_unless_adding(device: Device, product: Product) -> None:
+    """Write the zeros that a kernel of atomic additions starts from."""
+    if not product.accumulate:
+        launch = geometry.entries_by_columns(product.n_rows, product.width)
+        sizes = (product.out_first, product.out_stride, product.n_rows, product.width)
+        device.launch("spmm_zero", launch, product.out, *sizes)
+
+
+def vector_width(width: int, *operands: DeviceArray) -> int:
+    """Return 4 where rows of `width` floats can be read as float4, else 1."""
+    return 4 if width % 4 == 0 and all(operand.ptr % 16 == 0 for operand in operands) else 1
+
+
+KERNELS: dict[str, SpmmKernel] = {
+    "auto": RowSplit(),
+    "csr": RowSplit(),
+    "swa_csr": SwaCsr(),
+    "swa_coo": SwaCoo(),
+    "tf": TensorFlow(),
+}
+
+
+def spmm_kernel(name: str) -> SpmmKernel:
+    """Return the kernel of a configuration's name.
+
+    Raises
+    ------
+    InputError
+        Unknown name.
+    """
+    if name not in KERNELS:
+        raise InputError("spmm kernel", f"'{name}'", ", ".join(KERNELS), nearest(name, KERNELS))
+    return KERNELS[name]

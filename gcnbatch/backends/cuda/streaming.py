@@ -1,0 +1,182 @@
+"""Batches of a data set that stays on the host: assembled by a thread, copied from pinned buffers while others compute.
+
+`open_batches` decides between this and `gcnbatch.backends.cuda.resident`; both have the same methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda import batch
+from gcnbatch.backends.cuda.batch import DeviceBatch, GraphLayout, Int64
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.resident import ResidentSet, can_reside, resident_bytes
+from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.sparse import Csr
+from gcnbatch.errors import MachineError
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+
+SLOTS = 2  # pinned buffers: one is filled while the other's copy is under way
+AHEAD = 2  # batches that the thread assembles before they are asked for
+ALIGNMENT = 256
+
+
+class Batches(Protocol):
+    """The way of batches to the device."""
+
+    def begin_epoch(self, batches: Sequence[Int64]) -> None:
+        """Announce the epoch: the graph numbers of every batch in order."""
+
+    def batch(self, index: int) -> DeviceBatch:
+        """Return batch `index` of the epoch."""
+
+    def gather(self, graphs: Int64) -> DeviceBatch:
+        """Return these graphs, in this order, as one batch, outside any epoch."""
+
+    def close(self) -> None:
+        """Give back what is held."""
+
+
+def open_batches(
+    device: Device,
+    source: BatchSource,
+    targets: NDArray[Any],
+    resident: Literal["auto", "on", "off"],
+    budget: int,
+    kernel: str = "auto",
+    looped: bool = False,
+) -> Batches:
+    """Return the batches of a data set: from device memory where it fits in `budget` bytes, else streamed.
+
+    Raises
+    ------
+    MachineError
+        When ``resident == "on"`` and the set does not fit.
+    """
+    if resident != "off" and can_reside(source, targets, budget):
+        return ResidentSet(device, source, targets, kernel, looped)
+    if resident == "on":
+        needed = f"{resident_bytes(source.prepared, targets) / 2**20:,.0f} MiB" if source.prepared else "not in memory"
+        raise MachineError(
+            "data set on the device",
+            needed,
+            f"at most {budget / 2**20:,.0f} MiB and 32-bit indices",
+            "Use --resident auto, which streams it.",
+        )
+    return StreamingSet(device, source, targets, kernel, looped)
+
+
+class StreamingSet:
+    """Batches assembled on the host by one thread ahead of use, and copied asynchronously from pinned memory.
+
+    Parameters as `ResidentSet`; the source may be an open file.
+    """
+
+    def __init__(
+        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "auto", looped: bool = False
+    ) -> None:
+        self._source, self._targets, self._looped = source, targets, looped
+        self._coo = spmm_kernel(kernel).coo
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self._slots = [_PinnedSlot(device) for _ in range(SLOTS)]
+        self._turn = 0
+        self._batches: Sequence[Int64] = ()
+        self._waiting: dict[int, Future[DeviceBatch]] = {}
+
+    def begin_epoch(self, batches: Sequence[Int64]) -> None:
+        """Forget what was ordered and order the first batches."""
+        self._forget()
+        self._batches = batches
+        self._order(0)
+
+    def batch(self, index: int) -> DeviceBatch:
+        """Return batch `index`; waits for the host's assembly where that is behind, never for the device's work."""
+        self._order(index)
+        found = self._waiting.pop(index).result()
+        self._order(index + 1)
+        return self._send(found)
+
+    def gather(self, graphs: Int64) -> DeviceBatch:
+        """Assemble here and now."""
+        return self._send(self._assemble(graphs))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._forget()
+        self._thread.shutdown()
+
+    def _order(self, index: int) -> None:
+        for i in range(index, min(index + AHEAD, len(self._batches))):
+            if i not in self._waiting:
+                self._waiting[i] = self._thread.submit(self._assemble, self._batches[i])
+
+    def _forget(self) -> None:
+        for future in self._waiting.values():
+            future.cancel()
+        self._waiting.clear()
+
+    def _assemble(self, graphs: Int64) -> DeviceBatch:
+        """Return the batch in host memory: NumPy alone, so that any thread may."""
+        found = self._source.batch(graphs)
+        layout = GraphLayout(found.node_ptr, found.adjacency.n_channels)
+        x = batch.features(found.x, layout) if isinstance(found.x, Csr) else found.x
+        form = batch.channel_adjacency if self._looped else batch.adjacency
+        adjacency = form(found.adjacency, layout, self._coo)
+        return DeviceBatch(found.node_ptr.astype(np.int32), x, adjacency, self._targets[found.rows], layout)
+
+    def _send(self, found: DeviceBatch) -> DeviceBatch:
+        slot = self._slots[self._turn]
+        self._turn = (self._turn + 1) % SLOTS
+        return slot.send(found)
+
+
+class _PinnedSlot:
+    """A pinned buffer that holds one batch, until the copies from it are done."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._copied: Any = None
+
+    def send(self, found: DeviceBatch) -> DeviceBatch:
+        """Return the batch on the device; the copies are under way."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        self._reserve(found)
+        used = 0
+
+        def move(host: NDArray[Any]) -> DeviceArray:
+            nonlocal used
+            staged = self._buffer[used : used + host.nbytes].view(host.dtype).reshape(host.shape)
+            used += _aligned(host.nbytes)
+            np.copyto(staged, host)
+            return self._device.upload_async(staged, self._device.empty(host.shape, host.dtype))
+
+        sent = found.map(move)
+        self._copied = self._device.event()
+        return sent
+
+    def _reserve(self, found: DeviceBatch) -> None:
+        """Grow to what the batch takes; by half at least, for pinned memory is never given back."""
+        needed = 0
+
+        def count(host: NDArray[Any]) -> NDArray[Any]:
+            nonlocal needed
+            needed += _aligned(host.nbytes)
+            return host
+
+        found.map(count)
+        if needed > self._buffer.nbytes:
+            self._buffer = self._device.pinned(max(needed, self._buffer.nbytes * 3 // 2), np.uint8)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
