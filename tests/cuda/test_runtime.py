@@ -284,7 +284,7 @@ def test_out_of_memory_says_what_was_asked_and_what_is_free(opened: Device, fake
         opened.empty((1 << 20, 5))
     assert str(caught.value) == (
         "device 0 (Fake 90): out of memory: 20.0 MiB asked for, 3 of 8 MiB free. Lower train.batch_size or "
-        "train.eval_batch_size, or end other programs on this GPU (nvidia-smi)."
+        "train.eval_batch_size, set cuda.resident=off, or end other programs on this GPU (nvidia-smi lists them)."
     )
 
 

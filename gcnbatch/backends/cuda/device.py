@@ -378,7 +378,8 @@ class Device:
             return MachineError(
                 subject,
                 f"out of memory: {what}{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free",
-                hint="Lower train.batch_size or train.eval_batch_size, or end other programs on this GPU (nvidia-smi).",
+                hint="Lower train.batch_size or train.eval_batch_size, set cuda.resident=off, or end other programs on this "
+                "GPU (nvidia-smi lists them).",
             )
         return MachineError(
             subject,
