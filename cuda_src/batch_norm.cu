@@ -1,19 +1,19 @@
-// Batch norm over the N nodes of a batch: y = gamma x̂ + beta with x̂ = (x - mean) / sqrt(var + epsilon), column by column.
+// Batch norm by columns over the N nodes of a batch: y = gamma x̂ + beta with x̂ = (x - mean) / sqrt(var + epsilon).
 //
-// Source: Ioffe, Szegedy: "Batch normalization", ICML 2015; the variance is built from the moments of parts by Chan, Golub,
-// LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", COMPSTAT 1982. What differs: every
-// value enters as its distance from row 0, x - x[0], which is exact where the values of a column are close together; so a
-// mean far from 0 costs no digits. `statistics` (2, P) holds mean - x[0] and 1 / sqrt(var + epsilon); x̂ is not stored, the
-// backward pass takes it from x again.
+// Source: Ioffe, Szegedy: "Batch normalization", ICML 2015; the variance is built from the moments of parts by Chan,
+// Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", COMPSTAT 1982. What
+// differs: every value enters as its distance from row 0, x - x[0], which is exact where the values of a column are
+// close together; so a mean far from 0 costs no digits. `statistics` (2, P) holds mean - x[0] and 1 / sqrt(var +
+// epsilon); x̂ is not stored, the backward pass takes it from x again.
 //
 // Shapes: x, y, dx, dy (N, P), everything else (P,), float32, row-major without gaps.
 // Launches: training forward 2 (statistics, normalise), evaluation 1, backward 2 (sums, dx); `column_reduction` for
-//   statistics and sums, `row_tiles` for the others. Example 950 x 64: 32 x 8 threads, grid (30, 2); 16 x 16, grid (60, 1).
+//   statistics and sums, `row_tiles` for the others. Example 950 x 64: 32 x 8 threads, grid (30, 2); 16 x 16, (60).
 // Shared memory: 3 KB, static, for the moments of a block, 2 KB for the sums. Bank conflicts: moments are 3 words apart
 //   and sums 2, so a warp's accesses fall on different banks, or in two halves.
 // Bytes: statistics read 4 N P; normalise reads and writes 4 N P; sums read 8 N P; dx reads 8 N P and writes 4 N P.
 // Determinism: bit-repeatable (common.cuh).
-// Requires: N > 0 in training; `partials` of 3 (statistics) or 2 (sums) floats for each chunk and column, zeros in `counters`.
+// Requires: N > 0 in training; `partials` of 3 (statistics) or 2 (sums) floats for each chunk and column, `counters` 0.
 
 #include "common.cuh"
 
@@ -62,7 +62,7 @@ __device__ inline float dx_of(float dy, float x, float origin, float offset, flo
 
 // ---- forward ----
 
-// statistics; running = (1 - momentum) running + momentum batch, the variance N / (N - 1) times the biased (N = 1: as biased)
+// statistics; running = (1 - momentum) running + momentum batch, the variance unbiased (N = 1: as it is)
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_statistics(float* statistics, float* running_mean, float* running_var, float* partials,
                           unsigned* counters, const float* __restrict__ x, float epsilon, float momentum, int N, int P,

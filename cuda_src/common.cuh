@@ -1,8 +1,9 @@
 // Device code that the kernels share; no kernels here.
 //
 // Deterministic reductions. No kernel adds floats with atomics. A sum over rows is taken in a fixed order: each thread
-// sums its rows, `fold_rows` folds a block's threads in a tree, each block writes a partial, and the block that finishes
-// last folds the partials in the order of the blocks. So a result is the same to the bit in every run, whichever block is last.
+// sums its rows, `fold_rows` folds a block's threads in a tree, each block writes a partial, and the block that
+// finishes last folds the partials in the order of the blocks. So a result is the same to the bit in every run,
+// whichever block is last.
 
 #pragma once
 
@@ -58,7 +59,7 @@ __device__ T block_sum(T value) {
 }
 
 // Whether this block is the last of `blocks` to get here. What each wrote to global memory before is then visible to it
-// (read it past the first-level cache: `load_l2`). `counter` must be 0 before the first launch and is 0 again afterwards.
+// (read it past the first-level cache: `load_l2`). `counter` must be 0 before the first launch and is again after.
 __device__ inline bool is_last_block(unsigned* counter, unsigned blocks) {
   __shared__ bool is_last;
   __threadfence();
@@ -84,7 +85,7 @@ __device__ T load_l2(const T* from) {
 __device__ inline float combine(float a, float b) { return a + b; }
 __device__ inline float2 combine(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
-// Combine over threadIdx.y for each threadIdx.x; right in row 0. Both dimensions are powers of two, at most 256 together.
+// Combine over threadIdx.y for each threadIdx.x; right in row 0. Both dimensions are powers of two.
 template <class T>
 __device__ T fold_rows(T value) {
   __shared__ T slot[MAX_REDUCING_THREADS];

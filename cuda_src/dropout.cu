@@ -3,7 +3,7 @@
 // Element e is kept when its 32 random bits are at least `threshold` = floor(rate * 2^32); `mask` is 1 there, else 0.
 //
 // Shapes: flat, n elements; x, y, dx, dy float32, mask one byte each.
-// Launch: `elementwise`, forward 8 elements (one Philox block) per thread, backward 4; 950 x 64: 30 and 60 blocks of 256.
+// Launch: `elementwise`, forward 8 elements (one Philox block) per thread, backward 4; 950 x 64: 30 and 60 blocks.
 // Shared memory: none. Bytes: forward reads 4 n, writes 5 n; backward reads 5 n, writes 4 n. Bank conflicts: none.
 // Determinism: bit-repeatable, and the same mask on every backend. Requires: `mask` aligned to 4 bytes.
 

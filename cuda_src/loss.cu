@@ -1,15 +1,16 @@
 // Losses with missing labels: masked sigmoid cross-entropy, softmax cross-entropy, mean squared error.
 //
-// Each yields total (1,), the sum of the costs; weight (1,), the number of labelled entries or the sum of the labelled rows'
-// weights; and dlogits (R, K), the gradient of total / weight by the logits. Without any weight all three are 0.
+// Each yields total (1,), the sum of the costs; weight (1,), the number of labelled entries or the sum of the labelled
+// rows' weights; and dlogits (R, K), the gradient of total / weight by the logits. Without any weight all three are 0.
 //   sigmoid   pos_weight y softplus(-z) + (1 - y) softplus(z), with softplus(z) = max(z, 0) + log(1 + exp(-|z|))
 //   softmax   class_weight[y] (log(sum of exp(z - max)) - (z[y] - max))
 //   squared   (z - y)²
 //
-// Shapes: logits, dlogits (R, K) float32; y (R, K) float32 with NaN = missing, for softmax (R,) int32 with -1 = missing;
-//   pos_weight, class_weight (K,) float32.
-// Launches: a gradient can be scaled only when the weight is known. Up to 16,384 entries one block finds both (one launch,
-//   nothing waits: `<loss>` with grid (1)); above, `label_count` or `label_weight` reads the labels first (two launches).
+// Shapes: logits, dlogits (R, K) float32; y (R, K) float32 with NaN = missing, for softmax (R,) int32 with -1 =
+//   missing; pos_weight, class_weight (K,) float32.
+// Launches: a gradient can be scaled only when the weight is known. Up to 16,384 entries one block finds both (one
+//   launch, nothing waits: `<loss>` with grid (1)); above, `label_count` or `label_weight` reads the labels first (two
+//   launches).
 //   Example: 50 x 12 entries: one block of 608 threads; 232,965 rows of 41 classes: groups of 32 lanes, 1,056 blocks of
 //   256 threads that stride over the rows.
 // Softmax gives a row to `lanes` neighbouring lanes, a power of two up to 32.

@@ -1,34 +1,34 @@
 // MatMul: Y = X W, and its gradients dX = dY Wᵀ ("dgrad") and dW = Xᵀ dY ("wgrad").
 //
-// Source: the classic tiled product (Volkov, Demmel: "Benchmarking GPUs to tune dense linear algebra", SC 2008) with the
-// asynchronous copies of CUTLASS's multistage pipelines. One body serves all three products: it multiplies A (M, K) by
-// B (K, N') and is told of each operand whether its rows in memory run along the tile's width or along its depth K:
+// Source: the classic tiled product (Volkov, Demmel: "Benchmarking GPUs to tune dense linear algebra", SC 2008) with
+// the asynchronous copies of CUTLASS's multistage pipelines. One body serves all three products: it multiplies A (M, K)
+// by B (K, N') and is told of each operand whether its rows in memory run along the tile's width or along its depth K:
 //
 //                 A        rows along     B        rows along     K
 //     forward     X        depth          W        width          F
 //     dgrad       dY       depth          Wᵀ       depth          P
 //     wgrad       Xᵀ       width          dY       width          N, cut into gridDim.z parts
 //
-// Shapes: X (N, F), W (F, P), Y (N, P), float32, row-major, rows ldx, ldw, ldy (lddx, ...) floats apart, so that the same
-// kernels multiply a part of a larger matrix. Rows and columns may have any number and alignment: tiles are filled up
-// with zeros, and operands that are aligned to 16 bytes are copied 16 bytes at a time.
+// Shapes: X (N, F), W (F, P), Y (N, P), float32, row-major, rows ldx, ldw, ldy (lddx, ...) floats apart, so that the
+// same kernels multiply a part of a larger matrix. Rows and columns may have any number and alignment: tiles are filled
+// up with zeros, and operands that are aligned to 16 bytes are copied 16 bytes at a time.
 // Strategies: `<rows>x<columns>` of the tile of C = A B that a block computes, chosen by gcnbatch's dense geometry:
 //   128x64   256 threads of 8 x 4 sums, depth 16: bound by arithmetic, for wide layers
 //   64x64    128 threads of 8 x 4 sums, depth 16
 //   32x32    128 threads of 4 x 2 sums, depth 32
-//   16x32    128 threads of 2 x 2 sums, depth 32: bound by latency, spreads a narrow layer over as many blocks as it can
-//   tf32_…   the same tiles on the tensor cores (mma m16n8k8): inputs rounded to 11 bits, sums in float32; sm_80 or newer
-// Launch: forward (ceil(N / rows), ceil(P / columns)), dgrad (ceil(N / rows), ceil(F / columns)), wgrad (ceil(F / rows),
-//   ceil(P / columns), parts). Examples: 950 x 64 x 64 forward in 16x32: grid (60, 2), the whole depth is in flight at
-//   once; 1850 x 512 x 512 forward in 128x64: grid (15, 8); its wgrad in 128x64: grid (4, 8, 4).
-// Shared memory, static: three stages of both tiles; 128x64 takes 38 KB, 64x64 26 KB, 32x32 27 KB, 16x32 21 KB.
-// Bytes: reads 4 M K for each column of tiles and 4 K N' for each row of tiles (mostly from the second-level cache), writes
-//   4 M N'; wgrad in parts writes and reads 4 F P for each part besides.
-// Bank conflicts: none. Tiles lie depth by depth with rows padded by 4 floats: a copy along the depth takes 8 depths of 4
-//   rows per warp, 4 k + w being 32 different banks; the reads of a warp are neighbouring vectors. TF32 pads by 8 for the
-//   reads of the fragments, its copies along the depth meet two by two.
+//   16x32    128 threads of 2 x 2 sums, depth 32: bound by latency, spreads a narrow layer over many blocks
+//   tf32_…   128x64 and 32x32 on the tensor cores (mma m16n8k8): inputs rounded to 11 bits, sums in float32; sm_80 on
+// Launch: forward (ceil(N / rows), ceil(P / columns)), dgrad (ceil(N / rows), ceil(F / columns)), wgrad (ceil(F /
+//   rows), ceil(P / columns), parts). Examples: 950 x 64 x 64 forward in 16x32: grid (60, 2), the whole depth is in
+//   flight at once; 1850 x 512 x 512 forward in 128x64: grid (15, 8); its wgrad in 128x64: grid (4, 8, 4).
+// Shared memory, static: three stages of both tiles; 128x64 takes 38 KB, 64x64 26, 32x32 27, 16x32 21; TF32 39 and 30.
+// Bytes: reads 4 M K for each column of tiles and 4 K N' for each row of tiles (mostly from the second-level cache),
+//   writes 4 M N'; wgrad in parts writes and reads 4 F P for each part besides.
+// Bank conflicts: none. Tiles lie depth by depth with rows padded by 4 floats: a copy along the depth takes 8 depths of
+//   4 rows per warp, 4 k + w being 32 different banks; the reads of a warp are neighbouring vectors. TF32 pads by 8 for
+//   the reads of the fragments, its copies along the depth meet two by two.
 // Determinism: bit-repeatable; sums run along the depth in order, parts are folded in order by the tile's last block.
-// Requires: sizes below 2^31 each; an empty depth yields zeros. Below sm_80 copies are plain loads, and tf32 does nothing.
+// Requires: sizes below 2^31 each; an empty depth yields zeros. Below sm_80 copies are loads and tf32 does nothing.
 
 #include "matmul_tile.cuh"
 
@@ -227,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(128, 4)
   dgrad<TileTf3232x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
 }
 
-// ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), or added to dw; `partials` has room for every part of every tile, `counters` for every tile ----
+// ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), or added to dw; room for all parts, and a counter for each tile ----
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     matmul_128x64_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,

@@ -1,4 +1,4 @@
-// The tiles of the dense product: copies from global to shared memory, and how a block multiplies two tiles. See matmul.cu.
+// The tiles of the dense product: copies from global to shared memory, and how a block multiplies two (matmul.cu).
 
 #pragma once
 
@@ -11,7 +11,7 @@ struct Operand {
   int rows, length;
 };
 
-// Copy 16 or 4 bytes to shared memory, asynchronously where the hardware can; what lies beyond `valid` floats becomes 0.
+// Copy 16 or 4 bytes to shared memory, asynchronously where the hardware can; beyond `valid` floats it writes 0.
 template <int FLOATS>
 __device__ void copy_async(float* to, const float* from, int valid) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -64,8 +64,8 @@ __device__ void copy_along_width(float* tile, const Operand& operand, bool align
   }
 }
 
-// tile[k][w] = operand[w0 + w][k0 + k]: rows in memory run along the tile's depth. 8 neighbouring threads copy a sector of
-// 32 bytes.
+// tile[k][w] = operand[w0 + w][k0 + k]: rows in memory run along the tile's depth. 8 neighbouring threads copy a sector
+// of 32 bytes.
 template <int WIDTH, int DEPTH, int LD, int THREADS>
 __device__ void copy_along_depth(float* tile, const Operand& operand, int w0, int k0, int k_end) {
   constexpr int ROWS = THREADS / 8;
@@ -81,8 +81,8 @@ __device__ void copy_along_depth(float* tile, const Operand& operand, int w0, in
   }
 }
 
-// How a block's 32-bit sums of C = A B are spread over its threads, in scalar arithmetic: warps WARPS_M x WARPS_N, in each
-// the lanes 32 / LANES_N x LANES_N, in each TM x TN sums in vectors of neighbours.
+// How a block's 32-bit sums of C = A B are spread over its threads, in scalar arithmetic: warps WARPS_M x WARPS_N, in
+// each the lanes 32 / LANES_N x LANES_N, in each TM x TN sums in vectors of neighbours.
 template <int WARPS_M, int WARPS_N, int LANES_N, int TM, int TN, int DEPTH_>
 struct Fp32 {
   static constexpr int LANES_M = 32 / LANES_N;

@@ -1,19 +1,19 @@
 // Update rules over all parameters of a model, flat, in one launch, and gradient clipping in two.
 //
-// Sources: Kingma, Ba: "Adam", ICLR 2015, algorithm 1; Loshchilov, Hutter: "Decoupled weight decay regularization", ICLR 2019;
-// Pascanu, Mikolov, Bengio: "On the difficulty of training recurrent neural networks", ICML 2013 (clipping).
+// Sources: Kingma, Ba: "Adam", ICLR 2015, algorithm 1; Loshchilov, Hutter: "Decoupled weight decay regularization",
+// ICLR 2019; Pascanu, Mikolov, Bengio: "On the difficulty of training recurrent neural networks", ICML 2013 (clipping).
 //
-// Shapes: everything (n,), float32. Launch: `elementwise`, one element per thread: a Tox21 model of 10,000 parameters is 40
-// blocks of 256, each thread with independent loads in flight.
-// Shared memory: none, the norm 256 bytes. Bytes: Adam reads 24 n, writes 12 n; SGD reads 20 n, writes 8 n; clipping reads
-// 4 n and, only when it scales, reads and writes 4 n again. Bank conflicts: none.
+// Shapes: everything (n,), float32. Launch: `elementwise`, one element per thread: a Tox21 model of 10,000 parameters
+// is 40 blocks of 256, each thread with independent loads in flight.
+// Shared memory: none, the norm 256 bytes. Bytes: Adam reads 24 n, writes 12 n; SGD reads 20 n, writes 8 n; clipping
+// reads 4 n and, only when it scales, reads and writes 4 n again. Bank conflicts: none.
 // Determinism: bit-repeatable; the norm is a sum in float64 in a fixed order. Requires: nothing.
 
 #include "common.cuh"
 
 // g = gradient + l2 p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
-// p = p - learning_rate (m correction1 / (sqrt(v correction2) + epsilon) + weight_decay p), correction = 1 / (1 - beta^step).
-// The host computes 1 - beta ("rest") and the corrections in float64.
+// p = p - learning_rate (m correction1 / (sqrt(v correction2) + epsilon) + weight_decay p), correction = 1 / (1 -
+// beta^step). The host computes 1 - beta ("rest") and the corrections in float64.
 extern "C" __global__ void __launch_bounds__(256)
     adam_step(float* parameters, float* m, float* v, const float* __restrict__ gradients,
               const float* __restrict__ weight_decay, const float* __restrict__ l2, long long n, float learning_rate,

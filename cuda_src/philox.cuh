@@ -1,5 +1,5 @@
-// Philox4x64-10, the counter-based generator of random bits (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy
-// as 1, 2, 3", SC 2011). The layout of key and counter is that of gcnbatch/philox.py:
+// Philox4x64-10, the counter-based generator of random bits (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as
+// easy as 1, 2, 3", SC 2011). The layout of key and counter is that of gcnbatch/philox.py:
 //
 //     key = (seed, purpose)    counter = (block + 1, step, epoch, 0)
 //

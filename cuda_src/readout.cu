@@ -1,9 +1,9 @@
 // Readout: one row per graph from the rows of its nodes: sum, mean or maximum, column by column.
 //
-// Shapes: h, dh (N, P), r, dr (B, P) float32; node_ptr (B+1,), argmax (B, P) int32. Graph b owns the rows node_ptr[b] ...
-//   node_ptr[b+1] - 1; a graph with 0 nodes yields a zero row (and argmax -1).
-// Launch: block (b, y) of min(P, 32) x 256 / that many threads does columns y of graph b. Example: 50 graphs of 19 nodes,
-//   P = 64: 32 x 8 threads, grid (50, 2).
+// Shapes: h, dh (N, P), r, dr (B, P) float32; node_ptr (B+1,), argmax (B, P) int32. Graph b owns the rows node_ptr[b]
+//   ... node_ptr[b+1] - 1; a graph with 0 nodes yields a zero row (and argmax -1).
+// Launch: block (b, y) of min(P, 32) x 256 / that many threads does columns y of graph b. Example: 50 graphs of 19
+//   nodes, P = 64: 32 x 8 threads, grid (50, 2).
 // Shared memory: 1 KB (sum), 2 KB (maximum), static. Bank conflicts: none.
 // Bytes: forward reads 4 N P and writes 4 B P (maximum 8 B P); backward reads 4 B P (maximum 8 B P) and writes 4 N P.
 // Determinism: bit-repeatable; each block folds in a fixed order. Requires: B below 2^31.

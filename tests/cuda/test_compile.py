@@ -1,0 +1,54 @@
+"""Every kernel compiles for every architecture without a warning, keeps to registers, and fits its launch bound."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gcnbatch.backends.cuda.compiler import Nvcc, find_nvcc, nvcc_version, usages
+from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.resources import cuda_sources
+
+NVCC = find_nvcc()
+REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
+OTHERS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120")
+BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, (\d+))?\)\s*(?:void\s+)?(\w+)\(")
+
+pytestmark = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    return Sources(cuda_sources())
+
+
+@pytest.fixture(scope="module", params=["sm_90", *(pytest.param(arch, marks=pytest.mark.slow) for arch in OTHERS)])
+def logs(request: pytest.FixtureRequest, sources: Sources) -> dict[str, str]:
+    """What the compiler and the assembler say of each file."""
+    assert NVCC is not None
+    compiler = Nvcc(NVCC, nvcc_version(NVCC))
+    with ThreadPoolExecutor(2) as pool:
+        compiled = pool.map(lambda source: compiler.compile(source, request.param).log, sources.values())
+        return dict(zip(sources, compiled, strict=True))
+
+
+def test_there_is_no_warning(logs: dict[str, str]) -> None:
+    assert [line for log in logs.values() for line in log.splitlines() if "warning" in line] == []
+
+
+def test_every_kernel_is_there_and_keeps_to_registers(logs: dict[str, str], sources: Sources) -> None:
+    for file, log in logs.items():
+        taken = usages(log)
+        assert taken.keys() == {entry.name for entry in sources[file].entries}
+        assert {name: usage.spilled for name, usage in taken.items() if usage.spilled} == {}
+        assert set(re.findall(r"(\d+) bytes stack frame", log)) == {"0"}, file
+
+
+def test_blocks_fit_the_register_file(logs: dict[str, str], sources: Sources) -> None:
+    for file, log in logs.items():
+        bounds = {name: int(threads) * int(blocks or 1) for threads, blocks, name in BOUNDS.findall(sources[file].text)}
+        for name, usage in usages(log).items():
+            allocated = -(-usage.registers // 8) * 8  # registers are given to a thread by eights
+            assert allocated * bounds.get(name, 1024) <= REGISTERS, name
