@@ -105,8 +105,7 @@ class Dense:
         ]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        w = ctx.parameters[f"{self.name}.weight"]
-        product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w)
+        product = ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"])
         return ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"]), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
@@ -134,8 +133,9 @@ class BatchNorm:
         ]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        gamma, beta, mean, var = (ctx.parameters[spec.name] for spec in self.specs())
-        return ctx.ops.batch_norm(h, gamma, beta, mean, var, self.epsilon, self.momentum, ctx.training)
+        of, name = ctx.parameters, self.name
+        arrays = (of[f"{name}.gamma"], of[f"{name}.beta"], of[f"{name}.running_mean"], of[f"{name}.running_var"])
+        return ctx.ops.batch_norm(h, *arrays, self.epsilon, self.momentum, ctx.training)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         gamma, beta = f"{self.name}.gamma", f"{self.name}.beta"

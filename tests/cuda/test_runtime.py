@@ -221,7 +221,7 @@ def test_a_workspace_persists_and_is_zero_when_it_grows(opened: Device) -> None:
     first = opened.workspace("partials", 8)
     assert opened.download(first).tolist() == [0] * 8
     opened.upload(np.full(8, 9, np.uint8), out=first)
-    assert opened.download(opened.workspace("partials", 4)).tolist() == [9] * 4
+    assert opened.download(opened.workspace("partials", 4)).tolist() == [9] * 8
     assert opened.download(opened.workspace("partials", 12)).tolist() == [0] * 12
     assert opened.workspace("counters", 4).ptr != opened.workspace("partials", 4).ptr
 

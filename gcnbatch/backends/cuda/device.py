@@ -25,6 +25,7 @@ from gcnbatch.errors import MachineError
 from gcnbatch.resources import cuda_sources
 
 SHARED_WITHOUT_ASKING = 48 * 1024
+FLOAT32 = np.dtype(np.float32)
 Shape = int | tuple[int, ...]
 
 
@@ -149,7 +150,8 @@ class Device:
         MachineError
             When the device has no room for it.
         """
-        shape, dtype = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
+        shape = (shape,) if isinstance(shape, int) else shape
+        dtype = FLOAT32 if dtype is np.float32 else np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         if not nbytes:
             return DeviceArray(0, shape, dtype)
@@ -223,7 +225,7 @@ class Device:
         return found
 
     def workspace(self, name: str, nbytes: int) -> DeviceArray:
-        """Return `nbytes` bytes (uint8) that persist under `name` from call to call.
+        """Return at least `nbytes` bytes (uint8) that persist under `name` from call to call.
 
         They are 0 at first, and again whenever more is asked for than ever before; kernels leave in them what the next
         launch shall find, such as a counter back at 0.
@@ -231,7 +233,7 @@ class Device:
         held = self._workspaces.get(name)
         if held is None or held.nbytes < nbytes:
             held = self._workspaces[name] = self.zeros(nbytes, np.uint8)
-        return held.view(0, nbytes)
+        return held
 
     # ---------------------------------------------------------------------------------------------- running
 
@@ -378,8 +380,8 @@ class Device:
             return MachineError(
                 subject,
                 f"out of memory: {what}{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free",
-                hint="Lower train.batch_size or train.eval_batch_size, set cuda.resident=off, or end other programs on this "
-                "GPU (nvidia-smi lists them).",
+                hint="Lower train.batch_size or train.eval_batch_size, set cuda.resident=off, or end other programs on "
+                "this GPU (nvidia-smi lists them).",
             )
         return MachineError(
             subject,

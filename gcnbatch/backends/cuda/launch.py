@@ -6,6 +6,7 @@ Every kernel has a function that returns its `Launch`; what several of them shar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 MAX_THREADS = 1024
 MAX_GRID_X = 2**31 - 1
@@ -67,6 +68,7 @@ def next_power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+@lru_cache(maxsize=4096)
 def elementwise(n: int, threads: int = 256, per_thread: int = 1) -> Launch:
     """Return the launch that covers `n` elements, `per_thread` of them in each of the `threads` of a block.
 

@@ -54,8 +54,8 @@ class DeviceArray:
         ValueError
             When it would reach beyond this array.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        if start < 0 or start + math.prod(shape) > self.size:
+        shape = (shape,) if isinstance(shape, int) else shape
+        if start < 0 or start + math.prod(shape) > math.prod(self.shape):
             raise ValueError(f"view of {shape} at {start} reaches beyond an array of {self.shape}")
         return DeviceArray(self.ptr + start * self.dtype.itemsize, shape, self.dtype, self.owner)
 

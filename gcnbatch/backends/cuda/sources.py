@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,10 +71,6 @@ class Entry:
     format: str
     accepted: tuple[str, ...]
 
-    @cached_property
-    def _struct(self) -> Struct:
-        return Struct(self.format)
-
     def pack(self, arguments: tuple[Any, ...]) -> bytes:
         """Return the arguments as the driver takes them: addresses of arrays, and numbers, aligned as in C.
 
@@ -86,16 +82,26 @@ class Entry:
         """
         if len(arguments) != len(self.format):
             raise TypeError(f"{self.name}: {len(arguments)} arguments for ({', '.join(self.names)})")
-        values: list[Any] = []
-        for value, accepted in zip(arguments, self.accepted, strict=True):
-            if type(value) is DeviceArray:
-                if value.dtype.char not in accepted:
-                    name = self.names[len(values)]
-                    raise TypeError(f"{self.name}: argument {name} is an array of {value.dtype}")
-                values.append(value.ptr)
-            else:
-                values.append(value)
-        return self._struct.pack(*values)
+        return self._packer(*arguments)
+
+    @cached_property
+    def _packer(self) -> Callable[..., bytes]:
+        """One expression over all arguments: it runs at every launch, where a loop takes three times as long."""
+        reads = [
+            f"a{i}.ptr if type(a{i}) is DeviceArray and a{i}.dtype.char in accepted[{i}] else read(a{i}, {i})"
+            if accepted
+            else f"a{i} if type(a{i}) is int else read(a{i}, {i})"
+            for i, accepted in enumerate(self.accepted)
+        ]
+        text = f"lambda {', '.join(f'a{i}' for i in range(len(reads)))}: pack({', '.join(reads)})"
+        names = {"pack": Struct(self.format).pack, "accepted": self.accepted, "read": self._read}
+        packer: Callable[..., bytes] = eval(text, {**names, "DeviceArray": DeviceArray})  # noqa: S307
+        return packer
+
+    def _read(self, value: Any, number: int) -> Any:
+        if isinstance(value, DeviceArray):
+            raise TypeError(f"{self.name}: argument {self.names[number]} is an array of {value.dtype}")
+        return value
 
 
 @dataclass(frozen=True)
