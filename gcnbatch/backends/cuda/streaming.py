@@ -64,12 +64,12 @@ def open_batches(
     if resident != "off" and can_reside(source, targets, budget):
         return ResidentSet(device, source, targets, kernel, looped)
     if resident == "on":
-        needed = f"{resident_bytes(source.prepared, targets) / 2**20:,.0f} MiB" if source.prepared else "not in memory"
+        needed = f"{resident_bytes(source.prepared, targets) / 2**20:,.1f} MiB" if source.prepared else "not in memory"
         raise MachineError(
             "data set on the device",
             needed,
-            f"at most {budget / 2**20:,.0f} MiB and 32-bit indices",
-            "Use --resident auto, which streams it.",
+            f"at most {budget / 2**20:,.1f} MiB and 32-bit indices",
+            "Set cuda.resident = 'auto', which streams it.",
         )
     return StreamingSet(device, source, targets, kernel, looped)
 

@@ -1,0 +1,272 @@
+"""The host's share of bringing batches to a device: epoch plans, matrices per channel, what fits, and streaming."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda import batch, plan, streaming
+from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, GraphLayout
+from gcnbatch.backends.cuda.resident import ResidentSet, can_reside, resident_bytes
+from gcnbatch.backends.cuda.streaming import StreamingSet, open_batches
+from gcnbatch.data.batches import BatchSource, GraphBatch
+from gcnbatch.data.sparse import Adjacency, Csr
+from gcnbatch.errors import InputError, MachineError
+from tests.builders import build_graphset, graphsets
+
+quickly = settings(deadline=None, max_examples=40)
+BATCHES = st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=5)
+
+
+def numbers(batches: list[list[int]]) -> list[NDArray[np.int64]]:
+    return [np.array(graphs, dtype=np.int64) for graphs in batches]
+
+
+# ---- plans
+
+
+@quickly
+@given(BATCHES, st.lists(st.integers(0, 7), min_size=6, max_size=6))
+def test_a_plan_is_what_a_loop_over_graphs_finds(batches: list[list[int]], sizes: list[int]) -> None:
+    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    found = plan.plan_epoch(numbers(batches), {"nodes": ptr})
+    assert found.graphs.tolist() == [g for graphs in batches for g in graphs]
+    assert found.pointers["nodes"].dtype == np.int32
+    assert len(found.pointers["nodes"]) == sum(len(graphs) + 1 for graphs in batches)
+    for index, graphs in enumerate(batches):
+        first, expected = 0, [0]
+        for g in graphs:
+            first += sizes[g]
+            expected.append(first)
+        assert found.pointer("nodes", index).tolist() == expected
+        assert found.n_graphs(index) == len(graphs)
+
+
+def test_a_batch_beyond_32_bits_is_refused() -> None:
+    ptr = np.array([0, 2**30, 2**31])
+    with pytest.raises(InputError) as caught:
+        plan.plan_epoch(numbers([[0], [0, 1]]), {"edges": ptr})
+    assert str(caught.value) == (
+        "batch size: a batch of 2147483648 edges; expected at most 2147479552. "
+        "Lower train.batch_size or train.eval_batch_size."
+    )
+
+
+@quickly
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), max_size=4), st.integers(0, 100))
+def test_column_plans_transpose_each_batch(batches: list[list[int]], seed: int) -> None:
+    graphs = build_graphset(features="csr", seed=seed)
+    x: Any = graphs.x
+    source, n_features = BatchSource(graphs), x.shape[1]
+    host = Csr(x.indptr, x.indices, x.data, n_features)
+    found = plan.plan_columns(numbers(batches), host, graphs.node_ptr)
+    for index, ids in enumerate(numbers(batches)):
+        expected = source.batch(ids).x.scipy.tocsc()
+        start, stop = found.entry_start[index : index + 2]
+        pointer = found.column_ptr[index * (n_features + 1) : (index + 1) * (n_features + 1)]
+        np.testing.assert_array_equal(pointer, expected.indptr)
+        np.testing.assert_array_equal(found.rows[start:stop], expected.indices)
+        np.testing.assert_array_equal(source.batch(ids).x.data[found.order[start:stop]], expected.data)
+
+
+# ---- matrices per graph and channel
+
+
+def dense(matrices: ChannelMatrices, place: int, n: int) -> NDArray[np.float32]:
+    """One matrix as a table, from its rows and again from its entries."""
+    first_row, first_entry, n_entries = matrices.places[:, place]
+    by_rows, by_entries = np.zeros((n, n), np.float32), np.zeros((n, n), np.float32)
+    for i in range(n):
+        for k in range(matrices.indptr[first_row + i], matrices.indptr[first_row + i + 1]):
+            by_rows[i, matrices.indices[k]] += matrices.data[k]
+    assert matrices.rows is not None
+    for k in range(first_entry, first_entry + n_entries):
+        by_entries[matrices.rows[k], matrices.indices[k]] += matrices.data[k]
+    np.testing.assert_array_equal(by_rows, by_entries)
+    return by_rows
+
+
+def assert_taken_apart(found: ChannelAdjacency, adjacency: Adjacency, layout: GraphLayout) -> None:
+    """Each matrix is the block of the batch's adjacency that its graph and channel own; transposes are transposes."""
+    whole = adjacency.forward.scipy.toarray()
+    channels = layout.n_channels
+    for b, (first, n) in enumerate(layout.graphs):
+        rows = whole[first : first + n, first * channels : (first + n) * channels]
+        for c in range(channels):
+            place = b * channels + c
+            np.testing.assert_array_equal(dense(found.forward, place, n), rows[:, c::channels])
+            np.testing.assert_array_equal(dense(found.transpose, place, n), rows[:, c::channels].T)
+
+
+@quickly
+@given(graphsets(), st.data())
+def test_channel_matrices_are_blocks_of_the_adjacency(graphs: Any, data: st.DataObject) -> None:
+    everything = np.arange(graphs.n_graphs, dtype=np.int64)
+    host = BatchSource(graphs, "stored").batch(everything)
+    layout = GraphLayout(host.node_ptr, host.adjacency.n_channels)
+    found = batch.channel_adjacency(host.adjacency, layout, coo=True)
+    assert_taken_apart(found, host.adjacency, layout)
+    if graphs.n_graphs:
+        numbers = st.lists(st.integers(0, graphs.n_graphs - 1), max_size=6)
+        picked = np.array(data.draw(numbers), dtype=np.int64)
+        some = BatchSource(graphs, "stored").batch(picked)
+        layout = GraphLayout(some.node_ptr, some.adjacency.n_channels)
+        forward, transpose = (matrices.take(picked, layout.n_channels) for matrices in (found.forward, found.transpose))
+        assert_taken_apart(ChannelAdjacency(forward, transpose, layout), some.adjacency, layout)
+
+
+def test_a_symmetric_adjacency_is_taken_apart_once() -> None:
+    matrix = Csr(np.array([0, 1, 2]), np.array([1, 0], np.int32), np.ones(2, np.float32), 2)
+    layout = GraphLayout(np.array([0, 2]))
+    found = batch.channel_adjacency(Adjacency(matrix, matrix, 1), layout, coo=True)
+    assert found.transpose is found.forward
+    moved = found.map(np.copy)
+    assert moved.transpose is moved.forward
+
+
+# ---- what fits
+
+
+class HostDevice:
+    """A device whose memory is the host's: arrays are NumPy arrays, and kernels are only counted."""
+
+    multiprocessors = 132
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.uploads = 0
+
+    def upload(self, host: Any) -> Any:
+        self.uploads += 1
+        return np.array(host)
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> Any:
+        return np.empty(shape, dtype)
+
+    def pinned(self, shape: Any, dtype: Any = np.float32) -> Any:
+        return np.zeros(shape, dtype)
+
+    def upload_async(self, host: Any, out: Any) -> Any:
+        assert host.shape == out.shape
+        assert host.dtype == out.dtype
+        out[...] = host
+        return out
+
+    def event(self) -> Any:
+        return SimpleNamespace(synchronize=lambda: self.log.append("synchronize"))
+
+    def launch(self, entry: str, launch: Any, *arguments: Any) -> None:
+        self.log.append(entry)
+
+
+@pytest.mark.parametrize("features", ["uint8", "float16", "csr"])
+def test_resident_bytes_are_those_uploaded(features: str) -> None:
+    graphs = build_graphset(features=features)
+    source = BatchSource(graphs)
+    assert source.prepared is not None
+    needed = resident_bytes(source.prepared, graphs.y)
+    sent: list[int] = []
+
+    class Counting(HostDevice):
+        def upload(self, host: Any) -> Any:
+            sent.append(np.asarray(host).nbytes)
+            return super().upload(host)
+
+    ResidentSet(Counting(), source, graphs.y)  # type: ignore[arg-type]
+    pointers = 4 * (graphs.n_graphs + 1) + 4 * 2  # node_ptr, and a last row pointer for each of the two matrices
+    assert sum(sent) == needed + pointers
+    assert can_reside(source, graphs.y, needed)
+    assert not can_reside(source, graphs.y, needed - 1)
+
+
+def test_open_batches_chooses() -> None:
+    graphs = build_graphset(300, n_features=500)
+    source, device = BatchSource(graphs), HostDevice()
+
+    def opened(resident: Any, budget: int) -> type:
+        found = open_batches(device, source, graphs.y, resident, budget)  # type: ignore[arg-type]
+        found.close()
+        return type(found)
+
+    assert opened("auto", 2 << 20) is ResidentSet
+    assert opened("on", 2 << 20) is ResidentSet
+    assert opened("auto", 1 << 20) is StreamingSet
+    assert opened("off", 2 << 20) is StreamingSet
+    with pytest.raises(MachineError) as caught:
+        opened("on", 1 << 20)
+    assert str(caught.value) == (
+        "data set on the device: 1.5 MiB; expected at most 1.0 MiB and 32-bit indices. "
+        "Set cuda.resident = 'auto', which streams it."
+    )
+
+
+def test_a_set_of_one_graph_is_its_own_batch() -> None:
+    graphs = build_graphset(1, level="node", features="csr", target="multiclass")
+    device = HostDevice()
+    found = ResidentSet(device, BatchSource(graphs), graphs.y)  # type: ignore[arg-type]
+    uploads = device.uploads
+    found.begin_epoch(numbers([[0], [0]]))
+    first, second, third = found.batch(0), found.batch(1), found.gather(np.array([0]))
+    assert first is second is third
+    assert (device.uploads, device.log) == (uploads, [])
+    np.testing.assert_array_equal(first.x.column_ptr, graphs.x.tocsc().indptr)  # type: ignore[union-attr]
+
+
+# ---- streaming
+
+
+def assert_same_batch(found: Any, expected: GraphBatch, targets: NDArray[Any]) -> None:
+    np.testing.assert_array_equal(found.node_ptr, expected.node_ptr)
+    np.testing.assert_array_equal(found.targets, targets[expected.rows])
+    pairs = [(found.adjacency.forward, expected.adjacency.forward)]
+    pairs.append((found.adjacency.transpose, expected.adjacency.transpose))
+    if isinstance(expected.x, Csr):
+        pairs.append((found.x, expected.x))
+    else:
+        np.testing.assert_array_equal(found.x, expected.x)
+    for got, want in pairs:
+        for name in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+
+
+@quickly
+@given(BATCHES, st.sampled_from(["float32", "uint8", "csr"]), st.sampled_from(["graph", "node"]))
+def test_streamed_batches_are_those_of_the_source(batches: list[list[int]], features: str, level: Any) -> None:
+    graphs = build_graphset(features=features, level=level)
+    source = BatchSource(graphs)
+    found = StreamingSet(HostDevice(), source, graphs.y)  # type: ignore[arg-type]
+    for _ in range(2):
+        found.begin_epoch(numbers(batches))
+        for index, ids in enumerate(numbers(batches)):
+            assert_same_batch(found.batch(index), source.batch(ids), graphs.y)
+    assert_same_batch(found.gather(np.array([3, 0])), source.batch(np.array([3, 0])), graphs.y)
+    found.close()
+
+
+def test_a_pinned_buffer_waits_for_its_copies() -> None:
+    graphs = build_graphset()
+    device = HostDevice()
+    found = StreamingSet(device, BatchSource(graphs), graphs.y)  # type: ignore[arg-type]
+    found.begin_epoch(numbers([[0], [1], [2]]))
+    waits = []
+    for index in range(3):
+        found.batch(index)
+        waits.append(len(device.log))
+    found.close()
+    assert waits == [0, 0, 1], f"{streaming.SLOTS} buffers"
+
+
+def test_what_fails_in_the_thread_is_raised_where_the_batch_is_asked_for() -> None:
+    graphs = build_graphset()
+    found = StreamingSet(HostDevice(), BatchSource(graphs), graphs.y)  # type: ignore[arg-type]
+    found.begin_epoch(numbers([[0], [99]]))
+    found.batch(0)
+    with pytest.raises(IndexError):
+        found.batch(1)
+    found.close()
