@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from gcnbatch.backends.cuda import cache as caching
 from gcnbatch.backends.cuda import compiler
 from gcnbatch.backends.cuda.cache import KernelCache, cache_folder
-from gcnbatch.backends.cuda.compiler import KernelCompileError, Nvcc, Usage
+from gcnbatch.backends.cuda.compiler import KernelCompileError, Nvcc, Nvrtc, Usage
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.errors import BackendUnavailable, MachineError
@@ -229,6 +230,15 @@ def test_the_report_of_the_assembler_is_understood(cache, sources, nvcc) -> None
     assert cubin.usages == {"scale_forward": Usage(registers=17, spilled=12)}
     cubin.path.with_suffix(".log").unlink()
     assert cubin.usages == {}
+
+
+def test_an_nvrtc_that_fails_says_in_which_call(sources) -> None:
+    success, failure = SimpleNamespace(name="NVRTC_SUCCESS"), SimpleNamespace(name="NVRTC_ERROR_OUT_OF_MEMORY")
+    library = SimpleNamespace(
+        nvrtcResult=SimpleNamespace(NVRTC_SUCCESS=success), nvrtcCreateProgram=lambda *given: (failure, None)
+    )
+    with pytest.raises(MachineError, match=r"NVRTC 13\.0: CreateProgram failed with NVRTC_ERROR_OUT_OF_MEMORY"):
+        Nvrtc(library, "13.0").compile(sources["plain.cu"], "sm_90")
 
 
 def real_compilers() -> list[compiler.Compiler]:

@@ -136,10 +136,9 @@ class Nvrtc:
             self.nvrtc.nvrtcDestroyProgram(program)
 
     def _text(self, program: Any, what: str) -> bytes:
-        buffer = bytearray(self._call(f"Get{what}Size", program))
-        held = bytes(buffer)
-        self._call(f"Get{what}", program, held)
-        return held
+        filled = bytes(self._call(f"Get{what}Size", program))  # NVRTC writes into it
+        self._call(f"Get{what}", program, filled)
+        return filled
 
     def _call(self, function: str, *arguments: Any) -> Any:
         status, *results = getattr(self.nvrtc, f"nvrtc{function}")(*arguments)
