@@ -71,7 +71,7 @@ class SparseOps:
     ) -> None:
         n_rows, n_entries = matrix.indptr.size - 1, matrix.indices.size
         product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
-        blocks = Blocks(found.node_ptr, found.layout.n_graphs, found.layout.max_nodes, per_node)
+        blocks = Blocks(found.node_ptr, found.layout, per_node)
         self._kernel.batched(self.device, product, blocks)
 
     def _sparse_rows(self, y: DeviceArray, w: DeviceArray, x: Csr, product: Product) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda import geometry_sparse as geometry
+from gcnbatch.backends.cuda.batch import GraphLayout
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.errors import InputError, nearest
 
@@ -56,9 +57,13 @@ class Blocks(NamedTuple):
     """The graphs of a block-diagonal matrix: `node_ptr` int32 (B+1,) with `rows_per_node` rows per node."""
 
     node_ptr: DeviceArray
-    n_graphs: int
-    max_nodes: int
+    layout: GraphLayout
     rows_per_node: int
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest graph's matrix."""
+        return self.layout.max_nodes * self.rows_per_node
 
 
 class SpmmKernel(Protocol):
@@ -95,7 +100,7 @@ class SwaCsr:
     coo = False
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        shape = geometry.swa_csr(blocks.n_graphs, blocks.max_nodes * blocks.rows_per_node, product.width)
+        shape = geometry.swa_csr(blocks.layout.n_graphs, blocks.max_rows, product.width)
         operands, matrix = (product.out, product.dense), product.matrix
         sizes = (blocks.rows_per_node, product.width, shape.column_block, shape.sub_bits, shape.blocks_per_graph)
         arrays = (*operands, matrix.indptr, matrix.indices, matrix.data, blocks.node_ptr)
@@ -113,8 +118,7 @@ class SwaCoo:
     coo = True
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        max_rows = blocks.max_nodes * blocks.rows_per_node
-        shape = geometry.swa_coo(blocks.n_graphs, max_rows, product.n_entries, product.width)
+        shape = geometry.swa_coo(blocks.layout.n_graphs, blocks.max_rows, product.n_entries, product.width)
         if shape.case == 3:
             self._case_3(device, product, shape)
             return
