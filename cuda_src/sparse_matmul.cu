@@ -43,8 +43,7 @@ __device__ __forceinline__ void sparse_column_product(float* dw, const float* dy
 // Source: own; the row product of spmm_csr.cu.
 // Shapes: y and w with row strides, so that one graph's rows and one channel's columns can be asked for alone.
 // Launch: as spmm_csr_float4. Cora's first layer, (2708, 1433) with 18 entries a row, P = 16: 4 lanes in 4 groups a
-// row,
-//   16 rows a block, 170 blocks.
+//   row, 16 rows a block, 170 blocks.
 // Traffic: reads 4 (N + 1) + 8 nnz + 4 min(nnz, F) P bytes, writes 4 N P; W stays in L2.
 // Requirements: P, both strides and both pointers divisible by 4 floats.
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forward_float4(

@@ -52,8 +52,8 @@ __device__ __forceinline__ void swa_csr_part(float* out, const float* in, const 
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// Source: own. Differs from SWA for CSR (below) in that rows of the whole batch are flat (no padding to the largest
-// graph), a lane holds 16 bytes of columns in registers, four neighbours are in flight, and no shared memory is used.
+// Source: own. Differs from SWA for CSR (below): rows of the whole batch are flat, without padding to the largest graph;
+//   a lane holds 16 bytes of columns in registers; four neighbours are in flight; no shared memory.
 // Shapes: out (n_rows, width), in (columns of the matrix, width) with row strides, float32; indptr (n_rows + 1,),
 //   indices, data (nnz,).
 // Launch: 256 threads, grid.x over rows, grid.y over blocks of 2^lane_bits vectors of columns. Batch 100 of 50 nodes,
@@ -81,10 +81,9 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
                              n_rows, width, accumulate, lane_bits, group_bits, passes);
 }
 
-// Source: Batched SWA SpMM for CSR (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d), as
-// published. Shapes: as above for the whole batch; node_ptr (B+1,) with rows_per_node rows per node (1 forward, C
-// transposed). Launch: blocks_per_graph * B blocks by 2^k column partitions of 256 threads; blocks_per_graph covers the
-// largest
+// Source: Batched SWA SpMM for CSR (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d), as published.
+// Shapes: as above for the whole batch; node_ptr (B+1,) with rows_per_node rows per node (1 forward, C transposed).
+// Launch: blocks_per_graph * B blocks by 2^k column partitions of 256 threads; blocks_per_graph covers the largest
 //   graph, so that threads = max rows * sub-warp * B * partitions. Batch 100 of 50 nodes, P = 64: 7 * 100 blocks.
 // Shared memory: none while a lane has one column; else 256 / sub-warp * column_block floats, at most 32 KB, which sets
 //   the column block. Consecutive lanes use consecutive banks.
