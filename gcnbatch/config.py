@@ -151,7 +151,9 @@ class CudaConfig(_Section):
         default="fp32", description="of matrix products; tf32: tensor cores, inputs rounded to 11 bits"
     )
     spmm: Literal["auto", "csr", "swa_csr", "swa_coo", "tf"] = Field(
-        default="auto", description="kernel of adjacency products; swa_coo and tf add atomically: not bit-repeatable"
+        default="auto",
+        description="kernel of adjacency products; auto: csr, nonbatched: tf, as in the papers' loop. "
+        "swa_coo and tf add atomically: not bit-repeatable",
     )
     resident: Literal["auto", "on", "off"] = Field(
         default="auto", description="keep the data set on the device: auto if it fits; off: stream every batch"

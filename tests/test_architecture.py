@@ -25,7 +25,8 @@ FLOORS = (
     ("backends",),
     ("model",),
     ("train",),
-    ("infer", "compare", "bench"),
+    ("infer", "bench"),
+    ("compare",),
     ("cli",),
     ("__main__",),
 )

@@ -179,10 +179,9 @@ def test_too_much_shared_memory_is_refused_by_the_case_not_by_the_device() -> No
 
 
 def test_kernels_by_name() -> None:
-    assert type(spmm_kernel("auto")) is type(spmm_kernel("csr"))
     assert {name for name in KERNELS if spmm_kernel(name).coo} == {"swa_coo", "tf"}
     with pytest.raises(InputError) as caught:
         spmm_kernel("swacoo")
     assert str(caught.value) == (
-        "spmm kernel: 'swacoo'; expected auto, csr, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?"
+        "spmm kernel: 'swacoo'; expected csr, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?"
     )

@@ -205,15 +205,27 @@ def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -
 
 
 def test_the_peak_counts_what_lives_at_once(opened: Device) -> None:
+    million = 1_000_000
     for _ in range(3):
-        held = opened.empty(1000)
+        held = opened.empty(4 * million, np.uint8)
         del held
-    both = opened.empty(500), opened.empty(250)
-    assert opened.peak_bytes == 4000
+    both = opened.empty(2 * million, np.uint8), opened.empty(1_500_000, np.uint8)
+    assert opened.peak_bytes == 4 * million
     opened.peak_bytes = 0
     del both
-    opened.empty(10)
-    assert opened.peak_bytes == 40
+    opened.empty(2 * million, np.uint8)
+    assert opened.peak_bytes == 2 * million
+
+
+def test_small_arrays_share_a_slab_that_goes_with_the_last_of_them(opened: Device, fake: Fake) -> None:
+    first, second = opened.empty(3), opened.empty((2, 5), np.int32)
+    assert second.ptr - first.ptr == 256
+    assert len(fake.named("allocate")) == 1
+    third = [opened.empty(200_000) for _ in range(50)]  # 40 MB: three slabs
+    assert len(fake.named("allocate")) == 3
+    assert opened.active_bytes == 3 * (16 << 20)
+    del first, second, third[:20]
+    assert opened.active_bytes == 2 * (16 << 20)
     assert opened.memory() == (FREE, TOTAL)
 
 

@@ -65,8 +65,8 @@ def _cuda(name: str, spmm: str) -> Adapter:
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
 CUDA = {
-    "nonbatched": ("nonbatched", "auto"),
-    "batched": ("batched", "auto"),
+    "nonbatched": ("nonbatched", "csr"),
+    "batched": ("batched", "csr"),
     "batched-swa_csr": ("batched", "swa_csr"),
     "batched-swa_coo": ("batched", "swa_coo"),
     "batched-tf": ("batched", "tf"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Feed, Launched, Ops
 from gcnbatch.backends.cuda.dense import DenseOps
 from gcnbatch.backends.cuda.device import Device, Event, Observation
+from gcnbatch.backends.cuda.geometry_dense import Precision
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.looped import LoopedDenseOps
 from gcnbatch.backends.cuda.memory import DeviceArray
@@ -24,20 +25,24 @@ RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; 
 HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not done: it may be waiting for the device
 
 
+# What cuda.spmm = "auto" means: our fastest, and the kernel of the papers' non-batched baseline.
+AUTO = {"batched": "csr", "nonbatched": "tf"}
+
+
 class BatchedOps(DenseOps, SparseOps):
     """A launch or two per operation for the whole batch."""
 
-    def __init__(self, device: Device, options: CudaConfig) -> None:
-        DenseOps.__init__(self, device, options.precision)
-        SparseOps.__init__(self, device, options.spmm)
+    def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
+        DenseOps.__init__(self, device, precision)
+        SparseOps.__init__(self, device, kernel)
 
 
 class LoopedOps(LoopedDenseOps, LoopedSparseOps):
     """MatMul, Add and SpMM of graph convolutions as a launch per graph and channel, the rest as `BatchedOps`."""
 
-    def __init__(self, device: Device, options: CudaConfig) -> None:
-        DenseOps.__init__(self, device, options.precision)
-        SparseOps.__init__(self, device, options.spmm)
+    def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
+        DenseOps.__init__(self, device, precision)
+        SparseOps.__init__(self, device, kernel)
 
 
 class CudaBackend:
@@ -51,9 +56,11 @@ class CudaBackend:
     """
 
     def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
-        self.name, self.device, self._options = name, device, options
+        self.name, self.device, self._resident = name, device, options.resident
         self._looped = name == "nonbatched"
-        self.ops: Ops = LoopedOps(device, options) if self._looped else BatchedOps(device, options)
+        self._kernel = AUTO[name] if options.spmm == "auto" else options.spmm
+        form = LoopedOps if self._looped else BatchedOps
+        self.ops: Ops = form(device, options.precision, self._kernel)
         self.meter = DeviceMeter(device)
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> DeviceArray:
@@ -70,8 +77,7 @@ class CudaBackend:
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         budget = int(self.device.memory().free * RESIDENT_SHARE)
-        options = self._options
-        return open_batches(self.device, source, targets, options.resident, budget, options.spmm, self._looped)
+        return open_batches(self.device, source, targets, self._resident, budget, self._kernel, self._looped)
 
 
 class DeviceMeter:

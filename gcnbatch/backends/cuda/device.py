@@ -25,6 +25,7 @@ from gcnbatch.errors import MachineError
 from gcnbatch.resources import cuda_sources
 
 SHARED_WITHOUT_ASKING = 48 * 1024
+SMALL_BYTES, SLAB_BYTES, ALIGNMENT = 1 << 20, 16 << 20, 256
 FLOAT32 = np.dtype(np.float32)
 Shape = int | tuple[int, ...]
 
@@ -112,6 +113,9 @@ class Device:
             atexit.register(self._close)
             self.stream = self.driver.Stream()
             self._pool = self.driver.DeviceMemoryPool()
+        # Small arrays are cut from slabs, one behind the other; a slab goes back when its last array has gone.
+        self._slab: Any = None
+        self._slab_ptr, self._slab_used = 0, SLAB_BYTES
 
     # -------------------------------------------------------------------------------------------- properties
 
@@ -155,12 +159,24 @@ class Device:
         nbytes = prod(shape) * dtype.itemsize
         if not nbytes:
             return DeviceArray(0, shape, dtype)
+        if nbytes > SMALL_BYTES:
+            owner = self._allocate(nbytes)
+            return DeviceArray(int(owner), shape, dtype, owner)
+        start = self._slab_used
+        self._slab_used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if self._slab_used > SLAB_BYTES:
+            self._slab = self._allocate(SLAB_BYTES)
+            self._slab_ptr, start = int(self._slab), 0
+            self._slab_used = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return DeviceArray(self._slab_ptr + start, shape, dtype, self._slab)
+
+    def _allocate(self, nbytes: int) -> Any:
         try:
             owner = self._pool.allocate(nbytes)
         except self.driver.Error as error:
             raise self._failure(error, nbytes) from error
         self.peak_bytes = max(self.peak_bytes, self._pool.active_bytes)
-        return DeviceArray(int(owner), shape, dtype, owner)
+        return owner
 
     def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
         """Return an array of zeros."""

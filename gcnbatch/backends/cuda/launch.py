@@ -5,7 +5,7 @@ Every kernel has a function that returns its `Launch`; what several of them shar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 MAX_THREADS = 1024
@@ -28,6 +28,11 @@ class Launch:
     shared : int
         Bytes of dynamic shared memory per block.
 
+    Attributes
+    ----------
+    blocks : int
+        Blocks in all.
+
     Raises
     ------
     ValueError
@@ -37,6 +42,7 @@ class Launch:
     grid: Dim3
     block: Dim3
     shared: int = 0
+    blocks: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         x, y, z = self.grid
@@ -46,11 +52,7 @@ class Launch:
             raise ValueError(f"block {self.block}: outside 1 to {MAX_THREADS} threads")
         if self.shared < 0:
             raise ValueError(f"shared memory of {self.shared} bytes")
-
-    @property
-    def blocks(self) -> int:
-        """Blocks in all."""
-        return self.grid[0] * self.grid[1] * self.grid[2]
+        object.__setattr__(self, "blocks", x * y * z)
 
     @property
     def threads(self) -> int:

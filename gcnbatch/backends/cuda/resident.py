@@ -82,7 +82,7 @@ class ResidentSet:
     """
 
     def __init__(
-        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "auto", looped: bool = False
+        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", looped: bool = False
     ) -> None:
         assert source.prepared is not None
         self._device, self._prepared, self._node_ptr = device, source.prepared, source.node_ptr

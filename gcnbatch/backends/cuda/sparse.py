@@ -22,8 +22,8 @@ class SparseOps:
     Parameters
     ----------
     device : Device
-    kernel : {"auto", "csr", "swa_csr", "swa_coo", "tf"}
-        What multiplies with the adjacency; "auto" is our fastest, "csr". Results repeat to the bit except with
+    kernel : {"csr", "swa_csr", "swa_coo", "tf"}
+        What multiplies with the adjacency; "csr" is our fastest. Results repeat to the bit except with
         "swa_coo" and "tf", which add atomically.
 
     Notes
@@ -32,7 +32,7 @@ class SparseOps:
     device arrays also works, as one graph, but costs a round trip to the host at every call.
     """
 
-    def __init__(self, device: Device, kernel: str = "auto") -> None:
+    def __init__(self, device: Device, kernel: str = "csr") -> None:
         self.device = device
         self._kernel = spmm_kernel(kernel)
 

@@ -170,7 +170,6 @@ def vector_width(width: int, *operands: DeviceArray) -> int:
 
 
 KERNELS: dict[str, SpmmKernel] = {
-    "auto": RowSplit(),
     "csr": RowSplit(),
     "swa_csr": SwaCsr(),
     "swa_coo": SwaCoo(),

@@ -51,7 +51,7 @@ def open_batches(
     targets: NDArray[Any],
     resident: Literal["auto", "on", "off"],
     budget: int,
-    kernel: str = "auto",
+    kernel: str = "csr",
     looped: bool = False,
 ) -> Batches:
     """Return the batches of a data set: from device memory where it fits in `budget` bytes, else streamed.
@@ -81,7 +81,7 @@ class StreamingSet:
     """
 
     def __init__(
-        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "auto", looped: bool = False
+        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", looped: bool = False
     ) -> None:
         self._source, self._targets, self._looped = source, targets, looped
         self._coo = spmm_kernel(kernel).coo
