@@ -1,0 +1,99 @@
+"""``gcnbatch compare-backends``: gathers the options given and shows what was found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EPILOG = """\b
+Examples:
+  gcnbatch compare-backends                                      the built-in quickstart on every backend
+  gcnbatch compare-backends configs/tox21.toml --data tox21.h5   your data, a shipped configuration
+  gcnbatch compare-backends --backends cpu,batched --timeline step.json -o report
+  gcnbatch compare-backends --quick --json | jq .parity.passed
+
+Exit code 1 when a backend does not agree with the reference; then nothing about speed is shown.
+"""
+
+
+def compare_backends(
+    config: Annotated[
+        Path | None, typer.Argument(help="TOML configuration.", metavar="[CONFIG.toml]", show_default=False)
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
+    backends: Annotated[
+        str, typer.Option("--backends", metavar="A,B,…", help="What to compare.", show_default="all there are")
+    ] = "",
+    device: Annotated[
+        int | None,
+        typer.Option("--device", metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.", show_default="0"),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Graphs per step.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of weights, shuffles, dropout and splits.", show_default=False)
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see train --keys."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=0, help="Timed steps of a repetition; 0: a whole epoch.", show_default="50"),
+    ] = None,
+    repeats: Annotated[int | None, typer.Option("--repeats", min=1, help="Repetitions.", show_default="5")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few steps of everything: a look, not a record.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="DIR", help="Folder of the report.", show_default="runs/compare-<name>-<time>"
+        ),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option("--timeline", metavar="FILE", help="Trace of a step, for Perfetto or Chrome.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
+) -> None:
+    """Prove that backends agree on a model and its data, then measure what each costs.
+
+    Compared are losses, every gradient and the parameters after some steps. Timed are training, inference and each
+    operation. The report goes to a folder; the last line on stdout is its path.
+    """
+    from dataclasses import replace
+
+    from gcnbatch.cli.configuration import gather
+    from gcnbatch.cli.tables import facts, table
+    from gcnbatch.compare import session, tables
+    from gcnbatch.compare.workload import QUICK, Effort
+    from gcnbatch.config import resolve
+    from gcnbatch.errors import CheckFailed
+
+    options = {
+        ("data", "path"): None if data is None else str(data),
+        ("train", "batch_size"): batch_size,
+        ("device",): device,
+        ("seed",): seed,
+    }
+    given = {name: value for name, value in (("steps", steps), ("repeats", repeats)) if value is not None}
+    folder, report = session.compare(
+        resolve(gather(config, options, assignments or [])),
+        [name.strip() for name in backends.split(",") if name.strip()],
+        out,
+        timeline,
+        replace(QUICK if quick else Effort(), **given),
+        lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+    else:
+        for shown in tables.build(report):
+            texts = shown.title == tables.STATES
+            lines = facts([(row[0], row[1]) for row in shown.rows]) if texts else table(shown.header, shown.rows)
+            typer.echo("\n".join([shown.title, *lines, ""]))
+        typer.echo(tables.verdict(report))
+        typer.echo(str(folder))
+    if not report["parity"]["passed"]:
+        raise CheckFailed("parity", tables.verdict(report), hint=f"See {folder}.")

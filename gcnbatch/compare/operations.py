@@ -1,0 +1,247 @@
+"""What each operation costs: a stand-in for a backend that notes every call of an operation, and sums over steps.
+
+Operations are not changed: the stand-in's `ops` hands every call on and sets marks before and behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple, cast
+
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Backend, Feed
+from gcnbatch.backends.cpu import HostBatch, HostFeed
+from gcnbatch.bench import traffic
+from gcnbatch.bench.traffic import Traffic
+from gcnbatch.compare.workload import Effort, Workload
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.model.runner import OpsRunner
+
+
+class Row(NamedTuple):
+    """A row of the table: the papers' name of an operation, and the pass."""
+
+    family: str
+    direction: str
+
+    @property
+    def label(self) -> str:
+        """Such as ``"SpMM backward"``."""
+        return f"{self.family} {self.direction}".strip()
+
+
+ROWS = {
+    "gather": Row("Gather", ""),
+    **{
+        f"{name}{suffix}": Row(family, direction)
+        for name, family in (
+            ("matmul", "MatMul"),
+            ("sparse_matmul", "SparseMatMul"),
+            ("bias_add", "Add"),
+            ("spmm", "SpMM"),
+            ("batch_norm", "BatchNorm"),
+            ("relu", "ReLU"),
+            ("dropout", "Dropout"),
+            ("readout", "Readout"),
+        )
+        for suffix, direction in (("", "forward"), ("_backward", "backward"))
+    },
+    **dict.fromkeys(
+        ("sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error", "accumulate"), Row("Loss", "")
+    ),
+    **dict.fromkeys(("clip_norm", "adam_step", "sgd_step"), Row("Optimiser", "")),
+}
+FAMILIES = tuple(dict.fromkeys(row.family for row in ROWS.values()))
+
+
+class Call(NamedTuple):
+    """One call of an operation: device marks, host times in seconds, launches, traffic."""
+
+    name: str
+    start: Any
+    stop: Any
+    asked: float
+    returned: float
+    launches: int
+    traffic: Traffic | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One row, per training step.
+
+    Parameters
+    ----------
+    calls, launches : float
+        Of the operation, of kernels; medians over steps, as are the microseconds.
+    microseconds : float
+    traffic : Traffic or None
+        Of one step; None when any call's is not known.
+    """
+
+    calls: float
+    launches: float
+    microseconds: float
+    traffic: Traffic | None
+
+    @property
+    def gigabytes_per_second(self) -> float | None:
+        """Unavoidable bytes over time."""
+        return self.traffic.bytes / self.microseconds / 1e3 if self.traffic and self.microseconds else None
+
+    @property
+    def gigaflops(self) -> float | None:
+        """GFLOP/s; None for an operation that computes nothing."""
+        known = self.traffic and self.traffic.flops and self.microseconds
+        return self.traffic.flops / self.microseconds / 1e3 if known and self.traffic else None
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return figures for the report."""
+        return {
+            "calls": self.calls,
+            "launches": self.launches,
+            "microseconds": self.microseconds,
+            "bytes": self.traffic.bytes if self.traffic else None,
+            "flops": self.traffic.flops if self.traffic else None,
+            "gigabytes_per_second": self.gigabytes_per_second,
+            "gigaflops": self.gigaflops,
+        }
+
+
+@dataclass
+class Recorder:
+    """Stands in for `backend` and notes the calls of its operations and of its feed's `batch` ("gather").
+
+    Parameters
+    ----------
+    backend : Backend
+    queued : bool
+        Whether a call's work is held back until the call returns, so that marks tell the device's time alone.
+    batch : HostBatch or None
+        The batch of the step that runs, as the host has it. Traffic is that of these arrays, so that it is the same for
+        every backend, whatever form it keeps them in; None: traffic is not noted.
+    """
+
+    backend: Backend
+    queued: bool
+    calls: list[Call] = field(default_factory=list)
+    batch: HostBatch | None = None
+
+    def __post_init__(self) -> None:
+        self.ops = _RecordedOps(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
+        """Return the backend's feed, noted."""
+        return cast(Feed, _RecordedFeed(self, self.backend.feed(source, targets)))
+
+    def note(self, name: str, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Call `function` and note the call."""
+        meter = self.backend.meter
+        launches = meter.launches
+        if self.queued:
+            with meter.queued():
+                start, asked = meter.mark(), time.perf_counter()
+                result = function(*arguments, **keywords)
+                returned, stop = time.perf_counter(), meter.mark()
+        else:
+            start, asked = meter.mark(), time.perf_counter()
+            result = function(*arguments, **keywords)
+            returned, stop = time.perf_counter(), meter.mark()
+        launches = meter.launches - launches
+        known = self._traffic(name, arguments, keywords, result)
+        self.calls.append(Call(name, start, stop, asked, returned, launches, known))
+        return result
+
+    def _traffic(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Traffic | None:
+        if self.batch is None:
+            return None
+        if name == "gather":
+            result = self.batch
+        elif name in ("spmm", "spmm_backward"):
+            arguments = (self.batch.adjacency, *arguments[1:])
+        return traffic.of(name, arguments, keywords, result)
+
+
+class _RecordedOps:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._recorder.backend.ops, name)
+        return lambda *arguments, **keywords: self._recorder.note(name, operation, *arguments, **keywords)
+
+
+class _RecordedFeed:
+    def __init__(self, recorder: Recorder, feed: Feed) -> None:
+        self._recorder, self._feed = recorder, feed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def batch(self, index: int) -> Any:
+        return self._recorder.note("gather", self._feed.batch, index)
+
+
+def recorded_runner(recorder: Recorder, workload: Workload) -> OpsRunner:
+    """Return a runner whose every operation the recorder notes."""
+    return OpsRunner(cast(Backend, recorder), workload.task)
+
+
+def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
+    """Return what each operation costs per training step, in the table's order; the first step is not counted."""
+    recorder = Recorder(backend, queued=True)
+    runner = recorded_runner(recorder, workload)
+    steps = workload.repeated(effort.profiled + 1)
+    runner.begin_epoch(0, steps, workload.learning_rate)
+    host = HostFeed(workload.task.source, workload.task.targets)
+    rows: list[dict[Row, Cost]] = []
+    for step in range(len(steps)):
+        recorder.calls.clear()
+        recorder.batch = host.gather(steps[step])
+        runner.step(step)
+        backend.meter.synchronize()
+        if step:
+            rows.append(_by_row(backend, recorder.calls))
+    runner.close()
+    return {row: _median(costs[row] for costs in rows) for row in _ordered(rows[0])}
+
+
+def _by_row(backend: Backend, calls: Iterable[Call]) -> dict[Row, Cost]:
+    found: dict[Row, Cost] = {}
+    for call in calls:
+        took = Cost(1, call.launches, backend.meter.microseconds(call.start, call.stop), call.traffic)
+        row = ROWS.get(call.name, Row(call.name, ""))
+        found[row] = _sum(found[row], took) if row in found else took
+    return found
+
+
+def _sum(a: Cost, b: Cost) -> Cost:
+    both = None
+    if a.traffic and b.traffic:
+        both = Traffic(a.traffic.bytes + b.traffic.bytes, a.traffic.flops + b.traffic.flops)
+    return Cost(a.calls + b.calls, a.launches + b.launches, a.microseconds + b.microseconds, both)
+
+
+def _median(costs: Iterable[Cost]) -> Cost:
+    several = list(costs)
+    known = [cost.traffic for cost in several if cost.traffic]
+    traffic_of = Traffic(*(round(median(column)) for column in zip(*known, strict=True))) if known else None
+    return Cost(
+        median(cost.calls for cost in several),
+        median(cost.launches for cost in several),
+        median(cost.microseconds for cost in several),
+        traffic_of,
+    )
+
+
+def _ordered(rows: Iterable[Row]) -> list[Row]:
+    """Rows as in `ROWS`, unknown ones behind."""
+    order = list(dict.fromkeys(ROWS.values()))
+    return sorted(rows, key=lambda row: order.index(row) if row in order else len(order))

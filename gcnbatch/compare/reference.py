@@ -1,0 +1,114 @@
+"""The reference as a backend: the yardstick in float64, and float32 runs of it that tell what honest rounding costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Array, Feed, Ops
+from gcnbatch.backends.cpu import CpuBackend, CpuOps, HostBatch, HostFeed
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.sparse import Adjacency, Csr
+from gcnbatch.reference import ReferenceOps
+
+LOOPED_ENTRIES = 50_000  # of a batch's adjacency and sparse features; the reference's loops take about 2 us each
+UNIT = 2.0**-23  # distance from 1 to the next float32
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """How results are moved: at random, by up to `units` units in the last place of float32."""
+
+    rng: np.random.Generator
+    units: float
+
+    def move(self, value: Array) -> None:
+        """Move a float array in place; leave everything else."""
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            reach = self.units * UNIT
+            np.multiply(value, self.rng.uniform(1 - reach, 1 + reach, value.shape), out=value, casting="same_kind")
+
+
+class ReferenceBackend(CpuBackend):
+    """`ReferenceOps` in host memory, computing in `dtype`.
+
+    Parameters
+    ----------
+    dtype : float64 or float32
+    looped : bool
+        Whether sparse products run as the reference's own loops, or, where these take too long, through SciPy in
+        `dtype` (which ``tests`` hold to the loops).
+    jitter : Jitter or None
+        When given, every result is moved (Monte Carlo arithmetic: Parker, "Monte Carlo arithmetic", UCLA, 1997).
+    """
+
+    name = "reference"
+
+    def __init__(self, dtype: type[np.floating[Any]], looped: bool, jitter: Jitter | None = None) -> None:
+        self.dtype = dtype
+        exact: Ops = ReferenceOps() if looped else _SparseByScipy()
+        self.ops = exact if jitter is None else cast(Ops, _Jittered(exact, jitter))
+
+    def zeros(self, count: int, dtype: type[np.floating[Any]] | None = None) -> NDArray[Any]:
+        """Return a flat array (count,) of zeros, of this backend's type where none is asked for."""
+        return np.zeros(count, dtype=dtype or self.dtype)
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
+        """Return a feed whose batches are of this backend's type."""
+        return _CastFeed(source, targets, self.dtype)
+
+
+def entries(batch: HostBatch) -> int:
+    """Return the stored entries that one pass over a batch's sparse matrices meets."""
+    return len(batch.adjacency.forward.indices) + (len(batch.x.indices) if isinstance(batch.x, Csr) else 0)
+
+
+class _SparseByScipy(ReferenceOps):
+    """The reference with sparse products by SciPy, which computes in the type of its operands."""
+
+    spmm = CpuOps.spmm
+    spmm_backward = CpuOps.spmm_backward
+    sparse_matmul = CpuOps.sparse_matmul
+    sparse_matmul_backward = CpuOps.sparse_matmul_backward
+
+
+class _Jittered:
+    """Operations whose float results are moved a little, each value on its own."""
+
+    def __init__(self, ops: Ops, jitter: Jitter) -> None:
+        self._ops, self._jitter = ops, jitter
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._ops, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            result = operation(*arguments, **keywords)
+            for part in result if isinstance(result, tuple) else (result,):
+                self._jitter.move(part)
+            return result
+
+        return call
+
+
+class _CastFeed(HostFeed):
+    """Batches in another float type."""
+
+    def __init__(self, source: BatchSource, targets: NDArray[Any], dtype: type[np.floating[Any]]) -> None:
+        super().__init__(source, targets)
+        self._dtype = dtype
+
+    def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
+        batch = super().gather(graphs)
+        adjacency = batch.adjacency
+        both = (self._cast(adjacency.forward), self._cast(adjacency.transpose))
+        return HostBatch(
+            self._cast(batch.x), Adjacency(*both, adjacency.n_channels), batch.node_ptr, self._cast(batch.targets)
+        )
+
+    def _cast(self, value: Any) -> Any:
+        if isinstance(value, Csr):
+            return Csr(value.indptr, value.indices, value.data.astype(self._dtype), value.n_cols)
+        return value.astype(self._dtype) if value.dtype.kind == "f" else value

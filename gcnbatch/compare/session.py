@@ -1,0 +1,181 @@
+"""A comparison from configuration to report: parity first, and only where it holds, measurements."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from gcnbatch import fileio
+from gcnbatch.backends import registry
+from gcnbatch.backends.base import Backend
+from gcnbatch.backends.registry import BackendStatus
+from gcnbatch.compare import machine, report, timeline
+from gcnbatch.compare.operations import Cost, Row, profile
+from gcnbatch.compare.parity import Agreement, Parity
+from gcnbatch.compare.timeline import Trace
+from gcnbatch.compare.timing import Measured, measure
+from gcnbatch.compare.workload import Effort, Workload, opened
+from gcnbatch.config import Config
+from gcnbatch.errors import BackendUnavailable, InputError, nearest
+
+Say = Callable[[str], object]
+FORMAT = 1
+
+
+def compare(
+    config: Config,
+    names: Sequence[str] = (),
+    folder: Path | None = None,
+    trace_file: Path | None = None,
+    effort: Effort | None = None,
+    say: Say = lambda line: None,
+) -> tuple[Path, dict[str, Any]]:
+    """Compare backends on a model and its data; write the report; return its folder and content.
+
+    Parameters
+    ----------
+    config : Config
+    names : sequence of str
+        Backends, in the order of the report; none: every one there is, slowest first.
+    folder : Path or None
+        New or empty; None: ``runs/compare-<name>-<time>``.
+    trace_file : Path or None
+        Where the timeline goes, if it is wanted as a file.
+    effort : Effort or None
+    say : callable
+        Told what happens, line by line.
+
+    Raises
+    ------
+    InputError
+        An unknown backend, a folder that holds something, data that cannot be used.
+    BackendUnavailable
+        When none of the backends can start here.
+    """
+    effort = effort or Effort()
+    states = _wanted(names, config.device)
+    target = _make_folder(folder, config.name)
+    try:
+        if trace_file is not None:
+            _check_writable(trace_file)
+        backends = _open(states, config, say)
+        with opened(config) as workload, tqdm(total=1 + 4 * len(backends), disable=None, file=sys.stderr) as bar:
+            found = _Comparison(config, workload, backends, effort, bar)
+            content = found.report(states)
+    except BaseException:
+        with suppress(OSError):
+            target.rmdir()
+        raise
+    report.write(target, content, found.traces)
+    if trace_file is not None and found.traces:
+        fileio.write_json(trace_file, timeline.events(found.traces))
+    return target, content
+
+
+class _Comparison:
+    """What was found, backend by backend."""
+
+    def __init__(
+        self, config: Config, workload: Workload, backends: Mapping[str, Backend], effort: Effort, bar: tqdm[Any]
+    ) -> None:
+        self._config, self._workload, self._backends, self._effort, self._bar = config, workload, backends, effort, bar
+        self._began = time.monotonic()
+        self.measured: dict[str, Measured] = {}
+        self.costs: dict[str, dict[Row, Cost]] = {}
+        self.traces: list[Trace] = []
+        self.parity = Parity(workload, effort, self._show)
+        bar.update()
+        self.agreements = {name: self._check(name, backend) for name, backend in backends.items()}
+        if all(agreement.passed for agreement in self.agreements.values()):
+            for name, backend in backends.items():
+                self._measure(name, backend)
+        self._seconds = time.monotonic() - self._began
+
+    def _show(self, what: str) -> None:
+        self._bar.set_description(what)
+
+    def _check(self, name: str, backend: Backend) -> Agreement:
+        self._show(f"{name}: parity")
+        agreement = self.parity.check(backend)
+        self._bar.update()
+        return agreement
+
+    def _measure(self, name: str, backend: Backend) -> None:
+        self.measured[name] = measure(backend, self._workload, self._effort, lambda what: self._show(f"{name}: {what}"))
+        self._bar.update()
+        self._show(f"{name}: operations")
+        self.costs[name] = profile(backend, self._workload, self._effort)
+        self._bar.update()
+        self._show(f"{name}: timeline")
+        self.traces.append(timeline.trace(backend, self._workload))
+        self._bar.update()
+
+    def report(self, states: Sequence[BackendStatus]) -> dict[str, Any]:
+        """Return the content of ``report.json``."""
+        clocks = {name: {"clock": one.meter.clock, "about": one.meter.about()} for name, one in self._backends.items()}
+        return {
+            "format": FORMAT,
+            "name": self._config.name,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(self._seconds, 1),
+            "command": sys.argv[1:],
+            "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in states],
+            "data": report.data(self._workload),
+            "effort": vars(self._effort),
+            "parity": report.parity(self.parity, self.agreements),
+            **report.measurements(self.measured, self.costs, self._workload),
+            "environment": machine.environment(),
+            "config": self._config.model_dump(mode="json"),
+        }
+
+
+def _wanted(names: Sequence[str], device: int) -> list[BackendStatus]:
+    states = {state.name: state for state in registry.status(device)}
+    for name in names:
+        if name not in states:
+            raise InputError("--backends", f"'{name}'", ", ".join(states), nearest(name, states))
+    return [states[name] for name in dict.fromkeys(names or states)]
+
+
+def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Backend]:
+    """Open what can start; note in `states` why others cannot."""
+    opened_ones: dict[str, Backend] = {}
+    for number, state in enumerate(states):
+        if state.ready:
+            try:
+                opened_ones[state.name] = registry.open_backend(state.name, config.device, config.cuda)
+            except BackendUnavailable as error:
+                states[number] = state._replace(ready=False, reason=error.got, hint=error.hint)
+        if not states[number].ready:
+            say(f"{state.name} is left out: {states[number].reason}")
+    if not opened_ones:
+        why = "; ".join(f"{state.name}: {state.reason}" for state in states)
+        raise BackendUnavailable("--backends", f"none can start here ({why})", hint=states[0].hint)
+    return opened_ones
+
+
+def _make_folder(folder: Path | None, name: str) -> Path:
+    target = folder or Path("runs") / f"compare-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(str(target), "already exists", "a new or empty folder", "Choose another -o.")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            str(target), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
+        ) from error
+    return target
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse now what could not be written after all the work."""
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise InputError(f"--timeline {path}", "cannot be written", "a file in a folder that exists and is writable")

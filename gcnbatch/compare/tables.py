@@ -1,0 +1,259 @@
+"""The tables of a report, made once and shown on a terminal, in Markdown and in HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+Content = dict[str, Any]
+MISSING = "–"
+STATES = "Backends"  # the title of the one table of texts
+
+
+class Table(NamedTuple):
+    """A titled table of texts, and what a reader must know about it."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def build(content: Content) -> list[Table]:
+    """Return the tables of a report; without agreement, parity's alone."""
+    found = [_backends(content), _parity(content), _losses(content)]
+    if content["timing"]:
+        found += [_pass(content, "training"), _pass(content, "inference"), _step(content), _operations(content)]
+        found.append(_throughput(content))
+    return found
+
+
+def verdict(content: Content) -> str:
+    """Return the outcome in a sentence or two."""
+    backends = content["parity"]["backends"]
+    failed = [name for name, found in backends.items() if not found["passed"]]
+    if failed:
+        worst = backends[failed[0]]["worst"]
+        more = f", and {backends[failed[0]]['failures'] - 1} more" if backends[failed[0]]["failures"] > 1 else ""
+        return (
+            f"{', '.join(failed)} does not agree with the reference: {worst['name']} ({worst['where']}) is off by "
+            f"{number(worst['error'])}, allowed {number(worst['bound'])}{more}. No timing is shown."
+        )
+    names = list(backends)
+    agree = f"{_and(names)} {'agree' if len(names) > 1 else 'agrees'} with the reference"
+    speedup = content["speedup"]["training"]
+    if not speedup:
+        return f"{agree}."
+    fastest = names[-1]
+    over = _and(
+        [f"{ratio(factors[fastest])} as fast as {base}" for base, factors in speedup.items() if fastest in factors]
+    )
+    return f"{agree}. {fastest} trains {over}."
+
+
+def markdown(content: Content, shown: Sequence[Table], pictures: Sequence[str]) -> str:
+    """Return the report as Markdown; pictures lie beside it."""
+    lines = [f"# Backends compared: {content['name']}", "", verdict(content), "", *_about(content)]
+    for table in shown:
+        lines += ["", f"## {table.title}", "", _pipes(table.header), "|---" + "|---:" * (len(table.header) - 1) + "|"]
+        lines += [_pipes(row) for row in table.rows]
+        lines += ["", table.note] if table.note else []
+    lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
+    lines += ["", "## Environment", "", *(f"- {name}: {value}" for name, value in environment(content))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def environment(content: Content) -> list[tuple[str, str]]:
+    """Return what ran where as names and values."""
+    found = content["environment"]
+    facts = [(f"{one['name']} ran on", _facts(one["about"])) for one in content["backends"] if one.get("about")]
+    facts += [(f"GPU {index}", _facts(gpu)) for index, gpu in enumerate(found["gpus"])]
+    facts += [] if found["gpus"] else [("GPU", f"none: {found['gpu_note']}")]
+    cpu, packages = found["cpu"], {name: version for name, version in found["packages"].items() if version}
+    facts += [
+        ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores usable"),
+        ("gcnbatch", found["gcnbatch"] + (f", commit {found['commit']}" if found["commit"] else "")),
+        ("Python", f"{found['python']}, {found['platform']}"),
+        ("packages", ", ".join(f"{name} {version}" for name, version in packages.items())),
+        ("data", f"{content['data']['path']}, sha256 {content['data']['sha256']}"),
+        ("command", "gcnbatch " + " ".join(content["command"])),
+        ("made", f"{content['created']}, in {content['seconds']:g} s"),
+    ]
+    return facts
+
+
+def _backends(content: Content) -> Table:
+    rows = []
+    for one in content["backends"]:
+        state = "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}"
+        rows.append([one["name"], state])
+    return Table(STATES, ["backend", "state"], rows)
+
+
+def _parity(content: Content) -> Table:
+    parity = content["parity"]
+    rows = []
+    for name, found in parity["backends"].items():
+        worst = found["worst"]
+        share = MISSING if worst["ratio"] is None else f"{100 * worst['ratio']:.0f} %"
+        compared = f"{len(found['deviations'])}"
+        state = "agrees" if found["passed"] else f"FAILS in {found['failures']}"
+        rows.append(
+            [
+                name,
+                state,
+                compared,
+                f"{worst['name']}, {worst['where']}",
+                number(worst["error"]),
+                number(worst["bound"]),
+                share,
+            ]
+        )
+    note = (
+        f"The rule: {parity['rule']}. Compared: parameters before training; loss and every gradient of "
+        f"{_and(parity['batches'])}; losses of the first {len(parity['reference_losses'])} training steps; parameters "
+        "and running statistics after them."
+    )
+    header = ["backend", "parity", "arrays", "worst", "off by", "allowed", "of it"]
+    return Table("Parity", header, rows, note)
+
+
+def _losses(content: Content) -> Table:
+    parity = content["parity"]
+    every = {"reference": parity["reference_losses"], **{n: f["losses"] for n, f in parity["backends"].items()}}
+    steps = zip(*every.values(), strict=True)
+    rows = [[str(step), *(_loss(value) for value in losses)] for step, losses in enumerate(steps, 1)]
+    return Table("Loss of the first steps", ["step", *every], rows)
+
+
+def _pass(content: Content, work: str) -> Table:
+    """Training or inference in the form of the papers' tables II and III: a column per backend."""
+    data, timing = content["data"], content["timing"]
+    names, figures = list(timing), [one[work] for one in timing.values()]
+    training = work == "training"
+    unit = "epoch" if training else "data set"
+    rows = [
+        [f"seconds per {unit}", *(number(one["seconds"]["median"]) for one in figures)],
+        ["  20 % – 80 %", *(_spread(one["seconds"]) for one in figures)],
+        [
+            f"us per {'step' if training else 'batch'}",
+            *(number(one["microseconds_per_batch"]["median"]) for one in figures),
+        ],
+        ["graphs per second", *(number(one["graphs_per_second"]) for one in figures)],
+    ]
+    for base, factors in content["speedup"][work].items():
+        rows.append([f"speedup over {base}", *(ratio(factors[n]) if n in factors else MISSING for n in names)])
+    one = figures[0]
+    graphs = data["training_graphs"] if training else data["graphs"]
+    size = data["batch_size"] if training else data["inference_batch_size"]
+    timed = f"{one['timed_batches']} of {one['batches']} batches timed, the rest in proportion"
+    timed = "all of it timed" if one["timed_batches"] == one["batches"] else timed
+    note = f"{graphs:,} graphs in batches of {size}; {timed}; median of {one['repetitions']} repetitions after warm-up."
+    return Table(f"{work.capitalize()} time", [content["name"], *names], rows, note)
+
+
+def _step(content: Content) -> Table:
+    timing = content["timing"]
+    rows = [
+        ["launches per step", *(_whole(one["launches_per_step"]) for one in timing.values())],
+        ["busy share of the time", *(f"{100 * one['busy_share']:.0f} %" for one in timing.values())],
+        ["peak memory, MiB", *(number(one["peak_bytes"] / 2**20) for one in timing.values())],
+    ]
+    note = (
+        "Launches: kernels of one training step, the gather of its batch among them. Busy: time in operations, by the "
+        "clock named below, over the wall time of a step. Memory: most bytes of arrays held at once by a runner with "
+        "its data, steps and inference; a data set that stays in the host's memory is not counted."
+    )
+    return Table("A training step", ["", *timing], rows, note)
+
+
+def _operations(content: Content) -> Table:
+    """Microseconds per operation in the form of the papers' table IV, with the last backend's speedups."""
+    operations = content["operations"]
+    names = list(operations)
+    clocks = {one["name"]: one["clock"] for one in content["backends"] if "clock" in one}
+    launching = [name for name in names if clocks[name] == "device"]
+    header = ["us per training step", *names, *(f"{name} launches" for name in launching)]
+    header += [f"{names[-1]} over {base}" for base in names[:-1]]
+    costs = {label: {name: operations[name].get(label) for name in names} for label in _labels(content)}
+    costs["sum"] = {name: _total(operations[name].values()) for name in names}
+    rows = []
+    for label, of in costs.items():
+        times = [cost["microseconds"] if cost else None for cost in of.values()]
+        launches = [_whole(cost["launches"]) if (cost := of[name]) else MISSING for name in launching]
+        speedups = [ratio(time / times[-1]) if time and times[-1] else MISSING for time in times[:-1]]
+        rows.append([label, *map(number, times), *launches, *speedups])
+    read = _and([f"{name} by {'device events' if name in launching else 'the host clock'}" for name in names])
+    note = f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run."
+    return Table("Operations", header, rows, note)
+
+
+def _total(costs: Iterable[Content]) -> Content:
+    several = list(costs)
+    return {key: sum(cost[key] for cost in several) for key in ("microseconds", "launches")}
+
+
+def _throughput(content: Content) -> Table:
+    operations = content["operations"]
+    header = ["operation", *(f"{name} {unit}" for unit in ("GB/s", "GFLOP/s") for name in operations)]
+    rows = []
+    for label in _labels(content):
+        costs = [of.get(label) or {} for of in operations.values()]
+        rows.append(
+            [label, *(number(cost.get(key)) for key in ("gigabytes_per_second", "gigaflops") for cost in costs)]
+        )
+    note = (
+        "Bytes that cannot be avoided (every input read once, every result written once) and floating-point operations "
+        "of the formula, over the time above: what a kernel really moves may be more, or less where a cache holds it."
+    )
+    return Table("Throughput", header, rows, note)
+
+
+def _labels(content: Content) -> list[str]:
+    return list(dict.fromkeys(label for rows in content["operations"].values() for label in rows))
+
+
+def _about(content: Content) -> list[str]:
+    data = content["data"]
+    return [
+        f"Data: {data['name']}, {data['graphs']:,} graphs, {data['nodes']:,} nodes. Model: "
+        f"{content['config']['model']['kind']}, {data['parameters']:,} parameters, batch {data['batch_size']}."
+    ]
+
+
+def _facts(values: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").strip() for cell in cells) + " |"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _spread(figure: dict[str, float]) -> str:
+    return f"{number(figure['p20'])} – {number(figure['p80'])}"
+
+
+def _loss(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.6f}"
+
+
+def _whole(value: float | None) -> str:
+    return MISSING if value is None else f"{value:,.0f}"
+
+
+def number(value: float | None) -> str:
+    """Return three significant digits, without an exponent where a reader can do without."""
+    if value is None:
+        return MISSING
+    if value and not 1e-3 <= abs(value) < 1e9:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ratio(value: float) -> str:
+    """Return a speedup, such as ``23.4x``."""
+    return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x"

@@ -1,0 +1,106 @@
+"""One training step of each backend as a trace of what the host asks for and what the device does (papers: figure 11).
+
+The device's rows come from two passes over the same step. In the first, each operation's launches are queued before
+they run, so that a kernel's time does not contain the host's; in the second the step runs as in training, which tells
+when each kernel ended. A kernel is drawn with the shorter of its two times, up to its end in the second pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcnbatch.backends.base import Backend
+from gcnbatch.compare.operations import ROWS, Recorder, Row, recorded_runner
+from gcnbatch.compare.workload import Workload
+
+STEP = 1  # the step traced, after STEP others
+HOST, DEVICE = 1, 2
+OTHER = Row("Other", "")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time: `start` and `length` in microseconds from the beginning of the step."""
+
+    name: str
+    family: str
+    start: float
+    length: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One step: calls on the host, kernels on the device (none for a backend on the host), its length in us."""
+
+    backend: str
+    host: list[Span]
+    device: list[Span]
+    length: float
+
+
+def trace(backend: Backend, workload: Workload) -> Trace:
+    """Run a few steps and return the trace of the last one."""
+    meter = backend.meter
+    recorder = Recorder(backend, queued=True)
+    runner = recorded_runner(recorder, workload)
+    runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
+    for step in range(STEP):
+        runner.step(step)
+    with meter.traced() as queued:
+        runner.step(STEP)
+        meter.synchronize()
+    lengths = [meter.microseconds(launch.start, launch.stop) for launch in queued]
+    recorder.queued = False
+    recorder.calls.clear()
+    with meter.traced() as launches:
+        origin, began = meter.mark(), time.perf_counter()
+        runner.step(STEP)
+        end = meter.mark()
+        meter.synchronize()
+    stopped = time.perf_counter()
+    runner.close()
+    host, families = [], []
+    for call in recorder.calls:
+        family = ROWS.get(call.name, OTHER).family
+        host.append(Span(call.name, family, (call.asked - began) * 1e6, (call.returned - call.asked) * 1e6))
+        families += [family] * call.launches
+    device = []
+    for number, launch in enumerate(launches):
+        stop = meter.microseconds(origin, launch.stop)
+        length = meter.microseconds(launch.start, launch.stop)
+        if number < len(lengths):
+            length = min(length, lengths[number])
+        family = families[number] if number < len(families) else OTHER.family
+        device.append(Span(launch.name, family, stop - length, length))
+    length = max((stopped - began) * 1e6, meter.microseconds(origin, end))
+    return Trace(backend.name, host, device, length)
+
+
+def events(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Return the traces in the Trace Event Format, which Perfetto and chrome://tracing open: a process per backend."""
+    found: list[dict[str, Any]] = []
+    for pid, one in enumerate(traces, 1):
+        found += _names(pid, one)
+        for tid, spans in ((HOST, one.host), (DEVICE, one.device)):
+            found += [
+                {
+                    "name": span.name,
+                    "cat": span.family,
+                    "ph": "X",
+                    "ts": round(span.start, 3),
+                    "dur": round(span.length, 3),
+                    "pid": pid,
+                    "tid": tid,
+                }
+                for span in spans
+            ]
+    return {"traceEvents": found, "displayTimeUnit": "ns"}
+
+
+def _names(pid: int, one: Trace) -> list[dict[str, Any]]:
+    titles = [("process_name", HOST, f"{one.backend}: one training step"), ("thread_name", HOST, "host: operations")]
+    titles += [("thread_name", DEVICE, "device: kernels")] if one.device else []
+    return [{"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": text}} for kind, tid, text in titles]

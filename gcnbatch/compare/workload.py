@@ -1,0 +1,116 @@
+"""What is compared: a model with its data, the batches of the first epoch, and how much of them is run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gcnbatch.config import Config
+from gcnbatch.data import splits, synthetic
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.model.runner import Task
+from gcnbatch.train.experiment import Experiment
+from gcnbatch.train.loop import shuffled_batches
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is run.
+
+    Parameters
+    ----------
+    parity_batches : int
+        Batches whose gradients are compared.
+    parity_steps : int
+        Training steps after which parameters are compared.
+    samples : int
+        Float32 runs of the reference that tell what rounding costs.
+    warmup : int
+        Steps (and batches of inference) that run before anything is timed.
+    steps : int
+        Timed training steps of a repetition, and batches of inference; 0: a whole epoch, the whole set.
+    repeats : int
+        Repetitions; figures are their median.
+    profiled : int
+        Steps whose operations are timed one by one.
+    """
+
+    parity_batches: int = 3
+    parity_steps: int = 10
+    samples: int = 8
+    warmup: int = 10
+    steps: int = 50
+    repeats: int = 5
+    profiled: int = 10
+
+
+QUICK = Effort(parity_batches=2, parity_steps=3, warmup=2, steps=5, repeats=2, profiled=2)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model on its data.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    task : Task
+        Of the split's training rows, the first fold's where the configuration asks for folds.
+    batches : list of int64 arrays
+        The first epoch's batches of graph numbers.
+    inference : list of int64 arrays
+        All graphs of the set in batches of `train.eval_batch_size`.
+    """
+
+    experiment: Experiment
+    task: Task
+    batches: list[Int64]
+    inference: list[Int64]
+
+    @property
+    def learning_rate(self) -> float:
+        """The first epoch's."""
+        return self.task.train.learning_rate
+
+    def repeated(self, steps: int) -> list[Int64]:
+        """Return the batches of `steps` steps: the epoch's, from the start again where it is shorter."""
+        return [self.batches[index % len(self.batches)] for index in range(steps)]
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[Workload]:
+    """Open (or generate) the data of `config` and build what is compared.
+
+    Raises
+    ------
+    InputError
+        When there is no data, or data and configuration do not fit.
+    """
+    with ExitStack() as stack:
+        path = Path(config.data.path)
+        if config.data.synthetic:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / f"{config.data.synthetic}.h5"
+            synthetic.write(config.data.synthetic, path)
+        elif not config.data.path:
+            raise InputError(
+                "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
+            )
+        experiment = Experiment(config, stack.enter_context(Dataset(path, config.data.memory_mb)))
+        about = (config.split, config.seed, experiment.split_rows)
+        split = splits.make_folds(*about)[0] if config.split.folds else splits.make_split(*about)
+        task, _ = experiment.task(split)
+        train, everything = config.train, experiment.source.n_graphs
+        size = train.eval_batch_size
+        yield Workload(
+            experiment,
+            task,
+            shuffled_batches(experiment.graphs_of(split.train), train.batch_size, config.seed, epoch=0),
+            np.split(np.arange(everything, dtype=np.int64), range(size, everything, size)),
+        )
