@@ -22,6 +22,7 @@ from gcnbatch.config import CudaConfig
 from gcnbatch.data.batches import BatchSource
 
 RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing
+HOLD = "meter_hold"  # the kernel that holds back a queue: no work of the backend's
 HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not done: it may be waiting for the device
 
 
@@ -110,8 +111,8 @@ class DeviceMeter:
         flag, address = self._device.mapped_flag()
         flag[0] = 0
         nanoseconds = int(HOLD_SECONDS * 1e9)
-        self._device.launch("meter_hold", Launch((1, 1, 1), (1, 1, 1)), address, nanoseconds)
-        self._device.launches -= 1  # no work of the backend's
+        self._device.launch(HOLD, Launch((1, 1, 1), (1, 1, 1)), address, nanoseconds)
+        self._device.launches -= 1
         try:
             yield
         finally:
@@ -126,7 +127,7 @@ class DeviceMeter:
             yield found
         finally:
             self._device.observer = None
-            found.extend(Launched(one.entry, one.start, one.stop) for one in observed)
+            found.extend(Launched(one.entry, one.start, one.stop) for one in observed if one.entry != HOLD)
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
         before = self._device.active_bytes
