@@ -1,7 +1,7 @@
 """Bytes and floating-point operations of every operation: the one place that GB/s and GFLOP/s come from.
 
-Each function has the name and arguments of the operation in `gcnbatch.backends.base.Ops` and looks at nothing but
-shapes, so that arrays of any backend will do. The rules:
+Each function has the name of the operation in `gcnbatch.backends.base.Ops` and its first arguments, as many as the
+formula needs, and looks at nothing but shapes, so that arrays of any backend will do. The rules:
 
 - Bytes are those that cannot be avoided: every array that the formula needs is read once, every result written once,
   4 bytes an element (1 for a dropout mask), whatever a kernel really moves. Kernels may move more (a second pass over
@@ -16,6 +16,7 @@ outputs, nnz stored entries.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getfullargspec
 from math import prod
 from typing import Any, NamedTuple
 
@@ -33,21 +34,21 @@ def of(operation: str, arguments: tuple[Any, ...], keywords: dict[str, Any], res
     """Return the traffic of a call of `operation` that gave `result`; None when no formula is known."""
     if operation == "gather":
         return gather(result)
-    if operation == "readout_backward":
-        keywords = {**keywords, "dh": result}
     formula = FORMULAS.get(operation)
-    return formula(*arguments, **keywords) if formula else None
+    if formula is None:
+        return None
+    known = getfullargspec(formula).args
+    named = {**dict(zip(known, arguments, strict=False)), **keywords, "dh": result}
+    return formula(**{name: named[name] for name in known if name in named})
 
 
-def matmul(x: Array, w: Array, graphs: Any = None) -> Traffic:
+def matmul(x: Array, w: Array) -> Traffic:
     """Y = X W: 4 (N F + F P + N P) bytes, 2 N F P flops."""
     (n, f), p = x.shape, w.shape[1]
     return Traffic(4 * (n * f + f * p + n * p), 2 * n * f * p)
 
 
-def matmul_backward(
-    dy: Array, x: Array, w: Array, need_dx: bool = True, out: Array | None = None, graphs: Any = None
-) -> Traffic:
+def matmul_backward(dy: Array, x: Array, w: Array, need_dx: bool = True) -> Traffic:
     """DW = Xᵀ dY: 4 (N P + N F + F P) bytes, 2 N F P flops; dX = dY Wᵀ where needed: 4 (F P + N F) and 2 N F P more."""
     (n, f), p = x.shape, w.shape[1]
     return Traffic(4 * (n * p + n * f + f * p + (f * p + n * f if need_dx else 0)), 2 * n * f * p * (1 + need_dx))
@@ -59,19 +60,19 @@ def sparse_matmul(x: Csr, w: Array) -> Traffic:
     return Traffic(_csr(x) + 4 * (prod(w.shape) + _rows(x) * p), 2 * _entries(x) * p)
 
 
-def sparse_matmul_backward(dy: Array, x: Csr, out: Array | None = None) -> Traffic:
+def sparse_matmul_backward(dy: Array, x: Csr) -> Traffic:
     """DW = Xᵀ dY for sparse X: 4 (N + 1) + 8 nnz + 4 (N P + F P) bytes, 2 nnz P flops."""
     p = dy.shape[1]
     return Traffic(_csr(x) + 4 * (_rows(x) * p + x.n_cols * p), 2 * _entries(x) * p)
 
 
-def bias_add(y: Array, b: Array, graphs: Any = None) -> Traffic:
+def bias_add(y: Array) -> Traffic:
     """Y + b: 4 (2 N P + P) bytes, N P flops."""
     n, p = y.shape
     return Traffic(4 * (2 * n * p + p), n * p)
 
 
-def bias_add_backward(dy: Array, out: Array | None = None, graphs: Any = None) -> Traffic:
+def bias_add_backward(dy: Array) -> Traffic:
     """Column sums: 4 (N P + P) bytes, N P flops."""
     n, p = dy.shape
     return Traffic(4 * (n * p + p), n * p)
@@ -110,7 +111,7 @@ def batch_norm(
     return Traffic(4 * (2 * n * p + (6 if training else 4) * p), (7 if training else 2) * n * p)
 
 
-def batch_norm_backward(dy: Array, saved: Any, gamma: Array, out: tuple[Array, Array] | None = None) -> Traffic:
+def batch_norm_backward(dy: Array) -> Traffic:
     """DX from dY and x: 4 (3 N P + 5 P) bytes (mean, deviation, gamma in, dgamma, dbeta out), 8 N P flops.
 
     A value adds to dbeta (1) and, centred and multiplied, to dgamma (3); dx = a dy + b x + c (4).
@@ -125,24 +126,24 @@ def relu(x: Array) -> Traffic:
     return Traffic(8 * n, n)
 
 
-def relu_backward(dy: Array, y: Array) -> Traffic:
+def relu_backward(dy: Array) -> Traffic:
     """12 n bytes, n flops."""
     n = prod(dy.shape)
     return Traffic(12 * n, n)
 
 
-def dropout(x: Array, rate: float, key: Any) -> Traffic:
+def dropout(x: Array) -> Traffic:
     """9 n bytes, the mask among them, n flops."""
     n = prod(x.shape)
     return Traffic(9 * n, n)
 
 
-def dropout_backward(dy: Array, mask: Array, rate: float) -> Traffic:
+def dropout_backward(dy: Array) -> Traffic:
     """9 n bytes, n flops."""
-    return dropout(dy, rate, None)
+    return dropout(dy)
 
 
-def readout(h: Array, node_ptr: Array, kind: Readout) -> Traffic:
+def readout(h: Array, node_ptr: Array) -> Traffic:
     """4 (N P + B P + B + 1) bytes, N P flops."""
     (n, p), pointers = h.shape, node_ptr.shape[0]
     return Traffic(4 * (n * p + (pointers - 1) * p + pointers), n * p)
@@ -154,36 +155,36 @@ def readout_backward(dr: Array, node_ptr: Array, kind: Readout, saved: Any, dh: 
     return Traffic(4 * (b * p + prod(dh.shape) + b + 1), b * p if kind == "mean" else 0)
 
 
-def sigmoid_cross_entropy(logits: Array, y: Array, pos_weight: Array) -> Traffic:
+def sigmoid_cross_entropy(logits: Array) -> Traffic:
     """4 (3 R K + K + 2) bytes, 17 R K flops: 2 for exp and log1p, 8 for the cost, 7 for the slope."""
     r, k = logits.shape
     return Traffic(4 * (3 * r * k + k + 2), 17 * r * k)
 
 
-def softmax_cross_entropy(logits: Array, y: Array, class_weight: Array) -> Traffic:
+def softmax_cross_entropy(logits: Array) -> Traffic:
     """4 (2 R K + R + K + 2) bytes, 6 R K flops: maximum, difference, exponential, sum, quotient, weight."""
     r, k = logits.shape
     return Traffic(4 * (2 * r * k + r + k + 2), 6 * r * k)
 
 
-def mean_squared_error(logits: Array, y: Array) -> Traffic:
+def mean_squared_error(logits: Array) -> Traffic:
     """4 (3 R K + 2) bytes, 4 R K flops: difference, square, sum, scale."""
     entries = prod(logits.shape)
     return Traffic(4 * (3 * entries + 2), 4 * entries)
 
 
-def accumulate(totals: Array, loss: Any, weight: Any) -> Traffic:
+def accumulate() -> Traffic:
     """Two float32 read, two float64 read and written: 40 bytes, 2 flops."""
     return Traffic(40, 2)
 
 
-def clip_norm(gradients: Array, max_norm: float) -> Traffic:
+def clip_norm(gradients: Array) -> Traffic:
     """8 P bytes, 3 P flops (square, sum, scale), as if the norm were always too large."""
     p = prod(gradients.shape)
     return Traffic(8 * p, 3 * p)
 
 
-def adam_step(parameters: Array, gradients: Array, m: Array, v: Array, *scalars: Any, **named_scalars: Any) -> Traffic:
+def adam_step(parameters: Array) -> Traffic:
     """Six arrays read, three written: 36 P bytes; 18 P flops.
 
     g + l2 p (2), m (3), v (4), both corrections (2), root, + epsilon, quotient (3), decay (2), the step (2).
@@ -192,7 +193,7 @@ def adam_step(parameters: Array, gradients: Array, m: Array, v: Array, *scalars:
     return Traffic(36 * p, 18 * p)
 
 
-def sgd_step(parameters: Array, gradients: Array, velocity: Array, *scalars: Any, **named_scalars: Any) -> Traffic:
+def sgd_step(parameters: Array) -> Traffic:
     """Five arrays read, two written: 28 P bytes; 8 P flops: g + l2 p (2), velocity (2), decay (2), the step (2)."""
     p = prod(parameters.shape)
     return Traffic(28 * p, 8 * p)

@@ -96,4 +96,4 @@ def compare_backends(
         typer.echo(tables.verdict(report))
         typer.echo(str(folder))
     if not report["parity"]["passed"]:
-        raise CheckFailed("parity", tables.verdict(report), hint=f"See {folder}.")
+        raise CheckFailed("parity", tables.verdict(report).rstrip("."), hint=f"See {folder}.")

@@ -48,7 +48,7 @@ def _passes(content: dict[str, Any], work: str, unit: str, path: Path) -> None:
         over = [f"{ratio(factors[name])} over {base}" for base, factors in speedups.items() if name in factors]
         labels.append("   ".join([f"{number(median)} s", *over]))
     _name_bars(ax, medians, labels)
-    ax.set(xlabel=f"seconds for {unit} (median, 20 – 80 %)", title=f"{work.capitalize()} time, {content['name']}")
+    ax.set(xlabel=f"seconds for {unit} (median, 20 – 80 %)")
     _finish(ax, medians)
     save(figure, path)
 

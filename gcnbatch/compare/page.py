@@ -30,7 +30,7 @@ th, td { padding: 5px 18px 5px 0; text-align: right; white-space: nowrap; vertic
 th { font-weight: 600; border-bottom: 2px solid var(--ink); }
 td { border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; white-space: pre; }
-td.text { text-align: left; white-space: normal; }
+.words { text-align: left; white-space: normal; }
 figure { margin: 18px 0; }
 img { max-width: 100%; height: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; font-size: 13px; margin: 0; }
@@ -80,8 +80,9 @@ def render(content: dict[str, Any], shown: Sequence[Table], pictures: Sequence[P
 
 
 def _section(table: Table, image: str) -> list[str]:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
-    rows = ("".join(_cell(cell) for cell in row) for row in table.rows)
+    head, *rows = (
+        _row(table, cells, tag) for tag, cells in [("th", table.header), *(("td", row) for row in table.rows)]
+    )
     lines = [
         f"<section><h2>{escape(table.title)}</h2>",
         '<div class="scroll"><table>',
@@ -95,6 +96,6 @@ def _section(table: Table, image: str) -> list[str]:
     return [*lines, "</section>"]
 
 
-def _cell(text: str) -> str:
-    """Sentences wrap and stand to the left; numbers and names do neither."""
-    return f'<td class="text">{escape(text)}</td>' if len(text) > 24 else f"<td>{escape(text)}</td>"
+def _row(table: Table, cells: Sequence[str], tag: str) -> str:
+    styles = (' class="words"' if column in table.words else "" for column in range(len(cells)))
+    return "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for style, cell in zip(styles, cells, strict=True))

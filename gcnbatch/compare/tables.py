@@ -11,21 +11,22 @@ STATES = "Backends"  # the title of the one table of texts
 
 
 class Table(NamedTuple):
-    """A titled table of texts, and what a reader must know about it."""
+    """A titled table, what a reader must know about it, and which columns besides the first hold words, not numbers."""
 
     title: str
     header: list[str]
     rows: list[list[str]]
     note: str = ""
+    words: tuple[int, ...] = ()
 
 
 def build(content: Content) -> list[Table]:
     """Return the tables of a report; without agreement, parity's alone."""
-    found = [_backends(content), _parity(content), _losses(content)]
+    found = [_backends(content), _parity(content)]
     if content["timing"]:
         found += [_pass(content, "training"), _pass(content, "inference"), _step(content), _operations(content)]
         found.append(_throughput(content))
-    return found
+    return [*found, _losses(content)]
 
 
 def verdict(content: Content) -> str:
@@ -55,7 +56,7 @@ def markdown(content: Content, shown: Sequence[Table], pictures: Sequence[str]) 
     """Return the report as Markdown; pictures lie beside it."""
     lines = [f"# Backends compared: {content['name']}", "", verdict(content), "", *_about(content)]
     for table in shown:
-        lines += ["", f"## {table.title}", "", _pipes(table.header), "|---" + "|---:" * (len(table.header) - 1) + "|"]
+        lines += ["", f"## {table.title}", "", _pipes(table.header), _pipes(_alignment(table))]
         lines += [_pipes(row) for row in table.rows]
         lines += ["", table.note] if table.note else []
     lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
@@ -87,7 +88,7 @@ def _backends(content: Content) -> Table:
     for one in content["backends"]:
         state = "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}"
         rows.append([one["name"], state])
-    return Table(STATES, ["backend", "state"], rows)
+    return Table(STATES, ["backend", "state"], rows, words=(1,))
 
 
 def _parity(content: Content) -> Table:
@@ -115,7 +116,7 @@ def _parity(content: Content) -> Table:
         "and running statistics after them."
     )
     header = ["backend", "parity", "arrays", "worst", "off by", "allowed", "of it"]
-    return Table("Parity", header, rows, note)
+    return Table("Parity", header, rows, note, words=(1, 3))
 
 
 def _losses(content: Content) -> Table:
@@ -223,6 +224,10 @@ def _about(content: Content) -> list[str]:
 
 def _facts(values: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _alignment(table: Table) -> list[str]:
+    return ["---" if column in (0, *table.words) else "---:" for column in range(len(table.header))]
 
 
 def _pipes(cells: Sequence[str]) -> str:

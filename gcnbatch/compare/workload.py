@@ -111,6 +111,6 @@ def opened(config: Config) -> Iterator[Workload]:
         yield Workload(
             experiment,
             task,
-            shuffled_batches(experiment.graphs_of(split.train), train.batch_size, config.seed, epoch=0),
+            shuffled_batches(experiment.source.graphs_of(split.train), train.batch_size, config.seed, epoch=0),
             np.split(np.arange(everything, dtype=np.int64), range(size, everything, size)),
         )

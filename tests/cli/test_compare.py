@@ -1,0 +1,87 @@
+"""``gcnbatch compare-backends`` through the program's own entry point: stdout, stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcnbatch.backends import registry
+from gcnbatch.backends.registry import BackendStatus
+from gcnbatch.cli import app
+from tests.compare.backends import Another, OneWrongElement
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gcnbatch", "compare-backends", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            app.main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_the_quickstart_on_the_cpu(call, tmp_path: Path) -> None:
+    code, out, err = call("--quick", "--backends", "cpu")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    for title in ("Parity", "Training time", "Inference time", "A training step", "Operations", "Throughput"):
+        assert title in lines
+    assert "cpu agrees with the reference." in lines
+    folder = tmp_path / lines[-1]
+    assert folder.parent.name == "runs"
+    assert folder.name.startswith("compare-quickstart-")
+    assert (folder / "report.html").is_file()
+
+
+def test_json_options_and_what_cannot_run(call, tmp_path: Path, monkeypatch) -> None:
+    missing = BackendStatus("batched", False, "no device", "Buy one.")
+    monkeypatch.setattr(registry, "status", lambda device=0: [BackendStatus("cpu", True), missing])
+    options = ["--quick", "--json", "--seed", 3, "--batch-size", 100, "--set", "model.widths=[8]", "--steps", 2]
+    code, out, err = call(*options, "--repeats", 3, "-o", tmp_path / "report", "--timeline", tmp_path / "trace.json")
+    report = json.loads(out)
+    assert code == 0
+    assert "batched is left out: no device" in err
+    assert [one["ready"] for one in report["backends"]] == [True, False]
+    assert report["config"]["seed"] == 3
+    assert report["data"]["batch_size"] == 100
+    assert report["config"]["model"]["widths"] == [8]
+    training = report["timing"]["cpu"]["training"]
+    assert (training["timed_batches"], training["batches"], training["repetitions"]) == (2, 8, 3)
+    assert report["speedup"] == {"training": {}, "inference": {}}
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_a_failing_parity_is_exit_code_1(call, tmp_path: Path, monkeypatch) -> None:
+    made = {"cpu": Another("cpu"), "batched": Another("batched", OneWrongElement())}
+    monkeypatch.setattr(registry, "status", lambda device=0: [BackendStatus(name, True) for name in made])
+    monkeypatch.setattr(registry, "open_backend", lambda name, *others: made[name])
+    code, out, err = call("--quick", "-o", tmp_path / "report")
+    assert code == 1
+    assert err.startswith("error: parity: batched does not agree with the reference: ")
+    assert f"See {tmp_path / 'report'}" in err
+    assert "FAILS in" in out
+    assert "Training time" not in out
+    assert "speedup" not in out
+
+
+def test_refusals(call, tmp_path: Path) -> None:
+    code, out, err = call("--backends", "cpu,gpu", "-o", tmp_path / "report")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --backends: 'gpu'; expected cpu, ")
+    assert call("--set", "model.width=[8]")[0] == 2
+    assert call("--data", tmp_path / "none.h5", "-o", tmp_path / "report", "--backends", "cpu")[0] == 2
+    assert not (tmp_path / "report").exists()
+
+
+def test_help(call) -> None:
+    code, out, _ = call("--help")
+    assert code == 0
+    assert "gcnbatch compare-backends configs/tox21.toml --data tox21.h5" in out

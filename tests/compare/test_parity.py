@@ -1,0 +1,126 @@
+"""Parity accepts honest backends and finds wrong ones, and says where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from gcnbatch.compare.parity import Parity
+from gcnbatch.compare.reference import Jitter, ReferenceBackend
+from gcnbatch.compare.workload import Effort, Workload, opened
+from gcnbatch.config import resolve
+from gcnbatch.data.writer import write_graphset
+from gcnbatch.model.runner import OpsRunner
+from tests.builders import build_graphset
+from tests.compare import backends
+from tests.compare.backends import Another
+
+EFFORT = Effort(parity_batches=3, parity_steps=4)
+MODEL = {"widths": [8, 8], "dense": [8], "dropout": 0.2}
+
+
+@pytest.fixture(scope="module")
+def workload(small) -> Iterator[Workload]:
+    tree = {"data": {"path": str(small)}, "model": MODEL, "train": {"batch_size": 12, "weight_decay": 0.01}}
+    with opened(resolve(tree)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def parity(workload) -> Parity:
+    return Parity(workload, EFFORT)
+
+
+@pytest.mark.parametrize("ops", [None, backends.Backwards()], ids=["cpu", "another order of summation"])
+def test_honest_backends_agree(parity: Parity, ops) -> None:
+    found = parity.check(Another("honest", ops))
+    assert found.passed, found.worst
+    assert np.allclose(found.losses, parity.losses, rtol=1e-5)
+
+
+def test_everything_is_compared(parity: Parity, workload: Workload) -> None:
+    found = parity.check(Another("cpu"))
+    layout = workload.task.model.layout()
+    by_place: dict[str, set[str]] = {}
+    for deviation in found.deviations:
+        by_place.setdefault(deviation.where, set()).add(deviation.name)
+    assert list(by_place) == [
+        "before training",
+        "batch 1 (12 graphs)",
+        "batch 2 (12 graphs)",
+        "batch 3 (8 graphs)",
+        *(f"step {step}" for step in range(1, 5)),
+        "after step 4",
+    ]
+    assert by_place["batch 3 (8 graphs)"] == {"loss", *layout.names(True)}
+    assert by_place["after step 4"] == by_place["before training"] == {*layout.names(True), *layout.names(False)}
+
+
+@pytest.mark.parametrize(
+    ("ops", "where", "name"),
+    [
+        (backends.WrongBias(), "batch", ".bias"),
+        (backends.OneWrongElement(), "batch", ".weight"),
+        (backends.RoundedInputs(), "batch", ".weight"),
+        (backends.WrongStatistics(), "after step 4", ".running_"),
+        (backends.WrongUpdate(), "", ""),
+        (backends.NotANumber(), "batch", ""),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_wrong_backends_are_found(parity: Parity, ops, where: str, name: str) -> None:
+    found = parity.check(Another("wrong", ops))
+    assert not found.passed
+    failing = [deviation for deviation in found.deviations if not deviation.agrees]
+    assert found.worst in failing
+    assert any(deviation.where.startswith(where) and name in deviation.name for deviation in failing)
+
+
+def test_a_wrong_update_leaves_gradients_alone(parity: Parity) -> None:
+    found = parity.check(Another("wrong", backends.WrongUpdate()))
+    assert all(deviation.agrees for deviation in found.deviations if deviation.where.startswith("batch"))
+
+
+def test_the_rule_is_stated_with_its_numbers(parity: Parity) -> None:
+    assert "8 times in float32" in parity.rule
+    assert f"up to {8**0.5:.3g} units" in parity.rule
+    assert "the 8 terms" in parity.rule
+
+
+def test_tf32_is_allowed_its_rounding_and_no_more(small) -> None:
+    tree = {"data": {"path": str(small)}, "model": MODEL, "train": {"batch_size": 12}, "cuda": {"precision": "tf32"}}
+    with opened(resolve(tree)) as workload:
+        parity = Parity(workload, EFFORT)
+        assert "round their inputs to 11 bits" in parity.rule
+        assert parity.check(Another("rounded", backends.RoundedInputs())).passed
+        assert not parity.check(Another("wrong", backends.NotANumber())).passed
+
+
+@pytest.mark.parametrize("features", ["float32", "csr"])
+def test_sparse_products_through_scipy_are_the_reference(tmp_path, features: str) -> None:
+    path = tmp_path / "data.h5"
+    write_graphset(path, build_graphset(12, features=features))
+    with opened(resolve({"data": {"path": str(path)}, "model": MODEL})) as workload:
+        results = []
+        for looped in (True, False):
+            runner = OpsRunner(ReferenceBackend(np.float64, looped), workload.task)
+            results.append(runner.gradients(workload.batches[0]))
+    (loss, gradients), (other_loss, others) = results
+    assert loss == pytest.approx(other_loss, rel=1e-12)
+    for name, gradient in gradients.items():
+        assert gradient.dtype == np.float64
+        np.testing.assert_allclose(others[name], gradient, rtol=1e-10, atol=1e-14)
+
+
+def test_jitter_moves_floats_by_its_reach_and_nothing_else() -> None:
+    jitter = Jitter(np.random.default_rng(0), units=8)
+    value, before = np.full(10_000, 1.5, np.float32), np.float32(1.5)
+    jitter.move(value)
+    moved = np.abs(value - before) / before
+    assert 4 * 2.0**-23 < moved.max() <= 9 * 2.0**-23
+    mask = np.ones(5, bool)
+    jitter.move(mask)
+    assert mask.all()
+    jitter.move(None)

@@ -1,0 +1,171 @@
+"""Whole comparisons with test-made backends: what the report holds, what it leaves out, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gcnbatch.compare import session
+from gcnbatch.compare.workload import QUICK, opened
+from gcnbatch.config import resolve
+from gcnbatch.errors import BackendUnavailable, InputError
+from tests.compare import backends
+from tests.compare.backends import Another, DeviceLike
+
+SPEED = re.compile(r"speedup|as fast as|graphs per second|GB/s|us per|seconds per", re.IGNORECASE)
+FILES = {"report.json", "report.md", "report.html", "training.png", "inference.png", "operations.png", "timeline.png"}
+
+
+@pytest.fixture
+def run(small, tmp_path: Path):
+    def compare(*names: str, **options):
+        tree = {"name": "small", "data": {"path": str(small)}, "model": {"widths": [8, 8]}, "train": {"batch_size": 12}}
+        options = {"folder": tmp_path / "report", "effort": QUICK, **options}
+        return session.compare(resolve(tree), names, **options)
+
+    return compare
+
+
+def test_a_host_and_a_device(install, run, tmp_path: Path) -> None:
+    install(cpu=Another("cpu"), nonbatched="no driver", batched=DeviceLike())
+    said: list[str] = []
+    folder, report = run(trace_file=tmp_path / "trace.json", say=said.append)
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert json.loads((folder / "report.json").read_text()) == report
+    assert said == ["nonbatched is left out: no driver"]
+    states = {one["name"]: one for one in report["backends"]}
+    assert (states["nonbatched"]["ready"], states["nonbatched"]["reason"]) == (False, "no driver")
+    assert (states["cpu"]["clock"], states["batched"]["clock"]) == ("host", "device")
+
+    timing = report["timing"]
+    assert timing["cpu"]["launches_per_step"] is None
+    operations = report["operations"]["batched"]
+    launches = sum(cost["launches"] for cost in operations.values())
+    assert timing["batched"]["launches_per_step"] == launches == 2 * (launches // 2) > 20
+    assert operations["SpMM forward"]["calls"] == 2
+    assert operations["SpMM forward"]["launches"] == 4
+    assert operations["Gather"]["launches"] == 0
+    assert operations["SpMM forward"]["bytes"] == report["operations"]["cpu"]["SpMM forward"]["bytes"] > 0
+    assert 0 < timing["batched"]["busy_share"] <= 1
+    assert timing["cpu"]["peak_bytes"] > 1000
+    for work in ("training", "inference"):
+        medians = {name: one[work]["seconds"]["median"] for name, one in timing.items()}
+        assert report["speedup"][work]["cpu"]["batched"] == pytest.approx(medians["cpu"] / medians["batched"])
+    assert timing["cpu"]["training"]["graphs"] == 32
+    assert timing["cpu"]["inference"]["graphs"] == 40
+    for key in ("numpy", "h5py"):
+        assert report["environment"]["packages"][key]
+
+
+def test_the_page_stands_alone(install, run) -> None:
+    install(cpu=Another("cpu"), batched=DeviceLike())
+    folder, _ = run()
+    page = (folder / "report.html").read_text()
+    assert "http" not in page
+    assert not re.search(r"<script|<link|@import|url\(", page)
+    assert re.findall(r'src="(.{22})', page) == ["data:image/png;base64,"] * 4
+    assert "made up &lt;for tests&gt;" in page
+    text = (folder / "report.md").read_text()
+    for name in re.findall(r"!\[.*\]\((.*)\)", text):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    for shown in (page, text):
+        for part in (
+            "Parity",
+            "Training time",
+            "Inference time",
+            "Operations",
+            "speedup over cpu",
+            "Environment",
+            "sha256",
+        ):
+            assert part in shown
+
+
+def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) -> None:
+    install(cpu=Another("cpu"), batched=DeviceLike())
+    trace = tmp_path / "trace.json"
+    _, report = run(trace_file=trace)
+    events = json.loads(trace.read_text())["traceEvents"]
+    processes = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    assert list(processes) == ["cpu: one training step", "batched: one training step"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert all(event["ts"] >= -1 and event["dur"] >= 0 for event in spans)
+    host = [event for event in spans if event["pid"] == 2 and event["tid"] == 1]
+    device = [event for event in spans if event["pid"] == 2 and event["tid"] == 2]
+    assert [event["name"] for event in host][:5] == ["gather", "matmul", "bias_add", "spmm", "batch_norm"]
+    assert host[-2]["name"] == "adam_step"
+    assert len(device) == report["timing"]["batched"]["launches_per_step"]
+    assert [(event["name"], event["cat"]) for event in device[:3]] == [
+        ("matmul_1", "MatMul"),
+        ("matmul_2", "MatMul"),
+        ("bias_add_1", "Add"),
+    ]
+    assert not [event for event in spans if event["pid"] == 1 and event["tid"] == 2]
+
+
+def test_without_agreement_there_is_no_speed(install, run, tmp_path: Path) -> None:
+    install(cpu=Another("cpu"), batched=Another("batched", backends.OneWrongElement()))
+    trace = tmp_path / "trace.json"
+    folder, report = run(trace_file=trace)
+    assert not report["parity"]["passed"]
+    assert report["parity"]["backends"]["cpu"]["passed"]
+    worst = report["parity"]["backends"]["batched"]["worst"]
+    assert worst["name"].endswith(".weight")
+    assert worst["where"].startswith("batch ")
+    assert report["timing"] is report["speedup"] is report["operations"] is None
+    assert {path.name for path in folder.iterdir()} == {"report.json", "report.md", "report.html"}
+    assert not trace.exists()
+    for name in ("report.md", "report.html"):
+        shown = (folder / name).read_text()
+        assert "batched does not agree with the reference" in shown
+        assert worst["name"] in shown
+        assert not SPEED.search(re.sub(r"<style>.*</style>", "", shown, flags=re.DOTALL))
+
+
+def test_values_that_are_no_numbers_are_no_json_either(install, run) -> None:
+    install(cpu=Another("cpu", backends.NotANumber()))
+    folder, report = run()
+    assert json.loads((folder / "report.json").read_text()) == report
+    assert report["parity"]["backends"]["cpu"]["worst"]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("section", "graphs"),
+    [({"split": {"folds": 4}}, 27), ({"train": {"batch_size": 1000}}, 32), ({"train": {"optimizer": "sgd"}}, 32)],
+    ids=["folds", "one batch", "sgd"],
+)
+def test_other_configurations(small, install, tmp_path: Path, section, graphs: int) -> None:
+    install(cpu=Another("cpu"))
+    tree = {"data": {"path": str(small)}, "model": {"widths": [4]}, **section}
+    _, report = session.compare(resolve(tree), (), tmp_path / "report", effort=QUICK)
+    assert report["parity"]["passed"]
+    assert report["data"]["training_graphs"] == graphs
+
+
+def test_steps_that_run_past_the_epoch_start_it_again(small) -> None:
+    with opened(resolve({"data": {"path": str(small)}, "train": {"batch_size": 20}})) as workload:
+        assert [len(graphs) for graphs in workload.repeated(5)] == [20, 12, 20, 12, 20]
+
+
+def test_refusals(install, run, small, tmp_path: Path) -> None:
+    install(cpu=Another("cpu"), batched="no driver")
+    with pytest.raises(InputError, match=r"--backends: 'batchd'; expected cpu, batched. Did you mean 'batched'"):
+        run("batchd")
+    with pytest.raises(BackendUnavailable, match=r"none can start here \(batched: no driver\). Mend it"):
+        run("batched")
+    assert not (tmp_path / "report").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(InputError, match="already exists; expected a new or empty folder"):
+        run(folder=tmp_path / "full")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be made"):
+        run(folder=tmp_path / "file" / "report")
+    with pytest.raises(InputError, match=r"--timeline .*: cannot be written"):
+        run(trace_file=tmp_path / "missing" / "trace.json")
+    assert not (tmp_path / "report").exists()
+    with pytest.raises(InputError, match=r"data.path: empty; expected a data set"):
+        session.compare(resolve({}), (), tmp_path / "report")
