@@ -69,6 +69,7 @@ def _operations(operations: dict[str, dict[str, Any]], path: Path) -> None:
         drawn += times
     ax.set_yticks(range(len(labels)), labels, fontsize=8)
     ax.set(xlabel="us per training step")
+    ax.margins(y=0.01)
     _finish(ax, drawn)
     legend_above(ax, columns=len(operations))
     save(figure, path)
@@ -87,6 +88,7 @@ def _timeline(traces: Sequence[Trace], path: Path) -> None:
             seen |= {span.family for span in spans}
         ax.set_yticks(range(len(lanes)), [lane for lane, _ in reversed(lanes)], fontsize=8)
         ax.set(xlim=(0, one.length), ylim=(-0.55, len(lanes) - 0.45))
+        ax.tick_params(labelsize=8)
         ax.set_title(f"{one.backend}: one step, {number(one.length)} us", loc="left", fontsize=9)
         ax.grid(axis="y", visible=False)
     axes[-1].set_xlabel("us; every panel has its own scale")
@@ -97,7 +99,7 @@ def _timeline(traces: Sequence[Trace], path: Path) -> None:
 
 def _lane(ax: Axes, place: int, spans: Sequence[Span], colours: dict[str, str]) -> None:
     bars = [(span.start, span.length) for span in spans]
-    ax.broken_barh(bars, (place - 0.36, 0.72), facecolors=[colours[span.family] for span in spans], linewidth=0)
+    ax.broken_barh(bars, (place - 0.36, 0.72), color=[colours[span.family] for span in spans], linewidth=0.6)
 
 
 def _name_bars(ax: Axes, lengths: Sequence[float], labels: Sequence[str]) -> None:
@@ -108,13 +110,14 @@ def _name_bars(ax: Axes, lengths: Sequence[float], labels: Sequence[str]) -> Non
 def _finish(ax: Axes, lengths: Sequence[float]) -> None:
     """First bar on top, room for the labels; a logarithmic axis where bars differ much, and it says so."""
     ax.invert_yaxis()
+    ax.tick_params(labelsize=8)
     ax.grid(axis="y", visible=False)
     positive = [length for length in lengths if length > 0]
     if positive and max(positive) > LOGARITHMIC_FROM * min(positive):
         ax.set(xscale="log", xlim=(min(positive) / 2, max(positive) * 12))
         ax.set_xlabel(f"{ax.get_xlabel()}, logarithmic")
     elif positive:
-        ax.set_xlim(0, max(positive) * 1.45)
+        ax.set_xlim(0, max(positive) * 1.6)
 
 
 def _colours(count: int) -> list[str]:

@@ -27,9 +27,10 @@ p { margin: 8px 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px; }
 th, td { padding: 5px 18px 5px 0; text-align: right; white-space: nowrap; vertical-align: top; }
-th { font-weight: 600; border-bottom: 2px solid var(--ink); }
+th { font-weight: 600; border-bottom: 2px solid var(--ink); white-space: normal; vertical-align: bottom; }
 td { border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; white-space: pre; }
+th:first-child, td:first-child { text-align: left; }
+td:first-child { white-space: pre; }
 .words { text-align: left; white-space: normal; }
 figure { margin: 18px 0; }
 img { max-width: 100%; height: auto; }

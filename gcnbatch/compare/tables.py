@@ -163,7 +163,8 @@ def _step(content: Content) -> Table:
     note = (
         "Launches: kernels of one training step, the gather of its batch among them. Busy: time in operations, by the "
         "clock named below, over the wall time of a step. Memory: most bytes of arrays held at once by a runner with "
-        "its data, steps and inference; a data set that stays in the host's memory is not counted."
+        "its data, steps and inference; a data set that stays in the host's memory is not counted. "
+        "The picture shows a step with every call and kernel noted, which slows the host down."
     )
     return Table("A training step", ["", *timing], rows, note)
 
