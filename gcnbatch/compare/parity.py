@@ -10,8 +10,8 @@ to sqrt(K) units in its last place, K being the longest sum in the model's produ
 do (Higham, Mary: "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019). A whole
 model needs them where one operation does not: ReLU, a maximum and Adam's first steps are not continuous. A value within
 rounding of zero may fall on either side, and one element that does moves a gradient by far more than rounding; a single
-run cannot show all of these. Drawn at random from 14 runs on the quickstart (two models, two seeds), 20 to 60 % of honest
-runs broke the rule when the reference ran once, none of 1,200 draws when it ran eight times.
+run cannot show all of these. Drawn at random from 14 runs on the quickstart (two models, two seeds), 20 to 60 % of
+honest runs broke the rule when the reference ran once, none of 1,200 draws when it ran eight times.
 
 With products in TF32 the values move by a rounding to TF32 besides; the reference stays what it is.
 """
