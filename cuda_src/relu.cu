@@ -2,11 +2,11 @@
 //
 // Shapes: flat, n float32. Launch: `elementwise`, 4 elements per thread; 950 x 64: 60 blocks of 256.
 // Shared memory: none. Bytes: forward reads 4 n, writes 4 n; backward reads 8 n, writes 4 n. Bank conflicts: none.
-// Determinism: bit-repeatable. Requires: nothing; arrays not aligned to 16 bytes are read float by float.
+// Determinism: bit-repeatable. Requires: nothing, y may be x and dx may be dy; arrays not aligned to 16 bytes are read float by float.
 
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) relu_forward(float* y, const float* __restrict__ x, long long n) {
+extern "C" __global__ void __launch_bounds__(256) relu_forward(float* y, const float* x, long long n) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;
   const float4 v = load4(x + i, n - i, is_aligned(x, 0));
@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(256) relu_forward(float* y, const f
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    relu_backward(float* dx, const float* __restrict__ dy, const float* __restrict__ y, long long n) {
+    relu_backward(float* dx, const float* dy, const float* __restrict__ y, long long n) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;
   const float4 g = load4(dy + i, n - i, is_aligned(dy, 0)), v = load4(y + i, n - i, is_aligned(y, 0));

@@ -49,18 +49,18 @@ __device__ __forceinline__ void sparse_column_product(float* dw, const float* dy
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forward_float4(
     float* __restrict__ y, const float* __restrict__ w, const int* __restrict__ indptr, const int* __restrict__ indices,
     const float* __restrict__ data, long long y_first, long long w_first, int y_stride, int w_stride, int first_row,
-    int n_rows, int width, int lane_bits, int group_bits, int passes) {
+    int n_rows, int width, int lane_bits, int group_bits, int passes, int chunks) {
   sparse_rows_product<float4>(y + y_first, w + w_first, indptr + first_row, indices, data, y_stride, w_stride, n_rows,
-                              width, 0, lane_bits, group_bits, passes);
+                              width, 0, lane_bits, group_bits, passes, chunks);
 }
 
 // The same with single floats, for any P, stride and alignment.
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forward_float1(
     float* __restrict__ y, const float* __restrict__ w, const int* __restrict__ indptr, const int* __restrict__ indices,
     const float* __restrict__ data, long long y_first, long long w_first, int y_stride, int w_stride, int first_row,
-    int n_rows, int width, int lane_bits, int group_bits, int passes) {
+    int n_rows, int width, int lane_bits, int group_bits, int passes, int chunks) {
   sparse_rows_product<float>(y + y_first, w + w_first, indptr + first_row, indices, data, y_stride, w_stride, n_rows,
-                             width, 0, lane_bits, group_bits, passes);
+                             width, 0, lane_bits, group_bits, passes, chunks);
 }
 
 // Source: own. The papers' citation GCN adds to dW by atomics; a gather over the transpose needs none.

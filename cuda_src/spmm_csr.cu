@@ -66,9 +66,9 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float4(
     float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long in_first,
     int out_stride, int in_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits, int group_bits,
-    int passes) {
+    int passes, int chunks) {
   sparse_rows_product<float4>(out + out_first, in + in_first, indptr + first_row, indices, data, out_stride, in_stride,
-                              n_rows, width, accumulate, lane_bits, group_bits, passes);
+                              n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
 }
 
 // The same with single floats, for any width, stride and alignment.
@@ -76,9 +76,9 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
     float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long in_first,
     int out_stride, int in_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits, int group_bits,
-    int passes) {
+    int passes, int chunks) {
   sparse_rows_product<float>(out + out_first, in + in_first, indptr + first_row, indices, data, out_stride, in_stride,
-                             n_rows, width, accumulate, lane_bits, group_bits, passes);
+                             n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
 }
 
 // Source: Batched SWA SpMM for CSR (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d), as published.

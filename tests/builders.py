@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.schema import Header, Level, Target
+from gcnbatch.data.sparse import Csr
 
 DENSE_DTYPES = ("uint8", "int8", "float16", "float32")
 
@@ -145,3 +146,13 @@ def _assert_arrays_equal(name: str, left: Any, right: Any) -> None:
     if left is not None:
         assert left.dtype == right.dtype, name
         np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def scipy_csr(matrix: Csr) -> sp.csr_array:
+    """Return a Csr as SciPy's type."""
+    return sp.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(len(matrix.indptr) - 1, matrix.n_cols))
+
+
+def dense(matrix: Csr) -> NDArray[Any]:
+    """Return a Csr as a dense array."""
+    return scipy_csr(matrix).toarray()

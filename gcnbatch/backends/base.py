@@ -6,9 +6,9 @@ K outputs, R rows of targets (B, or N for node-level sets).
 Every backend offers the same operations under the same names with the same meaning; ``gcnbatch/reference`` is their
 specification. An array is whatever the backend computes with (`Array`: a NumPy array, a device buffer); the model never
 looks inside. Operations return new arrays and leave their inputs unchanged, except where a docstring says "in place".
-Gradients of parameters overwrite the array given as `out`, when one is given, and return it. A graph convolution hands
-its adjacency to the dense products as `graphs`: a backend without batching loops over its graphs and channels; others,
-and the results, do not look at it.
+Where an `out` is given, the result (of gradients, that of the parameters) overwrites it and it is returned. A graph
+convolution hands its adjacency to the dense products as `graphs`: a backend without batching loops over its graphs and
+channels; others, and the results, do not look at it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Ops(Protocol):
     def sparse_matmul_backward(self, dy: Array, x: Csr, out: Array | None = None) -> Array:
         """Gradient of `sparse_matmul` by W: Xᵀ dY (F, P), `out`."""
 
-    def bias_add(self, y: Array, b: Array, graphs: Adjacency | None = None) -> Array:
-        """Y (N, P) plus b (P,) on every row."""
+    def bias_add(self, y: Array, b: Array, graphs: Adjacency | None = None, out: Array | None = None) -> Array:
+        """Y (N, P) plus b (P,) on every row; `out` may be Y."""
 
     def bias_add_backward(self, dy: Array, out: Array | None = None, graphs: Adjacency | None = None) -> Array:
         """Gradient by b: column sums of dY, (P,), `out`."""
@@ -113,11 +113,11 @@ class Ops(Protocol):
     ) -> tuple[Array, Array, Array]:
         """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; `out` is (dgamma, dbeta)."""
 
-    def relu(self, x: Array) -> Array:
-        """max(x, 0)."""
+    def relu(self, x: Array, out: Array | None = None) -> Array:
+        """max(x, 0), NaN where x is NaN; `out` may be x."""
 
-    def relu_backward(self, dy: Array, y: Array) -> Array:
-        """DY where y > 0, else 0; `y` is what `relu` returned."""
+    def relu_backward(self, dy: Array, y: Array, out: Array | None = None) -> Array:
+        """Gradient of `relu`: dY where y > 0, else 0; `y` is what `relu` returned, `out` may be dY."""
 
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero an element with probability `rate`, scale the others by 1 / (1 - rate); returns (y, mask).

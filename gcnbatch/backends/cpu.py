@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
 from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Feed, Launched, Ops, Readout
@@ -38,23 +39,26 @@ class CpuOps:
         return (dy @ w.T if need_dx else None), np.matmul(x.T, dy, out=out)
 
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
-        return x.scipy @ w
+        return _product(x, w)
 
     def sparse_matmul_backward(self, dy: Float, x: Csr, out: Float | None = None) -> Float:
-        return into(out, x.scipy.T @ dy)
+        dw = np.zeros((x.n_cols, dy.shape[1]), dtype=dy.dtype) if out is None else out
+        dw[...] = 0
+        _sparsetools.csc_matvecs(x.n_cols, len(dy), dy.shape[1], x.indptr, x.indices, x.data, dy.ravel(), dw.ravel())
+        return dw
 
-    def bias_add(self, y: Float, b: Float, graphs: Adjacency | None = None) -> Float:
-        return y + b
+    def bias_add(self, y: Float, b: Float, graphs: Adjacency | None = None, out: Float | None = None) -> Float:
+        return np.add(y, b, out=out)
 
     def bias_add_backward(self, dy: Float, out: Float | None = None, graphs: Adjacency | None = None) -> Float:
         return into(out, _column_sums(dy))
 
     def spmm(self, adjacency: Adjacency, h: Float) -> Float:
         channels = adjacency.n_channels
-        return adjacency.forward.scipy @ h.reshape(h.shape[0] * channels, h.shape[1] // channels)
+        return _product(adjacency.forward, h.reshape(h.shape[0] * channels, h.shape[1] // channels))
 
     def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
-        return (adjacency.transpose.scipy @ dy).reshape(dy.shape[0], adjacency.n_channels * dy.shape[1])
+        return _product(adjacency.transpose, dy).reshape(dy.shape[0], adjacency.n_channels * dy.shape[1])
 
     def batch_norm(
         self,
@@ -97,11 +101,11 @@ class CpuOps:
             return dx, dgamma, dbeta
         return dx, into(out[0], dgamma), into(out[1], dbeta)
 
-    def relu(self, x: Float) -> Float:
-        return np.maximum(x, np.float32(0))
+    def relu(self, x: Float, out: Float | None = None) -> Float:
+        return np.maximum(x, np.float32(0), out=out)
 
-    def relu_backward(self, dy: Float, y: Float) -> Float:
-        return dy * (y > 0)
+    def relu_backward(self, dy: Float, y: Float, out: Float | None = None) -> Float:
+        return np.multiply(dy, y > 0, out=out)
 
     def dropout(self, x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
         drawn = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size).reshape(x.shape)
@@ -114,8 +118,7 @@ class CpuOps:
     def readout(self, h: Float, node_ptr: NDArray[np.int64], kind: Readout) -> tuple[Float, Any]:
         if kind == "max":
             return _segment_max(h, node_ptr)
-        membership = _membership(node_ptr, kind)
-        return membership @ h, membership
+        return _product(_membership(node_ptr, kind), h), None
 
     def readout_backward(self, dr: Float, node_ptr: NDArray[np.int64], kind: Readout, saved: Any) -> Float:
         if kind == "max":
@@ -189,7 +192,8 @@ class CpuOps:
         weight_decay: Float,
         l2: Float,
     ) -> None:
-        g = gradients + l2 * parameters
+        g = l2 * parameters
+        g += gradients
         m *= np.float32(beta1)
         m += np.float32(1 - beta1) * g
         v *= np.float32(beta2)
@@ -319,12 +323,20 @@ def _inverse_sizes(node_ptr: NDArray[np.int64]) -> Float:
     return (1 / np.maximum(np.diff(node_ptr), 1)).astype(np.float32)
 
 
-def _membership(node_ptr: NDArray[np.int64], kind: Readout) -> Any:
+def _product(matrix: Csr, dense: Float) -> Float:
+    """Sparse times dense by the routine that SciPy's ``@`` ends in; making SciPy's matrix takes as long as that."""
+    out = np.zeros((len(matrix.indptr) - 1, dense.shape[1]), dtype=dense.dtype)
+    flat, sizes = np.ascontiguousarray(dense).ravel(), (len(out), matrix.n_cols, out.shape[1])
+    _sparsetools.csr_matvecs(*sizes, matrix.indptr, matrix.indices, matrix.data, flat, out.ravel())
+    return out
+
+
+def _membership(node_ptr: NDArray[np.int64], kind: Readout) -> Csr:
     """The (B, N) matrix whose product with H sums (or averages) each graph's rows."""
     n = int(node_ptr[-1])
     sizes = np.diff(node_ptr)
     data = np.ones(n, np.float32) if kind == "sum" else np.repeat(_inverse_sizes(node_ptr), sizes)
-    return Csr(node_ptr.astype(np.int32), np.arange(n, dtype=np.int32), data, n).scipy
+    return Csr(node_ptr.astype(np.int32), np.arange(n, dtype=np.int32), data, n)
 
 
 def _segment_max(h: Float, node_ptr: NDArray[np.int64]) -> tuple[Float, NDArray[np.int64]]:

@@ -70,6 +70,12 @@ class BatchSource:
         self._file = data if isinstance(data, Dataset) else None
         self.prepared = PreparedSet(data, self._normalize) if isinstance(data, GraphSet) else None
 
+    def graphs_of(self, rows: Int64) -> Int64:
+        """Return the graphs that hold these target rows: the rows themselves, or the nodes' graphs, ascending."""
+        if self.header.level == "graph":
+            return rows
+        return np.unique(np.searchsorted(self.node_ptr, rows, side="right") - 1)
+
     def batch(self, graphs: Int64) -> GraphBatch:
         """Return these graphs, in this order, as one batch."""
         nodes, node_ptr = ragged_rows(self.node_ptr, graphs)
@@ -107,12 +113,12 @@ class PreparedRows:
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64) -> Csr:
         """Return the rows of these graphs, which own `nodes` of the set and `node_ptr` in the batch."""
         entries, entry_ptr = ragged_rows(self.entry_ptr, graphs)
-        lengths = self.row_length.reshape(-1, self.per_node)[nodes].ravel()
+        lengths = self.row_length.reshape(-1, self.per_node).take(nodes, axis=0).ravel()
         indptr = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=indptr[1:])
-        indices = self.indices[entries]
-        indices += np.repeat((node_ptr[:-1] * self.stride).astype(np.int32), np.diff(entry_ptr))
-        return Csr(indptr, indices, self.data[entries], int(node_ptr[-1]) * self.stride)
+        indices = self.indices.take(entries)
+        indices += np.repeat((node_ptr[:-1] * self.stride).astype(np.int32), entry_ptr[1:] - entry_ptr[:-1])
+        return Csr(indptr, indices, self.data.take(entries), int(node_ptr[-1]) * self.stride)
 
 
 class PreparedSet:
@@ -120,8 +126,8 @@ class PreparedSet:
 
     Attributes
     ----------
-    stored_x, x : (N, F)
-        Features in the type they are stored in, and in float32; the same sparse matrix where they are sparse.
+    stored_x : (N, F)
+        Features in the type they are stored in; a batch's are float32.
     forward, transpose : PreparedRows
         As in `Adjacency`.
     symmetric : bool
@@ -132,7 +138,6 @@ class PreparedSet:
         n, channels = graphs.n_nodes, graphs.header.n_channels
         self.channels = channels
         self.stored_x = graphs.x
-        self.x = graphs.x if sp.issparse(graphs.x) else np.ascontiguousarray(graphs.x, dtype=np.float32)
         if normalize:
             weight = symmetric_weights(graphs)
         else:
@@ -150,10 +155,10 @@ class PreparedSet:
         """Return these graphs, which own `nodes` of the set, as a batch with these rows of targets."""
         forward = self.forward.gather(graphs, nodes, node_ptr)
         transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
-        x = self.x[nodes]
+        x = self.stored_x[nodes] if sp.issparse(self.stored_x) else self.stored_x.take(nodes, axis=0)
         return GraphBatch(
             node_ptr,
-            Csr(x.indptr, x.indices, x.data, x.shape[1]) if sp.issparse(x) else x,
+            Csr(x.indptr, x.indices, x.data, x.shape[1]) if sp.issparse(x) else x.astype(np.float32, copy=False),
             Adjacency(forward, transpose, self.channels),
             rows,
         )

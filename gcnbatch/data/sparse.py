@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 Array = Any
@@ -26,18 +25,6 @@ class Csr:
     indices: Array
     data: Array
     n_cols: int
-
-    @cached_property
-    def scipy(self) -> Any:
-        """The same matrix as SciPy's type, for arrays on the host; made once, sharing the arrays.
-
-        Assigning the arrays skips the constructor's checks, which cost as much as a product of a batch's size.
-        """
-        from scipy.sparse import csr_array
-
-        matrix = csr_array((len(self.indptr) - 1, self.n_cols), dtype=self.data.dtype)
-        matrix.indptr, matrix.indices, matrix.data = self.indptr, self.indices, self.data
-        return matrix
 
 
 @dataclass(frozen=True)

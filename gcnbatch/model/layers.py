@@ -77,7 +77,7 @@ class GraphConv:
         graphs = ctx.batch.adjacency
         product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w, graphs)
         if self.bias:
-            product = ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"], graphs)
+            product = ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"], graphs, out=product)
         return ctx.ops.spmm(ctx.batch.adjacency, product), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
@@ -106,7 +106,7 @@ class Dense:
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         product = ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"])
-        return ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"]), h
+        return ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"], out=product), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         gradients = _bias_backward(ctx, dout, f"{self.name}.bias")
@@ -146,7 +146,7 @@ class BatchNorm:
 
 @dataclass(frozen=True)
 class Relu:
-    """max(x, 0)."""
+    """max(x, 0), in place: no layer needs what it returned once another has taken it."""
 
     name: str
 
@@ -154,11 +154,11 @@ class Relu:
         return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        y = ctx.ops.relu(h)
+        y = ctx.ops.relu(h, out=h)
         return y, y
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return ctx.ops.relu_backward(dout, saved), {}
+        return ctx.ops.relu_backward(dout, saved, out=dout), {}
 
 
 @dataclass(frozen=True)

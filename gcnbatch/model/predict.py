@@ -29,7 +29,7 @@ def predict_rows(
         Told how many graphs each batch had.
     """
     node_level = source.header.level == "node"
-    graphs = np.unique(np.searchsorted(source.node_ptr, rows, side="right") - 1) if node_level else rows
+    graphs = source.graphs_of(rows)
     parts = []
     for start in range(0, len(graphs), batch_size):
         batch = graphs[start : start + batch_size]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gcnbatch.reference.arrays import Float, into
 
 
-def bias_add(y: Float, b: Float, graphs: object = None) -> Float:
+def bias_add(y: Float, b: Float, graphs: object = None, out: Float | None = None) -> Float:
     """Y (N, P) plus b (P,) on every row: (N, P)."""
-    return y + b
+    return into(out, y + b)
 
 
 def bias_add_backward(dy: Float, out: Float | None = None, graphs: object = None) -> Float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.config import Config
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
@@ -80,12 +80,6 @@ class Experiment:
         """The sha256 of the data set's file: a resumed run must meet the same data."""
         with self.dataset.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-
-    def graphs_of(self, rows: Int64) -> Int64:
-        """Return the graphs that hold these target rows, ascending."""
-        if self.header.level == "graph":
-            return rows
-        return np.unique(np.searchsorted(self.dataset.node_ptr, rows, side="right") - 1)
 
     def task(self, split: Split) -> tuple[Task, Scaling]:
         """Return what a runner trains on for this split, and the scaling of its targets."""

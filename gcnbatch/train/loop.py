@@ -92,7 +92,7 @@ class Trainer:
         self.scaling, self.folder, self.quiet = scaling, folder, quiet
         self.config, self.header = experiment.config.train, experiment.header
         self.monitor = experiment.monitor
-        self.graphs = experiment.graphs_of(split.train)
+        self.graphs = experiment.source.graphs_of(split.train)
         self.position = Position()
         self.best: dict[str, NDArray[Any]] = {}
         self.step_seconds: list[float] = []

@@ -39,12 +39,12 @@ def test_constants_are_those_of_the_sources() -> None:
 @given(ROWS, st.integers(0, 3000), WIDTHS, CHIPS, st.booleans())
 def test_rows_and_columns_are_covered(n_rows: int, mean: int, width: int, chips: int, wide: bool) -> None:
     vector = 4 if wide and width % 4 == 0 else 1
-    launch, lane_bits, group_bits, passes = geometry.sparse_rows(n_rows, n_rows * mean, width, vector, chips)
+    launch, lane_bits, group_bits, passes, chunks = geometry.sparse_rows(n_rows, n_rows * mean, width, vector, chips)
     rows = (launch.block[0] >> (lane_bits + group_bits)) * passes
     assert launch.block[0] % 32 == 0
     assert lane_bits + group_bits <= 5
     assert n_rows <= launch.grid[0] * rows < n_rows + rows
-    columns = vector << lane_bits
+    columns = (vector << lane_bits) * chunks
     assert width <= launch.grid[1] * columns < width + columns
 
 
@@ -58,6 +58,17 @@ def test_only_large_grids_walk() -> None:
     assert geometry.sparse_rows(5000, 15_000, 512, 4, H200).passes == 1
     assert geometry.sparse_rows(500_000, 1_500_000, 64, 4, H200).passes == 4
     assert geometry.sparse_rows(10**8, 10**8, 64, 4, H200).passes == geometry.MAX_PASSES
+    assert geometry.sparse_rows(10**8, 10**8, 256, 4, H200).passes == 1
+
+
+def test_columns_become_work_for_a_thread_when_blocks_abound() -> None:
+    assert [geometry.sparse_rows(rows, 3 * rows, 1024, 4, H200).chunks for rows in (100, 2500, 5000, 10_000)] == [
+        1,
+        2,
+        4,
+        8,
+    ]
+    assert geometry.sparse_rows(10_000, 30_000, 64, 4, H200).chunks == 1
 
 
 @quickly
@@ -182,6 +193,4 @@ def test_kernels_by_name() -> None:
     assert {name for name in KERNELS if spmm_kernel(name).coo} == {"swa_coo", "tf"}
     with pytest.raises(InputError) as caught:
         spmm_kernel("swacoo")
-    assert str(caught.value) == (
-        "spmm kernel: 'swacoo'; expected csr, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?"
-    )
+    assert str(caught.value) == ("spmm kernel: 'swacoo'; expected csr, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?")

@@ -18,7 +18,7 @@ from gcnbatch.backends.cuda.streaming import StreamingSet, open_batches
 from gcnbatch.data.batches import BatchSource, GraphBatch
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.errors import InputError, MachineError
-from tests.builders import build_graphset, graphsets
+from tests.builders import build_graphset, dense, graphsets, scipy_csr
 
 quickly = settings(deadline=None, max_examples=40)
 BATCHES = st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=5)
@@ -67,7 +67,7 @@ def test_column_plans_transpose_each_batch(batches: list[list[int]], seed: int) 
     host = Csr(x.indptr, x.indices, x.data, n_features)
     found = plan.plan_columns(numbers(batches), host, graphs.node_ptr)
     for index, ids in enumerate(numbers(batches)):
-        expected = source.batch(ids).x.scipy.tocsc()
+        expected = scipy_csr(source.batch(ids).x).tocsc()
         start, stop = found.entry_start[index : index + 2]
         pointer = found.column_ptr[index * (n_features + 1) : (index + 1) * (n_features + 1)]
         np.testing.assert_array_equal(pointer, expected.indptr)
@@ -78,7 +78,7 @@ def test_column_plans_transpose_each_batch(batches: list[list[int]], seed: int) 
 # ---- matrices per graph and channel
 
 
-def dense(matrices: ChannelMatrices, place: int, n: int) -> NDArray[np.float32]:
+def one_matrix(matrices: ChannelMatrices, place: int, n: int) -> NDArray[np.float32]:
     """One matrix as a table, from its rows and again from its entries."""
     first_row, first_entry, n_entries = matrices.places[:, place]
     by_rows, by_entries = np.zeros((n, n), np.float32), np.zeros((n, n), np.float32)
@@ -94,14 +94,14 @@ def dense(matrices: ChannelMatrices, place: int, n: int) -> NDArray[np.float32]:
 
 def assert_taken_apart(found: ChannelAdjacency, adjacency: Adjacency, layout: GraphLayout) -> None:
     """Each matrix is the block of the batch's adjacency that its graph and channel own; transposes are transposes."""
-    whole = adjacency.forward.scipy.toarray()
+    whole = dense(adjacency.forward)
     channels = layout.n_channels
     for b, (first, n) in enumerate(layout.graphs):
         rows = whole[first : first + n, first * channels : (first + n) * channels]
         for c in range(channels):
             place = b * channels + c
-            np.testing.assert_array_equal(dense(found.forward, place, n), rows[:, c::channels])
-            np.testing.assert_array_equal(dense(found.transpose, place, n), rows[:, c::channels].T)
+            np.testing.assert_array_equal(one_matrix(found.forward, place, n), rows[:, c::channels])
+            np.testing.assert_array_equal(one_matrix(found.transpose, place, n), rows[:, c::channels].T)
 
 
 @quickly

@@ -10,7 +10,7 @@ import pytest
 from gcnbatch.config import ChemGCNConfig, KipfConfig
 from gcnbatch.model.gcn import Gcn, build
 from gcnbatch.reference import ReferenceOps
-from tests.builders import build_graphset
+from tests.builders import build_graphset, dense
 from tests.model.cases import Case
 
 
@@ -59,7 +59,7 @@ def test_a_kipf_gcn_is_its_formula() -> None:
     """Â ReLU(Â X W0) W1, with dense algebra."""
     graphs = build_graphset(3, level="node", target="multiclass", n_channels=1, features="csr", seed=4)
     case = Case.of(KipfConfig(widths=(6,)), graphs, [1, 0, 2]).astype(np.float64)
-    a, x = case.batch.adjacency.forward.scipy.toarray(), case.batch.x.scipy.toarray()
+    a, x = dense(case.batch.adjacency.forward), dense(case.batch.x)
     first, second = (case.parameters[f"conv{i}.weight"] for i in (1, 2))
     expected = a @ np.maximum(a @ x @ first, 0) @ second
     np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
@@ -70,7 +70,7 @@ def test_a_chemgcn_is_its_formula() -> None:
     graphs = build_graphset(4, n_channels=2, weights=True)
     case = Case.of(ChemGCNConfig(widths=(5,), readout="mean"), graphs, [3, 0]).astype(np.float64)
     p, n = case.parameters, int(case.batch.node_ptr[-1])
-    a = case.batch.adjacency.forward.scipy.toarray().reshape(n, n, 2)
+    a = dense(case.batch.adjacency.forward).reshape(n, n, 2)
     h = sum(
         a[:, :, c] @ (case.batch.x @ p["conv1.weight"][:, 5 * c : 5 * c + 5] + p["conv1.bias"][5 * c : 5 * c + 5])
         for c in range(2)

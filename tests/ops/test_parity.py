@@ -41,12 +41,12 @@ def test_sparse_matmul(backend: Adapter, case: Case):
 
 
 def test_bias(backend: Adapter, case: Case):
-    def run(ops, y, b, dy):
-        return {"out": ops.bias_add(y, b), "db": ops.bias_add_backward(dy)}
+    def run(ops, y, b, dy, over):
+        return {"out": ops.bias_add(y, b), "over": ops.bias_add(over, b, out=over), "db": ops.bias_add_backward(dy)}
 
     rng = case.rng()
     y, b, dy = normal(rng, case.N, case.P), normal(rng, case.P), normal(rng, case.N, case.P)
-    assert_parity(backend, run, {"y": y, "b": b, "dy": dy})
+    assert_parity(backend, run, {"y": y, "b": b, "dy": dy, "over": y})
 
 
 def test_spmm(backend: Adapter, case: Case):
@@ -91,12 +91,18 @@ def batch_norm_inputs(case: Case):
 
 
 def test_relu(backend: Adapter, case: Case):
-    def run(ops, x, dy):
+    def run(ops, x, dy, over, dover):
         y = ops.relu(x)
-        return {"y": y, "dx": ops.relu_backward(dy, y)}
+        return {
+            "y": y,
+            "dx": ops.relu_backward(dy, y),
+            "over": ops.relu(over, out=over),
+            "dover": ops.relu_backward(dover, over, out=dover),
+        }
 
     rng = case.rng()
-    assert_parity(backend, run, {"x": halves(normal(rng, case.N, case.P)), "dy": normal(rng, case.N, case.P)})
+    x, dy = halves(normal(rng, case.N, case.P)), normal(rng, case.N, case.P)
+    assert_parity(backend, run, {"x": x, "dy": dy, "over": x, "dover": dy})
 
 
 KEY = DropoutKey(seed=2**63 - 1, purpose="conv1.dropout", epoch=3, step=41)

@@ -176,7 +176,9 @@ def test_rows_of_a_node_level_set_belong_to_their_graphs(experiment: Open) -> No
     opened = experiment(graphs)
     for graph in range(9):
         rows = np.arange(graphs.node_ptr[graph], graphs.node_ptr[graph + 1])
-        np.testing.assert_array_equal(opened.graphs_of(rows), [graph] if len(rows) else [])
-    np.testing.assert_array_equal(opened.graphs_of(np.arange(graphs.n_nodes)), np.flatnonzero(np.diff(graphs.node_ptr)))
+        np.testing.assert_array_equal(opened.source.graphs_of(rows), [graph] if len(rows) else [])
+    np.testing.assert_array_equal(
+        opened.source.graphs_of(np.arange(graphs.n_nodes)), np.flatnonzero(np.diff(graphs.node_ptr))
+    )
     by_graph = experiment(some())
-    np.testing.assert_array_equal(by_graph.graphs_of(np.array([3, 7])), [3, 7])
+    np.testing.assert_array_equal(by_graph.source.graphs_of(np.array([3, 7])), [3, 7])

@@ -122,9 +122,11 @@ class DenseOps:
 
     # -------------------------------------------------------------------------------------------------- bias
 
-    def bias_add(self, y: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
+    def bias_add(
+        self, y: DeviceArray, b: DeviceArray, graphs: Any = None, out: DeviceArray | None = None
+    ) -> DeviceArray:
         N, P = y.shape
-        out = self.device.empty((N, P))
+        out = self.or_empty(out, (N, P))
         self.add_bias(out, y, b, (N, P), (P, P))
         return out
 
@@ -194,13 +196,13 @@ class DenseOps:
 
     # ------------------------------------------------------------------------------------- ReLU and dropout
 
-    def relu(self, x: DeviceArray) -> DeviceArray:
-        y = self.device.empty(x.shape)
+    def relu(self, x: DeviceArray, out: DeviceArray | None = None) -> DeviceArray:
+        y = self.or_empty(out, x.shape)
         self.device.launch("relu_forward", elementwise(x.size, per_thread=4), y, x, x.size)
         return y
 
-    def relu_backward(self, dy: DeviceArray, y: DeviceArray) -> DeviceArray:
-        dx = self.device.empty(dy.shape)
+    def relu_backward(self, dy: DeviceArray, y: DeviceArray, out: DeviceArray | None = None) -> DeviceArray:
+        dx = self.or_empty(out, dy.shape)
         self.device.launch("relu_backward", elementwise(dy.size, per_thread=4), dx, dy, y, dy.size)
         return dx
 

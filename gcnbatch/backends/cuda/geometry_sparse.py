@@ -16,6 +16,7 @@ WARP_BITS = 5
 NEIGHBOURS = 4  # entries that a thread has in flight: `NEIGHBOURS` of graph_view.cuh
 MAX_PASSES = 16
 BLOCKS_PER_MULTIPROCESSOR = 48  # a grid of more blocks than this walks over more rows per block
+CHUNKED_BLOCKS = 8  # blocks per multiprocessor that columns are split into; more columns are more work for a thread
 COLUMN_THREADS = 128  # `COLUMN_THREADS` of sparse_matmul.cu
 
 SWA_SHARED_BYTES = 32 * 1024
@@ -24,12 +25,16 @@ MAX_ENTRIES = 2**31 - 4096  # indices are int32, and loops may step this far bey
 
 
 class RowsGeometry(NamedTuple):
-    """Of `sparse_rows_product`: 2^lane_bits threads over columns, 2^group_bits over entries, `passes` rows a thread."""
+    """Of `sparse_rows_product`: 2^lane_bits threads over columns, 2^group_bits over entries.
+
+    A thread works on `passes` rows and, of each, on `chunks` blocks of columns.
+    """
 
     launch: Launch
     lane_bits: int
     group_bits: int
     passes: int
+    chunks: int
 
 
 class SwaCooGeometry(NamedTuple):
@@ -71,10 +76,15 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
     group_bits = min(WARP_BITS - lane_bits, max(shares.bit_length() - 1, 0))
     rows_per_pass = THREADS >> (lane_bits + group_bits)
     column_blocks = ceil_div(width, vector << lane_bits)
-    blocks = ceil_div(n_rows, rows_per_pass) * column_blocks
-    passes = min(max(blocks // (BLOCKS_PER_MULTIPROCESSOR * multiprocessors), 1), MAX_PASSES)
+    row_blocks = ceil_div(n_rows, rows_per_pass)
+    chunks = min(max(row_blocks * column_blocks // (CHUNKED_BLOCKS * multiprocessors), 1), column_blocks)
+    chunks = ceil_div(column_blocks, ceil_div(column_blocks, chunks))  # the same for every block
+    column_blocks = ceil_div(column_blocks, chunks)
+    blocks = row_blocks * column_blocks
+    narrow = column_blocks * chunks == 1
+    passes = min(max(blocks // (BLOCKS_PER_MULTIPROCESSOR * multiprocessors), 1), MAX_PASSES if narrow else 1)
     launch = Launch((ceil_div(n_rows, rows_per_pass * passes), column_blocks, 1), (THREADS, 1, 1))
-    return RowsGeometry(launch, lane_bits, group_bits, passes)
+    return RowsGeometry(launch, lane_bits, group_bits, passes, chunks)
 
 
 def sparse_columns(n_columns: int, width: int, vector: int) -> tuple[Launch, int]:

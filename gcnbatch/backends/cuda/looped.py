@@ -51,11 +51,13 @@ class LoopedDenseOps(DenseOps):
                 self.multiply_wgrad(*arrays, (n, F, width), (columns, F, columns), accumulate=number > 0)
         return dx, dw
 
-    def bias_add(self, y: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
+    def bias_add(
+        self, y: DeviceArray, b: DeviceArray, graphs: Any = None, out: DeviceArray | None = None
+    ) -> DeviceArray:
         if graphs is None:
-            return super().bias_add(y, b)
+            return super().bias_add(y, b, out=out)
         N, columns = y.shape
-        out, width = self.device.empty((N, columns)), columns // graphs.n_channels
+        out, width = self.or_empty(out, (N, columns)), columns // graphs.n_channels
         for first, n in _filled(graphs):
             for c in range(0, columns, width):
                 start = first * columns + c

@@ -1,0 +1,64 @@
+"""Trains a configuration over several seeds and prints the mean and deviation of its test figure as JSON.
+
+    python benchmarks/accuracy.py configs/tox21.toml tox21.h5 --seeds 5 [--set split.kind=scaffold]...
+
+The seed of a run decides its split (unless the file's own is used), first weights, shuffles and dropout. The figure is
+that of the best validation epoch: ROC-AUC (mean over tasks), accuracy or RMSE, as the target asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcnbatch import environment
+from gcnbatch.config import parse_assignment, put, read_toml, resolve
+from gcnbatch.train import run
+from gcnbatch.train.metrics import default_monitor
+
+
+def main() -> None:
+    """Run and print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("data")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="KEY=VALUE")
+    given = parser.parse_args()
+    valid, test, seconds = [], [], []
+    metrics: dict[str, Any] = {}
+    for seed in range(given.seeds):
+        tree = {**read_toml(given.config), "seed": seed}
+        put(tree, ("data", "path"), given.data)
+        for text in given.assignments:
+            put(tree, *parse_assignment(text))
+        with tempfile.TemporaryDirectory() as folder:
+            _, metrics = run.start(resolve(tree), Path(folder) / "run", quiet=True)
+        figure = next(name for name in ("roc_auc", "rmse", "accuracy") if metrics["test"].get(name) is not None)
+        if "classes" in metrics["test"]:
+            figure = default_monitor("multiclass")
+        valid.append(metrics["valid"][figure])
+        test.append(metrics["test"][figure])
+        seconds.append(metrics["seconds"])
+    row = {
+        "config": Path(given.config).name,
+        "set": given.assignments,
+        "split": {key: value for key, value in metrics["split"].items() if key != "seed"},
+        "figure": figure,
+        "seeds": given.seeds,
+        "test_mean": round(float(np.mean(test)), 4),
+        "test_std": round(float(np.std(test, ddof=1)), 4),
+        "valid_mean": round(float(np.mean(valid)), 4),
+        "seconds_median": round(float(np.median(seconds)), 2),
+        "commit": environment.commit(),
+    }
+    print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
