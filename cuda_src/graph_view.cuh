@@ -73,7 +73,8 @@ constexpr int NEIGHBOURS = 4;  // rows of the dense matrix that a thread has in 
 // 20 % slower from 256 columns on.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 constexpr int ROW_BLOCKS = 4;
-#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#elif defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
 constexpr int ROW_BLOCKS = 6;
 #else
 constexpr int ROW_BLOCKS = 8;
@@ -114,7 +115,8 @@ __device__ __forceinline__ Vec sparse_row_product(const float* __restrict__ in, 
   static_assert(NEIGHBOURS == 4, "the remainders below are those of 4");
   Vec sum = zero_vec<Vec>();
   int k = first;
-  for (; k + 3 * step < end; k += 4 * step) sum = add_entries<Vec, 4>(sum, in, in_stride, indices, data, order, k, step);
+  for (; k + 3 * step < end; k += 4 * step)
+    sum = add_entries<Vec, 4>(sum, in, in_stride, indices, data, order, k, step);
   if (k + 2 * step < end) return add_entries<Vec, 3>(sum, in, in_stride, indices, data, order, k, step);
   if (k + step < end) return add_entries<Vec, 2>(sum, in, in_stride, indices, data, order, k, step);
   if (k < end) return add_entries<Vec, 1>(sum, in, in_stride, indices, data, order, k, step);

@@ -8,10 +8,10 @@
 // Determinism: computes nothing. Requirements: none; the time limit keeps a host that waits for the device from waiting
 //   for ever.
 extern "C" __global__ void meter_hold(const int* released, long long nanoseconds) {
-    const volatile int* flag = released;  // the host writes it: every look must reach the memory
-    unsigned long long start, now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-    do {
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    } while (*flag == 0 && now - start < static_cast<unsigned long long>(nanoseconds));
+  const volatile int* flag = released;  // the host writes it: every look must reach the memory
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (*flag == 0 && now - start < static_cast<unsigned long long>(nanoseconds));
 }

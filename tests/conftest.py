@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+
+# Before NumPy is loaded: workers beside each other must not each start a thread per core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from functools import cache
 
 import pytest
