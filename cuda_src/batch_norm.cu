@@ -4,14 +4,16 @@
 // Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", COMPSTAT 1982. What
 // differs: every value enters as its distance from row 0, x - x[0], which is exact where the values of a column are
 // close together; so a mean far from 0 costs no digits. `statistics` (2, P) holds mean - x[0] and 1 / sqrt(var +
-// epsilon); x̂ is not stored, the backward pass takes it from x again.
+// epsilon); x̂ is not stored, the backward pass takes it from x again. With ReLU behind it (`relu`), y = max(y, 0) is
+// written at once, and the backward pass is given y (else null) and takes dy only where y > 0.
 //
 // Shapes: x, y, dx, dy (N, P), everything else (P,), float32, row-major without gaps.
 // Launches: training forward 2 (statistics, normalise), evaluation 1, backward 2 (sums, dx); `column_reduction` for
 //   statistics and sums, `row_tiles` for the others. Example 950 x 64: 32 x 8 threads, grid (30, 2); 16 x 16, (60).
 // Shared memory: 3 KB, static, for the moments of a block, 2 KB for the sums. Bank conflicts: moments are 3 words apart
 //   and sums 2, so a warp's accesses fall on different banks, or in two halves.
-// Bytes: statistics read 4 N P; normalise reads and writes 4 N P; sums read 8 N P; dx reads 8 N P and writes 4 N P.
+// Bytes: statistics read 4 N P; normalise reads and writes 4 N P; sums read 8 N P; dx reads 8 N P and writes 4 N P;
+//   with ReLU both read y too, 4 N P.
 // Determinism: bit-repeatable (common.cuh).
 // Requires: N > 0 in training; `partials` of 3 (statistics) or 2 (sums) floats for each chunk and column, `counters` 0.
 
@@ -49,6 +51,15 @@ __device__ inline float4 scale_and_shift(float4 x, float4 origin, float4 offset,
   return make_float4((x.x - origin.x - offset.x) * slope.x + beta.x, (x.y - origin.y - offset.y) * slope.y + beta.y,
                      (x.z - origin.z - offset.z) * slope.z + beta.z, (x.w - origin.w - offset.w) * slope.w + beta.w);
 }
+
+// max(x, 0) as NumPy takes it: NaN passes
+__device__ inline float positive(float x) { return x <= 0.f ? 0.f : x; }
+__device__ inline float4 positive(float4 x) {
+  return make_float4(positive(x.x), positive(x.y), positive(x.z), positive(x.w));
+}
+
+// dy where ReLU let y through, else 0
+__device__ inline float let_through(float dy, float y) { return y > 0.f ? dy : 0.f; }
 
 __device__ inline float4 product(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
 
@@ -94,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_normalise(float* y, const float* __restrict__ x, const float* __restrict__ statistics,
-                         const float* __restrict__ gamma, const float* __restrict__ beta, int N, int P) {
+                         const float* __restrict__ gamma, const float* __restrict__ beta, int N, int P, int relu) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y;
   const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
   if (n >= N || p >= P) return;
@@ -102,15 +113,15 @@ extern "C" __global__ void __launch_bounds__(256)
   const long long i = static_cast<long long>(n) * P + p;
   const float4 slope = product(of_columns(gamma), of_columns(statistics + P));
   const float4 value = load4(x + i, P - p, is_aligned(x, P));
-  store4(y + i, scale_and_shift(value, of_columns(x), of_columns(statistics), slope, of_columns(beta)), P - p,
-         is_aligned(y, P));
+  const float4 normal = scale_and_shift(value, of_columns(x), of_columns(statistics), slope, of_columns(beta));
+  store4(y + i, relu ? positive(normal) : normal, P - p, is_aligned(y, P));
 }
 
 // evaluation: the running statistics instead of the batch's
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_evaluate(float* y, const float* __restrict__ x, const float* __restrict__ gamma,
                         const float* __restrict__ beta, const float* __restrict__ running_mean,
-                        const float* __restrict__ running_var, float epsilon, int N, int P) {
+                        const float* __restrict__ running_var, float epsilon, int N, int P, int relu) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y;
   const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
   if (n >= N || p >= P) return;
@@ -120,10 +131,9 @@ extern "C" __global__ void __launch_bounds__(256)
   const float4 inverse = make_float4(1.f / sqrtf(var.x + epsilon), 1.f / sqrtf(var.y + epsilon),
                                      1.f / sqrtf(var.z + epsilon), 1.f / sqrtf(var.w + epsilon));
   const float4 value = load4(x + i, P - p, is_aligned(x, P));
-  store4(y + i,
-         scale_and_shift(value, of_columns(running_mean), make_float4(0.f, 0.f, 0.f, 0.f),
-                         product(of_columns(gamma), inverse), of_columns(beta)),
-         P - p, is_aligned(y, P));
+  const float4 normal = scale_and_shift(value, of_columns(running_mean), make_float4(0.f, 0.f, 0.f, 0.f),
+                                        product(of_columns(gamma), inverse), of_columns(beta));
+  store4(y + i, relu ? positive(normal) : normal, P - p, is_aligned(y, P));
 }
 
 // ---- backward of training ----
@@ -131,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // dbeta = sum of dy, dgamma = sum of dy x̂
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_backward_sums(float* dgamma, float* dbeta, float* partials, unsigned* counters,
-                             const float* __restrict__ dy, const float* __restrict__ x,
+                             const float* __restrict__ dy, const float* __restrict__ x, const float* __restrict__ y,
                              const float* __restrict__ statistics, int N, int P, int rows_per_chunk) {
   const int p = blockIdx.y * blockDim.x + threadIdx.x;
   const int begin = blockIdx.x * rows_per_chunk, end = min(begin + rows_per_chunk, N);
@@ -141,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll 4
     for (int n = begin + threadIdx.y; n < end; n += blockDim.y) {
       const long long i = static_cast<long long>(n) * P + p;
-      const float g = dy[i];
+      const float g = y ? let_through(dy[i], y[i]) : dy[i];
       sums.x += g * (x[i] - origin - offset);
       sums.y += g;
     }
@@ -154,14 +164,20 @@ extern "C" __global__ void __launch_bounds__(256)
 // dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N)
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_backward_dx(float* dx, const float* __restrict__ dy, const float* __restrict__ x,
-                           const float* __restrict__ statistics, const float* __restrict__ gamma,
-                           const float* __restrict__ dgamma, const float* __restrict__ dbeta, int N, int P) {
+                           const float* __restrict__ y, const float* __restrict__ statistics,
+                           const float* __restrict__ gamma, const float* __restrict__ dgamma,
+                           const float* __restrict__ dbeta, int N, int P) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y;
   const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
   if (n >= N || p >= P) return;
   const auto of_columns = [p, P](const float* values) { return load4(values + p, P - p, is_aligned(values, P)); };
   const long long i = static_cast<long long>(n) * P + p;
-  const float4 g = load4(dy + i, P - p, is_aligned(dy, P)), v = load4(x + i, P - p, is_aligned(x, P));
+  float4 g = load4(dy + i, P - p, is_aligned(dy, P));
+  if (y) {
+    const float4 out = load4(y + i, P - p, is_aligned(y, P));
+    g = make_float4(let_through(g.x, out.x), let_through(g.y, out.y), let_through(g.z, out.z), let_through(g.w, out.w));
+  }
+  const float4 v = load4(x + i, P - p, is_aligned(x, P));
   const float4 o = of_columns(x), m = of_columns(statistics), s = of_columns(statistics + P), w = of_columns(gamma);
   const float4 dw = of_columns(dgamma), db = of_columns(dbeta);
   const float share = 1.f / N;

@@ -2,6 +2,7 @@
 //
 // Each yields total (1,), the sum of the costs; weight (1,), the number of labelled entries or the sum of the labelled
 // rows' weights; and dlogits (R, K), the gradient of total / weight by the logits. Without any weight all three are 0.
+// total and weight are added to totals (2,) float64, where that is not null.
 //   sigmoid   pos_weight y softplus(-z) + (1 - y) softplus(z), with softplus(z) = max(z, 0) + log(1 + exp(-|z|))
 //   softmax   class_weight[y] (log(sum of exp(z - max)) - (z[y] - max))
 //   squared   (z - y)²
@@ -62,6 +63,14 @@ __device__ inline float settle_weight(float* weight, double share) {
   return total;
 }
 
+// The loss of this step, and the running totals of an epoch (null: none). One thread.
+__device__ inline void settle_total(float* total, double* totals, double sum, float weight) {
+  *total = static_cast<float>(sum);
+  if (totals == nullptr) return;
+  totals[0] += *total;
+  totals[1] += weight;
+}
+
 struct Cost {
   float value, slope;
 };
@@ -99,8 +108,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
 // ---- losses and their gradients ----
 
 extern "C" __global__ void __launch_bounds__(1024, 1)
-    sigmoid_cross_entropy(float* total, float* weight, float* dlogits, double* partials, unsigned* counter,
-                          const float* __restrict__ logits, const float* __restrict__ y,
+    sigmoid_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
+                          unsigned* counter, const float* __restrict__ logits, const float* __restrict__ y,
                           const float* __restrict__ pos_weight, long long n, int K) {
   const float scale = 1.f / fmaxf(settle_weight(weight, gridDim.x > 1 ? 0.0 : count_labels(y, n)), 1.f);
   double sum = 0.0;
@@ -110,11 +119,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (labelled) sum += cost.value;
     dlogits[i] = labelled ? cost.slope * scale : 0.f;
   }
-  if (grid_sum(sum, partials, counter)) *total = static_cast<float>(sum);
+  if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1)
-    mean_squared_error(float* total, float* weight, float* dlogits, double* partials, unsigned* counter,
+    mean_squared_error(float* total, float* weight, float* dlogits, double* totals, double* partials, unsigned* counter,
                        const float* __restrict__ logits, const float* __restrict__ y, long long n) {
   const float scale = 2.f / fmaxf(settle_weight(weight, gridDim.x > 1 ? 0.0 : count_labels(y, n)), 1.f);
   double sum = 0.0;
@@ -123,12 +132,12 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     sum += static_cast<double>(difference) * difference;
     dlogits[i] = difference * scale;
   }
-  if (grid_sum(sum, partials, counter)) *total = static_cast<float>(sum);
+  if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1)
-    softmax_cross_entropy(float* total, float* weight, float* dlogits, double* partials, unsigned* counter,
-                          const float* __restrict__ logits, const int* __restrict__ y,
+    softmax_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
+                          unsigned* counter, const float* __restrict__ logits, const int* __restrict__ y,
                           const float* __restrict__ class_weight, int R, int K, int lanes) {
   const float all = settle_weight(weight, gridDim.x > 1 ? 0.0 : weigh_labels(y, class_weight, R));
   const float scale = all > 0.f ? 1.f / all : 0.f;
@@ -153,14 +162,5 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         dlogits[r * K + k] = label >= 0 ? own * scale * (expf(z[k] - peak) * inverse - (k == label ? 1.f : 0.f)) : 0.f;
     }
   }
-  if (grid_sum(sum, partials, counter)) *total = static_cast<float>(sum);
-}
-
-// ---- over the steps of an epoch ----
-
-// totals[0] += loss, totals[1] += weight; one thread
-extern "C" __global__ void loss_accumulate(double* totals, const float* __restrict__ loss,
-                                           const float* __restrict__ weight) {
-  totals[0] += *loss;
-  totals[1] += *weight;
+  if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }

@@ -8,7 +8,8 @@ specification. An array is whatever the backend computes with (`Array`: a NumPy 
 looks inside. Operations return new arrays and leave their inputs unchanged, except where a docstring says "in place".
 Where an `out` is given, the result (of gradients, that of the parameters) overwrites it and it is returned. A graph
 convolution hands its adjacency to the dense products as `graphs`: a backend without batching loops over its graphs and
-channels; others, and the results, do not look at it.
+channels; others, and the results, do not look at it. Losses add their sum and its weight to `totals` (2,) float64, in
+place, when it is given: a step then reads nothing back.
 """
 
 from __future__ import annotations
@@ -100,12 +101,14 @@ class Ops(Protocol):
         epsilon: float,
         momentum: float,
         training: bool,
+        relu: bool = False,
     ) -> tuple[Array, Any]:
         """Gamma (x - mean) / sqrt(var + epsilon) + beta over the N rows of x (N, P); returns (y, saved).
 
         Training uses the batch's mean and biased variance and updates, in place, the running statistics:
         running = (1 - momentum) running + momentum batch, with the unbiased variance (N / (N - 1), N = 1 as biased).
-        Otherwise the running statistics are used. N = 0 changes nothing.
+        Otherwise the running statistics are used. N = 0 changes nothing. With `relu`, y is what `relu` makes of it: a
+        value is then written once, not twice, and the backward pass begins with that of `relu`.
         """
 
     def batch_norm_backward(
@@ -137,24 +140,25 @@ class Ops(Protocol):
     def readout_backward(self, dr: Array, node_ptr: Array, kind: Readout, saved: Any) -> Array:
         """Gradient by H (N, P); of equal maxima the first node takes it all."""
 
-    def sigmoid_cross_entropy(self, logits: Array, y: Array, pos_weight: Array) -> tuple[Any, Any, Array]:
+    def sigmoid_cross_entropy(
+        self, logits: Array, y: Array, pos_weight: Array, totals: Array | None = None
+    ) -> tuple[Any, Any, Array]:
         """Masked sigmoid cross-entropy of logits (R, K), y (R, K) in {0, 1, NaN = missing}, pos_weight (K,).
 
         Per entry: pos_weight y softplus(-z) + (1 - y) softplus(z). Returns (sum over labelled entries, their number,
         gradient of sum / number by the logits). Without any label: (0, 0, zeros).
         """
 
-    def softmax_cross_entropy(self, logits: Array, y: Array, class_weight: Array) -> tuple[Any, Any, Array]:
+    def softmax_cross_entropy(
+        self, logits: Array, y: Array, class_weight: Array, totals: Array | None = None
+    ) -> tuple[Any, Any, Array]:
         """Softmax cross-entropy of logits (R, K), y (R, 1) int32 with -1 = missing, class_weight (K,).
 
         Returns (weighted sum over labelled rows, sum of their weights, gradient of the quotient by the logits).
         """
 
-    def mean_squared_error(self, logits: Array, y: Array) -> tuple[Any, Any, Array]:
+    def mean_squared_error(self, logits: Array, y: Array, totals: Array | None = None) -> tuple[Any, Any, Array]:
         """Squared error over entries of y (R, K) that are not NaN: (sum, number, gradient of sum / number)."""
-
-    def accumulate(self, totals: Array, loss: Any, weight: Any) -> None:
-        """Add a loss and its weight to `totals` (2,) float64, in place, so that a step reads nothing back."""
 
     def clip_norm(self, gradients: Array, max_norm: float) -> None:
         """Scale the flat gradients (P,), in place, by max_norm / norm when their Euclidean norm exceeds max_norm."""

@@ -70,6 +70,7 @@ class CpuOps:
         epsilon: float,
         momentum: float,
         training: bool,
+        relu: bool = False,
     ) -> tuple[Float, Any]:
         n = len(x)
         if training and n:
@@ -84,12 +85,16 @@ class CpuOps:
         inverse = 1 / np.sqrt(var + np.float32(epsilon))
         y = centred * (gamma * inverse)
         y += beta
-        return y, (centred, inverse)
+        if relu:
+            np.maximum(y, np.float32(0), out=y)
+        return y, (centred, inverse, y if relu else None)
 
     def batch_norm_backward(
         self, dy: Float, saved: Any, gamma: Float, out: tuple[Float, Float] | None = None
     ) -> tuple[Float, Float, Float]:
-        centred, inverse = saved
+        centred, inverse, y = saved
+        if y is not None:
+            dy = dy * (y > 0)
         dbeta = _column_sums(dy)
         dgamma = np.einsum("np,np->p", dy, centred) * inverse
         n = np.float32(max(len(dy), 1))
@@ -128,7 +133,9 @@ class CpuOps:
             return dh
         return np.repeat(dr if kind == "sum" else dr * _inverse_sizes(node_ptr)[:, None], np.diff(node_ptr), axis=0)
 
-    def sigmoid_cross_entropy(self, logits: Float, y: Float, pos_weight: Float) -> tuple[float, float, Float]:
+    def sigmoid_cross_entropy(
+        self, logits: Float, y: Float, pos_weight: Float, totals: NDArray[np.float64] | None = None
+    ) -> tuple[float, float, Float]:
         labelled = ~np.isnan(y)
         positive = np.where(labelled, y, np.float32(0))
         count = float(np.count_nonzero(labelled))
@@ -140,15 +147,20 @@ class CpuOps:
         larger = 1 / (1 + decay)
         smaller = decay * larger
         gradient = negative * np.where(logits >= 0, larger, smaller) - weighted * np.where(logits >= 0, smaller, larger)
-        return float(loss.sum(dtype=np.float64)), count, gradient * np.float32(1 / max(count, 1.0))
+        total = _added(totals, loss.sum(dtype=np.float64), count)
+        return total, count, gradient * np.float32(1 / max(count, 1.0))
 
     def softmax_cross_entropy(
-        self, logits: Float, y: NDArray[np.int32], class_weight: Float
+        self,
+        logits: Float,
+        y: NDArray[np.int32],
+        class_weight: Float,
+        totals: NDArray[np.float64] | None = None,
     ) -> tuple[float, float, Float]:
         rows = np.flatnonzero(y[:, 0] >= 0)
         gradient = np.zeros_like(logits)
         if not len(rows):
-            return 0.0, 0.0, gradient
+            return _added(totals, np.float64(0), 0.0), 0.0, gradient
         labels = y[rows, 0]
         weight = class_weight[labels]
         total = float(weight.sum(dtype=np.float64))
@@ -161,17 +173,16 @@ class CpuOps:
         probability = exponent / norm
         probability[picked, labels] -= 1
         gradient[rows] = probability * (weight / np.float32(total or 1.0))[:, None]
-        return float(loss.sum(dtype=np.float64)), total, gradient
+        return _added(totals, loss.sum(dtype=np.float64), total), total, gradient
 
-    def mean_squared_error(self, logits: Float, y: Float) -> tuple[float, float, Float]:
+    def mean_squared_error(
+        self, logits: Float, y: Float, totals: NDArray[np.float64] | None = None
+    ) -> tuple[float, float, Float]:
         labelled = ~np.isnan(y)
         difference = np.where(labelled, logits - y, np.float32(0))
         count = float(np.count_nonzero(labelled))
         gradient = difference * np.float32(2 / max(count, 1.0))
-        return float(np.sum(difference * difference, dtype=np.float64)), count, gradient
-
-    def accumulate(self, totals: NDArray[np.float64], loss: float, weight: float) -> None:
-        totals += (loss, weight)
+        return _added(totals, np.sum(difference * difference, dtype=np.float64), count), count, gradient
 
     def clip_norm(self, gradients: Float, max_norm: float) -> None:
         norm = float(np.linalg.norm(gradients.astype(np.float64)))
@@ -312,6 +323,12 @@ class HostFeed:
 
     def close(self) -> None:
         pass
+
+
+def _added(totals: NDArray[np.float64] | None, loss: np.float64, weight: float) -> float:
+    if totals is not None:
+        totals += (loss, weight)
+    return float(loss)
 
 
 def _column_sums(x: Float) -> Float:

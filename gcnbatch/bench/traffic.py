@@ -101,23 +101,25 @@ def batch_norm(
     epsilon: float,
     momentum: float,
     training: bool,
+    relu: bool = False,
 ) -> Traffic:
     """Training: 4 (2 N P + 6 P) bytes, 7 N P flops; with running statistics: 4 (2 N P + 4 P) bytes, 2 N P flops.
 
     In training a value is summed (1), centred, squared, summed (3), centred, scaled, shifted (3), and the running
-    statistics are read and written.
+    statistics are read and written. ReLU adds N P flops and no byte.
     """
     n, p = x.shape
-    return Traffic(4 * (2 * n * p + (6 if training else 4) * p), (7 if training else 2) * n * p)
+    return Traffic(4 * (2 * n * p + (6 if training else 4) * p), ((7 if training else 2) + relu) * n * p)
 
 
 def batch_norm_backward(dy: Array) -> Traffic:
-    """DX from dY and x: 4 (3 N P + 5 P) bytes (mean, deviation, gamma in, dgamma, dbeta out), 8 N P flops.
+    """DX from dY, x and, where ReLU came behind it as in our models, y: 4 (4 N P + 5 P) bytes, 9 N P flops.
 
-    A value adds to dbeta (1) and, centred and multiplied, to dgamma (3); dx = a dy + b x + c (4).
+    Mean, deviation and gamma come in, dgamma and dbeta go out. A value passes ReLU (1), adds to dbeta (1) and, centred
+    and multiplied, to dgamma (3); dx = a dy + b x + c (4).
     """
     n, p = dy.shape
-    return Traffic(4 * (3 * n * p + 5 * p), 8 * n * p)
+    return Traffic(4 * (4 * n * p + 5 * p), 9 * n * p)
 
 
 def relu(x: Array) -> Traffic:
@@ -173,11 +175,6 @@ def mean_squared_error(logits: Array) -> Traffic:
     return Traffic(4 * (3 * entries + 2), 4 * entries)
 
 
-def accumulate() -> Traffic:
-    """Two float32 read, two float64 read and written: 40 bytes, 2 flops."""
-    return Traffic(40, 2)
-
-
 def clip_norm(gradients: Array) -> Traffic:
     """8 P bytes, 3 P flops (square, sum, scale), as if the norm were always too large."""
     p = prod(gradients.shape)
@@ -231,7 +228,6 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         sigmoid_cross_entropy,
         softmax_cross_entropy,
         mean_squared_error,
-        accumulate,
         clip_norm,
         adam_step,
         sgd_step,

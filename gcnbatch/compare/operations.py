@@ -50,9 +50,7 @@ ROWS = {
         )
         for suffix, direction in (("", "forward"), ("_backward", "backward"))
     },
-    **dict.fromkeys(
-        ("sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error", "accumulate"), Row("Loss", "")
-    ),
+    **dict.fromkeys(("sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error"), Row("Loss", "")),
     **dict.fromkeys(("clip_norm", "adam_step", "sgd_step"), Row("Optimiser", "")),
 }
 FAMILIES = tuple(dict.fromkeys(row.family for row in ROWS.values()))

@@ -12,7 +12,17 @@ from gcnbatch.backends.base import Array, Ops
 from gcnbatch.config import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.model.layers import BatchNorm, Context, Dense, Dropout, Gradients, GraphConv, Layer, ReadoutLayer, Relu
+from gcnbatch.model.layers import (
+    BatchNormRelu,
+    Context,
+    Dense,
+    Dropout,
+    Gradients,
+    GraphConv,
+    Layer,
+    ReadoutLayer,
+    Relu,
+)
 from gcnbatch.model.parameters import ParameterLayout
 
 
@@ -60,23 +70,25 @@ def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer]:
     for i, out in enumerate(config.widths, 1):
         layers.append(GraphConv(f"conv{i}", width, out, header.n_channels))
         if config.batch_norm:
-            layers.append(BatchNorm(f"norm{i}", out, config.batch_norm_epsilon, config.batch_norm_momentum))
-        layers += _relu_dropout(f"conv{i}", config.dropout)
+            layers.append(BatchNormRelu(f"norm{i}", out, config.batch_norm_epsilon, config.batch_norm_momentum))
+        else:
+            layers.append(Relu(f"conv{i}.relu"))
+        layers += _dropout(f"conv{i}", config.dropout)
         width = out
     for i, out in enumerate(config.dense, 1):
-        layers += [Dense(f"dense{i}", width, out), *_relu_dropout(f"dense{i}", config.dropout)]
+        layers += [Dense(f"dense{i}", width, out), Relu(f"dense{i}.relu"), *_dropout(f"dense{i}", config.dropout)]
         width = out
     if header.level == "graph":
         layers.append(ReadoutLayer("readout", config.readout))
     for i, out in enumerate(config.head, 1):
-        layers += [Dense(f"head{i}", width, out), *_relu_dropout(f"head{i}", config.dropout)]
+        layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu"), *_dropout(f"head{i}", config.dropout)]
         width = out
     layers.append(Dense("output", width, header.n_outputs))
     return layers
 
 
-def _relu_dropout(name: str, rate: float) -> list[Layer]:
-    return [Relu(f"{name}.relu"), *([Dropout(f"{name}.dropout", rate)] if rate else [])]
+def _dropout(name: str, rate: float) -> list[Layer]:
+    return [Dropout(f"{name}.dropout", rate)] if rate else []
 
 
 def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
@@ -109,16 +121,18 @@ class Loss:
     target: str
     weights: NDArray[np.float32]
 
-    def __call__(self, ops: Ops, logits: Array, y: Array, weights: Array) -> tuple[Any, Any, Array]:
+    def __call__(
+        self, ops: Ops, logits: Array, y: Array, weights: Array, totals: Array | None = None
+    ) -> tuple[Any, Any, Array]:
         """Return (sum of the loss, sum of its weights, gradient of their quotient by the logits).
 
-        `weights` are the loss's own, where the backend computes.
+        `weights` are the loss's own, where the backend computes; `totals` as in `Ops`.
         """
         if self.target == "binary":
-            return ops.sigmoid_cross_entropy(logits, y, weights)
+            return ops.sigmoid_cross_entropy(logits, y, weights, totals)
         if self.target == "multiclass":
-            return ops.softmax_cross_entropy(logits, y, weights)
-        return ops.mean_squared_error(logits, y)
+            return ops.softmax_cross_entropy(logits, y, weights, totals)
+        return ops.mean_squared_error(logits, y, totals)
 
 
 def uniform_weights(header: Header) -> NDArray[np.float32]:

@@ -115,8 +115,8 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class BatchNorm:
-    """Batch norm over the N real nodes; running statistics in inference. All arrays (P,)."""
+class BatchNormRelu:
+    """Batch norm over the N real nodes, then ReLU; running statistics in inference. All arrays (P,)."""
 
     name: str
     width: int
@@ -135,7 +135,7 @@ class BatchNorm:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         of, name = ctx.parameters, self.name
         arrays = (of[f"{name}.gamma"], of[f"{name}.beta"], of[f"{name}.running_mean"], of[f"{name}.running_var"])
-        return ctx.ops.batch_norm(h, *arrays, self.epsilon, self.momentum, ctx.training)
+        return ctx.ops.batch_norm(h, *arrays, self.epsilon, self.momentum, ctx.training, relu=True)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         gamma, beta = f"{self.name}.gamma", f"{self.name}.beta"

@@ -79,21 +79,19 @@ class OpsRunner:
         self._feed.begin_epoch(batches)
 
     def step(self, index: int) -> None:
-        loss, weight, _ = self.loss_and_gradients(self._feed.batch(index), Clock(self._epoch, index))
+        self.gradients_of(self._feed.batch(index), Clock(self._epoch, index), self._totals)
         self._update()
-        self._at.ops.accumulate(self._totals, loss, weight)
 
-    def loss_and_gradients(self, batch: Batch, clock: Clock) -> tuple[Any, Any, dict[str, Array]]:
-        """Return (sum of loss, sum of weights, gradient of their quotient by parameter name) of one training pass."""
+    def gradients_of(self, batch: Batch, clock: Clock, totals: Array) -> dict[str, Array]:
+        """Return the gradient of every parameter of one training pass; its loss and weight are added to `totals`."""
         ctx = self._context(batch, training=True, clock=clock)
         logits, saved = self._task.model.forward(ctx, batch.x)
-        loss, weight, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights)
-        return loss, weight, self._task.model.backward(ctx, dlogits, saved)
+        _, _, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights, totals)
+        return self._task.model.backward(ctx, dlogits, saved)
 
     def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
         totals = self._at.zeros(2, np.float64)
-        loss, weight, gradients = self.loss_and_gradients(self._feed.gather(graphs), START)
-        self._at.ops.accumulate(totals, loss, weight)
+        gradients = self.gradients_of(self._feed.gather(graphs), START, totals)
         total, count = (float(value) for value in self._at.read(totals))
         return total / count if count else 0.0, {name: self._at.read(value) for name, value in gradients.items()}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
 from gcnbatch.reference.bias import bias_add, bias_add_backward
 from gcnbatch.reference.dropout import dropout, dropout_backward
-from gcnbatch.reference.loss import accumulate, mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
+from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
 from gcnbatch.reference.matmul import matmul, matmul_backward, sparse_matmul, sparse_matmul_backward
 from gcnbatch.reference.optimizer import adam_step, clip_norm, sgd_step
 from gcnbatch.reference.readout import readout, readout_backward
@@ -45,7 +45,6 @@ class ReferenceOps:
     sigmoid_cross_entropy = staticmethod(sigmoid_cross_entropy)
     softmax_cross_entropy = staticmethod(softmax_cross_entropy)
     mean_squared_error = staticmethod(mean_squared_error)
-    accumulate = staticmethod(accumulate)
     clip_norm = staticmethod(clip_norm)
     adam_step = staticmethod(adam_step)
     sgd_step = staticmethod(sgd_step)

@@ -7,10 +7,11 @@ ICML 2015. A batch is ragged, so the statistics are those of the N real nodes.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.reference.arrays import Float, into
 
-Saved = tuple[Float, Float]
+Saved = tuple[Float, Float, NDArray[np.bool_] | None]
 
 
 def batch_norm(
@@ -22,6 +23,7 @@ def batch_norm(
     epsilon: float,
     momentum: float,
     training: bool,
+    relu: bool = False,
 ) -> tuple[Float, Saved]:
     """Y = gamma x̂ + beta with x̂ = (x - mean) / sqrt(var + epsilon), column by column of x (N, P).
 
@@ -35,11 +37,13 @@ def batch_norm(
     epsilon, momentum : float
     training : bool
         Whether mean and (biased) variance are the batch's; else the running ones.
+    relu : bool
+        Whether y is max(that, 0).
 
     Returns
     -------
     y : (N, P)
-    saved : (x̂ (N, P), 1 / sqrt(var + epsilon) (P,))
+    saved : (x̂ (N, P), 1 / sqrt(var + epsilon) (P,), where y > 0 (N, P) or None without `relu`)
     """
     n = len(x)
     mean, var = running_mean, running_var
@@ -50,7 +54,11 @@ def batch_norm(
         running_var[:] = (1 - momentum) * running_var + momentum * (n / max(n - 1, 1)) * var
     inverse_std = 1 / np.sqrt(var + epsilon)
     x_hat = (x - mean) * inverse_std
-    return gamma * x_hat + beta, (x_hat, inverse_std)
+    y = gamma * x_hat + beta
+    if not relu:
+        return y, (x_hat, inverse_std, None)
+    y = np.maximum(y, 0)
+    return y, (x_hat, inverse_std, y > 0)
 
 
 def batch_norm_backward(
@@ -58,10 +66,13 @@ def batch_norm_backward(
 ) -> tuple[Float, Float, Float]:
     """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; mean and variance depend on x too.
 
-    dbeta = sum_n dy, dgamma = sum_n dy x̂, dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N).
+    dbeta = sum_n dy, dgamma = sum_n dy x̂, dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N); with ReLU
+    dy is first set to 0 where y was not positive.
     N = 0 gives zeros for gamma and beta.
     """
-    x_hat, inverse_std = saved
+    x_hat, inverse_std, positive = saved
+    if positive is not None:
+        dy = np.where(positive, dy, np.zeros_like(dy))
     n = max(len(dy), 1)
     dbeta = dy.sum(axis=0)
     dgamma = (dy * x_hat).sum(axis=0)

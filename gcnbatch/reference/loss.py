@@ -1,7 +1,7 @@
 """Losses with missing labels. Each returns (sum, weight, gradient of sum / weight by the logits).
 
 Sum and weight are handed out apart so that an epoch's mean is taken over all its labels. When nothing is labelled
-both are 0 and so is the gradient.
+both are 0 and so is the gradient. Both are added to `totals` (2,), in place, when it is given.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def sigmoid(z: Float) -> Float:
     return np.exp(-softplus(-z))
 
 
-def sigmoid_cross_entropy(logits: Float, y: Float, pos_weight: Float) -> tuple[Any, int, Float]:
+def sigmoid_cross_entropy(
+    logits: Float, y: Float, pos_weight: Float, totals: Float | None = None
+) -> tuple[Any, int, Float]:
     """Masked sigmoid cross-entropy of R rows and K independent tasks.
 
     An entry with label y costs pos_weight y softplus(-z) + (1 - y) softplus(z), that is
@@ -51,10 +53,14 @@ def sigmoid_cross_entropy(logits: Float, y: Float, pos_weight: Float) -> tuple[A
     cost = pos_weight * positive * softplus(-logits) + (1 - positive) * softplus(logits)
     slope = (1 - positive) * sigmoid(logits) - pos_weight * positive * sigmoid(-logits)
     number = int(labelled.sum())
-    return cost[labelled].sum(), number, np.where(labelled, slope, 0).astype(logits.dtype) / max(number, 1)
+    total = cost[labelled].sum()
+    _add(totals, total, number)
+    return total, number, np.where(labelled, slope, 0).astype(logits.dtype) / max(number, 1)
 
 
-def softmax_cross_entropy(logits: Float, y: NDArray[np.integer[Any]], class_weight: Float) -> tuple[Any, Any, Float]:
+def softmax_cross_entropy(
+    logits: Float, y: NDArray[np.integer[Any]], class_weight: Float, totals: Float | None = None
+) -> tuple[Any, Any, Float]:
     """Softmax cross-entropy of R rows and K exclusive classes.
 
     A row of class k costs -w_k log p_k with p = softmax(z), taken as shifted logits minus the logarithm of their summed
@@ -87,10 +93,11 @@ def softmax_cross_entropy(logits: Float, y: NDArray[np.integer[Any]], class_weig
         weight += w
         dlogits[row] = w * np.exp(log_p)
         dlogits[row, k] -= w
+    _add(totals, total, weight)
     return total, weight, dlogits / weight if weight > 0 else np.zeros_like(logits)
 
 
-def mean_squared_error(logits: Float, y: Float) -> tuple[Any, int, Float]:
+def mean_squared_error(logits: Float, y: Float, totals: Float | None = None) -> tuple[Any, int, Float]:
     """Squared error (z - y)² over the entries of y (R, K) that are not NaN; its derivative is 2 (z - y).
 
     Returns
@@ -104,9 +111,11 @@ def mean_squared_error(logits: Float, y: Float) -> tuple[Any, int, Float]:
     labelled = ~np.isnan(y)
     error = np.where(labelled, logits - y, 0).astype(logits.dtype)
     number = int(labelled.sum())
-    return (error**2).sum(), number, 2 * error / max(number, 1)
+    total = (error**2).sum()
+    _add(totals, total, number)
+    return total, number, 2 * error / max(number, 1)
 
 
-def accumulate(totals: Float, loss: Any, weight: Any) -> None:
-    """Add a loss and its weight to the running totals (2,), in place."""
-    totals += (loss, weight)
+def _add(totals: Float | None, loss: Any, weight: Any) -> None:
+    if totals is not None:
+        totals += (loss, weight)

@@ -65,8 +65,8 @@ class OneWrongElement(CpuOps):
 class WrongStatistics(CpuOps):
     """Running statistics that move with a slightly wrong momentum, which no gradient shows."""
 
-    def batch_norm(self, x, gamma, beta, mean, var, epsilon, momentum, training):
-        return super().batch_norm(x, gamma, beta, mean, var, epsilon, momentum * 1.01, training)
+    def batch_norm(self, x, gamma, beta, mean, var, epsilon, momentum, training, relu):
+        return super().batch_norm(x, gamma, beta, mean, var, epsilon, momentum * 1.01, training, relu)
 
 
 class WrongUpdate(CpuOps):
@@ -77,10 +77,10 @@ class WrongUpdate(CpuOps):
 
 
 class NotANumber(CpuOps):
-    """A ReLU that yields NaN in backward."""
+    """An SpMM that yields NaN in backward."""
 
-    def relu_backward(self, *arguments, **keywords):
-        return super().relu_backward(*arguments, **keywords) * np.float32("nan")
+    def spmm_backward(self, *arguments):
+        return super().spmm_backward(*arguments) * np.float32("nan")
 
 
 class CountingMeter(HostMeter):

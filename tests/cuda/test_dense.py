@@ -192,8 +192,3 @@ def test_tf32_is_refused_where_there_is_none() -> None:
 def test_clipping_is_two_launches_and_reads_nothing_back(device: Recorder) -> None:
     DenseOps(device).clip_norm(device.empty((10_000,)), 1.0)
     assert device.entries == ["clip_norm_factor", "clip_norm_scale"]
-
-
-def test_losses_of_an_epoch_gather_on_the_device(device: Recorder) -> None:
-    DenseOps(device).accumulate(device.empty((2,), np.float64), *of(device, (1,), (1,)))
-    assert device.entries == ["loss_accumulate"]

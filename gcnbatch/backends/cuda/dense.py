@@ -18,13 +18,19 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
 TF32_SINCE = (8, 0)
+NO_ARRAY = DeviceArray(0, (0,), np.dtype(np.float32))  # a null pointer in a kernel
+NO_TOTALS = DeviceArray(0, (0,), np.dtype(np.float64))
 
 
 class BatchNormSaved(NamedTuple):
-    """What the backward pass of a training `batch_norm` needs: its input, and `statistics` (2, P) of batch_norm.cu."""
+    """What the backward pass of a training `batch_norm` needs.
+
+    Its input, `statistics` (2, P) of batch_norm.cu, and its output where that went through ReLU, else no array.
+    """
 
     x: DeviceArray
     statistics: DeviceArray
+    y: DeviceArray
 
 
 class ReadoutSaved(NamedTuple):
@@ -162,20 +168,22 @@ class DenseOps:
         epsilon: float,
         momentum: float,
         training: bool,
+        relu: bool = False,
     ) -> tuple[DeviceArray, BatchNormSaved | None]:
         (N, P), launch = x.shape, self.device.launch
         y = self.device.empty((N, P))
         tiles = geometry.row_tiles(N, P)
         if not training:
-            launch("batch_norm_evaluate", tiles, y, x, gamma, beta, running_mean, running_var, epsilon, N, P)
+            arrays = (y, x, gamma, beta, running_mean, running_var)
+            launch("batch_norm_evaluate", tiles, *arrays, epsilon, N, P, int(relu))
             return y, None
         statistics = self.device.empty((2, P))
         if N:
             plan, partials, counters = self._column_reduction(N, P, 3 * FLOAT_BYTES)
             arrays = (statistics, running_mean, running_var, partials, counters, x)
             launch("batch_norm_statistics", plan.launch, *arrays, epsilon, momentum, N, P, plan.rows_per_chunk)
-            launch("batch_norm_normalise", tiles, y, x, statistics, gamma, beta, N, P)
-        return y, BatchNormSaved(x, statistics)
+            launch("batch_norm_normalise", tiles, y, x, statistics, gamma, beta, N, P, int(relu))
+        return y, BatchNormSaved(x, statistics, y if relu else NO_ARRAY)
 
     def batch_norm_backward(
         self,
@@ -184,13 +192,13 @@ class DenseOps:
         gamma: DeviceArray,
         out: tuple[DeviceArray, DeviceArray] | None = None,
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        (N, P), (x, statistics) = dy.shape, saved
+        (N, P), (x, statistics, y) = dy.shape, saved
         dx = self.device.empty((N, P))
         dgamma, dbeta = out or (self.device.empty((P,)), self.device.empty((P,)))
         plan, partials, counters = self._column_reduction(N, P, 2 * FLOAT_BYTES)
-        arrays = (dgamma, dbeta, partials, counters, dy, x, statistics)
+        arrays = (dgamma, dbeta, partials, counters, dy, x, y, statistics)
         self.device.launch("batch_norm_backward_sums", plan.launch, *arrays, N, P, plan.rows_per_chunk)
-        arrays = (dx, dy, x, statistics, gamma, dgamma, dbeta)
+        arrays = (dx, dy, x, y, statistics, gamma, dgamma, dbeta)
         self.device.launch("batch_norm_backward_dx", geometry.row_tiles(N, P), *arrays, N, P)
         return dx, dgamma, dbeta
 
@@ -245,34 +253,35 @@ class DenseOps:
     # ------------------------------------------------------------------------------------------------ losses
 
     def sigmoid_cross_entropy(
-        self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray
+        self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray, totals: DeviceArray | None = None
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         launch, results, workspaces = self._loss(logits, logits.size)
         self._count_labels(launch, results, workspaces, y)
         tail = (logits.size, logits.shape[1])
-        self.device.launch("sigmoid_cross_entropy", launch, *results, *workspaces, logits, y, pos_weight, *tail)
+        arrays = (*results, totals or NO_TOTALS, *workspaces, logits, y, pos_weight)
+        self.device.launch("sigmoid_cross_entropy", launch, *arrays, *tail)
         return results
 
     def softmax_cross_entropy(
-        self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray
+        self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         (R, K), lanes = logits.shape, min(next_power_of_two(logits.shape[1]), 32)
         launch, results, workspaces = self._loss(logits, R * lanes)
         if launch.blocks > 1:
             counting = geometry.loss(logits.size, R, self.device.multiprocessors)
             self.device.launch("label_weight", counting, results[1], *workspaces, y, class_weight, R)
-        arrays = (*results, *workspaces, logits, y, class_weight)
+        arrays = (*results, totals or NO_TOTALS, *workspaces, logits, y, class_weight)
         self.device.launch("softmax_cross_entropy", launch, *arrays, R, K, lanes)
         return results
 
-    def mean_squared_error(self, logits: DeviceArray, y: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    def mean_squared_error(
+        self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None
+    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         launch, results, workspaces = self._loss(logits, logits.size)
         self._count_labels(launch, results, workspaces, y)
-        self.device.launch("mean_squared_error", launch, *results, *workspaces, logits, y, logits.size)
+        arrays = (*results, totals or NO_TOTALS, *workspaces, logits, y)
+        self.device.launch("mean_squared_error", launch, *arrays, logits.size)
         return results
-
-    def accumulate(self, totals: DeviceArray, loss: DeviceArray, weight: DeviceArray) -> None:
-        self.device.launch("loss_accumulate", Launch((1, 1, 1), (1, 1, 1)), totals, loss, weight)
 
     def _loss(
         self, logits: DeviceArray, n_threads: int
