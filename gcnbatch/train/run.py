@@ -23,7 +23,7 @@ from gcnbatch import environment, fileio
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import Config, read_toml, resolve
-from gcnbatch.data import splits, synthetic
+from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
@@ -70,7 +70,7 @@ def start(
         stack.enter_context(_resumable(target))
         if config.data.synthetic:
             _create(target, config)
-            synthetic.write(config.data.synthetic, target / GENERATED)
+            _generate(config, target)
         try:
             experiment, parts = stack.enter_context(_prepared(config, target))
         except InputError:
@@ -105,7 +105,7 @@ def resume(
     backend = open_backend(backend_name or config.backend, config.device if device is None else device, config.cuda)
     with _resumable(folder):
         if config.data.synthetic and not (folder / GENERATED).exists():
-            synthetic.write(config.data.synthetic, folder / GENERATED)
+            _generate(config, folder)
         with _prepared(config, folder) as (experiment, parts):
             return _carry_out(folder, experiment, parts, backend, quiet, say)
 
@@ -132,6 +132,13 @@ def _prepared(config: Config, folder: Path) -> Iterator[tuple[Experiment, list[S
         for part in parts:
             experiment.task(part)
         yield experiment, parts
+
+
+def _generate(config: Config, folder: Path) -> None:
+    """Write the preset's data set into the run folder."""
+    from gcnbatch.data import synthetic
+
+    synthetic.write(config.data.synthetic, folder / GENERATED)
 
 
 def _default_folder(name: str) -> Path:
