@@ -1,0 +1,119 @@
+"""Times training steps, batch assembly and inference of a configuration on one or more backends, a JSON row each.
+
+    python benchmarks/training_step.py configs/tox21.toml tox21.h5 [--backends cpu,batched] [--set key=value]…
+
+A row holds the median over 5 repetitions of up to 100 steps each (30 for nonbatched), waiting for the device only at
+the end of a repetition; launches per step; the time the device needs for a step when nothing waits for the host; graphs
+per second of inference at batch 200. The first row holds what the host does before: opening and checking the file,
+assembling a batch; and the start of ``gcnbatch --help`` as a process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcnbatch import environment
+from gcnbatch.backends.registry import open_backend
+from gcnbatch.config import parse_assignment, put, read_toml, resolve
+from gcnbatch.data.splits import make_split
+from gcnbatch.data.store import Dataset
+from gcnbatch.model.runner import Task, make_runner
+from gcnbatch.train.experiment import Experiment
+
+REPEATS = 5
+
+
+def median_seconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Return the median time of a call."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def host_row(path: str, experiment: Experiment, batches: list[Any]) -> dict[str, float]:
+    """Time what the host does before a step, and the command's start."""
+    source = experiment.source
+
+    def assemble() -> None:
+        for graphs in batches[:100]:
+            source.batch(graphs)
+
+    command = [sys.executable, "-m", "gcnbatch", "--help"]
+    return {
+        "open_and_check_s": median_seconds(lambda: Dataset(path).close()),
+        "assembly_us": median_seconds(assemble) / len(batches[:100]) * 1e6,
+        "help_s": median_seconds(lambda: subprocess.run(command, check=True, capture_output=True)),
+    }
+
+
+def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
+    """Time training steps and inference on one backend."""
+    backend = open_backend(name, options=options)
+    runner, meter = make_runner(backend, task), backend.meter
+    count = min(len(batches), 30 if name == "nonbatched" else 100)
+
+    def train() -> None:
+        for index in range(count):
+            runner.step(index)
+        meter.synchronize()
+
+    runner.begin_epoch(0, batches, task.train.learning_rate)
+    train()
+    step = median_seconds(train) / count
+    before = meter.launches
+    runner.step(0)
+    row = {"backend": name, "step_us": step * 1e6, "launches": meter.launches - before}
+    if meter.clock == "device":
+        with meter.queued():
+            start = meter.mark()
+            runner.step(0)
+            stop = meter.mark()
+        row["device_us"] = meter.microseconds(start, stop)
+    everything = np.array_split(np.arange(n_graphs), max(n_graphs // 200, 1))[: 10 if name == "nonbatched" else None]
+    graphs = sum(map(len, everything))
+    row["inference_graphs_per_s"] = graphs / median_seconds(lambda: [runner.predict(part) for part in everything])
+    runner.close()
+    return row
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("data")
+    parser.add_argument("--backends", default="cpu")
+    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="KEY=VALUE")
+    given = parser.parse_args()
+    tree = read_toml(given.config)
+    put(tree, ("data", "path"), given.data)
+    for text in given.assignments:
+        put(tree, *parse_assignment(text))
+    config = resolve(tree)
+    experiment = Experiment(config, Dataset(given.data))
+    split = make_split(config.split, config.seed, experiment.split_rows)
+    task, _ = experiment.task(split)
+    order = np.random.default_rng(0).permutation(experiment.source.graphs_of(split.train))
+    size = config.train.batch_size
+    batches = [order[start : start + size] for start in range(0, max(len(order) - size, 0) + 1, size)]
+    about = {"config": config.name, "commit": environment.commit(), "cpu": environment.cpu_model()}
+    rows = [host_row(given.data, experiment, batches)]
+    for name in given.backends.split(","):
+        rows.append(backend_row(name, task, batches, experiment.source.n_graphs, config.cuda))
+    for row in rows:
+        rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}
+        print(json.dumps({**rounded, **about}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
