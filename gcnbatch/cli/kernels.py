@@ -35,9 +35,8 @@ def build(
 
     names, cache, sources = loader.architectures(arch), KernelCache(), Sources(cuda_sources()).values()
     with tqdm(total=len(sources) * len(names), unit="file", leave=False, disable=None) as bar:
-        failures = [
-            failure for name in names for failure in cache.build(sources, name, lambda file: bar.update()).values()
-        ]
+        built = [cache.build(sources, name, lambda file: bar.update()) for name in names]
+    failures = list({str(error): error for errors in built for error in errors.values()}.values())
     _show([found for name in names for source in sources if (found := cache.find(source, name))])
     for failure in failures[1:]:
         typer.echo(f"error: {failure}", err=True)

@@ -173,6 +173,12 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path, sources, nvcc, ca
     assert warning.startswith(f"warning: {cache.folder}: cannot be written (Not a directory); kernels are compiled")
 
 
+def test_a_lock_of_another_user_does_not_stop_anyone(cache, sources, nvcc) -> None:
+    (cache.folder / ".lock").mkdir(parents=True)  # cannot be opened, whoever runs this
+    assert cache.build(sources.values(), "sm_90") == {}
+    assert len(cache.cubins()) == 2
+
+
 def test_kernels_that_vanish_are_an_error_of_the_machine(cache, sources, nvcc, monkeypatch) -> None:
     monkeypatch.setattr(KernelCache, "build", lambda *arguments: {})
     with pytest.raises(MachineError, match=r"the kernels of plain.cu vanished\. Run again"):

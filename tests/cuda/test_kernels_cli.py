@@ -64,6 +64,26 @@ def test_a_kernel_that_fails_does_not_hide_the_others(call, nvcc: Path, folder: 
     assert "plainer.cu(3): error: expected a declaration" in err
 
 
+def test_what_all_kernels_lack_is_said_once(call, no_compiler) -> None:
+    code, _, err = call("build", "--arch", "sm_80", "--arch", "sm_90")
+    assert (code, err.count("\n")) == (3, 1)
+    assert err.startswith("error: CUDA: no kernel compiler (neither nvcc with a host compiler nor NVRTC). Install a")
+
+
+def test_a_cache_of_others_is_not_cleared(call, nvcc: Path, monkeypatch) -> None:
+    def refuse(path: Path, missing_ok: bool) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    call("build", "--arch", "sm_90")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    code, _, err = call("clear")
+    assert code == 3
+    assert err.endswith(
+        "kernels: cannot be cleared (Permission denied). "
+        "Ask its owner, or set GCNBATCH_CACHE_DIR to a folder of yours.\n"
+    )
+
+
 def test_an_architecture_is_asked_for_where_there_is_no_device(call, nvcc: Path, monkeypatch) -> None:
     def missing(name: str, mode: int) -> None:
         raise OSError

@@ -92,10 +92,10 @@ class KernelCache:
         """
         if failed := self.build([source], arch):
             raise failed[source.name]
-        found = self.find(source, arch)
-        if found is None:
-            raise MachineError(str(self.folder), f"the kernels of {source.name} vanished", hint="Run again.")
-        return found.path.read_bytes()
+        with contextlib.suppress(FileNotFoundError):  # someone clears the cache meanwhile
+            if found := self.find(source, arch):
+                return found.path.read_bytes()
+        raise MachineError(str(self.folder), f"the kernels of {source.name} vanished", hint="Run again.")
 
     def build(
         self, sources: Iterable[KernelSource], arch: str, progress: Progress = lambda file: None
@@ -131,10 +131,23 @@ class KernelCache:
         return [cubin for path in sorted(self.folder.glob("*.cubin")) if (cubin := _parse(path))]
 
     def clear(self) -> int:
-        """Remove every cubin; return how many there were."""
+        """Remove every cubin; return how many there were.
+
+        Raises
+        ------
+        MachineError
+            When the folder cannot be written.
+        """
         cubins = self.cubins()
-        for path in [*(cubin.path for cubin in cubins), *self.folder.glob("*.log"), self.folder / VERSIONS]:
-            path.unlink(missing_ok=True)
+        try:
+            for path in [*(cubin.path for cubin in cubins), *self.folder.glob("*.log"), self.folder / VERSIONS]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise MachineError(
+                str(self.folder),
+                f"cannot be cleared ({error.strerror})",
+                hint="Ask its owner, or set GCNBATCH_CACHE_DIR to a folder of yours.",
+            ) from error
         return len(cubins)
 
     def _compile(self, source: KernelSource, arch: str, progress: Progress) -> MachineError | None:
@@ -193,9 +206,14 @@ class KernelCache:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other process compiles. File systems without locks do without: all writes are atomic."""
-        with ((self._spare or self.folder) / ".lock").open("w") as lock:
+        """Wait until no other process compiles.
+
+        Where that cannot be told (a file system without locks, another user's lock), work may be done twice; all
+        writes are atomic.
+        """
+        with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
+                lock = stack.enter_context(((self._spare or self.folder) / ".lock").open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
