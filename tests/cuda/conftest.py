@@ -53,7 +53,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
         monkeypatch.setitem(sys.modules, name, module)
 
     def version(held: ctypes.c_int) -> int:
-        held.value = 12_040
+        held.value = made.cuda
         return 0
 
     library = SimpleNamespace(cuDriverGetVersion=lambda by_reference: version(by_reference._obj))

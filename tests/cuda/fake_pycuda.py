@@ -19,6 +19,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.devices = [("Fake 90", (9, 0)), ("Fake 75", (7, 5))]
+        self.cuda = 13_000  # as the driver tells its version: CUDA 13.0
         self.calls: list[Any] = []
         self.failures: dict[str, Exception] = {}
         self.driver = self._driver()

@@ -147,11 +147,21 @@ def test_a_device_older_than_the_compiler(fake: Fake) -> None:
         loader.check_compiler(loader.choose(0), "nvcc", "13.0.88")
 
 
+def test_a_driver_older_than_the_compiler(fake: Fake) -> None:
+    fake.cuda = 12_040
+    loader.check_compiler(loader.choose(0), "NVRTC", "12.9")
+    with pytest.raises(
+        BackendUnavailable,
+        match=r"the driver, for CUDA 12\.4, is older than nvcc 13\.0\.88\. Update the driver, or install CUDA toolkit 12",
+    ):
+        loader.check_compiler(loader.choose(0), "nvcc", "13.0.88")
+
+
 def test_the_report_tells_each_part_by_itself(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
     found = report.collect()
     assert found == {
-        "driver": "CUDA 12.4",
+        "driver": "CUDA 13.0",
         "devices": [
             {"number": 0, "name": "Fake 90", "capability": "9.0", "memory": TOTAL, "multiprocessors": 132},
             {"number": 1, "name": "Fake 75", "capability": "7.5", "memory": TOTAL, "multiprocessors": 132},
@@ -319,7 +329,7 @@ def test_a_device_that_is_lost_says_how_to_go_on(opened: Device, fake: Fake, whe
 def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> None:
     fake.failures["load"] = fake.driver.LogicError("device kernel image is invalid")
     with pytest.raises(
-        MachineError, match=r"scale.cu for sm_90: the driver \(CUDA 12\.4\) does not load it .* toolkit 12"
+        MachineError, match=r"scale.cu for sm_90: the driver \(CUDA 13\.0\) does not load it .* toolkit 13"
     ):
         scale(opened)
 

@@ -153,12 +153,22 @@ def architectures(asked: Iterable[str] | None) -> list[str]:
 
 
 def check_compiler(device: DeviceInfo, name: str, version: str) -> None:
-    """Raise BackendUnavailable when this compiler is known not to make code for `device`."""
-    if int(version.partition(".")[0]) >= 13 and device.capability < OLDEST_OF_CUDA_13:
+    """Raise BackendUnavailable when this compiler is known not to make code for `device`, or for its driver.
+
+    A driver loads what any toolkit of its own major version or an older one made.
+    """
+    major, newest = int(version.partition(".")[0]), driver_cuda_version()
+    if major >= 13 and device.capability < OLDEST_OF_CUDA_13:
         raise BackendUnavailable(
             "CUDA",
             f"{_named(device)} is too old for {name} {version}, which compiles for 7.5 and newer",
             hint=f"Install CUDA toolkit 12 and point CUDA_HOME to it, {_CPU}.",
+        )
+    if major > newest[0]:
+        raise BackendUnavailable(
+            "CUDA",
+            f"the driver, for CUDA {newest[0]}.{newest[1]}, is older than {name} {version}",
+            hint=f"Update the driver, or install CUDA toolkit {newest[0]} and point CUDA_HOME to it, {_CPU}.",
         )
 
 
