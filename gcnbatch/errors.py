@@ -30,6 +30,11 @@ class GcnbatchError(Exception):
         self.subject, self.got, self.expected, self.hint = subject, got, expected, hint
         super().__init__(self._message())
 
+    def advise(self, more: str) -> None:
+        """Add to the hint what only a caller knows."""
+        self.hint = f"{self.hint} {more}".strip()
+        self.args = (self._message(),)
+
     def _message(self) -> str:
         text = self.subject
         if self.got:

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gcnbatch.config import CudaConfig
+
+DeviceOption = Annotated[
+    int | None,
+    typer.Option("--device", metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.", show_default="0"),
+]
+ResidentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--resident", metavar="auto|on|off", help="Keep the data set in the GPU's memory.", show_default="auto"
+    ),
+]
 
 
 def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> dict[str, Any]:
@@ -30,6 +46,21 @@ def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments
     if ("data", "path") in given:
         put(tree, ("data", "synthetic"), "")
     return tree
+
+
+def gather_cuda(resident: str | None, assignments: list[str]) -> CudaConfig:
+    """Return the [cuda] section from ``--resident`` and ``--set cuda.key=value``; other sections are refused."""
+    from gcnbatch.config import keys, parse_assignment, put, resolve
+    from gcnbatch.errors import InputError, nearest
+
+    tree: dict[str, Any] = {}
+    pairs = [parse_assignment(text) for text in assignments]
+    for path, value in [*pairs, *([(("cuda", "resident"), resident)] if resident is not None else [])]:
+        if path[0] != "cuda":
+            known = [key for key in keys() if key.startswith("cuda.")]
+            raise InputError(f"--set {'.'.join(path)}", "not of how a GPU computes", "cuda.key", nearest("", known))
+        put(tree, path, value)
+    return resolve(tree, where="--set").cuda
 
 
 def _run_name(path: Path) -> str:

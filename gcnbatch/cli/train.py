@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gcnbatch.cli.configuration import DeviceOption, ResidentOption
+
 EPILOG = """Examples:
 
   gcnbatch train                                     the built-in quickstart
@@ -26,10 +28,8 @@ def train(
     backend: Annotated[
         str | None, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.", show_default=False)
     ] = None,
-    device: Annotated[
-        int | None,
-        typer.Option("--device", metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.", show_default="0"),
-    ] = None,
+    device: DeviceOption = None,
+    resident: ResidentOption = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)
     ] = None,
@@ -71,6 +71,7 @@ def train(
         ("train", "batch_size"): batch_size,
         ("backend",): backend,
         ("device",): device,
+        ("cuda", "resident"): resident,
         ("seed",): seed,
         ("split", "folds"): folds,
     }
@@ -80,9 +81,10 @@ def train(
             typer.echo(line, err=True)
 
     if resume is not None:
-        fixed = {".".join(path): value for path, value in options.items() if path not in (("backend",), ("device",))}
+        free = {("backend",), ("device",), ("cuda", "resident")}
+        fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
-        folder, metrics = resume, run.resume(resume, backend, device, quiet, say)
+        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say)
     else:
         tree = gather(config, options, assignments or [])
         folder, metrics = run.start(resolve(tree), out, quiet, say)
@@ -104,7 +106,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         raise InputError(
             "--resume",
             f"together with {', '.join(extra)}",
-            "nothing but --backend and --device",
+            "nothing but --backend, --device and --resident",
             "A resumed run keeps its configuration.",
         )
 

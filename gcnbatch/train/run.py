@@ -22,11 +22,11 @@ import numpy as np
 from gcnbatch import environment, fileio
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import Config, read_toml, resolve
+from gcnbatch.config import Config, put, read_toml, resolve
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, MachineError
 from gcnbatch.model.runner import make_runner
 from gcnbatch.predictions import read_outputs
 from gcnbatch.train import outputs
@@ -86,6 +86,7 @@ def resume(
     folder: Path,
     backend_name: str | None = None,
     device: int | None = None,
+    resident: str | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
@@ -93,8 +94,9 @@ def resume(
 
     Parameters
     ----------
-    backend_name, device : optional
-        Another backend and GPU than those that the run began on.
+    backend_name, device, resident : optional
+        Another backend, GPU and ``cuda.resident`` than those that the run began with: none of them is part of what is
+        computed.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
@@ -102,7 +104,12 @@ def resume(
     if (folder / outputs.METRICS).exists():
         say(f"{folder} is already finished")
         return outputs.read_metrics(folder)
-    backend = open_backend(backend_name or config.backend, config.device if device is None else device, config.cuda)
+    tree = config.model_dump(mode="json")
+    for path, value in ((("backend",), backend_name), (("device",), device), (("cuda", "resident"), resident)):
+        if value is not None:
+            put(tree, path, value)
+    config = resolve(tree, where="--resume")
+    backend = open_backend(config.backend, config.device, config.cuda)
     with _resumable(folder):
         if config.data.synthetic and not (folder / GENERATED).exists():
             _generate(config, folder)
@@ -112,12 +119,16 @@ def resume(
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """Tell who stops a run how to go on with it."""
+    """Tell who stops a run, or whose machine does, how to go on with it."""
+    go_on = f"Go on with: gcnbatch train --resume {shlex.quote(str(folder))}"
     try:
         yield
+    except MachineError as error:
+        if (folder / CONFIG).exists():
+            error.advise(go_on)
+        raise
     except (Interrupted, KeyboardInterrupt) as stop:
         what = str(stop) if isinstance(stop, Interrupted) else "stopped"
-        go_on = f"Go on with: gcnbatch train --resume {shlex.quote(str(folder))}"
         raise Interrupted(what, hint=go_on if (folder / CONFIG).exists() else "Nothing was written.") from None
 
 

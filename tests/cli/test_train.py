@@ -92,12 +92,13 @@ def test_options_win_over_toml_and_assignments_over_both(tmp_path: Path, data: P
         'seed = 1\n[data]\nsynthetic = "tox21"\n[model]\nwidths = [4]\n[train]\nepochs = 9\nbatch_size = 9\n',
         encoding="utf-8",
     )
-    given = ["--data", data, "--epochs", 5, "--batch-size", 11, "--seed", 3, "--backend", "cpu"]
+    given = ["--data", data, "--epochs", 5, "--batch-size", 11, "--seed", 3, "--backend", "cpu", "--resident", "off"]
     gcnbatch("train", config, *given, "--set", "train.epochs=2", "-o", tmp_path / "run", "--quiet")
     found = resolved(tmp_path / "run")
     assert found["train"]["epochs"] == 2
     assert found["train"]["batch_size"] == 11
     assert found["model"]["widths"] == [4]
+    assert found["cuda"]["resident"] == "off"
     assert (found["name"], found["seed"], found["backend"]) == ("mine", 3, "cpu")
     assert found["data"] == {"path": str(data), "synthetic": "", "memory_mb": 4096}
 
@@ -110,6 +111,7 @@ def test_options_win_over_toml_and_assignments_over_both(tmp_path: Path, data: P
             ["--batch-size", 0],
             "error: configuration: train.batch_size: 0; expected a whole number, at least 1 and at most 1000000\n",
         ),
+        (["--resident", "maybe"], "error: configuration: cuda.resident: 'maybe'; expected 'auto', 'on' or 'off'\n"),
         (["none.toml"], "error: none.toml: no such file; expected a TOML configuration. See configs/ for examples.\n"),
         (["--data", "none.h5"], "error: .*none.h5: no such file; expected an HDF5 data set"),
         (["--resume", "none"], "error: none: not a run folder; expected a folder with config.toml. Start with"),

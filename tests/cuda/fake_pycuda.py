@@ -129,6 +129,10 @@ class Fake:
         def memset(ptr: int, value: int, nbytes: int, stream: Any) -> None:
             ctypes.memset(ptr, value, nbytes)
 
+        def memory() -> tuple[int, int]:
+            fake.did("memory")
+            return FREE, TOTAL
+
         driver.Device, driver.Event, driver.DeviceMemoryPool = Device, Event, Pool
         driver.Stream = lambda: SimpleNamespace(synchronize=lambda: fake.did("synchronize"))
         driver.device_attribute = SimpleNamespace(MULTIPROCESSOR_COUNT="sms", MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="optin")
@@ -136,6 +140,6 @@ class Fake:
         driver.init = lambda: fake.did("init")
         driver.module_from_buffer = module_from_buffer
         driver.memcpy_htod_async, driver.memcpy_dtoh_async, driver.memset_d8_async = upload, download, memset
-        driver.mem_get_info = lambda: (FREE, TOTAL)
+        driver.mem_get_info = memory
         driver.pagelocked_empty = np.empty
         return driver

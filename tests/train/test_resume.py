@@ -17,7 +17,7 @@ import pytest
 
 from gcnbatch import fileio
 from gcnbatch.data.store import write_graphset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, MachineError
 from gcnbatch.model.runner import OpsRunner
 from gcnbatch.train import run
 from gcnbatch.train.loop import Interrupted, Trainer
@@ -95,6 +95,30 @@ def test_a_run_killed_at_any_step_ends_as_if_it_had_not_been(tmp_path: Path, dat
         assert_same_run(tmp_path / "whole", tmp_path / f"at{step}")
         step += 1
     assert step == 12
+
+
+def test_a_machine_that_fails_leaves_the_last_checkpoint_and_says_how_to_go_on(tmp_path: Path, data: Path) -> None:
+    fit(data, tmp_path / "whole", *THOROUGH)
+    steps = iter(range(12))
+    step = OpsRunner.step
+
+    def failing(runner: OpsRunner, index: int) -> None:
+        if next(steps) == 6:
+            raise MachineError("device 0 (Fake 90)", "an illegal memory access was encountered", hint="See nvidia-smi.")
+        step(runner, index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpsRunner, "step", failing)
+        with pytest.raises(MachineError) as caught:
+            fit(data, tmp_path / "run", *THOROUGH)
+    assert str(caught.value) == (
+        "device 0 (Fake 90): an illegal memory access was encountered. See nvidia-smi. "
+        f"Go on with: gcnbatch train --resume {tmp_path / 'run'}"
+    )
+    with pytest.raises(InputError, match=r"--resume: cuda\.resident: 'maybe'; expected 'auto', 'on' or 'off'"):
+        run.resume(tmp_path / "run", resident="maybe")
+    run.resume(tmp_path / "run", resident="off", quiet=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 def test_momentum_goes_on(tmp_path: Path, data: Path) -> None:

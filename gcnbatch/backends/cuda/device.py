@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -390,20 +390,19 @@ class Device:
 
     def _failure(self, error: Exception, asked: int = 0) -> MachineError:
         subject = f"device {self.info.number} ({self.name})"
-        if isinstance(error, self.driver.MemoryError):
-            free, total = self.driver.mem_get_info()
-            what = f"{asked / 2**20:,.1f} MiB asked for, " if asked else ""
+        if not isinstance(error, self.driver.MemoryError):
             return MachineError(
-                subject,
-                f"out of memory: {what}{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free",
-                hint="Lower train.batch_size or train.eval_batch_size, set cuda.resident=off, or end other programs on "
-                "this GPU (nvidia-smi lists them).",
+                subject, str(error), hint="If it happens again, 'nvidia-smi' and the system log say more."
             )
+        facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
+        with suppress(self.driver.Error):  # a device may fail so that it answers nothing any more
+            free, total = self.driver.mem_get_info()
+            facts.append(f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free")
         return MachineError(
             subject,
-            str(error),
-            hint="Checkpoints on disk are intact: go on with 'gcnbatch train --resume RUN_DIR'. If it happens again, "
-            "'nvidia-smi' and the system log say more.",
+            ": ".join(filter(None, ["out of memory", ", ".join(facts)])),
+            hint="Lower train.batch_size or train.eval_batch_size, give --resident off, or end other programs on this "
+            "GPU (nvidia-smi lists them).",
         )
 
     def _close(self) -> None:
