@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from gcnbatch.cli.configuration import DeviceOption, ResidentOption
+
 EPILOG = """\b
 Examples:
   gcnbatch compare-backends                                      the built-in quickstart on every backend
@@ -27,10 +29,8 @@ def compare_backends(
     backends: Annotated[
         str, typer.Option("--backends", metavar="A,B,…", help="What to compare.", show_default="all there are")
     ] = "",
-    device: Annotated[
-        int | None,
-        typer.Option("--device", metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.", show_default="0"),
-    ] = None,
+    device: DeviceOption = None,
+    resident: ResidentOption = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Graphs per step.", show_default=False)] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of weights, shuffles, dropout and splits.", show_default=False)
@@ -75,6 +75,7 @@ def compare_backends(
         ("data", "path"): None if data is None else str(data),
         ("train", "batch_size"): batch_size,
         ("device",): device,
+        ("cuda", "resident"): resident,
         ("seed",): seed,
     }
     given = {name: value for name, value in (("steps", steps), ("repeats", repeats)) if value is not None}

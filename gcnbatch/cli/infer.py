@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from gcnbatch.cli.configuration import ResidentOption, gather_cuda
+
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
@@ -43,6 +45,11 @@ def infer(
     device: Annotated[
         int, typer.Option("--device", min=0, metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.")
     ] = 0,
+    resident: ResidentOption = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="cuda.KEY=VALUE", help="How a GPU computes; see train --keys."),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="200")
     ] = None,
@@ -79,6 +86,7 @@ def infer(
         out,
         backend=backend,
         device=device,
+        cuda=gather_cuda(resident, assignments or []),
         batch_size=batch_size,
         on_bad_row=on_bad_row.value,
         csv=CsvOptions(smiles_column, id_column, processes),

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Backend
-from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import TrainConfig
+from gcnbatch.backends.registry import PLAIN, open_backend
+from gcnbatch.config import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
@@ -57,6 +57,7 @@ def infer(
     *,
     backend: str = "auto",
     device: int = 0,
+    cuda: CudaConfig = PLAIN,
     batch_size: int | None = None,
     on_bad_row: Literal["keep", "fail"] = "keep",
     csv: CsvOptions | None = None,
@@ -73,8 +74,8 @@ def infer(
         HDF5 data set, or a CSV file (also .gz) of molecules.
     out : str
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output.
-    backend, device
-        What computes, and on which GPU.
+    backend, device, cuda
+        What computes, on which GPU, and how.
     csv : CsvOptions or None
         How a CSV file is read; None: the defaults.
     batch_size : int or None
@@ -94,7 +95,7 @@ def infer(
     check_target(out)
     if out != STDOUT and Path(out).resolve() == data.resolve():
         raise InputError(f"output {out}", "the data file itself", "another file")
-    opened = open_backend(backend, device)
+    opened = open_backend(backend, device, cuda)
     members = load_members(runs, say)
     size = batch_size or TrainConfig().eval_batch_size
     started = time.monotonic()

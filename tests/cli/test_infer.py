@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gcnbatch.backends.registry import open_backend
 from gcnbatch.cli import app
+from gcnbatch.config import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.infer import predict
 from tests.builders import build_graphset
 from tests.infer.runs import import_table, molecule_table, read_rows, stored, train_on
 
@@ -76,6 +79,26 @@ def test_json_is_a_summary_with_the_figures(call, files, tmp_path) -> None:
     assert summary["out"] == str(tmp_path / "out.h5")
     code, out, _ = call(files["run"], files["csv"], "-o", tmp_path / "out.csv", "--json")
     assert json.loads(out)["metrics"] is None
+
+
+def test_how_a_gpu_computes_reaches_the_backend(call, files, tmp_path, monkeypatch) -> None:
+    seen = []
+
+    def note(name: str, device: int, cuda: CudaConfig):
+        seen.append((device, cuda))
+        return open_backend("cpu")
+
+    monkeypatch.setattr(predict, "open_backend", note)
+    given = ("--device", 1, "--resident", "off", "--set", "cuda.precision=tf32")
+    assert call(files["run"], files["h5"], "-o", tmp_path / "out.csv", *given)[0] == 0
+    assert seen == [(1, CudaConfig(resident="off", precision="tf32"))]
+    code, _, err = call(files["run"], files["h5"], "--set", "train.epochs=3")
+    assert code == 2
+    assert err == (
+        "error: --set train.epochs: not of how a GPU computes; expected cuda.key. "
+        "Known: cuda.precision, cuda.resident, cuda.spmm.\n"
+    )
+    assert "--set: cuda.resident: 'maybe'; expected" in call(files["run"], files["h5"], "--resident", "maybe")[2]
 
 
 def test_refusals_are_one_line_and_leave_no_file(call, files, tmp_path) -> None:
