@@ -65,7 +65,7 @@ class Fake:
                 return TOTAL
 
             def get_attribute(self, attribute: str) -> int:
-                return {"sms": 132, "optin": 232_448}[attribute]
+                return {"sms": 132}[attribute]
 
             def retain_primary_context(self) -> Any:
                 return SimpleNamespace(push=lambda: fake.did("push"), pop=lambda: fake.did("pop"))
@@ -85,7 +85,7 @@ class Fake:
 
         class Function:
             def __init__(self, name: str) -> None:
-                self.name, self.num_regs, self.local_size_bytes, self.shared_size_bytes = name, 32, 0, 128
+                self.name = name
 
             def set_attribute(self, attribute: str, value: int) -> None:
                 fake.did("set_attribute", self.name, attribute, value)
@@ -135,7 +135,7 @@ class Fake:
 
         driver.Device, driver.Event, driver.DeviceMemoryPool = Device, Event, Pool
         driver.Stream = lambda: SimpleNamespace(synchronize=lambda: fake.did("synchronize"))
-        driver.device_attribute = SimpleNamespace(MULTIPROCESSOR_COUNT="sms", MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="optin")
+        driver.device_attribute = SimpleNamespace(MULTIPROCESSOR_COUNT="sms")
         driver.function_attribute = SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic")
         driver.init = lambda: fake.did("init")
         driver.module_from_buffer = module_from_buffer

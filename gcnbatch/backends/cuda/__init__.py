@@ -50,5 +50,5 @@ def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
 
     opened = open_device(device)
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
-        opened.prepare_kernels(lambda file: bar.update())
+        opened.kernels.prepare(lambda file: bar.update())
     return CudaBackend(name, opened, options)

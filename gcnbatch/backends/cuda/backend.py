@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched, Ops
 from gcnbatch.backends.cuda.dense import DenseOps
-from gcnbatch.backends.cuda.device import Device, Event, Observation
+from gcnbatch.backends.cuda.device import Device
+from gcnbatch.backends.cuda.events import Event, Observation
 from gcnbatch.backends.cuda.geometry_dense import Precision
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.looped import LoopedDenseOps

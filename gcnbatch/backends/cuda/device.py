@@ -1,4 +1,4 @@
-"""One device: its memory, its stream, its kernels. The one place that calls PyCUDA.
+"""One device: its memory, its stream, its failures. Only this, `kernels`, `events` and `loader` call PyCUDA.
 
 Everything runs on one stream, in the order asked for. Nothing waits for the device but `upload`, `download`,
 `synchronize` and the reading of an `Event`.
@@ -7,20 +7,21 @@ Everything runs on one stream, in the order asked for. Nothing waits for the dev
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from gcnbatch.backends.cuda import compiler, loader
+from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.cache import KernelCache
+from gcnbatch.backends.cuda.events import Event, Observation
+from gcnbatch.backends.cuda.kernels import Kernels
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.sources import Entry, Sources
+from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.errors import MachineError
 from gcnbatch.resources import cuda_sources
 
@@ -35,41 +36,6 @@ class MemoryInfo(NamedTuple):
 
     free: int
     total: int
-
-
-class Event:
-    """A point of the device's stream, marked when the event is made."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        with device.errors():
-            self._event = device.driver.Event()
-            self._event.record(device.stream)
-
-    def synchronize(self) -> None:
-        """Wait until the device has come to this point."""
-        with self._device.errors():
-            self._event.synchronize()
-
-    def since(self, earlier: Event) -> float:
-        """Return the microseconds from `earlier` to this point on the device's clock; waits for both."""
-        with self._device.errors():
-            self._event.synchronize()
-            return float(self._event.time_since(earlier._event)) * 1e3
-
-
-class Observation(NamedTuple):
-    """One launch as an observer sees it."""
-
-    entry: str
-    launch: Launch
-    start: Event
-    stop: Event
-
-
-class _Kernel(NamedTuple):
-    entry: Entry
-    function: Any
 
 
 class Device:
@@ -91,6 +57,8 @@ class Device:
         When a list, every launch is timed by a pair of events and added to it.
     peak_bytes : int
         The most bytes that arrays held at once; may be set back to 0.
+    kernels : Kernels
+        Those of `sources`.
     driver, stream
         PyCUDA's driver module and stream, for libraries that run beside these kernels.
     """
@@ -100,10 +68,7 @@ class Device:
         self.driver = loader.load_cuda()
         self.launches, self.peak_bytes = 0, 0
         self.observer: list[Observation] | None = None
-        self._cache, self._sources = cache, sources
-        self._kernels: dict[str, _Kernel] = {}
-        self._modules: dict[str, Any] = {}
-        self._shared: dict[str, int] = {}
+        self.kernels = Kernels(self.driver, self.info.capability, cache, sources, self.errors)
         self._workspaces: dict[str, DeviceArray] = {}
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         with self.errors():
@@ -133,11 +98,6 @@ class Device:
     def multiprocessors(self) -> int:
         """Number of streaming multiprocessors."""
         return self.info.multiprocessors
-
-    @cached_property
-    def shared_per_block_optin(self) -> int:
-        """Bytes of shared memory that one block can have when its kernel asks for them."""
-        return int(self._device.get_attribute(self.driver.device_attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN))
 
     def memory(self) -> MemoryInfo:
         """Return what is free now, counting what other processes use."""
@@ -276,10 +236,10 @@ class Device:
         """
         if not launch.blocks:
             return
-        kernel = self._kernels.get(entry) or self._load(entry)
+        kernel = self.kernels[entry]
         packed = kernel.entry.pack(arguments)
         if launch.shared > SHARED_WITHOUT_ASKING:
-            self._raise_shared_limit(kernel, launch.shared)
+            self.kernels.allow_shared(kernel, launch.shared)
         start = self.event() if self.observer is not None else None
         try:
             # What prepared_async_call ends in, without its call of a driver function that nothing needs any more:
@@ -314,7 +274,7 @@ class Device:
             clocks = [
                 self._device.get_attribute(which) for which in (attributes.CLOCK_RATE, attributes.MEMORY_CLOCK_RATE)
             ]
-        found = self._cache.compiler
+        found = self.kernels.compiler
         return {
             "GPU": self.name,
             "compute capability": ".".join(map(str, self.compute_capability)),
@@ -339,46 +299,7 @@ class Device:
             self._flag = (host, DeviceArray(address, (1,), np.dtype(np.int32), host))
         return self._flag
 
-    def prepare_kernels(self, progress: Callable[[str], object] = lambda file: None) -> None:
-        """Compile every kernel that is not in the cache; failures are raised when the kernel is first launched."""
-        self._cache.build(self._sources.values(), self._arch, progress)
-
-    def occupancy(self, entry: str) -> tuple[int, int, int]:
-        """Return (registers per thread, local bytes per thread, static shared bytes) of a kernel on this device."""
-        function = (self._kernels.get(entry) or self._load(entry)).function
-        return int(function.num_regs), int(function.local_size_bytes), int(function.shared_size_bytes)
-
-    # -------------------------------------------------------------------------------------------- internals
-
-    @property
-    def _arch(self) -> str:
-        return compiler.arch_of(self.compute_capability)
-
-    def _load(self, name: str) -> _Kernel:
-        if not self._modules:
-            self.prepare_kernels()
-        entry = self._sources.entries[name]
-        if entry.file not in self._modules:
-            cubin = self._cache.load(self._sources[entry.file], self._arch)
-            try:
-                self._modules[entry.file] = self.driver.module_from_buffer(cubin)
-            except self.driver.Error as error:
-                major, minor = loader.driver_cuda_version()
-                raise MachineError(
-                    f"{entry.file} for {self._arch}",
-                    f"the driver (CUDA {major}.{minor}) does not load it ({error})",
-                    hint=f"Update the driver, or compile with CUDA toolkit {major}; then 'gcnbatch kernels clear'.",
-                ) from error
-        with self.errors():
-            function = self._modules[entry.file].get_function(name)
-        return self._kernels.setdefault(name, _Kernel(entry, function))
-
-    def _raise_shared_limit(self, kernel: _Kernel, nbytes: int) -> None:
-        if nbytes <= self._shared.get(kernel.entry.name, 0):
-            return
-        with self.errors():
-            kernel.function.set_attribute(self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
-        self._shared[kernel.entry.name] = nbytes
+    # --------------------------------------------------------------------------------------------- failures
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -407,8 +328,7 @@ class Device:
 
     def _close(self) -> None:
         self._workspaces.clear()
-        self._kernels.clear()
-        self._modules.clear()
+        self.kernels.clear()
         self._pool.stop_holding()
         self._context.pop()
 
