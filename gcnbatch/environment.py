@@ -58,10 +58,10 @@ def commit() -> str | None:
 
     def ask(*question: str) -> str:
         answer = subprocess.run([git, "-C", root, *question], capture_output=True, text=True, check=False)
-        return answer.stdout.strip()
+        return "" if answer.returncode else answer.stdout.strip()
 
     name = ask("rev-parse", "HEAD")
-    return (name + ("+" if ask("status", "--porcelain", "--untracked-files=no") else "")) or None
+    return f"{name}+" if name and ask("status", "--porcelain", "--untracked-files=no") else name or None
 
 
 def cpu_model() -> str:

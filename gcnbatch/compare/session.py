@@ -13,11 +13,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gcnbatch import fileio
+from gcnbatch import environment, fileio
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
-from gcnbatch.compare import machine, report, timeline
+from gcnbatch.compare import report, timeline
 from gcnbatch.compare.operations import Cost, Row, profile
 from gcnbatch.compare.parity import Agreement, Parity
 from gcnbatch.compare.timeline import Trace
@@ -132,7 +132,7 @@ class _Comparison:
             "effort": vars(self._effort),
             "parity": report.parity(self.parity, self.agreements),
             **report.measurements(self.measured, self.costs, self._workload),
-            "environment": machine.environment(),
+            "environment": environment.collect(),
             "config": self._config.model_dump(mode="json"),
         }
 
