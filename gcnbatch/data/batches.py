@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from gcnbatch.data.graphs import GraphSet, Int64, ragged_rows
 from gcnbatch.data.normalize import symmetric_weights
-from gcnbatch.data.sparse import Adjacency, Csr
+from gcnbatch.data.sparse import Adjacency, Csr, check_reach
 from gcnbatch.data.store import Dataset
 
 
@@ -112,7 +112,9 @@ class PreparedRows:
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64) -> Csr:
         """Return the rows of these graphs, which own `nodes` of the set and `node_ptr` in the batch."""
+        check_reach(int(node_ptr[-1]) * max(self.stride, self.per_node), "nodes times channels")
         entries, entry_ptr = ragged_rows(self.entry_ptr, graphs)
+        check_reach(len(entries), "edges")
         lengths = self.row_length.reshape(-1, self.per_node).take(nodes, axis=0).ravel()
         indptr = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=indptr[1:])

@@ -5,7 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gcnbatch.errors import InputError
+
 Array = Any
+MAX_ENTRIES = 2**31 - 4096  # indices are int32, and loops may step this far beyond the end
+
+
+def check_reach(count: int, what: str) -> None:
+    """Refuse a batch that has more of something than 32-bit indices reach.
+
+    Raises
+    ------
+    InputError
+        When `count` is above `MAX_ENTRIES`.
+    """
+    if count > MAX_ENTRIES:
+        raise InputError(
+            "batch size",
+            f"a batch of {count} {what}",
+            f"at most {MAX_ENTRIES}",
+            "Lower train.batch_size or train.eval_batch_size.",
+        )
 
 
 @dataclass(frozen=True)

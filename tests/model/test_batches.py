@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gcnbatch.data import sparse
 from gcnbatch.data.batches import BatchSource, GraphBatch
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.sparse import Csr
 from gcnbatch.data.store import Dataset, write_graphset
+from gcnbatch.errors import InputError
 from tests.builders import build_graphset, graphsets
 
 few = settings(deadline=None, max_examples=60, derandomize=True)
@@ -77,6 +79,14 @@ def test_a_batch_is_block_diagonal_in_the_order_asked_for(
     np.testing.assert_array_equal(dense(batch.x) if isinstance(batch.x, Csr) else batch.x, x[nodes].astype(np.float32))
     assert (batch.x.data if isinstance(batch.x, Csr) else batch.x).dtype == np.float32
     np.testing.assert_array_equal(batch.rows, picked if graphs.header.level == "graph" else nodes)
+
+
+@pytest.mark.parametrize(("limit", "what"), [(11, "12 nodes times channels"), (12, r"\d+ edges")])
+def test_a_batch_beyond_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch, limit: int, what: str) -> None:
+    graphs = build_graphset(1, n_channels=3, max_nodes=4, edges_per_node=9)
+    monkeypatch.setattr(sparse, "MAX_ENTRIES", limit)
+    with pytest.raises(InputError, match=f"batch size: a batch of {what}; expected at most {limit}. Lower train.batch"):
+        BatchSource(graphs).batch(np.array([0]))
 
 
 def assert_same_batch(one: GraphBatch, other: GraphBatch) -> None:

@@ -21,7 +21,6 @@ COLUMN_THREADS = 128  # `COLUMN_THREADS` of sparse_matmul.cu
 
 SWA_SHARED_BYTES = 32 * 1024
 SWA_COO_THREADS = 1024
-MAX_ENTRIES = 2**31 - 4096  # indices are int32, and loops may step this far beyond the end
 
 
 class RowsGeometry(NamedTuple):

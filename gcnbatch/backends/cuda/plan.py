@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batch import Int32, Int64, transposed
-from gcnbatch.backends.cuda.geometry_sparse import MAX_ENTRIES
 from gcnbatch.data.graphs import ragged_rows
-from gcnbatch.data.sparse import Csr
-from gcnbatch.errors import InputError
+from gcnbatch.data.sparse import Csr, check_reach
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,7 @@ def plan_epoch(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64]) -> Epoch
     pointers = {}
     for name, ptr in set_ptrs.items():
         found = batch_pointers(ptr[graphs + 1] - ptr[graphs], batch_ptr)
-        if np.max(found, initial=0) > MAX_ENTRIES:
-            raise InputError(
-                "batch size",
-                f"a batch of {np.max(found)} {name}",
-                f"at most {MAX_ENTRIES}",
-                "Lower train.batch_size or train.eval_batch_size.",
-            )
+        check_reach(int(np.max(found, initial=0)), name)
         pointers[name] = found.astype(np.int32)
     return EpochPlan(graphs.astype(np.int32), batch_ptr, pointers)
 

@@ -24,7 +24,7 @@ from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import ColumnPlan, EpochPlan, plan_columns, plan_epoch
 from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
-from gcnbatch.data.sparse import Csr
+from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
@@ -44,7 +44,7 @@ def can_reside(source: BatchSource, targets: NDArray[Any], budget: int) -> bool:
         return False
     rows, entries = len(prepared.transpose.row_length), len(prepared.forward.indices)
     features = prepared.stored_x.nnz if sp.issparse(prepared.stored_x) else 0
-    return max(rows, entries, features) <= geometry_sparse.MAX_ENTRIES
+    return max(rows, entries, features) <= MAX_ENTRIES
 
 
 @dataclass(frozen=True)
