@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcnbatch.backends.cuda import geometry_sparse as geometry
+from gcnbatch.backends.cuda.batch import DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.launch import Launch
+from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
-from gcnbatch.backends.cuda.spmm_kernels import KERNELS, spmm_kernel
+from gcnbatch.backends.cuda.spmm_kernels import KERNELS, Blocks, Product, spmm_kernel
 from gcnbatch.errors import InputError
 from gcnbatch.resources import cuda_sources
 
@@ -148,6 +152,40 @@ def test_swa_csr_covers(n_graphs: int, max_rows: int, width: int) -> None:
     assert blocks_per_graph * (geometry.THREADS >> sub_bits) >= max_rows
     assert launch.grid[1] * column_block >= width
     assert launch.shared or column_block <= 1 << sub_bits
+
+
+class Noting:
+    """A device that notes what is launched."""
+
+    multiprocessors = H200
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+
+    def launch(self, entry: str, *given: Any) -> None:
+        self.launched.append(entry)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_rows", "n_entries", "expected"),
+    [
+        ("swa_csr", 2**27, 2**27, ["spmm_swa_csr_batched", "spmm_swa_csr_graph"]),
+        ("swa_csr", 2**27 + 1, 2**27, ["spmm_csr_float4", "spmm_csr_float4"]),
+        ("swa_coo", 2**27, 2**27, ["spmm_zero", "spmm_swa_coo_global"] * 2),
+        ("tf", 2**20, 2**33 - 4, ["spmm_zero", "spmm_tf"] * 2),
+        ("tf", 2**20, 2**33 - 3, ["spmm_csr_float4", "spmm_csr_float4"]),
+    ],
+)
+def test_a_graph_too_large_for_a_kernel_gets_another(
+    name: str, n_rows: int, n_entries: int, expected: list[str]
+) -> None:
+    array = DeviceArray(0, (0,), np.dtype(np.float32))
+    matrix = DeviceCsr(array, array, array, n_rows, array)
+    asked = Product(array, array, matrix, 0, 0, 64, 64, 0, 0, n_entries, n_rows, 64, 0)
+    device: Any = Noting()
+    spmm_kernel(name).batched(device, asked, Blocks(array, GraphLayout(np.array([0, n_rows])), 1))
+    spmm_kernel(name).graph(device, asked)
+    assert device.launched == expected
 
 
 # ---- threads per element, and the gather

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.launch import Launch, ceil_div, elementwise, next_power_of_two
+from gcnbatch.backends.cuda.launch import MAX_GRID_X, Launch, ceil_div, elementwise, next_power_of_two
 
 THREADS = 256
 WARP_BITS = 5
@@ -137,6 +137,21 @@ def swa_csr(n_graphs: int, max_rows: int, width: int) -> SwaCsrGeometry:
     blocks_per_graph = ceil_div(max_rows, sub_warps)
     launch = Launch((blocks_per_graph * n_graphs, partitions, 1), (THREADS, 1, 1), shared)
     return SwaCsrGeometry(launch, column_block, sub_bits, blocks_per_graph)
+
+
+def swa_csr_reaches(n_graphs: int, max_rows: int, width: int) -> bool:
+    """Return whether the grid of `swa_csr` exists, and 32 bits count the threads of a graph, as its kernels do.
+
+    >>> swa_csr_reaches(1, 10**8, 64), swa_csr_reaches(1, 2 * 10**8, 64), swa_csr_reaches(10**6, 10**5, 64)
+    (True, False, False)
+    """
+    blocks_per_graph = ceil_div(max_rows << sub_warp_bits(width), THREADS)
+    return blocks_per_graph * THREADS <= 2**32 and blocks_per_graph * n_graphs <= MAX_GRID_X
+
+
+def tf_reaches(n_entries: int, width: int) -> bool:
+    """Return whether the grid of `spmm_tf` exists."""
+    return ceil_div(n_entries * width, THREADS) <= MAX_GRID_X
 
 
 def entries_by_columns(n_entries: int, width: int) -> Launch:

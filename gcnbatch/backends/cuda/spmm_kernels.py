@@ -94,19 +94,32 @@ class RowSplit:
         device.launch(f"spmm_csr_float{vector}", launch, *product.csr(), *sizes)
 
 
+ROW_SPLIT = RowSplit()
+
+
 class SwaCsr:
-    """SWA SpMM for CSR as published: a sub-warp per row, threads for the largest graph."""
+    """SWA SpMM for CSR as published: a sub-warp per row, threads for the largest graph.
+
+    A graph too large for its count of threads is multiplied by `RowSplit`.
+    """
 
     coo = False
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        shape = geometry.swa_csr(blocks.layout.n_graphs, blocks.max_rows, product.width)
+        size = (blocks.layout.n_graphs, blocks.max_rows, product.width)
+        if not geometry.swa_csr_reaches(*size):
+            ROW_SPLIT.batched(device, product, blocks)
+            return
+        shape = geometry.swa_csr(*size)
         operands, matrix = (product.out, product.dense), product.matrix
         sizes = (blocks.rows_per_node, product.width, shape.column_block, shape.sub_bits, shape.blocks_per_graph)
         arrays = (*operands, matrix.indptr, matrix.indices, matrix.data, blocks.node_ptr)
         device.launch("spmm_swa_csr_batched", shape.launch, *arrays, *sizes)
 
     def graph(self, device: Device, product: Product) -> None:
+        if not geometry.swa_csr_reaches(1, product.n_rows, product.width):
+            ROW_SPLIT.graph(device, product)
+            return
         shape = geometry.swa_csr(1, product.n_rows, product.width)
         sizes = (product.first_row, product.n_rows, product.width, product.accumulate)
         device.launch("spmm_swa_csr_graph", shape.launch, *product.csr(), *sizes, shape.column_block, shape.sub_bits)
@@ -142,7 +155,10 @@ class SwaCoo:
 
 
 class TensorFlow:
-    """TensorFlow's SparseTensorDenseMatMul: a thread per (non-zero, column), global atomics, a launch for zeros."""
+    """TensorFlow's SparseTensorDenseMatMul: a thread per (non-zero, column), global atomics, a launch for zeros.
+
+    More threads than a grid has are left to `RowSplit`.
+    """
 
     coo = True
 
@@ -150,6 +166,9 @@ class TensorFlow:
         self.graph(device, product)
 
     def graph(self, device: Device, product: Product) -> None:
+        if not geometry.tf_reaches(product.n_entries, product.width):
+            ROW_SPLIT.graph(device, product)
+            return
         zero_unless_adding(device, product)
         launch = geometry.entries_by_columns(product.n_entries, product.width)
         sizes = (product.first_entry, product.n_entries, product.width)
@@ -170,7 +189,7 @@ def vector_width(width: int, *operands: DeviceArray) -> int:
 
 
 KERNELS: dict[str, SpmmKernel] = {
-    "csr": RowSplit(),
+    "csr": ROW_SPLIT,
     "swa_csr": SwaCsr(),
     "swa_coo": SwaCoo(),
     "tf": TensorFlow(),
