@@ -1,9 +1,9 @@
 // Device code that the kernels share; no kernels here.
 //
-// Deterministic reductions. No kernel adds floats with atomics. A sum over rows is taken in a fixed order: each thread
-// sums its rows, `fold_rows` folds a block's threads in a tree, each block writes a partial, and the block that
-// finishes last folds the partials in the order of the blocks. So a result is the same to the bit in every run,
-// whichever block is last.
+// Deterministic reductions. No kernel that uses these adds floats with atomics. A sum over rows is taken in a fixed
+// order: each thread sums its rows, `fold_rows` folds a block's threads in a tree, each block writes a partial, and the
+// block that finishes last folds the partials in the order of the blocks. So a result is the same to the bit in every
+// run, whichever block is last.
 
 #pragma once
 
