@@ -74,7 +74,7 @@ constexpr int NEIGHBOURS = 4;  // rows of the dense matrix that a thread has in 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 constexpr int ROW_BLOCKS = 4;
 #elif defined(__CUDA_ARCH__) && \
-    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+    ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ == 1100 || __CUDA_ARCH__ >= 1200)
 constexpr int ROW_BLOCKS = 6;
 #else
 constexpr int ROW_BLOCKS = 8;
