@@ -64,6 +64,10 @@ class MachineError(GcnbatchError):
     exit_code = 3
 
 
+class DeviceLost(MachineError):
+    """A device answers nothing but errors any more: not even its memory can be given back (exit code 3)."""
+
+
 class BackendUnavailable(MachineError):
     """A backend that was asked for cannot start here; the hint says what to install or change (exit code 3)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -10,7 +11,7 @@ import typer
 
 from gcnbatch import __version__
 from gcnbatch.cli import compare, data, infer, info, kernels, train
-from gcnbatch.errors import GcnbatchError
+from gcnbatch.errors import DeviceLost, GcnbatchError
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
 
@@ -54,6 +55,10 @@ def main() -> None:
     """Run the command line; every expected failure leaves as one line on stderr and an exit code."""
     try:
         app()
+    except DeviceLost as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(error.exit_code)  # at an ordinary end, PyCUDA complains of everything that it cannot give back
     except GcnbatchError as error:
         _fail(str(error), error.exit_code)
     except MemoryError:

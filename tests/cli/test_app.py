@@ -80,6 +80,23 @@ def test_errors_become_one_line_and_their_code(
     assert shown.err.count("\n") == 1
 
 
+def test_a_lost_device_ends_the_process_without_a_word_of_what_cannot_be_given_back() -> None:
+    text = """
+import atexit, sys
+import gcnbatch.cli.app as cli
+from gcnbatch.errors import DeviceLost
+def fail():
+    print("row")
+    raise DeviceLost("device 0", "an illegal memory access was encountered")
+atexit.register(print, "a clean-up operation failed", file=sys.stderr)
+cli.app = fail
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
+    assert (done.returncode, done.stdout) == (3, "row\n")
+    assert done.stderr == "error: device 0: an illegal memory access was encountered\n"
+
+
 def test_a_programming_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise FileNotFoundError(errno.ENOENT, "no such file")

@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda.compiler import KernelCompileError
 from gcnbatch.backends.cuda.device import Device, open_device
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, elementwise, next_power_of_two
 from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.errors import BackendUnavailable, InputError, MachineError
+from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
 from tests.cuda.fake_pycuda import FREE, TOTAL, Fake
 
 # ----------------------------------------------------------------------------------------- pure arithmetic
@@ -317,9 +317,7 @@ def test_out_of_memory_on_a_device_that_no_longer_answers(opened: Device, fake: 
 def test_a_device_that_is_lost(opened: Device, fake: Fake, where: str) -> None:
     there = opened.zeros(4)
     fake.failures[where] = fake.driver.LogicError("an illegal memory access was encountered")
-    with pytest.raises(
-        MachineError, match=r"device 0 \(Fake 90\): an illegal .* encountered\. If it happens again, 'nv"
-    ):
+    with pytest.raises(DeviceLost, match=r"device 0 \(Fake 90\): an illegal .* encountered\. If it happens again, 'nv"):
         {
             "launch": lambda: scale(opened),
             "synchronize": opened.synchronize,

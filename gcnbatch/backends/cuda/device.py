@@ -22,7 +22,7 @@ from gcnbatch.backends.cuda.kernels import Kernels
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
-from gcnbatch.errors import MachineError
+from gcnbatch.errors import DeviceLost, MachineError
 from gcnbatch.resources import cuda_sources
 
 SHARED_WITHOUT_ASKING = 48 * 1024
@@ -312,7 +312,7 @@ class Device:
     def _failure(self, error: Exception, asked: int = 0) -> MachineError:
         subject = f"device {self.info.number} ({self.name})"
         if not isinstance(error, self.driver.MemoryError):
-            return MachineError(
+            return DeviceLost(
                 subject, str(error), hint="If it happens again, 'nvidia-smi' and the system log say more."
             )
         facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
