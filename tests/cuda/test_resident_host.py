@@ -166,8 +166,9 @@ class HostDevice:
 
 
 @pytest.mark.parametrize("features", ["uint8", "float16", "csr"])
-def test_resident_bytes_are_those_uploaded(features: str) -> None:
-    graphs = build_graphset(features=features)
+@pytest.mark.parametrize("n_graphs", [1, 6])
+def test_resident_bytes_are_those_uploaded(features: str, n_graphs: int) -> None:
+    graphs = build_graphset(n_graphs, features=features)
     source = BatchSource(graphs)
     assert source.prepared is not None
     needed = resident_bytes(source.prepared, graphs.y)

@@ -31,9 +31,17 @@ if TYPE_CHECKING:
 
 
 def resident_bytes(prepared: PreparedSet, targets: NDArray[Any]) -> int:
-    """Return the device memory that `ResidentSet` takes for this set: its arrays, once."""
+    """Return the device memory that `ResidentSet` takes for this set: its arrays, once.
+
+    One graph is its own batch: its features are float32, sparse ones have their columns beside them.
+    """
     x, rows = prepared.stored_x, [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
-    features = x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) if sp.issparse(x) else x.nbytes
+    alone = len(prepared.forward.entry_ptr) == 2
+    if sp.issparse(x):
+        columns = 4 * (x.shape[1] + 1) + 8 * x.nnz if alone else 0
+        features = x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns
+    else:
+        features = 4 * x.size if alone else x.nbytes
     return features + targets.nbytes + sum(8 * len(part.indices) + 4 * len(part.row_length) for part in rows)
 
 
