@@ -117,7 +117,8 @@ def _show(metrics: dict[str, Any]) -> None:
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
-    named = f"{split['kind']} split{' ' + split['name'] if 'name' in split else ''}, seed {split['seed']}"
+    named = f"{metrics['backend']}, {split['kind']} split{' ' + split['name'] if 'name' in split else ''}"
+    named += f", seed {split['seed']}"
     if "folds" in metrics:
         mean, std = metrics["mean"], metrics["std"]
         figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in mean}

@@ -217,6 +217,7 @@ def _summarise(
 ) -> dict[str, Any]:
     """Write the run's metrics (mean, deviation) and its out-of-fold predictions, in the data set's order."""
     summary = outputs.summarise_folds(results)
+    summary["backend"] = results[-1]["backend"]
     summary["epochs"] = experiment.config.train.epochs
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}

@@ -48,7 +48,7 @@ def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, Complete
     folder, done = finished
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     lines = done.stdout.splitlines()
-    assert lines[0] == f"random split, seed 0: 32 / 4 / 4 rows; best epoch {metrics['best_epoch']} of 3"
+    assert lines[0] == f"cpu, random split, seed 0: 32 / 4 / 4 rows; best epoch {metrics['best_epoch']} of 3"
     assert lines[1].split() == ["roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc"]
     assert [line.split()[0] for line in lines[2:5]] == ["train", "valid", "test"]
     for line in lines[2:5]:
@@ -80,7 +80,7 @@ def test_quiet_prints_the_path_alone(finished: tuple[Path, CompletedProcess[str]
 def test_folds_show_mean_and_deviation(tmp_path: Path, data: Path) -> None:
     done = gcnbatch("train", "--data", data, "--folds", 2, "-o", tmp_path / "run", *options())
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
-    assert done.stdout.startswith("2 folds, random split, seed 0: mean ± standard deviation\n")
+    assert done.stdout.startswith("2 folds, cpu, random split, seed 0: mean ± standard deviation\n")
     mean, std = (metrics[key]["test"]["accuracy"] for key in ("mean", "std"))
     assert f"{mean:.4f} ± {std:.4f}" in done.stdout
     assert done.stderr == "fold 1 of 2\nfold 2 of 2\n"
