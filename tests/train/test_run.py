@@ -72,7 +72,8 @@ def test_metrics_hold_the_agreed_keys_and_null_where_nothing_is_defined(tmp_path
     written = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert written == found
     assert set(found) == {
-        *("train", "valid", "test", "backend", "best_epoch", "epochs", "seconds", "step_us", "graphs_per_second", "split")
+        *("train", "valid", "test", "best_epoch", "epochs", "seconds", "step_us", "graphs_per_second", "split"),
+        "backend",
     }
     assert found["split"] == {"kind": "stratified", "seed": 9, "sizes": [32, 4, 4]}
     assert 0 < found["step_us"]["p20"] <= found["step_us"]["median"] <= found["step_us"]["p80"]
