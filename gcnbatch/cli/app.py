@@ -11,7 +11,7 @@ import typer
 
 from gcnbatch import __version__
 from gcnbatch.cli import compare, data, infer, info, kernels, train
-from gcnbatch.errors import DeviceLost, GcnbatchError
+from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
 
@@ -51,10 +51,24 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _fail_usage(error: typer.TyperException) -> NoReturn:
+    """Leave with one line for wrong options; with the help, where a group of commands was called without one."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if message.startswith("Usage: "):
+        print(message, file=sys.stderr)
+        sys.exit(error.exit_code)
+    reason = message.replace("Value error, ", "").removesuffix(".")
+    end = "" if reason.endswith("?") else "."
+    command = context.command_path if context else "gcnbatch"
+    _fail(str(InputError(f"{reason}{end} See '{command} --help'.")), error.exit_code)
+
+
 def main() -> None:
     """Run the command line; every expected failure leaves as one line on stderr and an exit code."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except typer.TyperException as error:
+        _fail_usage(error)
     except DeviceLost as error:
         print(f"error: {error}", file=sys.stderr)
         sys.stdout.flush()

@@ -10,8 +10,9 @@ import typer
 
 from gcnbatch.cli.configuration import DeviceOption, ResidentOption
 
-EPILOG = """Examples:
-
+# \b keeps the lines of a paragraph as they are.
+EPILOG = """\b
+Examples:
   gcnbatch train                                     the built-in quickstart
   gcnbatch train configs/tox21.toml --data tox21.h5  your data, a shipped configuration
   gcnbatch train --data my.h5 --folds 5              5-fold cross-validation

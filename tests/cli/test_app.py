@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 
@@ -49,7 +50,25 @@ def test_help_names_the_commands_and_exit_codes() -> None:
 
 def test_an_unknown_command_is_code_2() -> None:
     done = gcnbatch("trian", check=2)
-    assert "No such command 'trian'" in done.stderr
+    assert re.fullmatch(
+        r"error: No such command 'trian'\. Did you mean 'train'\? See '.*gcnbatch --help'\.\n", done.stderr
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["data"]])
+def test_a_group_of_commands_without_one_shows_its_help(arguments: list[str]) -> None:
+    done = gcnbatch(*arguments, check=2)
+    assert done.stdout == ""
+    assert re.match(r"Usage: .*gcnbatch (data )?\[OPTIONS\] COMMAND", done.stderr)
+    assert "Commands:\n" in done.stderr
+
+
+def test_examples_keep_their_lines() -> None:
+    for command, line in (
+        ("train", "  gcnbatch train                                     the built-in quickstart"),
+        ("infer", "  gcnbatch infer runs/tox21 new.h5 -o predictions.csv"),
+    ):
+        assert line in [shown[2:] for shown in gcnbatch(command, "--help").stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +86,7 @@ def test_an_unknown_command_is_code_2() -> None:
 def test_errors_become_one_line_and_their_code(
     error: Exception, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise error
 
     monkeypatch.setattr(app, "app", fail)
@@ -85,7 +104,7 @@ def test_a_lost_device_ends_the_process_without_a_word_of_what_cannot_be_given_b
 import atexit, sys
 import gcnbatch.cli.app as cli
 from gcnbatch.errors import DeviceLost
-def fail():
+def fail(**_):
     print("row")
     raise DeviceLost("device 0", "an illegal memory access was encountered")
 atexit.register(print, "a clean-up operation failed", file=sys.stderr)
@@ -98,7 +117,7 @@ cli.main()
 
 
 def test_a_programming_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "no such file")
 
     monkeypatch.setattr(app, "app", fail)
