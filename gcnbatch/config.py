@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, get_args
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -203,8 +203,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", "a TOML configuration", "See configs/ for examples.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), "not text", "a TOML configuration", "A data set goes behind --data.") from error
+    except tomllib.TOMLDecodeError as error:
         raise InputError(str(path), f"cannot be read as TOML ({error})", hint="Mend the line named.") from error
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "a TOML configuration") from error
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
@@ -312,10 +316,16 @@ def _range(location: list[str], kind: str) -> str:
     sections["model"] = KipfConfig if kind == "kipf" else ChemGCNConfig
     section = sections.get(location[0], Config) if len(location) > 1 else Config
     field = section.model_fields.get(location[1 if len(location) > 1 else 0])
-    if field is None or not field.metadata or field.annotation not in (int, float):
+    if field is None:
+        return ""
+    number, bounds = field.annotation, field.metadata
+    if len(location) > 2:  # an element of a list
+        number, element = get_args(get_args(number)[0])
+        bounds = element.metadata
+    if not bounds or number not in (int, float):
         return ""
     low = high = ""
-    for bound in field.metadata:
+    for bound in bounds:
         if (value := getattr(bound, "ge", None)) is not None:
             low = f"at least {value:g}" if isinstance(value, float) else f"at least {value}"
         if (value := getattr(bound, "gt", None)) is not None:
@@ -324,7 +334,7 @@ def _range(location: list[str], kind: str) -> str:
             high = f"at most {value:g}" if isinstance(value, float) else f"at most {value}"
         if (value := getattr(bound, "lt", None)) is not None:
             high = f"below {value:g}"
-    what = "a whole number" if field.annotation is int else "a number"
+    what = "a whole number" if number is int else "a number"
     return f"{what}, {' and '.join(bound for bound in (low, high) if bound)}"
 
 

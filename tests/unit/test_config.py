@@ -147,10 +147,11 @@ def test_the_shipped_configurations_resolve() -> None:
         ("split.valid=1.0", r"split\.valid: 1\.0; expected a number, at least 0 and below 1"),
         ("seed=-1", r"seed: -1; expected a whole number, at least 0 and at most 9223372036854775807"),
         ("train.schedule=linear", r"train\.schedule: 'linear'; expected 'constant', 'step', 'cosine' or 'plateau'"),
-        ("model.widths=[64, 0]", r"model\.widths\.1: 0; expected greater than or equal to 1"),
+        ("model.widths=[64, 0]", r"model\.widths\.1: 0; expected a whole number, at least 1 and at most 65536"),
         ("model.widths=[]", r"model\.widths: \[\]; expected at least one value"),
         ("model.widths=wide", r"model\.widths: 'wide'; expected a list of numbers"),
-        ("train.pos_weight=[1, 0]", r"train\.pos_weight\.1: 0; expected greater than 0"),
+        ("model.dense=[8, 9.5]", r"model\.dense\.1: 9\.5; expected a whole number, at least 1 and at most 65536"),
+        ("train.pos_weight=[1, 0]", r"train\.pos_weight\.1: 0; expected a number, above 0"),
         ("model.batch_norm=1", r"model\.batch_norm: 1; expected a valid boolean"),
         ("train=5", r"train: 5; expected a table of keys"),
         ("model=5", r"model: 5; expected a table of keys"),
@@ -205,9 +206,14 @@ def test_a_bare_word_is_text_and_the_rest_is_toml() -> None:
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: no such file; expected a TOML configuration\. See configs/"):
         read_toml(tmp_path / "none.toml")
-    for content in (b"[train\n", b"\xff\xfe", b"a = 1\na = 2\n"):
+    for content in (b"[train\n", b"a = 1\na = 2\n"):
         (tmp_path / "bad.toml").write_bytes(content)
         with pytest.raises(InputError, match=r"bad\.toml: cannot be read as TOML \(.*\)\. Mend the line named\."):
             read_toml(tmp_path / "bad.toml")
-    with pytest.raises(InputError, match=r"cannot be read as TOML"):
+    (tmp_path / "set.h5").write_bytes(b"\x89HDF")
+    with pytest.raises(
+        InputError, match=r"set\.h5: not text; expected a TOML configuration\. A data set goes behind --data"
+    ):
+        read_toml(tmp_path / "set.h5")
+    with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):
         read_toml(tmp_path)
