@@ -43,7 +43,7 @@ class GcnbatchError(Exception):
             text += f"; expected {self.expected}"
         if self.hint:
             text += f". {self.hint}"
-        return " ".join(text.split())
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
 
 
 class CheckFailed(GcnbatchError):

@@ -15,6 +15,7 @@ from gcnbatch.errors import BackendUnavailable, CheckFailed, GcnbatchError, Inpu
         (("a.h5", "broken", "a whole file"), "a.h5: broken; expected a whole file"),
         (("a.h5", "broken", "a whole file", "Copy it again."), "a.h5: broken; expected a whole file. Copy it again."),
         (("a.h5", "two\nlines\tand  blanks"), "a.h5: two lines and blanks"),
+        (("a.csv", "'\x1b[31mC\0é'"), r"a.csv: '\x1b[31mC\x00é'"),
     ],
 )
 def test_the_message_is_one_line_of_the_parts_given(arguments, message):
