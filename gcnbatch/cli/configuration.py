@@ -26,7 +26,8 @@ ResidentOption = Annotated[
 def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> dict[str, Any]:
     """Merge TOML file, named options (None: not given) and ``--set``. Nothing given means the quickstart.
 
-    A run without a name of its own is named after its configuration, else after its data.
+    A bare word that is no file is the name of a shipped configuration. A run without a name of its own is named after
+    its configuration, else after its data.
     """
     from gcnbatch.config import parse_assignment, put, read_toml
     from gcnbatch.resources import shipped_config
@@ -36,6 +37,8 @@ def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments
     named = {*given, *(path for path, _ in pairs)}
     if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic")}):
         config = shipped_config("quickstart")
+    elif config is not None and not config.suffix and not config.exists():
+        config = shipped_config(str(config))
     tree = read_toml(config) if config is not None else {}
     if config is not None and "name" not in tree:
         tree["name"] = _run_name(config)

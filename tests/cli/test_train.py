@@ -10,6 +10,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from gcnbatch.cli.configuration import gather
+from gcnbatch.errors import InputError
 from tests.train.runs import gcnbatch, options, write_set
 
 
@@ -147,3 +149,11 @@ def test_help_shows_examples_as_they_are_typed() -> None:
     shown = gcnbatch("train", "--help").stdout
     assert "gcnbatch train --data my.h5 --folds 5" in shown
     assert "--resume" in shown
+
+
+def test_a_bare_name_is_a_shipped_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = gather(Path("cora"), {}, ["train.epochs=3"])
+    assert (tree["name"], tree["model"]["kind"], tree["train"]["epochs"]) == ("cora", "kipf", 3)
+    with pytest.raises(InputError, match="configuration 'coro': not shipped"):
+        gather(Path("coro"), {}, [])
