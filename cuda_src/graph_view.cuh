@@ -69,8 +69,8 @@ __device__ __forceinline__ float4 shuffle_xor_vec(float4 x, int offset) {
 constexpr int NEIGHBOURS = 4;  // rows of the dense matrix that a thread has in flight
 
 // Blocks of 256 threads that a multiprocessor shall hold of a kernel on rows: all that its threads allow, because it is
-// other rows that hide a row's three dependent loads. On an H200, 5 blocks (40 registers) instead of 8 (32) were 5 to
-// 20 % slower from 256 columns on. On sm_103 8 blocks would leave too few registers.
+// other rows that hide a row's three dependent loads. On an H200, 5 blocks (40 registers) instead of 8 (32) were up to
+// 16 % slower from 512 columns on. On sm_103 8 blocks would leave too few registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 constexpr int ROW_BLOCKS = 4;
 #elif defined(__CUDA_ARCH__) && ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ == 1030 || \
@@ -106,8 +106,8 @@ __device__ __forceinline__ Vec add_entries(Vec sum, const float* __restrict__ in
 // sum over entries first, first + step, … < end of  weight(entry) * in[column(entry), this thread's columns].
 //
 // `in` points at the thread's first column of row 0. `order` is null, or says where the weight of each entry stands.
-// Tried on an H200 and slower: one entry at a time (2 to 13 %), two at a time (0 to 10 %), loads beyond the end that are
-// predicated off (10 to 25 %).
+// Tried on an H200: one entry at a time, up to 18 % slower, but up to 4 % faster where rows have one entry; two at a
+// time, 2 % faster to 12 % slower; loads beyond the end predicated off instead of left out, slower everywhere.
 template <typename Vec>
 __device__ __forceinline__ Vec sparse_row_product(const float* __restrict__ in, int in_stride,
                                                   const int* __restrict__ indices, const float* __restrict__ data,
