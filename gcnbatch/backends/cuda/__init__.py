@@ -32,8 +32,21 @@ def check(device: int = 0) -> None:
         raise compiler.no_compiler()
 
 
-def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
-    """Open ``"nonbatched"`` or ``"batched"`` on a device; kernels that are not in the cache are compiled first.
+def check_fused(device: int = 0) -> None:
+    """Raise unless the fused backend can start: as `check`, and NVIDIA's binding is there.
+
+    Raises
+    ------
+    BackendUnavailable, InputError
+    """
+    from gcnbatch.backends.cuda.fused.graph import load_bindings
+
+    check(device)
+    load_bindings()
+
+
+def open_backend(name: str, device: int, options: CudaConfig, automatic: bool = False) -> Backend:
+    """Open ``"nonbatched"``, ``"batched"`` or ``"fused"`` on a device, compiling kernels that are not cached.
 
     Raises
     ------
@@ -51,4 +64,4 @@ def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
     opened = open_device(device)
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
         opened.kernels.prepare(lambda file: bar.update())
-    return CudaBackend(name, opened, options)
+    return CudaBackend(name, opened, options, automatic)
