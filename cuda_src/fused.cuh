@@ -15,24 +15,6 @@
 
 namespace fused {
 
-// ---- order of kernels ----
-// A kernel starts while the one before is still running (programmatic dependent launch, from sm_90 on; elsewhere both
-// lines do nothing). Rule: `wait_for_previous` first, then `let_next_start`. Between its start and its wait a kernel may
-// read what the kernels before the previous one wrote, and nothing else; pointers to what others write are not
-// __restrict__, so that no load moves up across the wait.
-
-__device__ __forceinline__ void wait_for_previous() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 // ---- weights ----
 
 // W' is kept beside the parameters as kernels want it ("packed"): (K, columns_of(P)), the rows and columns that round up
@@ -46,13 +28,14 @@ __device__ __forceinline__ bool is_kept(const unsigned char* kept, long long e) 
   return kept == nullptr || (kept[e >> 3] >> (e & 7) & 1);
 }
 
-// Draw the dropout bits of `elements` elements; the threads of the whole grid share them. size[2], size[3]: step, epoch.
-__device__ __noinline__ void draw_kept(unsigned char* kept, const int* size, unsigned long long seed,
-                                       unsigned long long purpose, unsigned threshold, long long elements) {
+// Draw the dropout bits of `elements` elements; the threads of `blocks` blocks share them. size[2], size[3]: step, epoch.
+__device__ __noinline__ void draw_kept(int block, int blocks, unsigned char* kept, const int* size,
+                                       unsigned long long seed, unsigned long long purpose, unsigned threshold,
+                                       long long elements) {
   const PhiloxKey key = {seed, purpose, static_cast<unsigned long long>(size[3]),
                          static_cast<unsigned long long>(size[2])};
-  for (long long b = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; 8 * b < elements;
-       b += static_cast<long long>(gridDim.x) * blockDim.x) {
+  for (long long b = static_cast<long long>(block) * blockDim.x + threadIdx.x; 8 * b < elements;
+       b += static_cast<long long>(blocks) * blockDim.x) {
     const PhiloxBlock drawn = philox(key, b);
     unsigned bits = 0;
 #pragma unroll

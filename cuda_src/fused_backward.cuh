@@ -124,7 +124,8 @@ struct NeighbourGradients {
 };
 
 // Rows first … of a (N, columns) matrix into a tile of DW_TILE rows: 0 beyond the last row and column.
-__device__ __forceinline__ void load_rows(float* tile, int tile_stride, const float* from, int first, int N, int columns) {
+__device__ __forceinline__ void load_rows(float* tile, int tile_stride, const float* from, int first, int N,
+                                          int columns) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = threadIdx.x / 32; r < DW_TILE; r += WARPS) {
@@ -173,8 +174,8 @@ struct RowTiles {
 };
 
 // This block's part of dW', 4 x 4 outputs to a thread; `tiles` hold U and Y of the first tile of rows.
-__device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u, int N,
-                                                int part, int parts, int P, int K) {
+__device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u,
+                                                int N, int part, int parts, int P, int K) {
   const int columns = columns_of(P) / 4, outputs = K / 4 * columns;
   const bool is_only = parts * DW_TILE >= N;  // one tile of rows, which stays for all groups of outputs
   bool is_loaded = true, is_finished = false;
@@ -272,8 +273,8 @@ struct Backward {
       weights.load_transposed(packed, 0, width, first_column(), packed_stride, F);
       gather.open(t_indptr, t_indices, t_values, own * TILE + warp, own * TILE + warp < N, C, kind == 2);
       gather.fetch(gather.y, y, 0, 0, P);
-      const Statistics before = {nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0,
-                                 0.f,     0.f};
+      const Statistics before = {
+          nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
       set_columns(prev, scratch, before, N, F, false);
     } else if (own < own_parts) {
       tiles.load(u, y, own * DW_TILE, N, P, K);
@@ -350,8 +351,7 @@ struct Backward {
       is_first = false;
     }
     if (!sums_prev) return;
-    for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS)
-      sums_prev[own * 2 * columns_of(F) + f] = sums_of[f];
+    for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) sums_prev[own * 2 * columns_of(F) + f] = sums_of[f];
   }
 };
 

@@ -57,24 +57,20 @@ struct Rows {
   }
 };
 
-// Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. What the plan and the set
-// say is read before the kernel before is done; it may still read the batch that is overwritten here.
-__device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks) {
+// Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. `wait` may be called more
+// than once. What the plan and the set say is read before it: others may still read the batch that is overwritten here.
+template <class Wait>
+__device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
   const int step = at.progress[0];
   const bool exists = step < at.n_steps;
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
   const int pointers = begin + step, C = at.C, K = at.K, T = at.T;
-  bool is_waiting = true;
 #pragma unroll 1
   for (int b = block; b < B; b += blocks) {
     const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
     const int source = at.set_node_ptr[graph], edge = at.edges[pointers + b];
     const Rows rows(at.set_indptr, at.set_indices, at.set_values, source, n);
-    if (is_waiting) {
-      wait_for_previous();
-      let_next_start();
-      is_waiting = false;
-    }
+    wait();
     if (threadIdx.x == 0) at.node_ptr[b] = row;
     rows.stage(at.indptr, at.indices, at.values, row, n, edge, row * C);
     if (at.t_indptr) {
@@ -86,10 +82,7 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
          [](float4 value) { return value; });
     copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
   }
-  if (is_waiting) {
-    wait_for_previous();
-    let_next_start();
-  }
+  wait();
   if (exists && block == 0 && threadIdx.x == 0) {
     const int N = at.nodes[pointers + B];
     *reinterpret_cast<int4*>(at.size) = make_int4(N, B, step, static_cast<int>(at.epoch));

@@ -13,6 +13,7 @@ namespace fused {
 
 constexpr int TILE = 8, THREADS = 32 * TILE;  // rows; a warp per row where rows are gathered
 constexpr int WARPS = THREADS / 32;
+constexpr int BATCH = 4;                   // neighbours that a warp has in flight
 constexpr int GROUP = 64;                  // columns that a tile's product yields at a time
 constexpr int SLICES = WARPS;              // of K, a warp each
 constexpr int PRODUCT_STRIDE = GROUP + 4;  // 8 rows x 4 columns fall on 32 banks
@@ -64,7 +65,7 @@ struct Statistics {
   float epsilon, momentum;
 };
 
-constexpr int PARTS_IN_FLIGHT = 8;  // that a thread has asked for before it adds the first
+constexpr int PARTS_IN_FLIGHT = 4;  // that a thread has asked for before it adds the first
 
 // Add the parts of pairs of columns in order: a warp every WARPS-th part, a lane two columns; then one thread a column.
 // `add(sum, part, value)` adds two columns' pair of a part. The pair of column first + threadIdx.x is returned to threads

@@ -8,7 +8,7 @@
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
 //   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
 // Launch: 256 threads; a block does chunks of parameters and then stages, as many of either as come to it. Tox21's 9,900
-//   parameters: 160 chunks of 64 elements, 4 lanes to an element, and 50 graphs to stage.
+//   parameters: 80 chunks of 128 elements, 2 lanes to an element, and 50 graphs to stage.
 // Shared memory: 2 KB, static. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -18,14 +18,14 @@
 
 namespace fused {
 
-constexpr int MAX_LANES = 4;
-constexpr int PARTS_AT_ONCE = 8;  // that a thread has asked for before it adds the first
+constexpr int MAX_LANES = 2;
+constexpr int PARTS_AT_ONCE = 16;  // that a thread has asked for before it adds the first
 
 // As the host fills it: four times 8 bytes, then 4 bytes a field.
 struct Job {
   const float *left, *right;
-  float* packed;   // where kernels want the array, or null
-  long long step;  // from column to column of a part
+  float* packed;                  // where kernels want the array, or null
+  long long step;                 // from column to column of a part
   int start, count;               // in the flat arrays
   int left_stride, right_stride;  // from part to part
   int parts, unit;                // there are as many parts as `unit` rows go into N; 0: as many as graphs

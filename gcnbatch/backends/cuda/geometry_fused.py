@@ -15,7 +15,7 @@ WEIGHTS_IN_SHARED = 16 * 1024  # floats of dense layers on graphs that a block c
 FLOAT_BYTES = 4
 UPDATE_THREADS = 256
 MANY_PARTS = 16  # from so many parts on, several threads share an element of a gradient
-UPDATE_LANES = 8
+UPDATE_LANES = 2
 
 
 def columns_of_u(n_in: int, channels: int) -> int:
@@ -33,8 +33,8 @@ def columns_of(n_out: int) -> int:
 
 
 def blocks(rows: int, tile: int, multiprocessors: int) -> int:
-    """Return how many blocks share tiles of so many rows: one each, as far as two blocks a multiprocessor go."""
-    return max(1, min(ceil_div(rows, tile), 2 * multiprocessors))
+    """Return how many blocks share tiles of so many rows: one each, as far as a block a multiprocessor goes."""
+    return max(1, min(ceil_div(rows, tile), multiprocessors))
 
 
 def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:
@@ -44,10 +44,10 @@ def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:
 
 
 def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: int, k: int) -> Launch:
-    """Return the launch of `fused_backward`; without a layer before (`dx_blocks` 0) `n_in` is 0."""
+    """Return the launch of `fused_backward`, for the gradient by the layer before (`dx_blocks`) or by the weights."""
     fixed = PARTIAL_FLOATS + 6 * columns_of(n_out) + 6 * columns_of(n_in)
     dx = TILE * (channels * columns_of(n_out) + 4) if dx_blocks else 0
-    dw = DW_TILE * (k + 4 + columns_of(n_out) + 4)
+    dw = DW_TILE * (k + 4 + columns_of(n_out) + 4) if dw_blocks else 0
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 
@@ -76,7 +76,7 @@ def lanes(parts: int) -> int:
 
 def update(chunks: int, stage_blocks: int) -> Launch:
     """Return the launch of `fused_update`."""
-    return Launch((chunks + stage_blocks, 1, 1), (UPDATE_THREADS, 1, 1))
+    return Launch((chunks + stage_blocks, 1, 1), (UPDATE_THREADS, 1, 1), FLOAT_BYTES * UPDATE_THREADS)
 
 
 def stage(graphs: int, multiprocessors: int) -> Launch:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batch import Int64
 from gcnbatch.backends.cuda.fused.data import FusedSet
-from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
+from gcnbatch.backends.cuda.fused.persistent import Steps
 from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
 from gcnbatch.backends.cuda.geometry_fused import columns_of
@@ -20,11 +20,11 @@ from gcnbatch.backends.cuda.memory import DeviceArray
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-STEPS_PER_GRAPH = 8
+STEPS_AT_ONCE = 16  # that wait on the host for each other
 
 
 class FusedEngine:
-    """Runs training steps as replays of captured graphs, and everything else launch by launch.
+    """Runs training steps many at a launch, and everything else phase by phase.
 
     Parameters
     ----------
@@ -51,9 +51,8 @@ class FusedEngine:
         self._model = replace(model, packed=packed)
         self._is_packed = False
         self._rule, self._seed = rule, seed
-        self._recorder = Recorder(device)
         self._training: Workspace | None = None
-        self._graphs: dict[int, Graph] = {}
+        self._steps: Steps | None = None
         self._calls: list[Call] = []
         self._single: dict[bool, Workspace] = {}
         self._waiting = 0
@@ -81,11 +80,9 @@ class FusedEngine:
         held = self._training
         if held is not None and held.capacity.graphs >= batch and held.plan.holds(steps, graphs):
             return
-        for graph in self._graphs.values():
-            graph.close()
-        self._graphs.clear()
         self._training = self._workspace(batch, Plan(self._device, steps, graphs), training=True)
         self._calls = [*self._training.forward(), *self._training.backward(), *self._training.update(self._rule)]
+        self._steps = Steps(self._device, self._calls)
 
     def _workspace(self, graphs: int, plan: Plan, training: bool) -> Workspace:
         capacity = self._data.capacity(graphs)
@@ -97,19 +94,14 @@ class FusedEngine:
         if self._device.observer is not None:
             self._waiting -= 1
             self._run(self._calls)
-        elif self._waiting == STEPS_PER_GRAPH:
-            self._replay(STEPS_PER_GRAPH)
+        elif self._waiting == STEPS_AT_ONCE:
+            self.flush()
 
     def flush(self) -> None:
         """Start the steps that wait for company."""
-        while self._waiting:
-            self._replay(1)
-
-    def _replay(self, steps: int) -> None:
-        if steps not in self._graphs:
-            self._graphs[steps] = self._recorder.record(self._calls, steps)
-        self._graphs[steps].launch()
-        self._waiting -= steps
+        if self._waiting and self._steps is not None:
+            self._steps.run(self._waiting)
+        self._waiting = 0
 
     # -------------------------------------------------------------------------------------------- one batch
 
@@ -148,12 +140,9 @@ class FusedEngine:
         return calls
 
     def _run(self, calls: Sequence[Call]) -> None:
-        for entry, launch, arguments in calls:
-            self._device.launch(entry, launch, *arguments)
+        for call in calls:
+            self._device.launch(call.entry, call.launch, *call.arguments)
 
     def close(self) -> None:
-        """Give back the captured graphs."""
+        """Start what waits; memory goes with the last reference."""
         self.flush()
-        for graph in self._graphs.values():
-            graph.close()
-        self._graphs.clear()

@@ -29,11 +29,25 @@ UPDATE, ONLY_GRADIENTS, APPLY = 0, 1, 2  # `mode` of fused_update
 
 
 class Call(NamedTuple):
-    """A launch with its arguments."""
+    """A phase: as a launch of its own, or as a part of `fused_steps`.
+
+    Parameters
+    ----------
+    entry : str
+        The kernel.
+    launch : Launch
+    arguments : tuple
+    is_joined : bool
+        Whether it may run beside the phase before.
+    first_block : int
+        Its first block among those of `fused_steps`.
+    """
 
     entry: str
     launch: Launch
     arguments: tuple[Any, ...]
+    is_joined: bool = False
+    first_block: int = 0
 
 
 @dataclass(frozen=True)
@@ -353,7 +367,13 @@ class Workspace:
         results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
         known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
         labels = (arrays.kept, self._targets, self._model.loss_weights, self._heads)
-        numbers = (self._seed, self._threshold, self._keep_scale, *self._norm_numbers(len(self._layers) - 1))
+        numbers = (
+            self._seed,
+            self._threshold,
+            self._keep_scale,
+            *self._norm_numbers(len(self._layers) - 1),
+            self._graph_blocks,
+        )
         weight_floats = sum((layer.n_in + 1) * layer.n_out for layer in stack.graphs)
         weight_floats = weight_floats if weight_floats <= geometry.WEIGHTS_IN_SHARED else 0
         sizes = (
@@ -383,16 +403,27 @@ class Workspace:
     # -------------------------------------------------------------------------------------------- backward
 
     def backward(self) -> list[Call]:
-        """Return the launches from the gradient by the last layer to the parts of all gradients."""
-        return [self._backward_call(number) for number in range(len(self._layers) - 1, -1, -1)]
+        """Return the launches from the gradient by the last layer to the parts of all gradients.
 
-    def _backward_call(self, number: int) -> Call:
-        layer, arrays, is_first = self._stack.nodes[number], self._layers[number], number == 0
-        kind = FIRST if is_first else DENSE if layer.is_dense else CONVOLUTION
+        The gradients by weights come last: they wait for nothing but the gradients by layers, and fill the device side
+        by side.
+        """
+        numbers = range(len(self._layers) - 1, -1, -1)
+        by_layers = [self._backward_call(number, of_weights=False) for number in numbers if number > 0]
+        by_weights = [self._backward_call(number, of_weights=True) for number in numbers]
+        first = 0
+        for place, call in enumerate(by_weights):
+            by_weights[place] = call._replace(is_joined=place > 0, first_block=first % self._device.multiprocessors)
+            first += call.launch.blocks
+        return by_layers + by_weights
+
+    def _backward_call(self, number: int, of_weights: bool) -> Call:
+        layer, arrays = self._stack.nodes[number], self._layers[number]
+        kind = FIRST if of_weights else DENSE if layer.is_dense else CONVOLUTION
         _, stats, _, _, gamma, _ = self._normed(number)
         results: tuple[Any, ...] = (NULL, NULL)
         before: tuple[Any, ...] = (NULL,) * 5
-        if not is_first:
+        if not of_weights:
             previous = self._layers[number - 1]
             _, stats_prev, _, _, gamma_prev, beta_prev = self._normed(number - 1)
             results = (previous.g, previous.sums)
@@ -400,10 +431,10 @@ class Workspace:
         own = (self._size, arrays.y, arrays.g, stats, gamma, arrays.sums, arrays.u)
         is_last = number == len(self._layers) - 1
         parts = self._graph_blocks if is_last else self.blocks
-        dx_blocks, n_in = (0, 0) if is_first else (self.blocks, layer.n_in)
-        numbers = (self._keep_scale, parts, int(is_last), dx_blocks)
+        dx_blocks, dw_blocks, n_in = (0, self.dw_blocks, 0) if of_weights else (self.blocks, 0, layer.n_in)
+        numbers = (self._keep_scale, parts, int(is_last), dx_blocks, dw_blocks)
         shape = (n_in, layer.channels, layer.n_out, layer.k, kind)
-        launch = geometry.backward(dx_blocks, self.dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
+        launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
         packed = self._packed[number]
         arguments = (*results, arrays.partials, *own, *before, *self._t_rows, packed, *numbers, *shape)
         return Call("fused_backward", launch, arguments)
@@ -428,7 +459,7 @@ class Workspace:
         stages = 0 if mode == ONLY_GRADIENTS else min(self.capacity.graphs, self._device.multiprocessors)
         flat = (of.trainable, of.moments[0], of.moments[-1], of.gradients, norms, totals, self._losses)
         tables = (of.weight_decay, of.l2, self.plan.rates, self.plan.progress, jobs, chunks, self._stage)
-        numbers = (n_chunks, self._graph_blocks, mode, int(rule.sgd), rule.beta1, 1.0 - rule.beta1)
+        numbers = (n_chunks, stages, self._graph_blocks, mode, int(rule.sgd), rule.beta1, 1.0 - rule.beta1)
         rest = (rule.beta2, 1.0 - rule.beta2, rule.epsilon, rule.max_norm)
         return Call("fused_update", geometry.update(n_chunks, stages), (*flat, *tables, *numbers, *rest))
 
