@@ -1,0 +1,172 @@
+"""`gcnbatch bench tune`: the candidates for adjacency products on a grid of batches, and the table of the fastest."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from gcnbatch import environment
+from gcnbatch.backends import registry
+from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_table
+from gcnbatch.backends.cuda.sparse import launch_batch
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, ShortRows, vector_width
+from gcnbatch.backends.cuda.spmm_table import Table
+from gcnbatch.bench.clock import DeviceClock
+from gcnbatch.bench.problems import Problem, Shape, random_batch
+from gcnbatch.config import CudaConfig
+from gcnbatch.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.backend import CudaBackend
+
+ROWS = (32, 64, 128)
+PER_ROW = (1, 2, 3, 5, 8)
+COLUMNS = (4, 16, 32, 64, 128, 256, 512, 1024)
+BATCHES = (10, 50, 100, 300, 1000, 10_000)
+GRID: tuple[tuple[int, ...], ...] = (ROWS, PER_ROW, COLUMNS, BATCHES)
+REPEATS = 9
+LARGEST_BYTES = 1 << 28  # of the dense operand; a wider point takes the choice of the widest measured
+TIE = 1.01  # a candidate within 1 % of the fastest that is already the neighbour's choice keeps it
+
+Point = tuple[int, int, int, int]
+
+
+@dataclass
+class Tuning:
+    """Measurements of every candidate (microseconds) at the points of a grid.
+
+    Parameters
+    ----------
+    axes : tuple of tuples
+        As `Table.axes`.
+    measured : dict
+        On what.
+    times : dict
+        Per point (rows, per_row, columns, batch), per candidate.
+    """
+
+    axes: tuple[tuple[int, ...], ...]
+    measured: dict[str, Any]
+    times: dict[Point, dict[str, float]] = field(default_factory=dict)
+
+    def table(self) -> Table:
+        """Return the table of the fastest; a point not measured takes the choice of the next fewer columns."""
+        fastest: dict[Point, str] = {}
+        for point in points(self.axes):
+            rows, per_row, columns, size = point
+            place = self.axes[2].index(columns)
+            narrower = fastest.get((rows, per_row, self.axes[2][place - 1], size)) if place else None
+            fastest[point] = _fastest(self.times.get(point, {}), narrower)
+        names = tuple(fastest[point] for point in points(self.axes))
+        return Table(tuple(tuple(map(float, axis)) for axis in self.axes), names, self.measured)
+
+    def counts(self) -> list[list[Any]]:
+        """Return how many points each candidate wins, the most first."""
+        return [[name, count] for name, count in Counter(self.table().fastest).most_common()]
+
+    def save(self, path: Path | None = None) -> Path:
+        """Write the table to `path`; None: where "auto" looks for it. Returns the path."""
+        target = path or spmm_table.user_table(str(self.measured["gpu"]))
+        spmm_table.save(self.table(), target)
+        return target
+
+
+def _fastest(times: Mapping[str, float], kept: str | None) -> str:
+    if not times:
+        return kept or "csr"
+    best = min(times, key=times.__getitem__)
+    return kept if kept is not None and times.get(kept, inf) <= TIE * times[best] else best
+
+
+def points(axes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:
+    """Yield the points of a grid, the last axis running fastest."""
+    yield from product(*axes)
+
+
+def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int = REPEATS) -> Tuning:
+    """Measure on a device.
+
+    Raises
+    ------
+    InputError, BackendUnavailable
+        No such device, or none at all.
+    CheckFailed
+        When candidates do not agree to the bit.
+    """
+    backend: Any = registry.open_backend("batched", device, CudaConfig())
+    clock = DeviceClock(backend, repeats)
+    found = Tuning(axes, _about(backend))
+    batches = list(product(axes[0], axes[1], axes[3]))
+    for rows, per_row, size in tqdm(batches, unit="batch", leave=False, disable=None, file=sys.stderr):
+        shape = Shape("tune", size, (rows, rows), (per_row, per_row))
+        measured = _Measured(backend, clock, random_batch(shape))
+        for columns in axes[2]:
+            if 4 * rows * size * columns <= LARGEST_BYTES:
+                found.times[rows, per_row, columns, size] = measured.times(columns)
+    return found
+
+
+class _Measured:
+    """One batch on the device, and the candidates' times on it."""
+
+    def __init__(self, backend: CudaBackend, clock: DeviceClock, problem: Problem) -> None:
+        self._device, self._clock, self._problem = backend.device, clock, problem
+        self._found = batch.adjacency(problem.adjacency, problem.layout, coo=False).map(self._device.upload)
+
+    def times(self, columns: int) -> dict[str, float]:
+        """Return the median microseconds of every candidate that may be chosen at this width."""
+        device, (rows, _) = self._device, self._problem.matrix.shape
+        noise = np.random.default_rng(columns).random((1 << 16,), dtype=np.float32)
+        dense = device.upload(np.resize(noise, (rows, columns)))
+        out = device.empty((rows, columns))
+        names = candidates(self._problem, columns, vector_width(columns, out, dense), device.multiprocessors)
+        times, expected = {}, None
+        for name in names:
+            kernel = CANDIDATES[name]
+
+            def call(kernel: Any = kernel) -> None:
+                launch_batch(device, kernel, out, dense, self._found.forward, self._found, 1, columns)
+
+            call()
+            if rows * columns <= 1 << 20:
+                got = device.download(out)
+                expected = got if expected is None else expected
+                if not np.array_equal(got, expected):
+                    raise CheckFailed("bench tune", f"{name} and {names[0]} differ", hint="Report this with your GPU.")
+            times[name] = float(np.median(self._clock.warm(call)))
+        return times
+
+
+def candidates(problem: Problem, columns: int, vector: int, multiprocessors: int) -> list[str]:
+    """Return the candidates that differ at this size; the general kernel alone where it shares rows among groups."""
+    rows, entries = problem.matrix.shape[0], problem.matrix.nnz
+    if geometry_sparse.sparse_rows(rows, entries, columns, vector, multiprocessors).group_bits:
+        return ["csr"]
+
+    def serves(name: str) -> bool:
+        kernel = CANDIDATES[name]
+        if not isinstance(kernel, ShortRows):
+            return True
+        served = geometry_sparse.short_rows(rows, columns, vector, int(kernel.form[0]), kernel.threads)
+        return served is not None and (vector == 4 or kernel.form == "1x3")
+
+    return [name for name in CANDIDATES if serves(name)]
+
+
+def _about(backend: CudaBackend) -> dict[str, Any]:
+    listed = environment.gpus()[0]
+    return {
+        "gpu": backend.device.name,
+        "driver": listed[0]["driver"] if listed else None,
+        "cuda": backend.meter.about()["driver"].removeprefix("CUDA "),
+        "commit": environment.commit(),
+    }
