@@ -145,6 +145,12 @@ extern "C" __global__ __launch_bounds__(256, 4) void spmm_rows_float4_4x2(
 }
 
 // For any width and alignment: single floats, up to 32 lanes.
+extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float1_1x5(
+    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
+  rows_product<float, 1, 5>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+}
+
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float1_1x3(
     float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {

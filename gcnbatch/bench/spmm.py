@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from gcnbatch import environment
 from gcnbatch.backends import registry
+from gcnbatch.backends.cuda.replay import NotCaptured
 from gcnbatch.bench import clock
 from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, Operands
 from gcnbatch.bench.problems import Problem, check_memory
@@ -160,7 +161,12 @@ class _Session:
             for (cache, launch), measured in zip(
                 STATES, (self._clock.warm, self._clock.cold, self._clock.host), strict=True
             ):
-                self._note(problem, columns, name, choice, error, cache, launch, measured(call))
+                try:
+                    times = measured(call)
+                except NotCaptured as reason:
+                    self._found.absent.setdefault(f"{name} in a graph", f"figure {problem.name}: {reason}")
+                    continue
+                self._note(problem, columns, name, choice, error, cache, launch, times)
 
     def _note(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -21,7 +21,7 @@ from gcnbatch.backends.cuda.sparse import launch_batch
 from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, ShortRows, vector_width
 from gcnbatch.backends.cuda.spmm_table import Table
 from gcnbatch.bench.clock import DeviceClock
-from gcnbatch.bench.problems import Problem, Shape, random_batch
+from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
 from gcnbatch.config import CudaConfig
 from gcnbatch.errors import CheckFailed
 
@@ -40,6 +40,16 @@ TIE = 1.01  # a candidate within 1 % of the fastest that is already the neighbou
 Point = tuple[int, int, int, int]
 
 
+class Check(NamedTuple):
+    """A point of the papers' figures: the candidate that a table chooses, the fastest, and their times' ratio."""
+
+    figure: str
+    columns: int
+    chosen: str
+    fastest: str
+    ratio: float
+
+
 @dataclass
 class Tuning:
     """Measurements of every candidate (microseconds) at the points of a grid.
@@ -52,11 +62,14 @@ class Tuning:
         On what.
     times : dict
         Per point (rows, per_row, columns, batch), per candidate.
+    checks : list of Check
+        What the table chooses on the papers' figures, which are not points of the grid, against the best there.
     """
 
     axes: tuple[tuple[int, ...], ...]
     measured: dict[str, Any]
     times: dict[Point, dict[str, float]] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
 
     def table(self) -> Table:
         """Return the table of the fastest; a point not measured takes the choice of the next fewer columns."""
@@ -67,7 +80,7 @@ class Tuning:
             narrower = fastest.get((rows, per_row, self.axes[2][place - 1], size)) if place else None
             fastest[point] = _fastest(self.times.get(point, {}), narrower)
         names = tuple(fastest[point] for point in points(self.axes))
-        return Table(tuple(tuple(map(float, axis)) for axis in self.axes), names, self.measured)
+        return Table(self.axes, names, self.measured)
 
     def counts(self) -> list[list[Any]]:
         """Return how many points each candidate wins, the most first."""
@@ -101,6 +114,10 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
         No such device, or none at all.
     CheckFailed
         When candidates do not agree to the bit.
+
+    Notes
+    -----
+    Figures 8 to 10 are measured behind the grid, and tell how good the table's choices are.
     """
     backend: Any = registry.open_backend("batched", device, CudaConfig())
     clock = DeviceClock(backend, repeats)
@@ -112,6 +129,10 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
         for columns in axes[2]:
             if 4 * rows * size * columns <= LARGEST_BYTES:
                 found.times[rows, per_row, columns, size] = measured.times(columns)
+    table = found.table()
+    for shape in FIGURES.values():
+        measured = _Measured(backend, clock, random_batch(shape))
+        found.checks += [measured.check(table, columns) for columns in shape.columns]
     return found
 
 
@@ -124,7 +145,7 @@ class _Measured:
 
     def times(self, columns: int) -> dict[str, float]:
         """Return the median microseconds of every candidate that may be chosen at this width."""
-        device, (rows, _) = self._device, self._problem.matrix.shape
+        device, rows = self._device, self._problem.matrix.shape[0]
         noise = np.random.default_rng(columns).random((1 << 16,), dtype=np.float32)
         dense = device.upload(np.resize(noise, (rows, columns)))
         out = device.empty((rows, columns))
@@ -145,21 +166,31 @@ class _Measured:
             times[name] = float(np.median(self._clock.warm(call)))
         return times
 
+    def check(self, table: Table, columns: int) -> Check:
+        """Return how the choice of `table` compares with the fastest at this width."""
+        problem, times, vector = self._problem, self.times(columns), 4 if columns % 4 == 0 else 1
+        rows = problem.matrix.shape[0]
+        size = (rows, problem.matrix.nnz, columns, problem.layout.n_graphs)
+        named = spmm_table.choose(table, *size, vector, self._device.multiprocessors)
+        chosen, best = served_as(named, rows, columns, vector), min(times, key=times.__getitem__)
+        return Check(problem.name, columns, chosen, best, round(times[chosen] / times[best], 3))
+
 
 def candidates(problem: Problem, columns: int, vector: int, multiprocessors: int) -> list[str]:
     """Return the candidates that differ at this size; the general kernel alone where it shares rows among groups."""
     rows, entries = problem.matrix.shape[0], problem.matrix.nnz
     if geometry_sparse.sparse_rows(rows, entries, columns, vector, multiprocessors).group_bits:
         return ["csr"]
+    return [name for name in CANDIDATES if served_as(name, rows, columns, vector) == name]
 
-    def serves(name: str) -> bool:
-        kernel = CANDIDATES[name]
-        if not isinstance(kernel, ShortRows):
-            return True
-        served = geometry_sparse.short_rows(rows, columns, vector, int(kernel.form[0]), kernel.threads)
-        return served is not None and (vector == 4 or kernel.form == "1x3")
 
-    return [name for name in CANDIDATES if serves(name)]
+def served_as(name: str, rows: int, columns: int, vector: int) -> str:
+    """Return the candidate that really runs where `name` is chosen: not every size takes every kernel."""
+    kernel = CANDIDATES[name]
+    if not isinstance(kernel, ShortRows):
+        return name
+    found = kernel.plan(rows, columns, vector)
+    return "csr" if found is None else f"{found[0]}/{kernel.threads}"
 
 
 def _about(backend: CudaBackend) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def tune(
     from gcnbatch.cli.tables import table
 
     found = tuning.tune(device or 0)
-    for line in table(["kernel", "points"], found.counts()):
+    worst = sorted(found.checks, key=lambda check: -check.ratio)[:5]
+    for line in (*table(["kernel", "points"], found.counts()), "", *table(tuning.Check._fields, worst), ""):
         typer.echo(line)
     typer.echo(str(found.save(out)))

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
 
+class NotCaptured(MachineError):
+    """Work that a CUDA graph cannot hold."""
+
+
 class Replay:
     """A CUDA graph of what `work` asks of the device's stream.
 
@@ -23,7 +27,7 @@ class Replay:
 
     Raises
     ------
-    MachineError
+    NotCaptured
         When the work cannot be captured: it waits for the device, say.
     """
 
@@ -32,30 +36,29 @@ class Replay:
 
         self._driver, self._stream = driver, driver.CUstream(device.stream.handle)
         launches = device.launches
-        self._checked(driver.cuStreamBeginCapture(self._stream, _mode(driver)))
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        self._checked(driver.cuStreamBeginCapture(self._stream, mode))
         try:
             work()
+        except Exception as error:
+            driver.cuStreamEndCapture(self._stream)
+            raise NotCaptured("CUDA graph", f"the work cannot be captured ({error})") from error
         finally:
-            captured = driver.cuStreamEndCapture(self._stream)
             device.launches = launches
-        graph = self._checked(captured)
+        graph = self._checked(driver.cuStreamEndCapture(self._stream))
         self._graph = self._checked(driver.cuGraphInstantiate(graph, 0))
         self._checked(driver.cuGraphDestroy(graph))
 
     def launch(self) -> None:
         """Run the work once more, in the stream's order; returns at once."""
-        self._checked(self._driver.cuGraphLaunch(self._graph, self._stream))
+        self._checked(self._driver.cuGraphLaunch(self._graph, self._stream), MachineError)
 
     def close(self) -> None:
         """Give the graph back, when what was launched is done."""
-        self._checked(self._driver.cuGraphExecDestroy(self._graph))
+        self._checked(self._driver.cuGraphExecDestroy(self._graph), MachineError)
 
-    def _checked(self, result: tuple[Any, ...]) -> Any:
+    def _checked(self, result: tuple[Any, ...], failure: type[MachineError] = NotCaptured) -> Any:
         state, *values = result
         if state != self._driver.CUresult.CUDA_SUCCESS:
-            raise MachineError("CUDA graph", f"the driver refused it ({state.name})")
+            raise failure("CUDA graph", f"the driver refuses it ({state.name})")
         return values[0] if values else None
-
-
-def _mode(driver: Any) -> Any:
-    return driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

@@ -17,6 +17,7 @@ from gcnbatch.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.launch import Launch
 
 
 class Product(NamedTuple):
@@ -118,23 +119,29 @@ class ShortRows:
     coo = False
     FORMS = ("1x1", "1x3", "1x5", "2x1", "2x3", "2x5", "4x2")
     NARROW = MappingProxyType({"2x1": "1x1", "2x3": "1x3", "2x5": "1x5", "4x2": "1x3"})
+    SINGLE = MappingProxyType({"1x5": "1x5", "2x5": "1x5"})  # of single floats; the others: "1x3"
 
     def __init__(self, form: str, threads: int) -> None:
         self.form, self.threads = form, threads
 
+    def plan(self, n_rows: int, width: int, vector: int) -> tuple[str, Launch, int] | None:
+        """Return the form that serves a size, its launch and lane_bits; None where `RowSplit` must."""
+        form = self.form if vector == 4 else self.SINGLE.get(self.form, "1x3")
+        for one in dict.fromkeys((form, self.NARROW.get(form, form))):
+            if found := geometry.short_rows(n_rows, width, vector, int(one[0]), self.threads):
+                return one, *found
+        return None
+
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         size, vector = (product.n_rows, product.width), vector_width(product.width, product.out, product.dense)
-        form = self.form if vector == 4 else "1x3"
-        launch = geometry.short_rows(*size, vector, int(form[0]), self.threads)
-        if launch is None and form in self.NARROW:
-            form = self.NARROW[form]
-            launch = geometry.short_rows(*size, vector, 1, self.threads)
-        if launch is None:
+        found = self.plan(*size, vector)
+        if found is None:
             ROW_SPLIT.batched(device, product, blocks)
             return
+        form, launch, lane_bits = found
         matrix = product.matrix
         arrays = (product.out, product.dense, matrix.indptr, matrix.indices, matrix.data)
-        device.launch(f"spmm_rows_float{vector}_{form}", launch[0], *arrays, *size, launch[1])
+        device.launch(f"spmm_rows_float{vector}_{form}", launch, *arrays, *size, lane_bits)
 
     def graph(self, device: Device, product: Product) -> None:
         ROW_SPLIT.graph(device, product)

@@ -15,6 +15,7 @@ import re
 import sys
 from bisect import bisect
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -52,7 +53,7 @@ class Table:
         When these do not make a table.
     """
 
-    axes: tuple[tuple[float, ...], ...]
+    axes: tuple[tuple[int, ...], ...]
     fastest: tuple[str, ...]
     measured: Mapping[str, Any]
 
@@ -102,7 +103,7 @@ class Table:
             names = found["candidates"]
             if unknown := set(names).difference(known):
                 raise ValueError(f"unknown kernel '{min(unknown)}'")
-            axes = tuple(tuple(map(float, found[axis])) for axis in AXES)
+            axes = tuple(tuple(map(int, found[axis])) for axis in AXES)
             return cls(axes, tuple(names[number] for number in found["fastest"]), dict(found["measured"]))
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"not a table of kernels ({error!r})") from error
@@ -121,8 +122,10 @@ def save(table: Table, path: Path) -> None:
     MachineError
         When it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fileio.write_json(path, table.to_json())
+    with suppress(OSError):  # what stands in the way is told of by the writing
+        path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in table.to_json().items())
+    fileio.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 @cache
