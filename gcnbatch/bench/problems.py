@@ -34,13 +34,17 @@ HOST_BYTES = 3 * 4 + 3 * 8
 
 @dataclass(frozen=True)
 class Shape:
-    """A family of problems: `batch` matrices, sizes and entries per row each drawn from (fewest, most)."""
+    """A family of problems: `batch` matrices, sizes and entries per row each drawn from (fewest, most).
+
+    Entries per row are one number per matrix, as in the papers, or, with `ragged`, drawn for every row.
+    """
 
     name: str
     batch: int
     dim: tuple[int, int]
     per_row: tuple[int, int]
     columns: tuple[int, ...] = COLUMNS
+    ragged: bool = False
 
 
 FIGURES = {
@@ -210,9 +214,10 @@ def random_batch(shape: Shape, seed: int = 0) -> Problem:
     """Return a batch of random matrices, each row's columns drawn without repetition."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(shape.dim[0], shape.dim[1] + 1, shape.batch)
-    per_row = rng.integers(shape.per_row[0], shape.per_row[1] + 1, shape.batch)
     node_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    n, z = np.repeat(sizes, sizes), np.repeat(per_row, sizes)
+    fewest, most = shape.per_row
+    per_row = rng.integers(fewest, most + 1, node_ptr[-1] if shape.ragged else shape.batch)
+    n, z = np.repeat(sizes, sizes), per_row if shape.ragged else np.repeat(per_row, sizes)
     columns = _distinct(n, z, rng) + np.repeat(node_ptr[:-1], sizes)[:, None]
     present = np.arange(columns.shape[1]) < z[:, None]
     columns = np.sort(np.where(present, columns, np.iinfo(np.int64).max), axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda import spmm_table
@@ -17,10 +18,10 @@ AXES = ((50,), (3,), (16, 64, 1024), (10, 100))
 def test_the_fastest_of_each_point() -> None:
     found = Tuning(AXES, {"gpu": "Some GPU"})
     found.times = {
-        (50, 3, 16, 10): {"1x3/128": 2.0, "csr": 3.0},
-        (50, 3, 16, 100): {"1x3/128": 2.5, "csr": 2.0},
-        (50, 3, 64, 10): {"1x3/128": 2.01, "2x3/128": 2.0},
-        (50, 3, 64, 100): {"1x3/128": 2.1, "2x3/128": 2.0},
+        (50, 3, 16, 10): [{"1x3/128": 2.0, "csr": 3.0}],
+        (50, 3, 16, 100): [{"1x3/128": 2.5, "csr": 2.0}],
+        (50, 3, 64, 10): [{"1x3/128": 2.01, "2x3/128": 2.0}],
+        (50, 3, 64, 100): [{"1x3/128": 2.1, "2x3/128": 2.0}],
     }
     table = found.table()
     assert table.nearest((50, 3, 16, 10)) == "1x3/128"
@@ -30,6 +31,23 @@ def test_the_fastest_of_each_point() -> None:
     assert table.nearest((50, 3, 1024, 100)) == "2x3/128", "not measured: as the next fewer columns"
     assert found.counts() == [["1x3/128", 3], ["2x3/128", 2], ["csr", 1]]
     assert Tuning(AXES, {}).table().fastest == ("csr",) * 6
+
+
+def test_the_choice_is_the_safest_over_the_batches_of_a_point() -> None:
+    axes = ((50,), (3,), (16,), (10,))
+    equal, ragged = {"1x3/128": 2.0, "1x5/128": 2.1, "csr": 2.3}, {"1x3/128": 3.0, "1x5/128": 2.5, "csr": 2.6}
+    assert Tuning(axes, {}, {(50, 3, 16, 10): [equal]}).table().fastest == ("1x3/128",)
+    assert Tuning(axes, {}, {(50, 3, 16, 10): [equal, ragged]}).table().fastest == ("1x5/128",)
+    assert Tuning(axes, {}, {(50, 3, 16, 10): [equal, {"csr": 9.0}]}).table().fastest == ("csr",)
+
+
+def test_a_point_stands_for_equal_and_for_ragged_rows() -> None:
+    equal, ragged = tune.batches_of(32, 3, 10)
+    assert (equal.per_row, equal.ragged) == ((3, 3), False)
+    assert (ragged.per_row, ragged.ragged) == ((1, 5), True)
+    assert [shape.per_row for shape in tune.batches_of(32, 1, 10)] == [(1, 1)]
+    counts = [len(set(np.diff(problems.random_batch(shape).matrix.indptr))) for shape in (equal, ragged)]
+    assert counts == [1, 5]
 
 
 def test_a_table_is_saved_where_auto_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
