@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +35,7 @@ GRID: tuple[tuple[int, ...], ...] = (ROWS, PER_ROW, COLUMNS, BATCHES)
 REPEATS = 9
 LARGEST_BYTES = 1 << 28  # of the dense operand; a wider point takes the choice of the widest measured
 CHECKED = 1 << 17  # elements of a result up to which candidates are held to each other
-TIE = 1.01  # a candidate within 1 % of the fastest that is already the neighbour's choice keeps it
+CLOSE = 1.05  # of candidates this close on rows of equal length, ragged ones decide
 
 Point = tuple[int, int, int, int]
 
@@ -94,14 +93,13 @@ class Tuning:
         return target
 
 
-def _fastest(measured: Sequence[Mapping[str, float]], kept: str | None) -> str:
-    """Return the candidate that loses least to the fastest on the batch where it loses most."""
+def _fastest(measured: Sequence[Mapping[str, float]], narrower: str | None) -> str:
+    """Return, of the candidates that are about as fast as the fastest on the first batch, the fastest on the last."""
     if not measured:
-        return kept or "csr"
-    common = [name for name in measured[0] if all(name in times for times in measured)]
-    lost = {name: max(times[name] / min(times.values()) for times in measured) for name in common}
-    best = min(lost, key=lost.__getitem__)
-    return kept if kept is not None and lost.get(kept, inf) <= TIE * lost[best] else best
+        return narrower or "csr"
+    first, last = measured[0], measured[-1]
+    good = [name for name in first if name in last and first[name] <= CLOSE * min(first.values())]
+    return min(good or first, key=lambda name: last.get(name, first[name]))
 
 
 def points(axes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:

@@ -21,24 +21,24 @@ def test_the_fastest_of_each_point() -> None:
         (50, 3, 16, 10): [{"1x3/128": 2.0, "csr": 3.0}],
         (50, 3, 16, 100): [{"1x3/128": 2.5, "csr": 2.0}],
         (50, 3, 64, 10): [{"1x3/128": 2.01, "2x3/128": 2.0}],
-        (50, 3, 64, 100): [{"1x3/128": 2.1, "2x3/128": 2.0}],
+        (50, 3, 64, 100): [{"1x3/128": 2.2, "2x3/128": 2.0}],
     }
     table = found.table()
     assert table.nearest((50, 3, 16, 10)) == "1x3/128"
     assert table.nearest((50, 3, 16, 100)) == "csr"
-    assert table.nearest((50, 3, 64, 10)) == "1x3/128", "half a per cent is no reason to change"
-    assert table.nearest((50, 3, 64, 100)) == "2x3/128"
+    assert table.nearest((50, 3, 64, 10)) == "2x3/128"
     assert table.nearest((50, 3, 1024, 100)) == "2x3/128", "not measured: as the next fewer columns"
-    assert found.counts() == [["1x3/128", 3], ["2x3/128", 2], ["csr", 1]]
+    assert found.counts() == [["2x3/128", 4], ["1x3/128", 1], ["csr", 1]]
     assert Tuning(AXES, {}).table().fastest == ("csr",) * 6
 
 
-def test_the_choice_is_the_safest_over_the_batches_of_a_point() -> None:
+def test_of_those_close_on_equal_rows_ragged_ones_decide() -> None:
     axes = ((50,), (3,), (16,), (10,))
-    equal, ragged = {"1x3/128": 2.0, "1x5/128": 2.1, "csr": 2.3}, {"1x3/128": 3.0, "1x5/128": 2.5, "csr": 2.6}
+    equal, ragged = {"1x3/128": 2.0, "1x5/128": 2.09, "csr": 2.2}, {"1x3/128": 3.0, "1x5/128": 2.5, "csr": 2.4}
     assert Tuning(axes, {}, {(50, 3, 16, 10): [equal]}).table().fastest == ("1x3/128",)
     assert Tuning(axes, {}, {(50, 3, 16, 10): [equal, ragged]}).table().fastest == ("1x5/128",)
-    assert Tuning(axes, {}, {(50, 3, 16, 10): [equal, {"csr": 9.0}]}).table().fastest == ("csr",)
+    assert Tuning(axes, {}, {(50, 3, 16, 10): [{"csr": 2.0}, ragged]}).table().fastest == ("csr",)
+    assert Tuning(axes, {}, {(50, 3, 16, 10): [equal, {"csr": 9.0}]}).table().fastest == ("1x3/128",)
 
 
 def test_a_point_stands_for_equal_and_for_ragged_rows() -> None:
