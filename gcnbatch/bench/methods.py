@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gcnbatch.backends.cuda import batch, spmm_table
-from gcnbatch.backends.cuda.sparse import launch_batch, launch_each
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, spmm_kernel, vector_width
+from gcnbatch.backends.cuda.sparse import launch_each
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
 from gcnbatch.bench.problems import Problem
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.errors import BackendUnavailable
 
 if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.batch import DeviceAdjacency
     from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.memory import DeviceArray
 
 DENSIFIED_BYTES = 4 << 30
 MAX_LOOP = 1000  # matrices that a loop is measured on
@@ -101,8 +103,8 @@ class Methods:
             yield found
 
     def _batched(self, operands: Operands, kernel: str) -> Iterator[Prepared]:
-        product, blocks = operands.whole, spmm_kernel(kernel)
-        yield Prepared(lambda: _launch_batch(operands, blocks, product), _choice(operands) if kernel == "auto" else "")
+        about = (operands.device, spmm_kernel(kernel), operands.out, operands.dense, operands.whole)
+        yield Prepared(lambda: launch_batch(*about), _choice(operands) if kernel == "auto" else "")
 
     def fastest(self, operands: Operands) -> Iterator[Prepared]:
         """Ours: what cuda.spmm = "auto" runs."""
@@ -203,9 +205,13 @@ TITLES = {
 }
 
 
-def _launch_batch(operands: Operands, kernel: Any, found: Any) -> None:
-    about = (operands.out, operands.dense, found.forward, found, 1, operands.columns)
-    launch_batch(operands.device, kernel, *about)
+def launch_batch(
+    device: Device, kernel: SpmmKernel, out: DeviceArray, dense: DeviceArray, found: DeviceAdjacency
+) -> None:
+    """Multiply a whole batch by one kernel: `out` (N, P) = A `dense`, (N*C, P)."""
+    matrix, width = found.forward, out.shape[1]
+    product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, matrix.indices.size, out.shape[0], width, 0)
+    kernel.batched(device, product, Blocks(found.node_ptr, found.layout, 1))
 
 
 def _choice(operands: Operands) -> str:

@@ -16,10 +16,10 @@ from tqdm import tqdm
 from gcnbatch import environment
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_table
-from gcnbatch.backends.cuda.sparse import launch_batch
 from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, ShortRows, vector_width
 from gcnbatch.backends.cuda.spmm_table import Table
 from gcnbatch.bench.clock import DeviceClock
+from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
 from gcnbatch.config import CudaConfig
 from gcnbatch.errors import CheckFailed
@@ -164,7 +164,7 @@ class _Measured:
             kernel = CANDIDATES[name]
 
             def call(kernel: Any = kernel) -> None:
-                launch_batch(device, kernel, out, dense, self._found.forward, self._found, 1, columns)
+                launch_batch(device, kernel, out, dense, self._found)
 
             call()
             if rows * columns <= CHECKED:

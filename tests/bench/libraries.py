@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.resources import cuda_sources
 
 
 def at(address: int, count: int, kind: Any) -> np.ndarray:
@@ -24,10 +26,17 @@ def at(address: int, count: int, kind: Any) -> np.ndarray:
 class HostDevice:
     """A device in host memory."""
 
-    name = "host"
+    name, multiprocessors = "host", 132
+    sources = Sources(cuda_sources())
 
     def __init__(self) -> None:
         self.stream = SimpleNamespace(handle=7)
+        self.launched: list[str] = []
+
+    def launch(self, entry: str, launch: Any, *given: Any) -> None:
+        """Note a kernel, and hold its arguments to its declaration."""
+        self.sources.entries[entry].pack(given)
+        self.launched.append(entry)
 
     def upload(self, host: Any) -> DeviceArray:
         kept = np.array(host, order="C")

@@ -13,6 +13,7 @@ import pytest
 from gcnbatch.bench import methods, problems, spmm
 from gcnbatch.bench.methods import Absent, Methods, Operands
 from gcnbatch.bench.problems import Shape
+from gcnbatch.bench.tune import served_as
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
@@ -92,6 +93,30 @@ def test_the_best_algorithm_is_taken_of_those_that_work(cusparse: CuSparse) -> N
 def test_what_does_not_serve_says_why(cusparse: CuSparse, name: str, problem: problems.Problem, reason: str) -> None:
     with pytest.raises(Absent, match=reason):
         product(name, problem, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "launched"),
+    [
+        ("swa-coo", 64, ["spmm_swa_coo_batched"]),
+        ("swa-csr", 64, ["spmm_swa_csr_batched"]),
+        ("tf-loop", 64, ["spmm_zero", "spmm_tf"] * 4),
+    ],
+)
+def test_our_kernels_get_what_they_declare(name: str, columns: int, launched: list[str]) -> None:
+    operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
+    with Methods(operands.device, min).prepared(name, operands) as (call, choice):
+        call()
+    assert (operands.device.launched, choice) == (launched, "")
+
+
+@pytest.mark.parametrize("columns", [3, 64])
+def test_the_fastest_is_what_it_says(columns: int) -> None:
+    operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
+    with Methods(operands.device, min).prepared("fastest", operands) as (call, choice):
+        call()
+    form = served_as(choice, 24, columns, 4 if columns == 64 else 1).partition("/")[0]
+    assert operands.device.launched == [f"spmm_rows_float{4 if columns == 64 else 1}_{form}"]
 
 
 def test_channels_are_for_our_kernels(cusparse: CuSparse, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from gcnbatch.backends.cuda import batch
 from gcnbatch.backends.cuda.batch import GraphLayout
 from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, ShortRows
+from gcnbatch.bench.methods import launch_batch
 from gcnbatch.data.sparse import Adjacency, Csr
 
 WIDTHS = (1, 2, 4, 12, 16, 31, 32, 64, 75, 96, 128, 130, 192, 256, 640)
@@ -47,8 +48,6 @@ def device() -> Any:
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", BATCHES)
 def test_candidates_are_right_and_agree_to_the_bit(device: Any, case: str) -> None:
-    from gcnbatch.backends.cuda.sparse import launch_batch
-
     csr, layout = ragged(*BATCHES[case])
     found = batch.adjacency(Adjacency(csr, csr, 1), layout, coo=False).map(device.upload)
     matrix = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(layout.n_nodes, layout.n_nodes))
@@ -60,7 +59,7 @@ def test_candidates_are_right_and_agree_to_the_bit(device: Any, case: str) -> No
         for name, kernel in CANDIDATES.items():
             if out.nbytes:
                 device.driver.memset_d8_async(out.ptr, 0xFF, out.nbytes, device.stream)
-            launch_batch(device, kernel, out, operand, found.forward, found, 1, width)
+            launch_batch(device, kernel, out, operand, found)
             got = device.download(out)
             bound = 2 * np.abs(matrix @ dense - exact).max(initial=0) + 1e-6 * np.abs(exact).max(initial=0)
             assert np.abs(got - exact).max(initial=0) <= bound, (name, width)
@@ -71,8 +70,6 @@ def test_candidates_are_right_and_agree_to_the_bit(device: Any, case: str) -> No
 
 @pytest.mark.gpu
 def test_nan_and_infinity_pass(device: Any) -> None:
-    from gcnbatch.backends.cuda.sparse import launch_batch
-
     csr, layout = ragged([6, 6], 3)
     found = batch.adjacency(Adjacency(csr, csr, 1), layout, coo=False).map(device.upload)
     dense = np.ones((12, 32), np.float32)
@@ -80,5 +77,5 @@ def test_nan_and_infinity_pass(device: Any) -> None:
     operand, out = device.upload(dense), device.empty(dense.shape)
     matrix = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(12, 12))
     for kernel in CANDIDATES.values():
-        launch_batch(device, kernel, out, operand, found.forward, found, 1, 32)
+        launch_batch(device, kernel, out, operand, found)
         assert np.array_equal(np.isfinite(device.download(out)), np.isfinite(matrix @ dense))

@@ -40,14 +40,14 @@ class SparseOps:
         found = self._batched(adjacency)
         width = h.shape[1] // found.n_channels
         y = self.device.empty((h.shape[0], width))
-        launch_batch(self.device, self._kernel, y, h, found.forward, found, 1, width)
+        self._product(y, h, found.forward, found, 1, width)
         return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
         found = self._batched(adjacency)
         width = dy.shape[1]
         dh = self.device.empty((dy.shape[0], found.n_channels * width))
-        launch_batch(self.device, self._kernel, dh, dy, found.transpose, found, found.n_channels, width)
+        self._product(dh, dy, found.transpose, found, found.n_channels, width)
         return dh
 
     def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
@@ -65,6 +65,14 @@ class SparseOps:
         columns = (found.column_ptr, found.column_rows, found.column_order)
         self.device.launch(f"sparse_matmul_backward_float{vector}", launch, dw, dy, x.data, *columns, width, lane_bits)
         return dw
+
+    def _product(
+        self, out: DeviceArray, dense: DeviceArray, matrix: Csr, found: DeviceAdjacency, per_node: int, width: int
+    ) -> None:
+        n_rows, n_entries = matrix.indptr.size - 1, matrix.indices.size
+        product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
+        blocks = Blocks(found.node_ptr, found.layout, per_node)
+        self._kernel.batched(self.device, product, blocks)
 
     def _sparse_rows(self, y: DeviceArray, w: DeviceArray, x: Csr, product: Product) -> None:
         n_rows, width = product.n_rows, product.width
@@ -126,22 +134,6 @@ class LoopedSparseOps(SparseOps):
             return adjacency
         host = _host_adjacency(self.device, adjacency)
         return batch.channel_adjacency(host, _one_graph(host), self._kernel.coo).map(self.device.upload)
-
-
-def launch_batch(
-    device: Device,
-    kernel: SpmmKernel,
-    out: DeviceArray,
-    dense: DeviceArray,
-    matrix: Csr,
-    found: DeviceAdjacency,
-    per_node: int,
-    width: int,
-) -> None:
-    """Multiply the whole batch: `out` = `matrix` `dense`, both dense parts contiguous rows of `width`."""
-    n_rows, n_entries = matrix.indptr.size - 1, matrix.indices.size
-    product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
-    kernel.batched(device, product, Blocks(found.node_ptr, found.layout, per_node))
 
 
 def launch_each(
