@@ -219,7 +219,7 @@ def _choice(operands: Operands) -> str:
     device, (rows, _), layout = operands.device, operands.problem.matrix.shape, operands.problem.layout
     vector = vector_width(operands.columns, operands.out, operands.dense)
     size = (rows, operands.problem.matrix.nnz, operands.columns, layout.n_graphs)
-    return spmm_table.choose(spmm_table.load(device.name, frozenset(CANDIDATES)), *size, vector, device.multiprocessors)
+    return spmm_table.choose(spmm_table.load(device.name, frozenset(CANDIDATES)), *size, vector)
 
 
 def _check_loop(operands: Operands) -> None:

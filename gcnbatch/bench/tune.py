@@ -158,7 +158,7 @@ class _Measured:
         noise = np.random.default_rng(columns).random((1 << 16,), dtype=np.float32)
         dense = device.upload(np.resize(noise, (rows, columns)))
         out = device.empty((rows, columns))
-        names = candidates(self._problem, columns, vector_width(columns, out, dense), device.multiprocessors)
+        names = candidates(self._problem, columns, vector_width(columns, out, dense))
         times, expected = {}, None
         for name in names:
             kernel = CANDIDATES[name]
@@ -179,16 +179,15 @@ class _Measured:
         """Return how the choice of `table` compares with the fastest at this width."""
         problem, times, vector = self._problem, self.times(columns), 4 if columns % 4 == 0 else 1
         rows = problem.matrix.shape[0]
-        size = (rows, problem.matrix.nnz, columns, problem.layout.n_graphs)
-        named = spmm_table.choose(table, *size, vector, self._device.multiprocessors)
+        named = spmm_table.choose(table, rows, problem.matrix.nnz, columns, problem.layout.n_graphs, vector)
         chosen, best = served_as(named, rows, columns, vector), min(times, key=times.__getitem__)
         return Check(problem.name, columns, chosen, best, round(times[chosen] / times[best], 3))
 
 
-def candidates(problem: Problem, columns: int, vector: int, multiprocessors: int) -> list[str]:
+def candidates(problem: Problem, columns: int, vector: int) -> list[str]:
     """Return the candidates that differ at this size; the general kernel alone where it shares rows among groups."""
     rows, entries = problem.matrix.shape[0], problem.matrix.nnz
-    if geometry_sparse.sparse_rows(rows, entries, columns, vector, multiprocessors).group_bits:
+    if geometry_sparse.sharing_bits(rows, entries, geometry_sparse.vector_bits(columns, vector)):
         return ["csr"]
     return [name for name in CANDIDATES if served_as(name, rows, columns, vector) == name]
 

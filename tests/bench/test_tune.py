@@ -71,7 +71,7 @@ def test_a_table_is_saved_where_auto_looks(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_only_what_differs_is_measured(per_row: int, columns: int, vector: int, expected: set[str]) -> None:
     problem = problems.random_batch(problems.Shape("some", 10, (20, 20), (per_row, per_row)))
-    assert set(tune.candidates(problem, columns, vector, 132)) == expected
+    assert set(tune.candidates(problem, columns, vector)) == expected
 
 
 def test_the_grid_reaches_the_papers_figures() -> None:

@@ -108,7 +108,7 @@ def test_sizes_that_a_table_does_not_decide() -> None:
     table = Table(AXES, ("1x1/128",) * 24, {})
 
     def chosen(rows: int, entries: int, width: int, graphs: int) -> str:
-        return spmm_table.choose(table, rows, entries, width, graphs, 4, 132)
+        return spmm_table.choose(table, rows, entries, width, graphs, 4)
 
     assert chosen(5000, 15_000, 64, 100) == "1x1/128"
     assert chosen(5000, 5000 * 8, 16, 100) == "csr", "threads share the entries of a row"

@@ -61,6 +61,12 @@ def vector_bits(width: int, vector: int) -> int:
     return min(_log2(next_power_of_two(ceil_div(width, vector))), WARP_BITS)
 
 
+def sharing_bits(n_rows: int, n_entries: int, lane_bits: int) -> int:
+    """Return log2 of the groups of a warp that share a row's entries in `sparse_rows`; 0 where a row has few."""
+    shares = n_entries // (max(n_rows, 1) * NEIGHBOURS)
+    return min(WARP_BITS - lane_bits, max(shares.bit_length() - 1, 0))
+
+
 @lru_cache(maxsize=4096)
 def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiprocessors: int) -> RowsGeometry:
     """Return the geometry of `spmm_csr_*` and `sparse_matmul_forward_*`.
@@ -72,8 +78,7 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
     (313, 1, 1)
     """
     lane_bits = vector_bits(width, vector)
-    shares = n_entries // (max(n_rows, 1) * NEIGHBOURS)
-    group_bits = min(WARP_BITS - lane_bits, max(shares.bit_length() - 1, 0))
+    group_bits = sharing_bits(n_rows, n_entries, lane_bits)
     rows_per_pass = THREADS >> (lane_bits + group_bits)
     column_blocks = ceil_div(width, vector << lane_bits)
     row_blocks = ceil_div(n_rows, rows_per_pass)

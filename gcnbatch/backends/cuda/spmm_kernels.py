@@ -127,10 +127,11 @@ class ShortRows:
     def plan(self, n_rows: int, width: int, vector: int) -> tuple[str, Launch, int] | None:
         """Return the form that serves a size, its launch and lane_bits; None where `RowSplit` must."""
         form = self.form if vector == 4 else self.SINGLE.get(self.form, "1x3")
-        for one in dict.fromkeys((form, self.NARROW.get(form, form))):
-            if found := geometry.short_rows(n_rows, width, vector, int(one[0]), self.threads):
-                return one, *found
-        return None
+        found = geometry.short_rows(n_rows, width, vector, int(form[0]), self.threads)
+        if found is None and form in self.NARROW:
+            form = self.NARROW[form]
+            found = geometry.short_rows(n_rows, width, vector, 1, self.threads)
+        return None if found is None else (form, *found)
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         size, vector = (product.n_rows, product.width), vector_width(product.width, product.out, product.dense)
@@ -253,7 +254,7 @@ class Auto:
         vector = vector_width(product.width, product.out, product.dense)
         size = (product.n_rows, product.n_entries, product.width, blocks.layout.n_graphs)
         table = spmm_table.load(device.name, _KNOWN)
-        CANDIDATES[spmm_table.choose(table, *size, vector, device.multiprocessors)].batched(device, product, blocks)
+        CANDIDATES[spmm_table.choose(table, *size, vector)].batched(device, product, blocks)
 
     def graph(self, device: Device, product: Product) -> None:
         ROW_SPLIT.graph(device, product)

@@ -17,7 +17,7 @@ from bisect import bisect
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from math import prod, sqrt
 from pathlib import Path
@@ -68,10 +68,14 @@ class Table:
     def nearest(self, point: Sequence[float]) -> str:
         """Return the fastest candidate at the grid's point nearest in ratio on every axis."""
         place = 0
-        for points, value in zip(self.axes, point, strict=True):
-            borders = [sqrt(low * high) for low, high in pairwise(points)]
-            place = place * len(points) + bisect(borders, value)
+        for borders, value in zip(self._borders, point, strict=True):
+            place = place * (len(borders) + 1) + bisect(borders, value)
         return self.fastest[place]
+
+    @cached_property
+    def _borders(self) -> list[list[float]]:
+        """Where the next point of an axis becomes the nearer one."""
+        return [[sqrt(low * high) for low, high in pairwise(points)] for points in self.axes]
 
     def reaches(self, rows: float, per_row: float) -> bool:
         """Return whether rows per graph and entries per row are not far beyond what was measured."""
@@ -148,12 +152,10 @@ def load(gpu: str, known: Collection[str]) -> Table:
 
 
 @lru_cache(maxsize=4096)
-def choose(
-    table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int, multiprocessors: int
-) -> str:
+def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str:
     """Return the name of the candidate for a batch of `n_graphs` with `n_rows` rows in all."""
-    groups = geometry.sparse_rows(n_rows, n_entries, width, vector, multiprocessors).group_bits
     rows, per_row = n_rows / max(n_graphs, 1), n_entries / max(n_rows, 1)
-    if groups or not table.reaches(rows, per_row):
+    shared = geometry.sharing_bits(n_rows, n_entries, geometry.vector_bits(width, vector))
+    if shared or not table.reaches(rows, per_row):
         return "csr"
     return table.nearest((rows, per_row, width, n_graphs))
