@@ -13,6 +13,8 @@ from gcnbatch.cli.configuration import DeviceOption
 if TYPE_CHECKING:
     from gcnbatch.bench.command import Done
 
+METHODS = "scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest"
+
 app = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
 
 SPMM_EPILOG = """\b
@@ -51,9 +53,7 @@ def spmm(
         typer.Option("--columns", metavar="A,B,…", help="Of the dense matrix (nB).", show_default="2,4,…,1024"),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random batch.")] = 0,
-    methods: Annotated[
-        str, typer.Option("--methods", metavar="A,B,…", help="What is measured.", show_default="all")
-    ] = "",
+    methods: Annotated[str, typer.Option("--methods", metavar="A,B,…", help=f"Of {METHODS}.", show_default="all")] = "",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repetitions of a measurement.")] = 20,
     device: DeviceOption = None,
     compare: Annotated[

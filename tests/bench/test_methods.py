@@ -15,6 +15,7 @@ from gcnbatch.bench.methods import Absent, Methods, Operands
 from gcnbatch.bench.problems import Shape
 from gcnbatch.bench.tune import served_as
 from gcnbatch.bench.vendor import Vendor
+from gcnbatch.cli.bench import METHODS
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
 from tests.bench.libraries import CuBlas, CuSparse, HostDevice
@@ -161,6 +162,7 @@ def test_methods_by_name() -> None:
     assert spmm.chosen_methods("") == methods.NAMES
     assert spmm.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
     assert set(methods.TITLES) == set(methods.NAMES)
+    assert ", ".join(methods.NAMES) == METHODS
     with pytest.raises(InputError) as caught:
         spmm.chosen_methods("cubla")
     assert str(caught.value) == (
