@@ -152,7 +152,7 @@ class CudaConfig(_Section):
     )
     spmm: Literal["auto", "csr", "swa_csr", "swa_coo", "tf"] = Field(
         default="auto",
-        description="kernel of adjacency products; auto: csr, nonbatched: tf, as in the papers' loop. "
+        description="kernel of adjacency products; auto: ours, by a measured table; nonbatched: tf, the papers' loop. "
         "swa_coo and tf add atomically: not bit-repeatable",
     )
     resident: Literal["auto", "on", "off"] = Field(

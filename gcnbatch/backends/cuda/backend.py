@@ -32,8 +32,8 @@ HOLD = "meter_hold"  # the kernel that holds back a queue: no work of the backen
 HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not done: it may be waiting for the device
 
 
-# What cuda.spmm = "auto" means: our fastest, and the kernel of the papers' non-batched baseline.
-AUTO = {"fused": "csr", "batched": "csr", "nonbatched": "tf"}
+# What cuda.spmm = "auto" means: our fastest by measurement, and the kernel of the papers' non-batched baseline.
+AUTO = {"fused": "auto", "batched": "auto", "nonbatched": "tf"}
 
 
 class BatchedOps(DenseOps, SparseOps):
