@@ -15,6 +15,19 @@
 
 namespace fused {
 
+// ---- order of kernels ----
+// A kernel may start while the one before is still running (programmatic dependent launch, from sm_90 on; elsewhere both
+// lines do nothing). Each waits once, and only then lets the next one start. So between its start and its wait a kernel may
+// read what the kernels before the previous one wrote, and nothing else; pointers to what others write are not
+// __restrict__, so that no load moves up across the wait.
+
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- weights ----
 
 // W' is kept beside the parameters as kernels want it ("packed"): (K, columns_of(P)), the rows and columns that round up

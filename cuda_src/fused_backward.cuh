@@ -10,7 +10,7 @@
 //   partials (dw blocks, K, columns_of(P)); sums (parts, columns_of(P), 2) of as many parts as there are tiles of rows, or
 //   graphs; stats (2, P): mean, inverse; t_indptr (N C + 1,): row i C + c is node i of A_c^T.
 // `kind`: 0 no layer before (dW' alone), 1 graph convolution, 2 dense layer (V = dY).
-// Launch: 256 threads, `dx_blocks` blocks with tiles of 8 rows + dw blocks of 16. Batch 50 of 19 nodes: 119 + 60 tiles.
+// Launch: 512 threads, `dx_blocks` + `dw_blocks`; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60 + 60 tiles.
 // Shared memory: dynamic; see geometry_fused.py. Accesses as in fused_forward; dW' reads rows of U and dY 16 bytes at a
 //   time, half a warp the same.
 // Traffic: reads 8 (nnz P + N P) + 4 (N F + N K + F C P blocks), writes 4 (N F + K P blocks); everything in L2.
@@ -21,8 +21,6 @@
 #include "fused_tile.cuh"
 
 namespace fused {
-
-constexpr int DW_TILE = 2 * TILE;  // rows of a part of dW' at a time
 
 // What dY is made of: columns of Y, and per column dbeta / N and dgamma / N.
 struct OfY {
@@ -123,12 +121,12 @@ struct NeighbourGradients {
   }
 };
 
-// Rows first … of a (N, columns) matrix into a tile of DW_TILE rows: 0 beyond the last row and column.
+// Rows first … of a (N, columns) matrix into a tile of TILE rows: 0 beyond the last row and column.
 __device__ __forceinline__ void load_rows(float* tile, int tile_stride, const float* from, int first, int N,
                                           int columns) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int r = threadIdx.x / 32; r < DW_TILE; r += WARPS) {
+  for (int r = threadIdx.x / 32; r < TILE; r += WARPS) {
     const int i = first + r;
     if (columns % 4 == 0) {
 #pragma unroll 1
@@ -150,7 +148,7 @@ struct RowTiles {
   int u_stride, dy_stride;
 
   __device__ RowTiles(float* shared, int P, int K)
-      : u(shared), dy(shared + DW_TILE * (K + 4)), u_stride(K + 4), dy_stride(columns_of(P) + 4) {}
+      : u(shared), dy(shared + TILE * (K + 4)), u_stride(K + 4), dy_stride(columns_of(P) + 4) {}
 
   __device__ __forceinline__ void load(const float* from_u, const float* y, int first, int N, int P, int K) const {
     load_rows(u, u_stride, from_u, first, N, K);
@@ -162,7 +160,7 @@ struct RowTiles {
     const int lane = threadIdx.x % 32;
     __syncwarp();
 #pragma unroll
-    for (int r = threadIdx.x / 32; r < DW_TILE; r += WARPS) {
+    for (int r = threadIdx.x / 32; r < TILE; r += WARPS) {
       const int i = first + r;
 #pragma unroll 2
       for (int p = lane; p < columns_of(P); p += 32) {
@@ -177,14 +175,14 @@ struct RowTiles {
 __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u,
                                                 int N, int part, int parts, int P, int K) {
   const int columns = columns_of(P) / 4, outputs = K / 4 * columns;
-  const bool is_only = parts * DW_TILE >= N;  // one tile of rows, which stays for all groups of outputs
+  const bool is_only = parts * TILE >= N;  // one tile of rows, which stays for all groups of outputs
   bool is_loaded = true, is_finished = false;
 #pragma unroll 1
   for (int group = 0; group < outputs; group += THREADS) {
     const int output = group + threadIdx.x, k = output / columns * 4, p = output % columns * 4;
     float4 sum[4] = {};
 #pragma unroll 1
-    for (int first = part * DW_TILE; first < N; first += parts * DW_TILE) {
+    for (int first = part * TILE; first < N; first += parts * TILE) {
       if (!is_loaded) {
         __syncthreads();  // the readers of the tiles before are done
         tiles.load(u, of.y, first, N, P, K);
@@ -198,7 +196,7 @@ __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& 
       is_finished = true;
       if (output < outputs) {
 #pragma unroll 4
-        for (int r = 0; r < DW_TILE; ++r) {
+        for (int r = 0; r < TILE; ++r) {
           const float4 a = *reinterpret_cast<const float4*>(tiles.u + r * tiles.u_stride + k);
           const float4 b = *reinterpret_cast<const float4*>(tiles.dy + r * tiles.dy_stride + p);
           sum[0] = add_product(sum[0], a.x, b);
@@ -277,10 +275,10 @@ struct Backward {
           nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
       set_columns(prev, scratch, before, N, F, false);
     } else if (own < own_parts) {
-      tiles.load(u, y, own * DW_TILE, N, P, K);
+      tiles.load(u, y, own * TILE, N, P, K);
     }
     wait();
-    if (own >= own_parts || own * (is_dx ? TILE : DW_TILE) >= N) return;
+    if (own >= own_parts || own * TILE >= N) return;
 
     if (is_dx) gather.fetch(gather.g, g, 0, 0, P);
     const int used = sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);

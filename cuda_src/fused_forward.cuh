@@ -8,7 +8,7 @@
 //   x_stride): U itself (`kind` 0), else from it row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
 //   indices = j * C + c, values; packed (K, columns_of(P)); kept (ceil(N P / 8),) dropout bits of this layer.
 // `kind`: 0 U is given, 1 gather over the adjacency, 2 gather of the row itself (dense layers).
-// Launch: 256 threads, tiles of 8 rows dealt out to the blocks; batch 50 of 19 nodes: 119 tiles, a block each.
+// Launch: 512 threads, tiles of 16 rows dealt out to the blocks; batch 50 of 19 nodes: 60 tiles, a block each.
 // Shared memory: dynamic, see geometry_fused.py; accesses are to one row, to consecutive columns, or as PRODUCT_STRIDE
 //   spreads them.
 // Traffic: reads 4 (nnz F + K P blocks), writes 4 N (P + K); everything in L2.

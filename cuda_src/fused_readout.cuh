@@ -11,7 +11,7 @@
 //   rate, Adam's two corrections, weight of the batch's labels; node_ptr (B+1,), targets (B, K) float32, or (B, 1) int32
 //   for classes; loss_weight (K,). heads (n_heads, HEAD_FIELDS): the dense layers W_m, the last is the output; see Head.
 // `kind` 0 sum, 1 mean, 2 max; `loss` 0 sigmoid, 1 softmax, 2 squared; `training` 0: only logits.
-// Launch: 256 threads, a graph per block (at a time), of which `graph_blocks` work. Batch 50: 50 blocks.
+// Launch: 512 threads, a graph per block (at a time), of which `graph_blocks` work. Batch 50: 50 blocks.
 // Shared memory: dynamic; see geometry_fused.py. Columns side by side: no bank conflicts.
 // Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
 // Determinism: a block per graph, fixed order: repeats to the bit.

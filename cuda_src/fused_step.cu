@@ -1,90 +1,16 @@
-// The fused step: many steps in one launch, and its phases one by one. FUSED.md follows a step; the phases are in the
-// headers.
+// The kernels of a fused step, a phase each, in the order in which they run: forward by layers, readout with loss, backward
+// by layers, update with the staging of the next batch. FUSED.md follows a step; what a phase does is in its header.
 //
-// Source: own. `fused_steps` keeps its blocks for all steps of a launch: the grid waits between two phases, and while it
-// waits a block already reads what is older than the phase before. Phases alone (`fused_forward` …) are for inference, for
-// gradients and for those who measure.
-// Launch: 256 threads; `fused_steps` a block per multiprocessor, launched as a cooperative grid.
-// Determinism: repeats to the bit.
+// Launch: as the headers say, one behind the other, captured into a CUDA graph of several steps. From sm_90 on a kernel
+// starts while the one before still runs, and reads what is older (fused.cuh).
 #include "fused_backward.cuh"
 #include "fused_forward.cuh"
 #include "fused_readout.cuh"
 #include "fused_update.cuh"
 
-namespace {
-
 using namespace fused;
 
-// A phase in the table: this, and behind it its arguments as its struct has them.
-struct Phase {
-  int kind;         // 0 Forward, 1 Readout, 2 Backward, 3 Update
-  int is_joined;    // it does not wait for the phase before, but for what that one waited for
-  int first_block;  // the block that is its first: phases side by side begin at different blocks
-  int unused;
-};
-
-constexpr int PHASE_BYTES = 336;
-
-// Where the grid waits. `arrived` counts the arrivals of a launch; it is 0 before.
-struct Barrier {
-  unsigned* arrived;
-  unsigned awaited;
-
-  __device__ __forceinline__ void arrive() {
-    __syncthreads();
-    awaited += gridDim.x;
-    if (threadIdx.x == 0) {
-      __threadfence();
-      atomicAdd(arrived, 1u);
-    }
-  }
-
-  __device__ __forceinline__ void wait() const {
-    if (threadIdx.x == 0) {
-      while (static_cast<int>(*static_cast<volatile unsigned*>(arrived) - awaited) < 0) {
-      }
-      __threadfence();
-    }
-    __syncthreads();
-  }
-};
-
-}  // namespace
-
-// n_steps times the phases of `table` (n_phases, PHASE_BYTES).
-extern "C" __global__ void __launch_bounds__(256, 1)
-    fused_steps(unsigned* arrived, const long long* table, int n_phases, int n_steps) {
-  extern __shared__ float4 shared4[];
-  char* phases = reinterpret_cast<char*>(shared4);
-  float4* shared = shared4 + n_phases * (PHASE_BYTES / 16);
-  for (int i = threadIdx.x; i < n_phases * (PHASE_BYTES / 8); i += THREADS)
-    reinterpret_cast<long long*>(phases)[i] = table[i];
-  __syncthreads();
-  Barrier barrier = {arrived, 0};
-  const auto wait = [&] { barrier.wait(); };
-#pragma unroll 1
-  for (int step = 0; step < n_steps; ++step) {
-#pragma unroll 1
-    for (int phase = 0; phase < n_phases; ++phase) {
-      const Phase of = *reinterpret_cast<const Phase*>(phases + phase * PHASE_BYTES);
-      const char* at = phases + phase * PHASE_BYTES + sizeof(Phase);
-      const int blocks = gridDim.x, block = (blockIdx.x + blocks - of.first_block) % blocks;
-      if (of.is_joined) {
-        __syncthreads();  // shared memory is free again
-      } else if (step + phase > 0) {
-        barrier.arrive();
-      }
-      if (of.kind == 0) reinterpret_cast<const Forward*>(at)->run(block, blocks, shared, wait);
-      if (of.kind == 1) reinterpret_cast<const Readout*>(at)->run(block, blocks, shared, wait);
-      if (of.kind == 2) reinterpret_cast<const Backward*>(at)->run(block, blocks, shared, wait);
-      if (of.kind == 3) reinterpret_cast<const Update*>(at)->run(block, blocks, shared, wait);
-    }
-  }
-}
-
-// ---- a phase alone: nothing is to be waited for
-
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     fused_forward(float* y, float* u, float* moments, unsigned char* kept, const int* size, const float* x,
                   const float* y_prev, const float* moments_prev, float* stats_prev, float* running_mean_prev,
                   float* running_var_prev, const float* gamma_prev, const float* beta_prev,
@@ -124,10 +50,10 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                          P,
                          K,
                          kind};
-  phase.run(blockIdx.x, gridDim.x, shared4, [] {});
+  phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     fused_readout(float* logits, float* g, float* sums, double* losses, int* progress, const int* size,
                   const float* rates, const int* node_ptr, const float* y, const float* moments, float* stats,
                   float* running_mean, float* running_var, const float* gamma, const float* beta,
@@ -141,10 +67,10 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                          beta,       kept,        targets,       loss_weight, heads,        seed,        threshold,
                          keep_scale, epsilon,     momentum,      parts,       graph_blocks, P,           K,
                          n_heads,    head_floats, weight_floats, kind,        loss,         training};
-  phase.run(blockIdx.x, gridDim.x, shared4, [] {});
+  phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(512, 1)
     fused_backward(float* g_prev, float* sums_prev, float* partials, const int* size, const float* y, const float* g,
                    const float* stats, const float* gamma, const float* sums, const float* u, const float* y_prev,
                    const float* stats_prev, const float* gamma_prev, const float* beta_prev,
@@ -156,10 +82,10 @@ extern "C" __global__ void __launch_bounds__(256, 1)
       g_prev, sums_prev,        partials,   size,      y,         g,        stats,     gamma,    sums,   u,
       y_prev, stats_prev,       gamma_prev, beta_prev, kept_prev, t_indptr, t_indices, t_values, packed, keep_scale,
       parts,  parts_are_graphs, dx_blocks,  dw_blocks, F,         C,        P,         K,        kind};
-  phase.run(blockIdx.x, gridDim.x, shared4, [] {});
+  phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(256)
     fused_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
                  const double* losses, const float* weight_decay, const float* l2, const float* rates,
                  const int* progress, const long long* jobs, const int* chunks, const long long* stage, int n_chunks,
@@ -169,12 +95,13 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const Update phase = {parameters, m,        v,     gradients, norms, totals,   losses,   weight_decay, l2,
                         rates,      progress, jobs,  chunks,    stage, n_chunks, n_stages, n_losses,     mode,
                         sgd,        beta1,    rest1, beta2,     rest2, epsilon,  max_norm};
-  phase.run(blockIdx.x, gridDim.x, shared4, [] {});
+  phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
 // Mean and inverse deviation from the running statistics: what inference norms with. Launch: a thread per column.
 extern "C" __global__ void __launch_bounds__(256)
     fused_running_stats(float* stats, const float* running_mean, const float* running_var, float epsilon, int P) {
+  wait_for_previous();
   const int p = blockIdx.x * blockDim.x + threadIdx.x;
   if (p >= P) return;
   stats[p] = running_mean[p];
@@ -185,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // Launch: a thread per element of (K, columns_of(P)).
 extern "C" __global__ void __launch_bounds__(256)
     fused_pack(float* packed, const float* weight, const float* bias, int F, int C, int P, int K) {
+  wait_for_previous();
   const int e = blockIdx.x * blockDim.x + threadIdx.x, columns = columns_of(P);
   if (e >= K * columns) return;
   const int k = e / columns, p = e % columns, c = k / F;
@@ -196,5 +124,5 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // Staging alone: the first step of an epoch, and batches outside of one. Launch: a block per graph, as far as they go.
 extern "C" __global__ void __launch_bounds__(256) fused_stage(const long long* stage) {
-  stage_batch(*reinterpret_cast<const Stage*>(stage), blockIdx.x, gridDim.x, [] {});
+  stage_batch(*reinterpret_cast<const Stage*>(stage), blockIdx.x, gridDim.x, wait_for_previous);
 }

@@ -1,22 +1,21 @@
-// What the narrow kernels of the fused backend are made of: a block of 256 threads works on tiles of 8 rows, so that the
-// rows of a small batch reach every multiprocessor and few instructions stand in line on each.
+// What the narrow kernels of the fused backend are made of: a block of 512 threads works on tiles of 16 rows.
 //
-// Product of a tile: the 8 rows of K numbers lie in shared memory; the weights never do. A warp multiplies all rows with
-// its own eighth of the weights, which it holds in registers: it asked for them before the data was there. A lane owns 4
-// rows x 4 columns; the eighths are added in shared memory, in order. The finished product lies so that the rows of a
-// column are in 8 neighbouring lanes: sums over rows are shuffles.
+// Product of a tile: the 16 rows of K numbers lie in shared memory; the weights never do. Warp w multiplies rows
+// 8 (w / 8) … + 7 with its own eighth of the weights, which it holds in registers: it asked for them before the data was
+// there. A lane owns 4 rows x 4 columns; the eighths are added in shared memory, in order. The finished product lies so
+// that the rows of a column are in 16 neighbouring lanes: sums over rows are shuffles.
 #pragma once
 
 #include "fused.cuh"
 
 namespace fused {
 
-constexpr int TILE = 8, THREADS = 32 * TILE;  // rows; a warp per row where rows are gathered
+constexpr int TILE = 16, THREADS = 32 * TILE;  // rows; a warp per row where rows are gathered
 constexpr int WARPS = THREADS / 32;
 constexpr int BATCH = 4;                   // neighbours that a warp has in flight
 constexpr int GROUP = 64;                  // columns that a tile's product yields at a time
-constexpr int SLICES = WARPS;              // of K, a warp each
-constexpr int PRODUCT_STRIDE = GROUP + 4;  // 8 rows x 4 columns fall on 32 banks
+constexpr int SLICES = 8;                  // of K, a warp each for half of the rows
+constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns fall on 16 banks twice
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
 
 // Rows are dealt out by tiles: part b of `parts` has tiles b, b + parts, …; so many parts have any.
@@ -152,7 +151,7 @@ struct Weights {
 
   // Columns `column` … + 3 of rows `first` … of a packed W' (K, stride).
   __device__ __forceinline__ void load(const float* packed, int first, int K, int column, int stride) {
-    const int k = first + 4 * (threadIdx.x / 32);
+    const int k = first + 4 * (threadIdx.x / 32 % SLICES);
     const float* source = packed + k * stride + column;
 #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
@@ -170,7 +169,7 @@ struct Weights {
                                                   int F) {
 #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
-      const int k = first + 4 * (threadIdx.x / 32 + SLICES * q), channel = width > stride ? k / stride : 0;
+      const int k = first + 4 * (threadIdx.x / 32 % SLICES + SLICES * q), channel = width > stride ? k / stride : 0;
       const float* source = packed + (channel * F + column) * stride + k - channel * stride;
       float4 row[4];
 #pragma unroll
@@ -188,7 +187,7 @@ struct Weights {
 
 // A thread's place in the product of a tile: it multiplies rows first_row … + 3 with four columns; of the finished product
 // it owns row own_row of columns own_column and own_column + 32.
-__device__ __forceinline__ int first_row() { return threadIdx.x % 32 / 16 * 4; }
+__device__ __forceinline__ int first_row() { return threadIdx.x / 32 / SLICES * 8 + threadIdx.x % 32 / 16 * 4; }
 __device__ __forceinline__ int first_column() { return threadIdx.x % 16 * 4; }
 __device__ __forceinline__ int own_row() { return threadIdx.x % TILE; }
 __device__ __forceinline__ int own_column() { return threadIdx.x / TILE; }
@@ -202,7 +201,7 @@ __device__ __forceinline__ float4 add_product(float4 sum, float x, float4 w) {
 template <int QUADS>
 __device__ __forceinline__ void add_chunk(float4 (&sum)[4], const float* tile, int tile_stride, int first, int K,
                                           const Weights<QUADS>& weights) {
-  const int k = first + 4 * (threadIdx.x / 32);
+  const int k = first + 4 * (threadIdx.x / 32 % SLICES);
   const float* rows = tile + first_row() * tile_stride + k;
 #pragma unroll
   for (int q = 0; q < QUADS; ++q) {
@@ -222,7 +221,7 @@ __device__ __forceinline__ void add_chunk(float4 (&sum)[4], const float* tile, i
 // Add the shares of all slices; returns columns own_column and + 32 of row own_row. `partial` is free after the next
 // barrier.
 __device__ __forceinline__ float2 fold_slices(const float4 (&sum)[4], float* partial) {
-  float* mine = partial + (threadIdx.x / 32 * TILE + first_row()) * PRODUCT_STRIDE + first_column();
+  float* mine = partial + (threadIdx.x / 32 % SLICES * TILE + first_row()) * PRODUCT_STRIDE + first_column();
 #pragma unroll
   for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(mine + r * PRODUCT_STRIDE) = sum[r];
   __syncthreads();

@@ -8,7 +8,7 @@
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
 //   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
 // Launch: 256 threads; a block does chunks of parameters and then stages, as many of either as come to it. Tox21's 9,900
-//   parameters: 80 chunks of 128 elements, 2 lanes to an element, and 50 graphs to stage.
+//   parameters: 310 chunks of 32 elements, 8 lanes to an element, and 50 graphs to stage.
 // Shared memory: 2 KB, static. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -18,8 +18,9 @@
 
 namespace fused {
 
-constexpr int MAX_LANES = 2;
-constexpr int PARTS_AT_ONCE = 16;  // that a thread has asked for before it adds the first
+constexpr int UPDATE_THREADS = 256;
+constexpr int MAX_LANES = 8;
+constexpr int PARTS_AT_ONCE = 8;  // that a thread has asked for before it adds the first
 
 // As the host fills it: four times 8 bytes, then 4 bytes a field.
 struct Job {
@@ -62,7 +63,7 @@ __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lan
 // The factor that clips gradients whose squared norm is the sum of `norms`.
 __device__ __forceinline__ float clip_factor(const double* norms, int n, float max_norm) {
   double squares = 0.0;
-  for (int b = threadIdx.x; b < n; b += THREADS) squares += norms[b];
+  for (int b = threadIdx.x; b < n; b += UPDATE_THREADS) squares += norms[b];
   const double norm = sqrt(block_sum(squares));
   return norm > max_norm ? static_cast<float>(max_norm / norm) : 1.f;
 }
@@ -126,7 +127,7 @@ struct Update {
   __device__ __forceinline__ void update_chunk(int chunk, float* of_thread, Wait wait) const {
     // All but the gradients is older than the phase before.
     const Job job = reinterpret_cast<const Job*>(jobs)[chunks[2 * chunk]];
-    const int elements = THREADS / job.lanes, lane = threadIdx.x / elements;
+    const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
     const int e = chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
     const bool exists = e < job.count, owns = exists && lane == 0;
     const int4 at = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step

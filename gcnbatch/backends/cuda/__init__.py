@@ -39,7 +39,7 @@ def check_fused(device: int = 0) -> None:
     ------
     BackendUnavailable, InputError
     """
-    from gcnbatch.backends.cuda.fused.persistent import load_bindings
+    from gcnbatch.backends.cuda.fused.graph import load_bindings
 
     check(device)
     load_bindings()

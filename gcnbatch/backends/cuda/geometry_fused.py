@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
-THREADS, TILE, GROUP, SLICES = 256, 8, 64, 8  # as in fused_tile.cuh
+THREADS, TILE, GROUP, SLICES = 512, 16, 64, 8  # as in fused_tile.cuh
 PARTIAL_FLOATS = SLICES * TILE * (GROUP + 4)
-DW_TILE = 16  # as in fused_backward.cu
 WEIGHTS_IN_SHARED = 16 * 1024  # floats of dense layers on graphs that a block copies to its shared memory
 FLOAT_BYTES = 4
 UPDATE_THREADS = 256
 MANY_PARTS = 16  # from so many parts on, several threads share an element of a gradient
-UPDATE_LANES = 2
+UPDATE_LANES = 8
 
 
 def columns_of_u(n_in: int, channels: int) -> int:
@@ -32,9 +31,9 @@ def columns_of(n_out: int) -> int:
     return ceil_div(n_out, 4) * 4
 
 
-def blocks(rows: int, tile: int, multiprocessors: int) -> int:
-    """Return how many blocks share tiles of so many rows: one each, as far as a block a multiprocessor goes."""
-    return max(1, min(ceil_div(rows, tile), multiprocessors))
+def blocks(rows: int, multiprocessors: int) -> int:
+    """Return how many blocks share the tiles of so many rows: one each, as far as a block a multiprocessor goes."""
+    return max(1, min(ceil_div(rows, TILE), multiprocessors))
 
 
 def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:
@@ -44,10 +43,10 @@ def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:
 
 
 def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: int, k: int) -> Launch:
-    """Return the launch of `fused_backward`, for the gradient by the layer before (`dx_blocks`) or by the weights."""
+    """Return the launch of `fused_backward`; without a layer before (`dx_blocks` 0) `n_in` is 0."""
     fixed = PARTIAL_FLOATS + 6 * columns_of(n_out) + 6 * columns_of(n_in)
     dx = TILE * (channels * columns_of(n_out) + 4) if dx_blocks else 0
-    dw = DW_TILE * (k + 4 + columns_of(n_out) + 4) if dw_blocks else 0
+    dw = TILE * (k + 4 + columns_of(n_out) + 4)
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 

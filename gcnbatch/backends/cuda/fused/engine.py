@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batch import Int64
 from gcnbatch.backends.cuda.fused.data import FusedSet
-from gcnbatch.backends.cuda.fused.persistent import Steps
+from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
 from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
 from gcnbatch.backends.cuda.geometry_fused import columns_of
@@ -20,11 +20,11 @@ from gcnbatch.backends.cuda.memory import DeviceArray
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-STEPS_AT_ONCE = 16  # that wait on the host for each other
+STEPS_PER_GRAPH = 8
 
 
 class FusedEngine:
-    """Runs training steps many at a launch, and everything else phase by phase.
+    """Runs training steps as replays of captured graphs, and everything else launch by launch.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ class FusedEngine:
         self._is_packed = False
         self._rule, self._seed = rule, seed
         self._training: Workspace | None = None
-        self._steps: Steps | None = None
+        self._recorder = Recorder(device)
+        self._graphs: dict[int, Graph] = {}
         self._calls: list[Call] = []
         self._single: dict[bool, Workspace] = {}
         self._waiting = 0
@@ -80,9 +81,9 @@ class FusedEngine:
         held = self._training
         if held is not None and held.capacity.graphs >= batch and held.plan.holds(steps, graphs):
             return
+        self._forget_graphs()
         self._training = self._workspace(batch, Plan(self._device, steps, graphs), training=True)
         self._calls = [*self._training.forward(), *self._training.backward(), *self._training.update(self._rule)]
-        self._steps = Steps(self._device, self._calls)
 
     def _workspace(self, graphs: int, plan: Plan, training: bool) -> Workspace:
         capacity = self._data.capacity(graphs)
@@ -94,14 +95,24 @@ class FusedEngine:
         if self._device.observer is not None:
             self._waiting -= 1
             self._run(self._calls)
-        elif self._waiting == STEPS_AT_ONCE:
-            self.flush()
+        elif self._waiting == STEPS_PER_GRAPH:
+            self._replay(STEPS_PER_GRAPH)
 
     def flush(self) -> None:
         """Start the steps that wait for company."""
-        if self._waiting and self._steps is not None:
-            self._steps.run(self._waiting)
-        self._waiting = 0
+        while self._waiting:
+            self._replay(1)
+
+    def _replay(self, steps: int) -> None:
+        if steps not in self._graphs:
+            self._graphs[steps] = self._recorder.record(self._calls, steps)
+        self._graphs[steps].launch()
+        self._waiting -= steps
+
+    def _forget_graphs(self) -> None:
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
 
     # -------------------------------------------------------------------------------------------- one batch
 
@@ -144,5 +155,6 @@ class FusedEngine:
             self._device.launch(call.entry, call.launch, *call.arguments)
 
     def close(self) -> None:
-        """Start what waits; memory goes with the last reference."""
+        """Start what waits and give back the captured graphs."""
         self.flush()
+        self._forget_graphs()

@@ -29,25 +29,11 @@ UPDATE, ONLY_GRADIENTS, APPLY = 0, 1, 2  # `mode` of fused_update
 
 
 class Call(NamedTuple):
-    """A phase: as a launch of its own, or as a part of `fused_steps`.
-
-    Parameters
-    ----------
-    entry : str
-        The kernel.
-    launch : Launch
-    arguments : tuple
-    is_joined : bool
-        Whether it may run beside the phase before.
-    first_block : int
-        Its first block among those of `fused_steps`.
-    """
+    """A launch with its arguments."""
 
     entry: str
     launch: Launch
     arguments: tuple[Any, ...]
-    is_joined: bool = False
-    first_block: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,8 +198,7 @@ class Workspace:
         self.capacity, self.plan, self._seed, self._training = capacity, plan, seed, training
         self._keep_scale = 1.0 / (1.0 - stack.dropout) if training else 1.0
         self._threshold = floor(stack.dropout * 2**32) if training else 0
-        self.blocks = geometry.blocks(capacity.rows, geometry.TILE, device.multiprocessors)
-        self.dw_blocks = geometry.blocks(capacity.rows, geometry.DW_TILE, device.multiprocessors)
+        self.blocks = geometry.blocks(capacity.rows, device.multiprocessors)
         self._graph_blocks = max(1, min(capacity.graphs, device.multiprocessors))
         self._allocate_batch()
         self._layers = [self._layer_arrays(layer) for layer in stack.nodes]
@@ -256,7 +241,7 @@ class Workspace:
             kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
             moments=device.empty((self.blocks, geometry.columns_of(width), 2)) if layer.norm else NULL,
             sums=device.empty((parts, geometry.columns_of(width), 2)) if layer.norm else NULL,
-            partials=device.empty((self.dw_blocks, layer.k, geometry.columns_of(width))),
+            partials=device.empty((self.blocks, layer.k, geometry.columns_of(width))),
         )
 
     def _head_table(self) -> DeviceArray:
@@ -403,27 +388,16 @@ class Workspace:
     # -------------------------------------------------------------------------------------------- backward
 
     def backward(self) -> list[Call]:
-        """Return the launches from the gradient by the last layer to the parts of all gradients.
+        """Return the launches from the gradient by the last layer to the parts of all gradients."""
+        return [self._backward_call(number) for number in range(len(self._layers) - 1, -1, -1)]
 
-        The gradients by weights come last: they wait for nothing but the gradients by layers, and fill the device side
-        by side.
-        """
-        numbers = range(len(self._layers) - 1, -1, -1)
-        by_layers = [self._backward_call(number, of_weights=False) for number in numbers if number > 0]
-        by_weights = [self._backward_call(number, of_weights=True) for number in numbers]
-        first = 0
-        for place, call in enumerate(by_weights):
-            by_weights[place] = call._replace(is_joined=place > 0, first_block=first % self._device.multiprocessors)
-            first += call.launch.blocks
-        return by_layers + by_weights
-
-    def _backward_call(self, number: int, of_weights: bool) -> Call:
-        layer, arrays = self._stack.nodes[number], self._layers[number]
-        kind = FIRST if of_weights else DENSE if layer.is_dense else CONVOLUTION
+    def _backward_call(self, number: int) -> Call:
+        layer, arrays, is_first = self._stack.nodes[number], self._layers[number], number == 0
+        kind = FIRST if is_first else DENSE if layer.is_dense else CONVOLUTION
         _, stats, _, _, gamma, _ = self._normed(number)
         results: tuple[Any, ...] = (NULL, NULL)
         before: tuple[Any, ...] = (NULL,) * 5
-        if not of_weights:
+        if not is_first:
             previous = self._layers[number - 1]
             _, stats_prev, _, _, gamma_prev, beta_prev = self._normed(number - 1)
             results = (previous.g, previous.sums)
@@ -431,10 +405,10 @@ class Workspace:
         own = (self._size, arrays.y, arrays.g, stats, gamma, arrays.sums, arrays.u)
         is_last = number == len(self._layers) - 1
         parts = self._graph_blocks if is_last else self.blocks
-        dx_blocks, dw_blocks, n_in = (0, self.dw_blocks, 0) if of_weights else (self.blocks, 0, layer.n_in)
-        numbers = (self._keep_scale, parts, int(is_last), dx_blocks, dw_blocks)
+        dx_blocks, n_in = (0, 0) if is_first else (self.blocks, layer.n_in)
+        numbers = (self._keep_scale, parts, int(is_last), dx_blocks, self.blocks)
         shape = (n_in, layer.channels, layer.n_out, layer.k, kind)
-        launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
+        launch = geometry.backward(dx_blocks, self.blocks, n_in, layer.channels, layer.n_out, layer.k)
         packed = self._packed[number]
         arguments = (*results, arrays.partials, *own, *before, *self._t_rows, packed, *numbers, *shape)
         return Call("fused_backward", launch, arguments)
@@ -486,12 +460,10 @@ class Workspace:
         f, c, p, columns = layer.n_in, layer.channels, layer.n_out, geometry.columns_of(layer.n_out)
         part, known = layer.k * columns, (columns, c, f)
         assert isinstance(arrays.partials, DeviceArray)
-        weight = Job(
-            layer.weight, f * c * p, arrays.partials, part, self.dw_blocks, geometry.DW_TILE, p, *known, packed
-        )
+        weight = Job(layer.weight, f * c * p, arrays.partials, part, self.blocks, geometry.TILE, p, *known, packed)
         first_bias = c * f * columns
         biases = (arrays.partials.view(first_bias, c * columns), packed.view(first_bias, c * columns))
-        bias = Job(layer.bias, c * p, biases[0], part, self.dw_blocks, geometry.DW_TILE, p, columns, c, 1, biases[1])
+        bias = Job(layer.bias, c * p, biases[0], part, self.blocks, geometry.TILE, p, columns, c, 1, biases[1])
         if layer.norm is None:
             return [weight, bias]
         assert isinstance(arrays.sums, DeviceArray)
