@@ -262,6 +262,7 @@ struct Backward {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int own = is_dx ? block : block - dx_blocks, own_parts = is_dx ? dx_blocks : dw_blocks;
     const int N = size[0];
+    if (block > 0 && (own >= own_parts || own * TILE >= N)) return;  // makes room for the kernel behind
     Weights<2> weights;
     const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // the weights stay in registers for all tiles
     NeighbourGradients gather;
@@ -274,11 +275,11 @@ struct Backward {
       const Statistics before = {
           nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
       set_columns(prev, scratch, before, N, F, false);
-    } else if (own < own_parts) {
+    } else {
       tiles.load(u, y, own * TILE, N, P, K);
     }
     wait();
-    if (own >= own_parts || own * TILE >= N) return;
+    if (own * TILE >= N) return;
 
     if (is_dx) gather.fetch(gather.g, g, 0, 0, P);
     const int used = sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);

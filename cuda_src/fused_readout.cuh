@@ -22,7 +22,8 @@
 namespace fused {
 
 constexpr int HEAD_FIELDS = 8;
-constexpr int ROWS = 8;  // of Y that a thread keeps from the way forward for the way back
+constexpr int ROWS = 8;                        // of Y that a thread keeps from the way forward for the way back
+constexpr int COLUMN_LANES = THREADS / GROUP;  // threads of a column, side by side in a warp: its sums are shuffles
 
 // A dense layer on graphs: weight (F, P), bias (P,); input (B, F) and gradient (B, P) are stored for the update.
 struct Head {
@@ -130,6 +131,12 @@ __device__ __forceinline__ float max_of_warp(float value) {
   return value;
 }
 
+// Whether a maximum takes the place of another: NaN is above all, of equals the first node's counts.
+__device__ __forceinline__ bool is_higher(float a, int node_of_a, float b, int node_of_b) {
+  if (a != a || b != b) return a != a && (b == b || node_of_a < node_of_b);
+  return a > b || (a == b && node_of_a < node_of_b);
+}
+
 // The first warp turns logits (K,) into their gradient and returns the graph's loss (in all of its lanes).
 __device__ __forceinline__ double loss_of_graph(float* gradient, const float* logits, const float* targets,
                                                 const float* loss_weight, int K, int loss, float weight) {
@@ -233,8 +240,8 @@ struct Readout {
     for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) sums_of[p] = 0.f;
     const int N = size[0], B = size[1];
     const float label_weight = training ? rates[4 * size[2] + 3] : 0.f;
-    const int width = min(power_of_two(P), THREADS), lanes = THREADS / width, lane = threadIdx.x / width;
-    const bool is_narrow = P <= width;
+    const int own_column = threadIdx.x / COLUMN_LANES, lane = threadIdx.x % COLUMN_LANES;
+    const bool is_narrow = P <= GROUP;
     int begin = block < B ? node_ptr[block] : 0, end = block < B ? node_ptr[block + 1] : 0;
     const int n_targets = loss == 1 ? 1 : K;
     wait();
@@ -246,12 +253,12 @@ struct Readout {
 #pragma unroll 1
     for (int b = block; b < B; b += graph_blocks) {
       if (has_columns) begin = node_ptr[b], end = node_ptr[b + 1];
-      // This thread's rows begin + lane, + lanes, … of column threadIdx.x % width: the first ROWS of them in registers.
+      // This thread's rows begin + lane, + COLUMN_LANES, … of own_column: the first ROWS of them in registers.
       float held[ROWS];
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const int i = begin + lane + r * lanes, p = threadIdx.x % width;
-        held[r] = is_narrow && i < end && p < P ? y[i * P + p] : 0.f;
+        const int i = begin + lane + r * COLUMN_LANES;
+        held[r] = is_narrow && i < end && own_column < P ? y[i * P + own_column] : 0.f;
       }
       float target = 0.f;
       if (training && threadIdx.x < n_targets) target = targets[b * n_targets + threadIdx.x];
@@ -267,8 +274,8 @@ struct Readout {
         targets_of[k] = targets[b * n_targets + k];
       // ---- readout
 #pragma unroll 1
-      for (int first = 0; first < P; first += width) {
-        const int p = first + threadIdx.x % width;
+      for (int first = 0; first < P; first += GROUP) {
+        const int p = first + own_column;
         float value = kind == 2 ? -__int_as_float(0x7f800000) : 0.f;
         int peak = end;
         if (p < P) {
@@ -277,36 +284,33 @@ struct Readout {
             const float z = is_kept(kept, i * P + p) ? keep_scale * positive((of_row - mean) * slope + shift) : 0.f;
             if (kind != 2) {
               value += z;
-            } else if (z > value || peak == end || (z != z && value == value)) {
+            } else if (peak == end || is_higher(z, i, value, peak)) {
               value = z, peak = i;
             }
           };
 #pragma unroll
           for (int r = 0; r < ROWS; ++r)
-            if (is_narrow && begin + lane + r * lanes < end) take(begin + lane + r * lanes, held[r]);
+            if (is_narrow && begin + lane + r * COLUMN_LANES < end) take(begin + lane + r * COLUMN_LANES, held[r]);
 #pragma unroll 1
-          for (int i = begin + lane + (is_narrow ? ROWS * lanes : 0); i < end; i += lanes) take(i, y[i * P + p]);
+          for (int i = begin + lane + (is_narrow ? ROWS * COLUMN_LANES : 0); i < end; i += COLUMN_LANES)
+            take(i, y[i * P + p]);
         }
-        scratch[threadIdx.x] = make_float2(value, __int_as_float(peak));
-        __syncthreads();
-        if (lane == 0 && p < P) {
-#pragma unroll 1
-          for (int s = 1; s < lanes; ++s) {
-            const float2 other = scratch[threadIdx.x + s * width];
-            const int other_peak = __float_as_int(other.y);
-            if (kind != 2) {
-              value += other.x;
-            } else if (other_peak < end &&
-                       (peak == end || other.x > value || (other.x != other.x && value == value) ||
-                        ((other.x == value || (other.x != other.x && value != value)) && other_peak < peak))) {
-              value = other.x, peak = other_peak;
-            }
+#pragma unroll
+        for (int offset = 1; offset < COLUMN_LANES; offset *= 2) {
+          const float other = __shfl_xor_sync(FULL_WARP, value, offset);
+          const int other_peak = __shfl_xor_sync(FULL_WARP, peak, offset);
+          if (kind != 2) {
+            value += other;
+          } else if (other_peak < end && (peak == end || is_higher(other, other_peak, value, peak))) {
+            value = other, peak = other_peak;
           }
+        }
+        if (lane == 0 && p < P) {
           forward_of[p] = end == begin ? 0.f : kind == 1 ? value / (end - begin) : value;
           peak_of[p] = peak;
         }
-        __syncthreads();
       }
+      __syncthreads();
       // ---- dense layers
       int offset = 0, weight_offset = 0;
 #pragma unroll 1
@@ -360,8 +364,8 @@ struct Readout {
       }
       // ---- readout back
 #pragma unroll 1
-      for (int first = 0; first < P; first += width) {
-        const int p = first + threadIdx.x % width;
+      for (int first = 0; first < P; first += GROUP) {
+        const int p = first + own_column;
         float2 sum = make_float2(0.f, 0.f);
         if (p < P) {
           const float share = backward_of[p] * keep_scale * (kind == 1 ? 1.f / (end - begin) : 1.f);
@@ -377,18 +381,13 @@ struct Readout {
           };
 #pragma unroll
           for (int r = 0; r < ROWS; ++r)
-            if (is_narrow && begin + lane + r * lanes < end) give(begin + lane + r * lanes, held[r]);
+            if (is_narrow && begin + lane + r * COLUMN_LANES < end) give(begin + lane + r * COLUMN_LANES, held[r]);
 #pragma unroll 1
-          for (int i = begin + lane + (is_narrow ? ROWS * lanes : 0); i < end; i += lanes) give(i, y[i * P + p]);
+          for (int i = begin + lane + (is_narrow ? ROWS * COLUMN_LANES : 0); i < end; i += COLUMN_LANES)
+            give(i, y[i * P + p]);
         }
-        scratch[threadIdx.x] = sum;
-        __syncthreads();
-        if (lane == 0 && p < P) {
-#pragma unroll 1
-          for (int s = 1; s < lanes; ++s) sum = combine(sum, scratch[threadIdx.x + s * width]);
-          sums_of[2 * p] += sum.x, sums_of[2 * p + 1] += sum.y;
-        }
-        __syncthreads();
+        sum = make_float2(warp_sum(sum.x, COLUMN_LANES), warp_sum(sum.y, COLUMN_LANES));
+        if (lane == 0 && p < P) sums_of[2 * p] += sum.x, sums_of[2 * p + 1] += sum.y;
       }
     }
     if (!training) return;

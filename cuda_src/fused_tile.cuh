@@ -120,8 +120,8 @@ __device__ __forceinline__ void set_columns(Columns columns, float4* scratch, co
         to.z += rows * b, to.w += value.w + rows * b * b;
       });
       if (is_mine) {
-        const float shift = sum.x / N, squares = sum.y - sum.x * shift;
-        const float variance = squares < 0.f ? 0.f : squares / N;  // NaN stays
+        const float share = 1.f / N, shift = sum.x * share, squares = sum.y - sum.x * shift;
+        const float variance = squares < 0.f ? 0.f : squares * share;  // NaN stays
         mean = origin + shift;
         inverse = 1.f / sqrtf(variance + from.epsilon);
         if (keep) {

@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.memory import DeviceArray
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-STEPS_PER_GRAPH = 8
+STEPS_OF_A_GRAPH = (32, 8, 1)  # a replay of a graph has a cost of its own
 
 
 class FusedEngine:
@@ -95,19 +95,17 @@ class FusedEngine:
         if self._device.observer is not None:
             self._waiting -= 1
             self._run(self._calls)
-        elif self._waiting == STEPS_PER_GRAPH:
-            self._replay(STEPS_PER_GRAPH)
+        elif self._waiting == STEPS_OF_A_GRAPH[0]:
+            self.flush()
 
     def flush(self) -> None:
         """Start the steps that wait for company."""
-        while self._waiting:
-            self._replay(1)
-
-    def _replay(self, steps: int) -> None:
-        if steps not in self._graphs:
-            self._graphs[steps] = self._recorder.record(self._calls, steps)
-        self._graphs[steps].launch()
-        self._waiting -= steps
+        for steps in STEPS_OF_A_GRAPH:
+            while self._waiting >= steps:
+                if steps not in self._graphs:
+                    self._graphs[steps] = self._recorder.record(self._calls, steps)
+                self._graphs[steps].launch()
+                self._waiting -= steps
 
     def _forget_graphs(self) -> None:
         for graph in self._graphs.values():
