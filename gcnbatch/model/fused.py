@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.stack import Stack
 
 
-def unfit(task: Task) -> str:
-    """Return what of a task the fused backend cannot take, or nothing."""
-    header = task.source.header
-    if header.level != "graph":
-        return f"a {header.level}-level data set"
-    if task.source.prepared is None:
-        return "a data set that is read by slices"
-    if not isinstance(task.source.prepared.stored_x, np.ndarray):
-        return "sparse features"
-    return ""
-
-
 def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
     """Return the stack of a ChemGCN on graphs, its parameters by where they start."""
     from gcnbatch.backends.cuda.fused.stack import GraphLayer, NodeLayer, Norm, Stack

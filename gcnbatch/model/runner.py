@@ -57,16 +57,28 @@ def make_runner(backend: Backend, task: Task) -> Runner:
     """
     if backend.name != "fused":
         return OpsRunner(backend, task)
-    from gcnbatch.model.fused import FusedRunner, unfit
+    from gcnbatch.model.fused import FusedRunner
 
     chosen: Any = backend
-    if reason := unfit(task):
-        if not chosen.automatic:
-            raise InputError(
-                "backend fused", reason, "a graph-level set with dense features, in memory", "Use --backend batched."
-            )
-        return OpsRunner(chosen.batched(), task)
-    return FusedRunner(chosen, task)
+    if not (reason := unfit(backend.name, task)):
+        return FusedRunner(chosen, task)
+    if not chosen.automatic:
+        raise InputError(
+            "backend fused", reason, "a graph-level set with dense features, in memory", "Use --backend batched."
+        )
+    return OpsRunner(chosen.batched(), task)
+
+
+def unfit(name: str, task: Task) -> str:
+    """Return what of a task the backend `name` cannot take, or nothing."""
+    header, prepared = task.source.header, task.source.prepared
+    if name != "fused":
+        return ""
+    if header.level != "graph":
+        return f"a {header.level}-level data set"
+    if prepared is None:
+        return "a data set that is read by slices"
+    return "" if isinstance(prepared.stored_x, np.ndarray) else "sparse features"
 
 
 class ModelState:

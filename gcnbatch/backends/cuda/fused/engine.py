@@ -91,11 +91,12 @@ class FusedEngine:
 
     def step(self) -> None:
         """Run the next step of the epoch; several are started together."""
-        self._waiting += 1
-        if self._device.observer is not None:
-            self._waiting -= 1
+        if self._device.observer is not None:  # of single launches
+            self.flush()
             self._run(self._calls)
-        elif self._waiting == STEPS_OF_A_GRAPH[0]:
+            return
+        self._waiting += 1
+        if self._waiting == STEPS_OF_A_GRAPH[0]:
             self.flush()
 
     def flush(self) -> None:

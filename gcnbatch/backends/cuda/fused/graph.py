@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
@@ -38,14 +39,13 @@ def load_bindings() -> Any:
         When it is not installed.
     """
     try:
-        from cuda.bindings import driver
+        return import_module("cuda.bindings.driver")
     except ImportError as error:
         raise BackendUnavailable(
             "backend fused",
             "cuda-bindings is not installed",
             hint="pip install 'gcnbatch[cuda]', or --backend batched.",
         ) from error
-    return driver
 
 
 class Graph:
