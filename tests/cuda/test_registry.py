@@ -60,7 +60,7 @@ def test_fused_needs_nvidias_binding_too(fake: Fake, nvcc, tmp_path, monkeypatch
     found = states()
     assert found["batched"].ready
     assert (found["fused"].reason, found["fused"].hint) == (
-        "cuda-bindings is missing",
+        "cuda-bindings is not installed",
         "pip install 'gcnbatch[cuda]', or --backend batched.",
     )
 
