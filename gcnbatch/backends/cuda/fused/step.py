@@ -351,7 +351,7 @@ class Workspace:
         head_floats = last.n_out + sum(layer.n_out for layer in stack.graphs)
         results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
         known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
-        labels = (arrays.kept, self._targets, self._model.loss_weights, self._heads)
+        labels = (arrays.kept, self._targets.astype_view(np.float32), self._model.loss_weights, self._heads)
         numbers = (
             self._seed,
             self._threshold,
