@@ -65,6 +65,8 @@ def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
 class FusedRunner(ModelState):
     """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused`."""
 
+    eval_batch_size = 16_384  # one upload, one download, few launches
+
     def __init__(self, backend: CudaBackend, task: Task) -> None:
         super().__init__(backend, task)
         from gcnbatch.backends.cuda.fused.step import Model, Optimizer

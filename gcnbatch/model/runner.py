@@ -18,6 +18,7 @@ from gcnbatch.model.gcn import Gcn, Loss
 from gcnbatch.model.layers import Context
 from gcnbatch.model.parameters import ParameterLayout
 
+EVAL_BATCH_SIZE = 200  # graphs of a batch that is only predicted, as in the papers
 MOMENTS = {"adam": ("adam.m", "adam.v"), "sgd": ("sgd.velocity",)}
 
 
@@ -86,6 +87,8 @@ class ModelState:
 
     What every runner has in common: flat float32 arrays, of which layers see their part.
     """
+
+    eval_batch_size = EVAL_BATCH_SIZE
 
     def __init__(self, backend: Backend, task: Task) -> None:
         self.backend = backend.name
