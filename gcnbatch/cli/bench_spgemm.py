@@ -21,7 +21,7 @@ Classes, all at scale 1:
 Examples:
   gcnbatch bench spgemm
   gcnbatch bench spgemm --classes stencil,uniform --scale 0.1 -o report
-  gcnbatch bench spgemm cant.mtx pdb1HYS.mtx.gz tox21.h5 --classes ''
+  gcnbatch bench spgemm cant.mtx pdb1HYS.mtx.gz tox21.h5
 """
 
 
