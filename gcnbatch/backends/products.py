@@ -42,11 +42,14 @@ class DeviceProducts:
 
         opened = cuda.open_ready(device)
         self._device, self._spgemm, self._ops = opened, SpGemm(opened), SparseOps(opened)
+        self._right: tuple[Matrix, Csr] | None = None  # the last one: rows are multiplied with it slab by slab
 
     def multiply(self, a: Matrix, b: Matrix) -> Matrix:
         """Return A B, columns rising, without entries of value 0."""
-        left = self._spgemm.upload(a)
-        right = left if a is b else self._spgemm.upload(b)
+        if self._right is None or self._right[0] is not b:
+            self._right = (b, self._spgemm.upload(b))
+        right = self._right[1]
+        left = right if a is b else self._spgemm.upload(a)
         return _tidy(self._spgemm.download(self._spgemm(left, right)))
 
     def propagate(self, a: Matrix, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:

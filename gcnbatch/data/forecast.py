@@ -3,7 +3,8 @@
 Source: Cohen, "Size-estimation framework with applications to transitive closure and reachability", 1997. Every column
 draws an exponential key; the smallest key that a row reaches is exponential with the number of columns reached as rate,
 and travels through a further factor as a minimum over its entries. From k keys the number is (k - 1) / their sum,
-without bias, to a relative deviation of 1 / sqrt(k - 2) for a row and less for the sum over many rows.
+without bias, to a relative deviation of 1 / sqrt(k - 2) for a row, and less for many rows as far as they reach
+different columns.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 
-MOST_KEYS, FEWEST_KEYS = 32, 6
-KEY_WORK = 400_000_000  # entries looked at, times keys
+MOST_KEYS, FEWEST_KEYS = 128, 6
+KEY_WORK = 100_000_000  # entries looked at, times keys
 
 
 class Reach:

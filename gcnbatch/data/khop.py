@@ -29,6 +29,9 @@ from gcnbatch.errors import InputError
 
 MAX_HOPS = 64
 EXPLODES = 10.0  # times the edges of the set, from which a forecast is a warning
+BYTES_PER_EDGE, NORMALIZED_BYTES_PER_EDGE = 50, 100  # of memory, measured
+SLAB_ENTRIES = 20_000_000  # of a power, at most, that are made before its rows are cut to --keep
+ANNOUNCED = 256 << 20  # bytes of memory that are told before they are taken
 Csr = Any  # scipy.sparse.csr_array of float32
 Tell = Callable[[str], object]
 
@@ -159,21 +162,46 @@ def powers(matrix: Csr, options: Options, products: Products) -> Iterator[Csr]:
         base.data[:] = 1.0
     power = base
     for _ in range(2, options.hops + 1):
-        power = products.multiply(power, base)
-        if options.values == "binary":
-            power.data[:] = 1.0
-        power = keep_largest(power, options.keep) if options.keep else power
+        power = _next_power(power, base, options, products)
         yield power
 
 
+def _next_power(power: Csr, base: Csr, options: Options, products: Products) -> Csr:
+    """Return ``power @ base`` as it is stored; with a cap, slab by slab, so that no more is ever held."""
+    parts = []
+    for rows in _slabs(power, base) if options.keep else [power]:
+        part = products.multiply(rows, base)
+        if options.values == "binary":
+            part.data[:] = 1.0
+        parts.append(keep_largest(part, options.keep) if options.keep else part)
+    return parts[0] if len(parts) == 1 else sp.csr_array(sp.vstack(parts, format="csr"))
+
+
+def _slabs(power: Csr, base: Csr) -> Iterator[Csr]:
+    """Yield runs of rows whose product with `base` has at most `SLAB_ENTRIES` entries, or one row."""
+    products = np.concatenate([[0], np.cumsum(np.diff(base.indptr)[power.indices], dtype=np.int64)])
+    of_row = np.minimum(np.diff(products[power.indptr]), base.shape[1])
+    reached = np.concatenate([[0], np.cumsum(of_row)])
+    start = 0
+    while start < power.shape[0]:
+        stop = int(np.searchsorted(reached, reached[start] + SLAB_ENTRIES, side="right")) - 1
+        stop = min(max(stop, start + 1), power.shape[0])
+        yield power[start:stop]
+        start = stop
+
+
 def keep_largest(matrix: Csr, count: int) -> Csr:
-    """Return at most `count` entries of each row: largest absolute values, the smaller column first among equals."""
+    """Return at most `count` entries of each row: largest absolute values, the smaller column first among equals.
+
+    The columns of a row rise; values are float32, whose bits without the sign order them.
+    """
     lengths = np.diff(matrix.indptr)
     if lengths.max(initial=0) <= count:
         return matrix
-    rows = np.repeat(np.arange(matrix.shape[0]), lengths)
-    order = np.lexsort((matrix.indices, -np.abs(matrix.data), rows))
-    rank = np.arange(matrix.nnz) - matrix.indptr[:-1][rows]  # rows stay together in that order
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.uint64), lengths)
+    key = rows << np.uint64(32) | ~np.abs(matrix.data).view(np.uint32)
+    order = np.argsort(key, kind="stable")
+    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)  # rows stay together in that order
     kept = np.sort(order[rank < count])
     indptr = np.concatenate([[0], np.cumsum(np.minimum(lengths, count))]).astype(matrix.indptr.dtype)
     return sp.csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
@@ -183,33 +211,36 @@ def with_channels(part: GraphSet, header: Header, options: Options, products: Pr
     """Return a part with its powers as further channels; a graph's own edges come first."""
     own = part.header.n_channels
     weights = np.ones(part.n_edges, np.float32) if part.weight is None else part.weight
-    edges: list[tuple[NDArray[Any], ...]] = [
-        (part.src, part.dst, part.channel, weights, np.repeat(np.arange(part.n_graphs), np.diff(part.edge_ptr)))
-    ]
-    graph_of_node = np.repeat(np.arange(part.n_graphs), np.diff(part.node_ptr))
+    edges: list[tuple[NDArray[Any], ...]] = [(part.src, part.dst, part.channel, weights)]
+    graphs = [np.repeat(np.arange(part.n_graphs, dtype=np.int32), np.diff(part.edge_ptr))]
+    graph_of_node = np.repeat(np.arange(part.n_graphs, dtype=np.int32), np.diff(part.node_ptr))
+    inside = (np.arange(part.n_nodes) - part.node_ptr[graph_of_node]).astype(np.int32)  # a node's number in its graph
     for number, power in enumerate(powers(adjacency(part), options, products)):
-        rows = np.repeat(np.arange(part.n_nodes), np.diff(power.indptr))
-        graph = graph_of_node[rows]
-        first = part.node_ptr[graph]
+        lengths = np.diff(power.indptr)
         channel = np.full(power.nnz, own + number, np.uint8)
-        edges.append((power.indices - first, rows - first, channel, power.data, graph))
-    src, dst, channel, weight, graph = (np.concatenate(column) for column in zip(*edges, strict=True))
-    order = np.argsort(graph, kind="stable")
+        edges.append((inside[power.indices], np.repeat(inside, lengths), channel, power.data))
+        graphs.append(np.repeat(graph_of_node, lengths))
+    columns = [np.concatenate(column) for column in zip(*edges, strict=True)]
+    graph = np.concatenate(graphs)
+    if part.n_graphs > 1:
+        order = np.argsort(graph, kind="stable")
+        columns = [column[order] for column in columns]
+    src, dst, channel, weight = columns
     counts = np.bincount(graph, minlength=part.n_graphs)
     stored = part.weight is not None or options.values == "walks" or header.normalized
     result = replace(
         part,
         header=header,
         edge_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        src=src[order].astype(np.int32),
-        dst=dst[order].astype(np.int32),
-        channel=channel[order],
-        weight=weight[order] if stored else None,
+        src=src,
+        dst=dst,
+        channel=channel,
+        weight=weight if stored else None,
     )
     if not header.normalized:
         return result
     as_stored = (result.channel < own) & part.header.normalized
-    return replace(result, weight=np.where(as_stored, weight[order], symmetric_weights(result)))
+    return replace(result, weight=np.where(as_stored, weight, symmetric_weights(result)))
 
 
 # ---- propagated
@@ -243,8 +274,9 @@ def _announce(source: Dataset, options: Options, tell: Tell) -> None:
         what, hops = "entries of the features", range(options.hops)
     else:
         return  # as many features as before
-    before, totals = 0, np.zeros(options.hops)
+    before, largest, totals = 0, 0.0, np.zeros(options.hops)
     for _, part in source.blocks():
+        so_far = totals.sum()
         matrix = adjacency(part)
         base: Any = matrix if what == "edges" else part.x
         before += part.n_edges if what == "edges" else base.nnz
@@ -252,12 +284,17 @@ def _announce(source: Dataset, options: Options, tell: Tell) -> None:
         for hop in hops:
             reach.extend(matrix)
             totals[hop] += reach.entries(options.keep)
+        largest = max(largest, totals.sum() - so_far + part.n_edges)
     for hop in hops:
         tell(f"{hop + 1} {'hop' if hop == 0 else 'hops'}: about {_round(totals[hop])} {what}")
     expected = before + totals.sum() if what == "edges" else totals[-1]
     ratio = expected / max(before, 1)
     sign = "warning: " if ratio > EXPLODES else ""
     tell(f"{sign}{before:,} {what} become about {_round(expected)}, {ratio:.3g} times as many")
+    normal = options.normalize or source.header.normalized
+    memory = largest * (NORMALIZED_BYTES_PER_EDGE if normal else BYTES_PER_EDGE)
+    if what == "edges" and memory > ANNOUNCED:
+        tell(f"this takes about {_round(memory / 2**20)} MiB of memory")
     if expected > min(options.max_edges, MAX_ENTRIES):
         raise InputError(
             "--hops",

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcnbatch.backends.products import HostProducts, open_products
+from gcnbatch.data import khop as khop_module
 from gcnbatch.data.forecast import Reach
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.khop import Options, adjacency, keep_largest, normalized, write
@@ -121,6 +122,19 @@ def test_the_next_power_is_of_what_was_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dense_channel(result, 0, 2), three.toarray())
 
 
+@quickly
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.booleans())
+def test_powers_cut_slab_by_slab_are_the_same(seed: int, entries: int, binary: bool) -> None:
+    graphs = build_graphset(3, max_nodes=20, edges_per_node=3, weights=True, seed=seed)
+    options = Options(3, "channels", values="binary" if binary else "walks", keep=3)
+    whole = list(khop_module.powers(adjacency(graphs), options, HOST))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(khop_module, "SLAB_ENTRIES", entries)
+        for found, expected in zip(khop_module.powers(adjacency(graphs), options, HOST), whole, strict=True):
+            for name in ("indptr", "indices", "data"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
 @pytest.mark.parametrize("features", ["float32", "float16", "uint8", "csr"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_features_are_propagated_within_their_graphs(tmp_path: Path, features: str, normalize: bool) -> None:
@@ -191,6 +205,17 @@ def test_a_product_that_leaves_float32_is_refused(tmp_path: Path) -> None:
     graphs = type(graphs)(**{**vars(graphs), "weight": np.full(graphs.n_edges, 1e30, np.float32)})
     with np.errstate(over="ignore"), pytest.raises(InputError, match="edges/weight"):
         khop(graphs, tmp_path, hops=2, mode="channels")
+
+
+def test_what_takes_much_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gcnbatch.data.khop.ANNOUNCED", 1000)
+    write_graphset(tmp_path / "in.h5", build_graphset(40))
+    told: list[str] = []
+    with Dataset(tmp_path / "in.h5") as source:
+        write(source, tmp_path / "out.h5", Options(2, "channels"), HOST, told.append)
+    assert [line for line in told if line.startswith("this takes about ") and line.endswith(" MiB of memory")] == told[
+        -1:
+    ]
 
 
 def test_forecasts_come_close() -> None:
