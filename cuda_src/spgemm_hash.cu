@@ -317,10 +317,10 @@ extern "C" __global__ __launch_bounds__(256, 4) void spgemm_hash(
   Table table{reinterpret_cast<int*>(mine), reinterpret_cast<float*>(mine) + slots, table_bits, -1};
   const Columns columns = columns_at(mine, slots);
   const Operands operands{a_indices, a_data, b_indptr, b_indices, b_data};
-  const int tasks = listed ? static_cast<int>(*listed) : n_tasks;
-  for (long long at = static_cast<long long>(blockIdx.x) * per_block + warp; at < tasks;
-       at += static_cast<long long>(gridDim.x) * per_block) {
-    const int task = order ? order[at] : static_cast<int>(at), entry = first[task], stop = end[task];
+  // Unsigned: the last step may pass 2^31.
+  const unsigned tasks = listed ? *listed : n_tasks, stride = gridDim.x * per_block;
+  for (unsigned at = blockIdx.x * per_block + warp; at < tasks; at += stride) {
+    const int task = order ? order[at] : at, entry = first[task], stop = end[task];
     const long long target = starts[task];
     int n;
     if (stop - entry == 1) {
