@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gcnbatch.cli import bench_spgemm
 from gcnbatch.cli.configuration import DeviceOption
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 METHODS = "scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest"
 
 app = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
+app.command("spgemm", epilog=bench_spgemm.EPILOG)(bench_spgemm.spgemm)
 
 SPMM_EPILOG = """\b
 Examples:

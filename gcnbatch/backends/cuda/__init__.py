@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Backend
+    from gcnbatch.backends.cuda.device import Device
     from gcnbatch.config import CudaConfig
 
 
@@ -55,13 +56,25 @@ def open_backend(name: str, device: int, options: CudaConfig, automatic: bool = 
     MachineError
         When the device does not open.
     """
+    from gcnbatch.backends.cuda.backend import CudaBackend
+
+    return CudaBackend(name, open_ready(device), options, automatic)
+
+
+def open_ready(device: int = 0) -> Device:
+    """Open a device and compile the kernels that are not in the cache.
+
+    Raises
+    ------
+    BackendUnavailable, InputError, MachineError
+        As `open_backend`.
+    """
     check(device)
     from tqdm import tqdm
 
-    from gcnbatch.backends.cuda.backend import CudaBackend
     from gcnbatch.backends.cuda.device import open_device
 
     opened = open_device(device)
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
         opened.kernels.prepare(lambda file: bar.update())
-    return CudaBackend(name, opened, options, automatic)
+    return opened
