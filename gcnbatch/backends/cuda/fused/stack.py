@@ -93,11 +93,6 @@ class Stack:
     target: str
 
     @property
-    def head_floats(self) -> int:
-        """Length of the readout and of what all layers on graphs make of it."""
-        return self.nodes[-1].n_out + sum(layer.n_out for layer in self.graphs)
-
-    @property
     def n_outputs(self) -> int:
         """Logits of a graph."""
         return self.graphs[-1].n_out

@@ -136,38 +136,34 @@ class Job:
 
 
 class Plan:
-    """The plan of an epoch on the device, in arrays for `steps` steps and `graphs` graphs; uploaded in one piece.
-
-    Attributes
-    ----------
-    progress : DeviceArray, (4,)
-    rates : DeviceArray, (steps, 4)
-    views : dict of DeviceArray
-        See Stage in fused_stage.cuh.
-    """
+    """The plan of an epoch on the device, in arrays for `steps` steps and `graphs` graphs."""
 
     def __init__(self, device: Device, steps: int, graphs: int) -> None:
         self._device, self.steps, self.graphs = device, steps, graphs
-        lengths = {"progress": 4, "rates": 4 * steps, "batch_ptr": steps + 1, "graphs": graphs}
+        lengths = {"batch_ptr": steps + 1, "graphs": graphs}
         lengths |= dict.fromkeys(("nodes", "edges", "t_edges"), graphs + steps)
-        self._starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
         self._array = device.empty(sum(lengths.values()), np.int32)
-        self.views = {name: self._array.view(self._starts[name], length) for name, length in lengths.items()}
-        self.progress = self.views["progress"]
-        self.rates = self.views["rates"].astype_view(np.float32)
+        ends = np.cumsum([0, *lengths.values()]).tolist()
+        self.views = {
+            name: self._array.view(start, length) for (name, length), start in zip(lengths.items(), ends, strict=False)
+        }
+        self.rates = device.zeros((steps, 4))
+        self.progress = device.zeros(4, np.int32)
 
     def holds(self, steps: int, graphs: int) -> bool:
         """Return whether an epoch of so many steps and graphs can be uploaded."""
         return self.steps == steps and self.graphs >= graphs
 
-    def upload(self, plan: EpochPlan, rates: NDArray[np.float32], first: int) -> None:
+    def upload(self, plan: EpochPlan, rates: Any, first: int) -> None:
         """Copy an epoch to the device; staging begins with step `first`."""
         host = np.zeros(self._array.shape, np.int32)
-        host[0] = first
-        arrays: dict[str, NDArray[Any]] = {"rates": rates.view(np.int32).ravel(), "batch_ptr": plan.batch_ptr}
-        for name, values in {**arrays, "graphs": plan.graphs, **plan.pointers}.items():
-            host[self._starts[name] : self._starts[name] + len(values)] = values
+        arrays: dict[str, NDArray[Any]] = {"batch_ptr": plan.batch_ptr, "graphs": plan.graphs, **plan.pointers}
+        for name, values in arrays.items():
+            start = (self.views[name].ptr - self._array.ptr) // host.itemsize
+            host[start : start + len(values)] = values
         self._device.upload(host, self._array)
+        self._device.upload(rates, self.rates)
+        self._device.upload(np.array([first, 0, 0, 0], np.int32), self.progress)
 
 
 class Workspace:
@@ -210,8 +206,7 @@ class Workspace:
         self._losses = device.zeros(self._graph_blocks, np.float64)
         self._packed = model.packed
         self._heads = self._head_table()
-        self._epoch = 0
-        self._stage = self._stage_table(self._epoch)
+        self._stage = self._stage_table(0)
         self._jobs: Any = None
 
     # -------------------------------------------------------------------------------------------- arrays
@@ -292,9 +287,7 @@ class Workspace:
     def begin_epoch(self, epoch: int, plan: EpochPlan, rates: Any, first: int) -> None:
         """Upload an epoch, of which `first` is to be staged first; dropout is keyed by its number."""
         self.plan.upload(plan, rates, first)
-        if epoch != self._epoch:
-            self._device.upload(np.array([epoch], np.int64), self._stage.view(self._epoch_field, 1))
-        self._epoch = epoch
+        self._device.upload(np.array([epoch], np.int64), self._stage.view(self._epoch_field, 1))
 
     # -------------------------------------------------------------------------------------------- forward
 
@@ -315,8 +308,7 @@ class Workspace:
 
     def forward(self) -> list[Call]:
         """Return the launches from the staged batch to the logits; in training to the gradient by the last layer."""
-        last = self._readout_call() if self._training else self._logits_call()
-        return [*(self._forward_call(number) for number in range(len(self._layers))), last]
+        return [self._forward_call(number) for number in range(len(self._layers))] + [self._readout_call()]
 
     def _normed(self, number: int) -> tuple[Any, ...]:
         """Return moments, stats, running statistics, gamma and beta of a layer."""
@@ -354,10 +346,11 @@ class Workspace:
         return Call("fused_forward", launch, arguments)
 
     def _readout_call(self) -> Call:
-        stack, last = self._stack, self._stack.nodes[-1]
+        stack, last, training = self._stack, self._stack.nodes[-1], self._training
         arrays = self._layers[-1]
-        results = (arrays.g, arrays.sums, self._losses)
-        known = (self.plan.progress, self._size, self.plan.rates, self._node_ptr)
+        head_floats = last.n_out + sum(layer.n_out for layer in stack.graphs)
+        results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
+        known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
         labels = (arrays.kept, self._targets.astype_view(np.float32), self._model.loss_weights, self._heads)
         numbers = (
             self._seed,
@@ -372,10 +365,11 @@ class Workspace:
             last.n_out,
             stack.n_outputs,
             len(stack.graphs),
-            stack.head_floats,
+            head_floats,
             weight_floats,
             READOUTS.index(stack.readout),
         )
+        flags = (LOSSES.index(stack.target), int(training))
         arguments = (
             *results,
             *known,
@@ -384,20 +378,12 @@ class Workspace:
             *labels,
             *numbers,
             *sizes,
-            LOSSES.index(stack.target),
+            *flags,
         )
         launch = geometry.readout(
-            self._graph_blocks, last.n_out, len(stack.graphs), stack.n_outputs, stack.head_floats, weight_floats
+            self._graph_blocks, last.n_out, len(stack.graphs), stack.n_outputs, head_floats, weight_floats
         )
         return Call("fused_readout", launch, arguments)
-
-    def _logits_call(self) -> Call:
-        stack, last = self._stack, self._stack.nodes[-1]
-        _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
-        known = (self.logits, self._size, self._node_ptr, self._layers[-1].y, stats, gamma, beta, self._heads)
-        sizes = (last.n_out, len(stack.graphs), stack.head_floats, READOUTS.index(stack.readout))
-        launch = geometry.logits(self.capacity.graphs, last.n_out, stack.head_floats, self._device.multiprocessors)
-        return Call("fused_logits", launch, (*known, *sizes))
 
     # -------------------------------------------------------------------------------------------- backward
 
