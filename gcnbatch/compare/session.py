@@ -167,7 +167,7 @@ def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Ba
 def _leave_out_unfit(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:
     """Note in `states` which backends cannot take this model and data, and forget them."""
     for number, state in enumerate(states):
-        if state.name in backends and (why := unfit(state.name, workload.task)):
+        if state.name in backends and (why := unfit(backends[state.name], workload.task)):
             states[number] = state._replace(ready=False, reason=f"it does not take {why}", hint="")
             del backends[state.name]
             say(f"{state.name} is left out: {states[number].reason}")

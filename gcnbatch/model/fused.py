@@ -65,8 +65,6 @@ def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
 class FusedRunner(ModelState):
     """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused`."""
 
-    eval_batch_size = 16_384  # one upload, one download, few launches
-
     def __init__(self, backend: CudaBackend, task: Task) -> None:
         super().__init__(backend, task)
         from gcnbatch.backends.cuda.fused.step import Model, Optimizer
@@ -90,6 +88,10 @@ class FusedRunner(ModelState):
         weights = label_weights(task.targets, task.loss.target, task.loss.weights)
         self._engine = backend.fused(stack, model, rule, task.source, task.targets, weights, task.seed)
         self._epoch: tuple[int, Sequence[Int64], float] | None = None
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self._engine.eval_batch_size
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch = epoch, batches, learning_rate

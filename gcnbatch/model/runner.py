@@ -61,25 +61,36 @@ def make_runner(backend: Backend, task: Task) -> Runner:
     from gcnbatch.model.fused import FusedRunner
 
     chosen: Any = backend
-    if not (reason := unfit(backend.name, task)):
+    if not (reason := unfit(backend, task)):
         return FusedRunner(chosen, task)
     if not chosen.automatic:
         raise InputError(
-            "backend fused", reason, "a graph-level set with dense features, in memory", "Use --backend batched."
+            "backend fused",
+            reason,
+            "dense features on graphs, in memory, narrower layers",
+            "Use --backend batched.",
         )
     return OpsRunner(chosen.batched(), task)
 
 
-def unfit(name: str, task: Task) -> str:
-    """Return what of a task the backend `name` cannot take, or nothing."""
+def unfit(backend: Backend, task: Task) -> str:
+    """Return what of a task the backend cannot take, or nothing."""
     header, prepared = task.source.header, task.source.prepared
-    if name != "fused":
+    if backend.name != "fused":
         return ""
     if header.level != "graph":
         return f"a {header.level}-level data set"
     if prepared is None:
         return "a data set that is read by slices"
-    return "" if isinstance(prepared.stored_x, np.ndarray) else "sparse features"
+    if not isinstance(prepared.stored_x, np.ndarray):
+        return "sparse features"
+    from gcnbatch.backends.cuda.geometry_fused import shared_limit
+    from gcnbatch.model.fused import describe
+
+    chosen: Any = backend
+    needed = describe(task.model, task.model.layout(), task.loss.target).shared_bytes
+    limit = shared_limit(chosen.device.compute_capability)
+    return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory" if needed > limit else ""
 
 
 class ModelState:
@@ -87,8 +98,6 @@ class ModelState:
 
     What every runner has in common: flat float32 arrays, of which layers see their part.
     """
-
-    eval_batch_size = EVAL_BATCH_SIZE
 
     def __init__(self, backend: Backend, task: Task) -> None:
         self.backend = backend.name
@@ -106,6 +115,10 @@ class ModelState:
         self._totals = backend.zeros(2, np.float64)
         for name, value in self.layout.initial(task.seed).items():
             backend.write(self._parameters[name], value)
+
+    @property
+    def eval_batch_size(self) -> int:
+        return EVAL_BATCH_SIZE
 
     def take_loss(self) -> tuple[float, float]:
         loss, weight = self._at.read(self._totals)

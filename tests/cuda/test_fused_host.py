@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,25 +136,29 @@ class Fused:
     """A fused backend as `make_runner` meets it, before anything runs."""
 
     name, automatic = "fused", False
+    device = SimpleNamespace(compute_capability=(9, 0))
 
 
 @pytest.mark.parametrize(
-    ("about", "what"),
+    ("about", "widths", "what"),
     [
-        ({"level": "node", "target": "multiclass"}, "a node-level data set"),
-        ({"features": "csr"}, "sparse features"),
+        ({"level": "node", "target": "multiclass"}, 64, "a node-level data set"),
+        ({"features": "csr"}, 64, "sparse features"),
+        ({"n_channels": 1}, 4096, "layers that need 739 of 227 KiB of shared memory"),
     ],
 )
-def test_what_it_cannot_take_is_refused_in_one_line(about: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_what_it_cannot_take_is_refused_in_one_line(
+    about: dict[str, Any], widths: int, what: str, tmp_path: Path
+) -> None:
     write_set(tmp_path / "data.h5", **about)
     backend: Any = Fused()
     with (
-        opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work,
+        opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths},{widths}]")) as work,
         pytest.raises(InputError) as error,
     ):
         make_runner(backend, work.task)
     assert str(error.value) == (
-        f"backend fused: {what}; expected a graph-level set with dense features, in memory. Use --backend batched."
+        f"backend fused: {what}; expected dense features on graphs, in memory, narrower layers. Use --backend batched."
     )
 
 

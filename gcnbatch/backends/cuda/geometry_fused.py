@@ -17,6 +17,16 @@ MANY_PARTS = 16  # from so many parts on, several threads share an element of a 
 UPDATE_LANES = 8
 
 
+def shared_limit(capability: tuple[int, int]) -> int:
+    """Return the bytes of shared memory that a block may have; CUDA programming guide, technical specifications.
+
+    >>> shared_limit((9, 0)) // 1024, shared_limit((8, 9)) // 1024
+    (227, 99)
+    """
+    large = {(7, 0): 96, (7, 2): 96, (7, 5): 64, (8, 0): 163, (8, 7): 163, (9, 0): 227}
+    return 1024 * large.get(capability, 227 if capability[0] in (10, 11) else 99)
+
+
 def columns_of_u(n_in: int, channels: int) -> int:
     """Return K: the columns of U, of which ``channels`` are row sums and some round up.
 

@@ -16,10 +16,14 @@ from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
 from gcnbatch.backends.cuda.geometry_fused import columns_of
 from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
+MAX_ELEMENTS = 2**31 - 1  # of a matrix on the nodes of a batch: kernels index with 32 bits
+EVAL_ELEMENTS = 2**28  # of such a matrix in a batch that is only predicted: 1 GiB
+EVAL_GRAPHS = 16_384
 STEPS_OF_A_GRAPH = (32, 8, 1)  # a replay of a graph has a cost of its own
 
 
@@ -87,6 +91,13 @@ class FusedEngine:
 
     def _workspace(self, graphs: int, plan: Plan, training: bool) -> Workspace:
         capacity = self._data.capacity(graphs)
+        if capacity.rows * self._stack.widest > MAX_ELEMENTS:
+            raise InputError(
+                "backend fused",
+                f"up to {capacity.rows:,} nodes in a batch of {graphs:,} graphs",
+                f"at most {MAX_ELEMENTS // self._stack.widest:,} with layers as wide as these",
+                "Lower train.batch_size or train.eval_batch_size.",
+            )
         return Workspace(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
 
     def step(self) -> None:
@@ -114,6 +125,12 @@ class FusedEngine:
         self._graphs.clear()
 
     # -------------------------------------------------------------------------------------------- one batch
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Graphs that are predicted at a time: many, as far as their matrices stay of a reasonable size."""
+        nodes = self._data.capacity(1).rows * self._stack.widest
+        return max(1, min(EVAL_GRAPHS, EVAL_ELEMENTS // max(nodes, 1)))
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         """Return the logits of these graphs, (len(graphs), n_outputs), with running statistics."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gcnbatch.backends.base import Readout
-from gcnbatch.backends.cuda.geometry_fused import columns_of_u
+from gcnbatch.backends.cuda import geometry_fused as geometry
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class NodeLayer:
     @property
     def k(self) -> int:
         """Columns of U."""
-        return columns_of_u(self.n_in, self.channels)
+        return geometry.columns_of_u(self.n_in, self.channels)
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,31 @@ class Stack:
     def n_outputs(self) -> int:
         """Logits of a graph."""
         return self.graphs[-1].n_out
+
+    @property
+    def head_floats(self) -> int:
+        """Length of the readout and of what all layers on graphs make of it."""
+        return self.nodes[-1].n_out + sum(layer.n_out for layer in self.graphs)
+
+    @property
+    def weight_floats(self) -> int:
+        """Length of all weights and biases of layers on graphs, as far as a block keeps them; else 0."""
+        floats = sum((layer.n_in + 1) * layer.n_out for layer in self.graphs)
+        return floats if floats <= geometry.WEIGHTS_IN_SHARED else 0
+
+    @property
+    def widest(self) -> int:
+        """Columns of the widest matrix on nodes."""
+        return max(max(layer.k, layer.channels * geometry.columns_of(layer.n_out)) for layer in self.nodes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of the block that needs the most."""
+        last = self.nodes[-1]
+        launches = [
+            geometry.readout(1, last.n_out, len(self.graphs), self.n_outputs, self.head_floats, self.weight_floats)
+        ]
+        for layer in self.nodes:
+            launches.append(geometry.forward(1, layer.n_in, layer.n_out, layer.k))
+            launches.append(geometry.backward(1, 1, layer.n_in, layer.channels, layer.n_out, layer.k))
+        return max(launch.shared for launch in launches)

@@ -348,7 +348,6 @@ class Workspace:
     def _readout_call(self) -> Call:
         stack, last, training = self._stack, self._stack.nodes[-1], self._training
         arrays = self._layers[-1]
-        head_floats = last.n_out + sum(layer.n_out for layer in stack.graphs)
         results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
         known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
         labels = (arrays.kept, self._targets.astype_view(np.float32), self._model.loss_weights, self._heads)
@@ -359,14 +358,12 @@ class Workspace:
             *self._norm_numbers(len(self._layers) - 1),
             self._graph_blocks,
         )
-        weight_floats = sum((layer.n_in + 1) * layer.n_out for layer in stack.graphs)
-        weight_floats = weight_floats if weight_floats <= geometry.WEIGHTS_IN_SHARED else 0
         sizes = (
             last.n_out,
             stack.n_outputs,
             len(stack.graphs),
-            head_floats,
-            weight_floats,
+            stack.head_floats,
+            stack.weight_floats,
             READOUTS.index(stack.readout),
         )
         flags = (LOSSES.index(stack.target), int(training))
@@ -381,7 +378,7 @@ class Workspace:
             *flags,
         )
         launch = geometry.readout(
-            self._graph_blocks, last.n_out, len(stack.graphs), stack.n_outputs, head_floats, weight_floats
+            self._graph_blocks, last.n_out, len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats
         )
         return Call("fused_readout", launch, arguments)
 
