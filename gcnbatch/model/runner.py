@@ -71,6 +71,7 @@ class OpsRunner:
         self._updates = 0
         self._totals = backend.zeros(2, np.float64)
         self._feed = backend.feed(task.source, task.targets)
+        self._prepared: Array | None = None  # the features of a set of one graph behind the model's constant layers
         for name, value in self.layout.initial(task.seed).items():
             backend.write(self._parameters[name], value)
 
@@ -85,7 +86,7 @@ class OpsRunner:
     def gradients_of(self, batch: Batch, clock: Clock, totals: Array) -> dict[str, Array]:
         """Return the gradient of every parameter of one training pass; its loss and weight are added to `totals`."""
         ctx = self._context(batch, training=True, clock=clock)
-        logits, saved = self._task.model.forward(ctx, batch.x)
+        logits, saved = self._forward(ctx, batch)
         _, _, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights, totals)
         return self._task.model.backward(ctx, dlogits, saved)
 
@@ -102,7 +103,7 @@ class OpsRunner:
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         batch = self._feed.gather(graphs)
-        logits, _ = self._task.model.forward(self._context(batch, training=False), batch.x)
+        logits, _ = self._forward(self._context(batch, training=False), batch)
         return self._at.read(logits)
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -123,6 +124,14 @@ class OpsRunner:
 
     def close(self) -> None:
         self._feed.close()
+
+    def _forward(self, ctx: Context, batch: Batch) -> tuple[Array, list[Any]]:
+        model = self._task.model
+        if not model.constant_layers or self._task.source.n_graphs > 1:
+            return model.forward(ctx, batch.x)
+        if self._prepared is None:
+            self._prepared = model.prepare(ctx, batch.x)
+        return model.forward(ctx, self._prepared, prepared=True)
 
     def _views(self, flat: Array, trainable: bool) -> dict[str, Array]:
         slots = {name: self.layout.slots[name] for name in self.layout.names(trainable)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -98,6 +99,12 @@ class Device:
     def multiprocessors(self) -> int:
         """Number of streaming multiprocessors."""
         return self.info.multiprocessors
+
+    @cached_property
+    def l2_bytes(self) -> int:
+        """Bytes of the second-level cache."""
+        with self.errors():
+            return int(self._device.get_attribute(self.driver.device_attribute.L2_CACHE_SIZE))
 
     def memory(self) -> MemoryInfo:
         """Return what is free now, counting what other processes use."""
