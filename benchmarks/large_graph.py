@@ -165,7 +165,7 @@ def epoch_rows(graph: PowerLaw, device_of: CudaBackend, emit: Callable[..., None
         for precision in ("fp32", "tf32"):
             backend: Any = Held(CudaBackend("batched", device_of.device, CudaConfig(precision=precision)), only)
             for once in (True, False):
-                config = KipfConfig(kind="kipf", widths=(hidden,), input_dropout=0.0)
+                config = KipfConfig(kind="kipf", widths=(hidden,), input_dropout=False)
                 loss = Loss("multiclass", uniform_weights(header))
                 task = Task(build(config, header, once), loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
                 runner = OpsRunner(backend, task)

@@ -97,7 +97,7 @@ class KipfConfig(_Section):
         default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
     )
     dropout: Fraction = Field(default=0.5, description="dropout on the input of every layer")
-    input_dropout: Fraction | None = Field(default=None, description="dropout on the features; default: as dropout")
+    input_dropout: bool = Field(default=True, description="dropout on the features too, not only on hidden layers")
 
 
 ModelConfig = Annotated[Union[ChemGCNConfig, KipfConfig], Field(discriminator="kind")]
@@ -186,7 +186,7 @@ class Config(_Section):
 
     def to_toml(self) -> str:
         """Return the whole tree as TOML text; reading it back gives an equal tree."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(self.model_dump(mode="json"))
 
 
 # ------------------------------------------------------------------------------------------------ merging

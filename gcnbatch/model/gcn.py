@@ -123,7 +123,7 @@ def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Lay
     layers: list[Layer] = []
     width = header.n_features
     for i, out in enumerate((*config.widths, header.n_outputs), 1):
-        rate = config.dropout if i > 1 or config.input_dropout is None else config.input_dropout
+        rate = config.dropout if i > 1 or config.input_dropout else 0.0
         layers += _dropout(f"conv{i}", rate)
         cheaper = width < out if i > 1 else one_dense_graph and not rate
         if cheaper and header.n_channels == 1:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda import batch, geometry_sparse
+from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_large
 from gcnbatch.backends.cuda.batch import (
     ChannelAdjacency,
     DeviceAdjacency,
@@ -23,6 +23,7 @@ from gcnbatch.backends.cuda.batch import (
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import ColumnPlan, EpochPlan, plan_columns, plan_epoch
 from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+from gcnbatch.backends.cuda.spmm_large import Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 
@@ -94,15 +95,18 @@ class ResidentSet:
     ) -> None:
         assert source.prepared is not None
         self._device, self._prepared, self._node_ptr = device, source.prepared, source.node_ptr
-        self._coo = spmm_kernel(kernel).coo
+        self._coo, self._own = spmm_kernel(kernel).coo, kernel in spmm_large.BESIDE
         self._level, self._targets = source.header.level, device.upload(targets)
         self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
         self._upload_features()
         self._channels = self._channel_matrices() if looped else None
         if not looped:
-            self._forward = self._upload_rows(self._prepared.forward)
-            self._transpose = self._forward if self._prepared.symmetric else self._upload_rows(self._prepared.transpose)
+            scales = self._prepared.scales
+            self._forward = self._upload_rows(self._prepared.forward, scales)
+            self._transpose = self._forward
+            if not self._prepared.symmetric:
+                self._transpose = self._upload_rows(self._prepared.transpose, scales and scales[::-1])
         self._whole = self._whole_batch() if source.n_graphs == 1 else None
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
@@ -136,10 +140,13 @@ class ResidentSet:
             # The only batch of a set of one graph is computed with directly: float32.
             self._x = upload(np.ascontiguousarray(x, dtype=np.float32 if len(self._node_ptr) == 2 else x.dtype))
 
-    def _upload_rows(self, rows: PreparedRows) -> Csr:
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)])
-        arrays = [self._device.upload(array) for array in (indptr.astype(np.int32), rows.indices, rows.data)]
-        return Csr(arrays[0], arrays[1], arrays[2], rows.stride * int(self._node_ptr[-1]))
+    def _upload_rows(self, rows: PreparedRows, scales: Any) -> DeviceCsr:
+        """Copy a matrix; that of one large graph in pieces and, where scales do, without its values."""
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)]).astype(np.int32)
+        large = spmm_large.cut(indptr, scales and Scales(*scales)) if self._own and len(self._node_ptr) == 2 else None
+        data = rows.data[:0] if large and large.scales else rows.data
+        n_columns = rows.stride * int(self._node_ptr[-1])
+        return DeviceCsr(indptr, rows.indices, data, n_columns, None, large).map(self._device.upload)
 
     def _channel_matrices(self) -> ChannelAdjacency:
         everything = np.arange(len(self._node_ptr) - 1)
@@ -260,7 +267,8 @@ class ResidentSet:
             n_rows = matrix.indptr.size - 1
             rows = self._device.empty(matrix.indices.shape, np.int32)
             self._device.launch("csr_entry_rows", geometry_sparse.entry_rows(n_rows), rows, matrix.indptr, n_rows)
-        return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows)
+        large = matrix.large if isinstance(matrix, DeviceCsr) else None
+        return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
 
     def _empty_csr(self, n_rows: int, n_entries: int, n_cols: int) -> Csr:
         """Return an unfilled matrix; without rows its pointer is 0, which no kernel would write."""

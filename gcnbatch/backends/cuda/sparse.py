@@ -15,8 +15,6 @@ from gcnbatch.data.sparse import Adjacency, Csr
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-OWN_KERNELS = ("auto", "csr")  # beside which a large matrix has kernels of its own
-
 
 class SparseOps:
     """`spmm` and `sparse_matmul` of `gcnbatch.backends.base.Ops`, a launch per operation.
@@ -36,7 +34,7 @@ class SparseOps:
 
     def __init__(self, device: Device, kernel: str = "csr") -> None:
         self.device = device
-        self._kernel, self._own = spmm_kernel(kernel), kernel in OWN_KERNELS
+        self._kernel, self._own = spmm_kernel(kernel), kernel in spmm_large.BESIDE
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
         found = self._batched(adjacency)

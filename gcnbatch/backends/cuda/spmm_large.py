@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
     from gcnbatch.backends.cuda.spmm_kernels import Product
 
+BESIDE = ("auto", "csr")  # the kernels of a configuration beside which a large matrix has these
 LARGE_ENTRIES = 1 << 20  # from which a matrix may be multiplied in pieces
 DENSE_ROWS = 32  # mean entries of a row from which it is, even if no row is longer than a piece
 PIECE = 512  # entries of a piece, about
