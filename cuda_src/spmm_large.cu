@@ -49,6 +49,7 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
   int k = (first & ~(STEP - 1)) + STEP * group;
   bool whole = k >= first && k + STEP <= end;
   if (whole) load_step<WEIGHTED>(columns, weights, indices, data, k);
+#pragma unroll 1
   while (k < end) {
     const int next = k + STEP * groups;
     if (whole) {
@@ -64,6 +65,7 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
     } else {
       whole = next + STEP <= end;
       if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
+#pragma unroll 1
       for (int entry = max(k, first); entry < min(k + STEP, end); ++entry) {
         sum = add_row<WEIGHTED>(sum, WEIGHTED ? __ldg(data + entry) : 1.0f,
                                 load_row(in, __ldg(indices + entry), stride_bytes));
@@ -144,7 +146,7 @@ extern "C" __global__ __launch_bounds__(256) void spmm_large_slices(float* __res
 // Traffic: reads 8 nnz bytes in each slice (4 unweighted), 4 nnz width bytes of rows of `in`, from the second-level
 //   cache where a slice fits in it; writes 4 n_rows width, and 4 slots width that the next launch reads.
 // Requirements: indices, data, in and partials aligned to 16 bytes; strides and slice_width divisible by 4.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS, ROW_BLOCKS) void spmm_large_weighted(
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
     float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ in,
     const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
     const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
