@@ -32,18 +32,30 @@ if TYPE_CHECKING:
 
 
 def resident_bytes(prepared: PreparedSet, targets: NDArray[Any]) -> int:
-    """Return the device memory that `ResidentSet` takes for this set: its arrays, once.
+    """Return the device memory that `ResidentSet` takes for this set: its arrays, once."""
+    return targets.nbytes + features_bytes(prepared) + adjacency_bytes(prepared)
+
+
+def features_bytes(prepared: PreparedSet) -> int:
+    """Return the device memory of the features.
 
     One graph is its own batch: its features are float32, sparse ones have their columns beside them.
     """
-    x, rows = prepared.stored_x, [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
+    x = prepared.stored_x
     alone = len(prepared.forward.entry_ptr) == 2
     if sp.issparse(x):
         columns = 4 * (x.shape[1] + 1) + 8 * x.nnz if alone else 0
-        features = x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns
-    else:
-        features = 4 * x.size if alone else x.nbytes
-    return features + targets.nbytes + sum(8 * len(part.indices) + 4 * len(part.row_length) for part in rows)
+        return int(x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns)
+    return int(4 * x.size if alone else x.nbytes)
+
+
+def adjacency_bytes(prepared: PreparedSet) -> int:
+    """Return the device memory of the adjacency; that of a large graph needs no values where scales do."""
+    rows = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
+    alone = len(prepared.forward.entry_ptr) == 2
+    found = prepared.forward
+    plain = alone and prepared.scales is not None and spmm_large.is_large(len(found.indices), found.row_length)
+    return sum((4 if plain else 8) * len(part.indices) + 4 * len(part.row_length) for part in rows)
 
 
 def can_reside(source: BatchSource, targets: NDArray[Any], budget: int) -> bool:

@@ -112,14 +112,14 @@ def cut_rows(indptr: NDArray[Any], piece: int = PIECE) -> Pieces:
     return Pieces(*(array.astype(np.int32) for array in found))
 
 
+def is_large(n_entries: int, lengths: NDArray[Any]) -> bool:
+    """Return whether a matrix with rows of these lengths is large, and skewed or of long rows."""
+    return n_entries >= LARGE_ENTRIES and bool(n_entries >= DENSE_ROWS * len(lengths) or np.max(lengths) > PIECE)
+
+
 def cut(indptr: NDArray[Any], scales: Scales | None = None) -> Large | None:
-    """Return the pieces of a matrix that is large, and skewed or of long rows; else None."""
-    n_rows, n_entries = len(indptr) - 1, int(indptr[-1])
-    if n_entries < LARGE_ENTRIES:
-        return None
-    if n_entries < DENSE_ROWS * n_rows and np.max(np.diff(indptr)) <= PIECE:
-        return None
-    return Large(cut_rows(indptr), scales)
+    """Return the pieces of a large matrix; of another None."""
+    return Large(cut_rows(indptr), scales) if is_large(int(indptr[-1]), np.diff(indptr)) else None
 
 
 def slice_columns(width: int, n_columns: int, cache_bytes: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
 
-EDGE_BLOCK = 2_000_000  # edges given at once
+EDGE_BLOCK = 1_000_000  # edges given at once
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 

@@ -21,8 +21,8 @@ from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.synthetic.bonds import Bonds, Edges
 
-BOND_BLOCK = 1_000_000  # bonds drawn at once
-_NODE_BLOCK = 16_384  # rows of dense features drawn at once
+BOND_BLOCK = 500_000  # bonds drawn at once
+_NODE_BLOCK = 4_096  # rows of dense features drawn at once
 _HUB = 40.0  # largest node weight, in means: the hubs of Cora and Reddit have about 40 times the mean degree
 _CLASS_FILL = 0.25  # most bonds, as a share of all pairs of nodes within classes of equal size
 _DISK_PER_BOND = 3  # bytes, measured
