@@ -156,6 +156,9 @@ class CudaConfig(_Section):
         description="kernel of adjacency products; auto: csr, nonbatched: tf, as in the papers' loop. "
         "swa_coo and tf add atomically: not bit-repeatable",
     )
+    fast_math: bool = Field(
+        default=False, description="compile with --use_fast_math: approximate division and exponentials"
+    )
     resident: Literal["auto", "on", "off"] = Field(
         default="auto", description="keep the data set on the device: auto if it fits; off: stream every batch"
     )

@@ -153,6 +153,49 @@ def test_the_unweighted_form_scales_before_and_after(monkeypatch, width):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sections", [{}, {"model": {"input_dropout": True}}, {"cuda": {"resident": "off"}}], ids=str)
+def test_a_network_in_pieces_trains_like_the_reference(monkeypatch, tmp_path, sections):
+    from gcnbatch.backends.registry import open_backend
+    from gcnbatch.compare.parity import Parity
+    from gcnbatch.compare.workload import QUICK, opened
+    from gcnbatch.config import resolve
+    from gcnbatch.data import synthetic
+
+    monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
+    monkeypatch.setattr(spmm_large, "PIECE", 8)
+    synthetic.write("reddit", tmp_path / "reddit.h5", scale=0.004)
+    tree = {
+        "data": {"path": str(tmp_path / "reddit.h5")},
+        "split": {"kind": "predefined"},
+        "cuda": sections.get("cuda", {}),
+        "model": {"kind": "kipf", "widths": [16], "input_dropout": False, **sections.get("model", {})},
+    }
+    config = resolve(tree)
+    with opened(config) as workload:
+        agreement = Parity(workload, QUICK).check(open_backend("batched", options=config.cuda))
+    assert agreement.passed, agreement.worst
+
+
+@pytest.mark.gpu
+def test_fast_math_kernels_run_beside_the_exact_ones():
+    from gcnbatch.backends.registry import open_backend
+    from gcnbatch.config import CudaConfig
+
+    exact, fast = open_backend("batched"), open_backend("batched", options=CudaConfig(fast_math=True))
+    logits = np.linspace(-3, 3, 4_100, dtype=np.float32).reshape(100, 41)
+    y, weights = np.arange(100, dtype=np.int32)[:, None] % 41, np.ones(41, np.float32)
+    results = []
+    for backend in (exact, fast):
+        device = backend.device
+        loss = backend.ops.softmax_cross_entropy(*map(device.upload, (logits, y, weights)))
+        results.append(device.download(loss[2]))
+    assert not np.array_equal(*results)
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-7)
+    assert exact.device.kernels is not fast.device.kernels
+
+
+@pytest.mark.gpu
 def test_a_value_that_is_not_a_number_reaches_only_its_neighbours(monkeypatch):
     from gcnbatch.backends.registry import open_backend
 

@@ -65,6 +65,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "train.pos_weight": ("[1, 2.5]", (1.0, 2.5)),
     "train.standardize": ("false", False),
     "model.input_dropout": ("false", False),
+    "cuda.fast_math": ("true", True),
     "train.checkpoint_seconds": ("0", 0.0),
 }
 
@@ -96,7 +97,7 @@ def test_every_key_is_set_by_an_assignment_and_by_toml_and_survives_saving(key: 
     assert type(look_up(config, key)) is type(held)
     assert config != Config()
     *section, last = key.split(".")
-    value = typed if re.fullmatch(r"[-\d.e\[\], \"]+|false|\".*\"", typed) else f'"{typed}"'
+    value = typed if re.fullmatch(r"[-\d.e\[\], \"]+|false|true|\".*\"", typed) else f'"{typed}"'
     text = "\n".join(
         [*(f"[{name}]" for name in section), *(f"{k} = '{v}'" for k, v in kind.items()), f"{last} = {value}"]
     )

@@ -49,6 +49,8 @@ def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
     from gcnbatch.backends.cuda.device import open_device
 
     opened = open_device(device)
+    if options.fast_math:
+        opened = opened.fast_math()
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
         opened.kernels.prepare(lambda file: bar.update())
     return CudaBackend(name, opened, options)

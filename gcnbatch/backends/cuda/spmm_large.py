@@ -91,13 +91,13 @@ class LargeGeometry(NamedTuple):
     fold_lane_bits: int
 
 
-def cut_rows(indptr: NDArray[Any], piece: int = PIECE) -> Pieces:
-    """Cut every row into equal pieces of about `piece` entries at most; inner cuts fall on multiples of `STEP`.
+def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
+    """Cut every row into equal pieces of about `piece` (default `PIECE`) entries at most; inner cuts fall on multiples of `STEP`.
 
     >>> [array.tolist() for array in cut_rows(np.array([0, 0, 3, 15]), piece=6)]
     [[0, 0, 3, 8, 15], [0, 1, -1, -2], [2], [0, 2]]
     """
-    indptr = np.asarray(indptr, dtype=np.int64)
+    indptr, piece = np.asarray(indptr, dtype=np.int64), piece or PIECE
     lengths = np.diff(indptr)
     counts = np.maximum(-(-lengths // piece), 1)
     row = np.repeat(np.arange(len(lengths)), counts)

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import Int64
 
 EDGE_BLOCK = 1_000_000  # edges given at once
+BUCKETS = 64  # at least, where there are nodes enough: a bucket is sorted with copies of it
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class Bonds:
     """A set of bonds between `nodes` nodes, to which bonds are added.
 
-    Bonds lie in buckets by their smaller end, as many smaller ends to a bucket as keep ``smaller * nodes + larger``,
-    counted from the bucket's first, in 32 bits.
+    Bonds lie in buckets by their smaller end, at most as many smaller ends to a bucket as keep
+    ``smaller * nodes + larger``, counted from the bucket's first, in 32 bits.
 
     Attributes
     ----------
@@ -27,7 +28,7 @@ class Bonds:
 
     def __init__(self, nodes: int) -> None:
         self.nodes, self.count = nodes, 0
-        self._ends = max(2**32 // nodes, 1)
+        self._ends = max(min(2**32 // nodes, nodes // BUCKETS), 1)
         n_buckets = -(-nodes // self._ends)
         self._starts = np.arange(n_buckets + 1) * (self._ends * nodes)
         self._settled = [np.empty(0, dtype=np.uint32)] * n_buckets
