@@ -92,7 +92,9 @@ class LargeGeometry(NamedTuple):
 
 
 def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
-    """Cut every row into equal pieces of about `piece` (default `PIECE`) entries at most; inner cuts fall on multiples of `STEP`.
+    """Cut every row into equal pieces of about `piece` entries at most, by default `PIECE`.
+
+    Inner cuts fall on multiples of `STEP`.
 
     >>> [array.tolist() for array in cut_rows(np.array([0, 0, 3, 15]), piece=6)]
     [[0, 0, 3, 8, 15], [0, 1, -1, -2], [2], [0, 2]]
