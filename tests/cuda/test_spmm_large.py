@@ -49,6 +49,17 @@ def test_only_large_and_skewed_matrices_are_cut():
     assert cut(pointers([64] * 20_000)) is not None
 
 
+def test_a_small_graph_is_cut_where_it_is_alone_and_skewed():
+    cora = [4] * 2_700 + [169] + [30] * 7
+    assert cut(pointers(cora)) is None
+    found = cut(pointers(cora), Scales(np.ones(2708), np.ones(2708)), alone=True)
+    assert found is not None
+    assert found.scales is None
+    assert np.max(np.diff(found.pieces.first)) < 32 + spmm_large.STEP
+    assert cut(pointers([4] * 2_700 + [30] * 8), alone=True) is None
+    assert cut(pointers([]), alone=True) is None
+
+
 def test_a_coo_kernel_gets_no_pieces():
     indptr = pointers([64] * 20_000)
     matrix = Csr(indptr, np.zeros(indptr[-1], np.int32), np.ones(indptr[-1], np.float32), 20_000)
@@ -163,7 +174,7 @@ def test_a_network_in_pieces_trains_like_the_reference(monkeypatch, tmp_path, se
 
     monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
     monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
-    monkeypatch.setattr(spmm_large, "PIECE", 8)
+    monkeypatch.setattr(spmm_large, "piece_of", lambda n_entries, n_rows: 8)
     synthetic.write("reddit", tmp_path / "reddit.h5", scale=0.004)
     tree = {
         "data": {"path": str(tmp_path / "reddit.h5")},

@@ -155,7 +155,8 @@ class ResidentSet:
     def _upload_rows(self, rows: PreparedRows, scales: Any) -> DeviceCsr:
         """Copy a matrix; that of one large graph in pieces and, where scales do, without its values."""
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)]).astype(np.int32)
-        large = spmm_large.cut(indptr, scales and Scales(*scales)) if self._own and len(self._node_ptr) == 2 else None
+        alone = len(self._node_ptr) == 2
+        large = spmm_large.cut(indptr, scales and Scales(*scales), alone) if self._own and alone else None
         data = rows.data[:0] if large and large.scales else rows.data
         n_columns = rows.stride * int(self._node_ptr[-1])
         return DeviceCsr(indptr, rows.indices, data, n_columns, None, large).map(self._device.upload)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 BESIDE = ("auto", "csr")  # the kernels of a configuration beside which a large matrix has these
 LARGE_ENTRIES = 1 << 20  # from which a matrix may be multiplied in pieces
+SKEW = 8  # times the mean that the longest row of a skewed matrix has at least
 DENSE_ROWS = 32  # mean entries of a row from which it is, even if no row is longer than a piece
-PIECE = 512  # entries of a piece, about
+PIECE, SMALLEST_PIECE = 512, 32  # entries of a piece, about: at most, at least
+MEANS = 4  # rows of average length that a piece holds, if that is more than the least
 STEP = 4  # `STEP` of spmm_large.cu
 THREADS, WARP_BITS = 128, 5
 MOST_COLUMNS = 128  # of one product; wider ones are several, which share their workspaces
@@ -91,15 +93,25 @@ class LargeGeometry(NamedTuple):
     fold_lane_bits: int
 
 
+def piece_of(n_entries: int, n_rows: int) -> int:
+    """Return the entries of a piece: a group of threads shall not work on one long after all others are done.
+
+    >>> piece_of(13_264, 2_708), piece_of(112_694_115, 232_965)
+    (32, 512)
+    """
+    return min(max(next_power_of_two(MEANS * n_entries // max(n_rows, 1)), SMALLEST_PIECE), PIECE)
+
+
 def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
-    """Cut every row into equal pieces of about `piece` entries at most, by default `PIECE`.
+    """Cut every row into equal pieces of about `piece` entries at most, by default those of `piece_of`.
 
     Inner cuts fall on multiples of `STEP`.
 
     >>> [array.tolist() for array in cut_rows(np.array([0, 0, 3, 15]), piece=6)]
     [[0, 0, 3, 8, 15], [0, 1, -1, -2], [2], [0, 2]]
     """
-    indptr, piece = np.asarray(indptr, dtype=np.int64), piece or PIECE
+    indptr = np.asarray(indptr, dtype=np.int64)
+    piece = piece or piece_of(int(indptr[-1]), len(indptr) - 1)
     lengths = np.diff(indptr)
     counts = np.maximum(-(-lengths // piece), 1)
     row = np.repeat(np.arange(len(lengths)), counts)
@@ -119,9 +131,20 @@ def is_large(n_entries: int, lengths: NDArray[Any]) -> bool:
     return n_entries >= LARGE_ENTRIES and bool(n_entries >= DENSE_ROWS * len(lengths) or np.max(lengths) > PIECE)
 
 
-def cut(indptr: NDArray[Any], scales: Scales | None = None) -> Large | None:
-    """Return the pieces of a large matrix; of another None."""
-    return Large(cut_rows(indptr), scales) if is_large(int(indptr[-1]), np.diff(indptr)) else None
+def is_skewed(n_entries: int, lengths: NDArray[Any]) -> bool:
+    """Return whether the longest row would be summed long after the others."""
+    return bool(np.max(lengths, initial=0) >= max(2 * SMALLEST_PIECE, SKEW * n_entries // max(len(lengths), 1)))
+
+
+def cut(indptr: NDArray[Any], scales: Scales | None = None, alone: bool = False) -> Large | None:
+    """Return the pieces of a large matrix or, if it is `alone` in its batch, of a skewed one; of another None.
+
+    A matrix that is not large keeps its values: scaling before the product would be one launch more.
+    """
+    n_entries, lengths = int(indptr[-1]), np.diff(indptr)
+    if is_large(n_entries, lengths):
+        return Large(cut_rows(indptr), scales)
+    return Large(cut_rows(indptr)) if alone and is_skewed(n_entries, lengths) else None
 
 
 def slice_columns(width: int, n_columns: int, cache_bytes: int) -> tuple[int, int]:
