@@ -22,7 +22,8 @@ def pointers(lengths):
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 5], [131_000, 0, 1, 512, 513], [3] * 1000, [2047, 2048, 2049]])
 def test_pieces_cover_every_entry_of_every_row_once_and_in_order(lengths):
     indptr = pointers(lengths)
-    first, target, split_row, split_first = cut_rows(indptr)
+    first, target, split_row, split_first, longest = cut_rows(indptr)
+    assert longest == np.max(np.diff(first), initial=0)
     assert first[-1] == indptr[-1]
     assert np.all(np.diff(first) >= 0)
     assert np.max(np.diff(first), initial=0) < PIECE + spmm_large.STEP
@@ -55,7 +56,9 @@ def test_a_small_graph_is_cut_where_it_is_alone_and_skewed():
     found = cut(pointers(cora), Scales(np.ones(2708), np.ones(2708)), alone=True)
     assert found is not None
     assert found.scales is None
-    assert np.max(np.diff(found.pieces.first)) < 32 + spmm_large.STEP
+    assert found.pieces.split_row.size == 0  # its rows stay whole: no second launch
+    shape = large_product(2_708, 0, 13_264, found.pieces.longest, 2_708, 16, H200_CACHE, 132)
+    assert shape.lane_bits + shape.group_bits == 5  # a warp a row
     assert cut(pointers([4] * 2_700 + [30] * 8), alone=True) is None
     assert cut(pointers([]), alone=True) is None
 
@@ -70,7 +73,7 @@ def test_a_coo_kernel_gets_no_pieces():
 @pytest.mark.parametrize("width", [1, 3, 4, 7, 16, 31, 41, 64, 100, 128])
 @pytest.mark.parametrize("n_columns", [1, 5_000, 232_965, 2_449_029, 100_000_000])
 def test_slices_cover_the_columns_and_a_warp_covers_a_slice(width, n_columns):
-    shape = large_product(10**6, 1_000, 10**9, n_columns, width, H200_CACHE)
+    shape = large_product(10**6, 1_000, 10**9, 512, n_columns, width, H200_CACHE, 132)
     assert (shape.n_slices - 1) * shape.slice_width < width <= shape.n_slices * shape.slice_width
     assert shape.slice_width % 8 == 0
     assert shape.slice_width <= 4 << shape.lane_bits
@@ -174,7 +177,7 @@ def test_a_network_in_pieces_trains_like_the_reference(monkeypatch, tmp_path, se
 
     monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
     monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
-    monkeypatch.setattr(spmm_large, "piece_of", lambda n_entries, n_rows: 8)
+    monkeypatch.setattr(spmm_large, "piece_of", lambda n_entries, n_rows, longest: 8)
     synthetic.write("reddit", tmp_path / "reddit.h5", scale=0.004)
     tree = {
         "data": {"path": str(tmp_path / "reddit.h5")},

@@ -27,6 +27,7 @@ PIECE, SMALLEST_PIECE = 512, 32  # entries of a piece, about: at most, at least
 MEANS = 4  # rows of average length that a piece holds, if that is more than the least
 STEP = 4  # `STEP` of spmm_large.cu
 THREADS, WARP_BITS = 128, 5
+THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider ones are several, which share their workspaces
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row
 
@@ -43,16 +44,20 @@ class Pieces(NamedTuple):
     split_row : int32, (rows of several pieces,)
     split_first : int32, (rows of several pieces + 1,)
         First slot of each.
+    longest : int
+        Entries of the longest piece, on the host.
     """
 
     first: Any
     target: Any
     split_row: Any
     split_first: Any
+    longest: int
 
     def map(self, move: Move) -> Pieces:
         """Return the same pieces with every array moved."""
-        return Pieces(*map(move, self))
+        arrays = map(move, (self.first, self.target, self.split_row, self.split_first))
+        return Pieces(*arrays, longest=self.longest)
 
 
 class Scales(NamedTuple):
@@ -93,13 +98,17 @@ class LargeGeometry(NamedTuple):
     fold_lane_bits: int
 
 
-def piece_of(n_entries: int, n_rows: int) -> int:
-    """Return the entries of a piece: a group of threads shall not work on one long after all others are done.
+def piece_of(n_entries: int, n_rows: int, longest: int) -> int:
+    """Return the entries of a piece.
 
-    >>> piece_of(13_264, 2_708), piece_of(112_694_115, 232_965)
-    (32, 512)
+    Rows that a warp sums in a few steps stay whole: adding up pieces is a launch of its own. Where some must be cut,
+    none of the pieces shall keep its threads busy long after the others.
+
+    >>> piece_of(13_264, 2_708, 169), piece_of(2_315_598, 169_343, 13_161), piece_of(112_694_115, 232_965, 59_664)
+    (512, 64, 512)
     """
-    return min(max(next_power_of_two(MEANS * n_entries // max(n_rows, 1)), SMALLEST_PIECE), PIECE)
+    mean = n_entries // max(n_rows, 1)
+    return PIECE if longest <= PIECE else min(max(next_power_of_two(MEANS * mean), SMALLEST_PIECE), PIECE)
 
 
 def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
@@ -107,12 +116,12 @@ def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
 
     Inner cuts fall on multiples of `STEP`.
 
-    >>> [array.tolist() for array in cut_rows(np.array([0, 0, 3, 15]), piece=6)]
+    >>> [array.tolist() for array in cut_rows(np.array([0, 0, 3, 15]), piece=6)[:4]]
     [[0, 0, 3, 8, 15], [0, 1, -1, -2], [2], [0, 2]]
     """
     indptr = np.asarray(indptr, dtype=np.int64)
-    piece = piece or piece_of(int(indptr[-1]), len(indptr) - 1)
     lengths = np.diff(indptr)
+    piece = piece or piece_of(int(indptr[-1]), len(lengths), int(np.max(lengths, initial=0)))
     counts = np.maximum(-(-lengths // piece), 1)
     row = np.repeat(np.arange(len(lengths)), counts)
     rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -123,7 +132,8 @@ def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
     target[in_several] = -1 - np.arange(np.count_nonzero(in_several))
     slots = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[split])])
     found = (np.append(first, indptr[-1]), target, np.flatnonzero(split), slots)
-    return Pieces(*(array.astype(np.int32) for array in found))
+    longest = int(np.max(np.diff(found[0]), initial=0))
+    return Pieces(*(array.astype(np.int32) for array in found), longest=longest)
 
 
 def is_large(n_entries: int, lengths: NDArray[Any]) -> bool:
@@ -132,7 +142,7 @@ def is_large(n_entries: int, lengths: NDArray[Any]) -> bool:
 
 
 def is_skewed(n_entries: int, lengths: NDArray[Any]) -> bool:
-    """Return whether the longest row would be summed long after the others."""
+    """Return whether a group of threads would sum the longest row long after the others are done."""
     return bool(np.max(lengths, initial=0) >= max(2 * SMALLEST_PIECE, SKEW * n_entries // max(len(lengths), 1)))
 
 
@@ -166,17 +176,28 @@ def slice_columns(width: int, n_columns: int, cache_bytes: int) -> tuple[int, in
 
 @lru_cache(maxsize=1024)
 def large_product(
-    n_pieces: int, n_split: int, n_entries: int, n_columns: int, width: int, cache_bytes: int
+    n_pieces: int,
+    n_split: int,
+    n_entries: int,
+    longest: int,
+    n_columns: int,
+    width: int,
+    cache_bytes: int,
+    multiprocessors: int,
 ) -> LargeGeometry:
     """Return the launches of a product of `width` columns with a matrix of `n_columns` columns, cut into pieces.
 
-    >>> large_product(300_000, 30_000, 112_700_000, 232_965, 16, 60 << 20)[3:]
+    As many groups of threads share a piece as find `STEP` entries each: in a piece of mean length or, where the device
+    has warps enough for all, in the longest.
+
+    >>> large_product(300_000, 30_000, 112_700_000, 512, 232_965, 16, 60 << 20, 132)[3:]
     (1, 16, 2, 3, 2)
     """
     n_slices, slice_width = slice_columns(width, n_columns, cache_bytes)
     lane_bits = _log2(next_power_of_two(slice_width // 4))
-    mean = n_entries // max(n_pieces, 1)
-    group_bits = min(WARP_BITS - lane_bits, _log2(next_power_of_two(ceil_div(mean + 1, STEP))))
+    all_at_once = n_pieces << WARP_BITS <= ROUNDS * THREADS_PER_MULTIPROCESSOR * multiprocessors
+    shared = longest if all_at_once else n_entries // n_pieces + 1
+    group_bits = min(WARP_BITS - lane_bits, _log2(next_power_of_two(ceil_div(shared, STEP))))
     product = Launch((ceil_div(n_pieces, THREADS >> (lane_bits + group_bits)), n_slices, 1), (THREADS, 1, 1))
     slices = Launch((ceil_div(n_columns * slice_width // 4, 256), n_slices, 1), (256, 1, 1))
     fold_lane_bits = min(_log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
@@ -199,7 +220,8 @@ def multiply(device: Device, product: Product, large: Large) -> None:
 def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales | None) -> None:
     matrix, width = product.matrix, product.width
     n_pieces, n_split = pieces.target.size, pieces.split_row.size
-    shape = large_product(n_pieces, n_split, product.n_entries, matrix.n_cols, width, device.l2_bytes)
+    sizes = (n_pieces, n_split, product.n_entries, pieces.longest, matrix.n_cols, width)
+    shape = large_product(*sizes, device.l2_bytes, device.multiprocessors)
     dense, dense_first, stride = product.dense, product.dense_first, product.dense_stride
     slice_step = shape.slice_width
     if scales or width % 4 or stride % 4 or dense_first % 4 or dense.ptr % 16:
@@ -222,8 +244,8 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
     device.launch(f"spmm_large_{'un' if scales else ''}weighted", shape.product, *arrays, *places, *tail)
     if n_split:
         rows = (product.out, partials, pieces.split_row, pieces.split_first, by, product.out_first)
-        sizes = (product.out_stride, partial_stride, n_split, width, aligned, shape.fold_lane_bits)
-        device.launch("spmm_large_fold", shape.fold, *rows, *sizes)
+        tail = (product.out_stride, partial_stride, n_split, width, aligned)
+        device.launch("spmm_large_fold", shape.fold, *rows, *tail, shape.fold_lane_bits)
 
 
 def _nothing(like: Any) -> Any:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import Int64
 
 EDGE_BLOCK = 1_000_000  # edges given at once
+WAITING = 8_000_000  # bonds that may wait to be sorted into the set
 BUCKETS = 64  # at least, where there are nodes enough: a bucket is sorted with copies of it
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -33,6 +34,7 @@ class Bonds:
         self._starts = np.arange(n_buckets + 1) * (self._ends * nodes)
         self._settled = [np.empty(0, dtype=np.uint32)] * n_buckets
         self._new: list[list[NDArray[np.uint32]]] = [[] for _ in range(n_buckets)]
+        self._waiting = 0
 
     def add(self, keys: Int64) -> None:
         """Take bonds as keys ``smaller * nodes + larger``; they may repeat, and be there already."""
@@ -42,6 +44,9 @@ class Bonds:
             part = keys[cuts[bucket] : cuts[bucket + 1]]
             if len(part):
                 new.append((part - self._starts[bucket]).astype(np.uint32))
+        self._waiting += len(keys)
+        if self._waiting > WAITING:
+            self.settle()
 
     def settle(self) -> None:
         """Sort what was added into the set."""
@@ -51,7 +56,7 @@ class Bonds:
                 new.clear()
                 keys.sort()
                 self._settled[bucket] = keys[np.concatenate([np.ones(1, bool), keys[1:] != keys[:-1]])]
-        self.count = sum(map(len, self._settled))
+        self.count, self._waiting = sum(map(len, self._settled)), 0
 
     def edges(self) -> Iterator[Edges]:
         """Yield every bond in both directions and a self-loop for every node, ordered by (dst, src), in blocks.
