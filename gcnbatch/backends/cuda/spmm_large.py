@@ -56,8 +56,8 @@ class Pieces(NamedTuple):
 
     def map(self, move: Move) -> Pieces:
         """Return the same pieces with every array moved."""
-        arrays = map(move, (self.first, self.target, self.split_row, self.split_first))
-        return Pieces(*arrays, longest=self.longest)
+        first, target, split_row, split_first = map(move, self[:4])
+        return Pieces(first, target, split_row, split_first, self.longest)
 
 
 class Scales(NamedTuple):
@@ -131,9 +131,9 @@ def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
     in_several = split[row]
     target[in_several] = -1 - np.arange(np.count_nonzero(in_several))
     slots = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[split])])
-    found = (np.append(first, indptr[-1]), target, np.flatnonzero(split), slots)
-    longest = int(np.max(np.diff(found[0]), initial=0))
-    return Pieces(*(array.astype(np.int32) for array in found), longest=longest)
+    ends = np.append(first, indptr[-1])
+    longest = int(np.max(np.diff(ends), initial=0))
+    return Pieces(_int32(ends), _int32(target), _int32(np.flatnonzero(split)), _int32(slots), longest)
 
 
 def is_large(n_entries: int, lengths: NDArray[Any]) -> bool:
@@ -246,6 +246,10 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         rows = (product.out, partials, pieces.split_row, pieces.split_first, by, product.out_first)
         tail = (product.out_stride, partial_stride, n_split, width, aligned)
         device.launch("spmm_large_fold", shape.fold, *rows, *tail, shape.fold_lane_bits)
+
+
+def _int32(array: NDArray[Any]) -> NDArray[np.int32]:
+    return array.astype(np.int32)
 
 
 def _nothing(like: Any) -> Any:

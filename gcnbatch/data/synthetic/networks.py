@@ -26,7 +26,7 @@ _NODE_BLOCK = 4_096  # rows of dense features drawn at once
 _HUB = 40.0  # largest node weight, in means: the hubs of Cora and Reddit have about 40 times the mean degree
 _CLASS_FILL = 0.25  # most bonds, as a share of all pairs of nodes within classes of equal size
 _DISK_PER_BOND = 3  # bytes, measured
-_MEMORY_PER_BOND = 50  # bytes, measured
+_MEMORY, _MEMORY_PER_BOND = 150_000_000, 11  # bytes while a file is made, measured
 _BYTES_PER_CSR_ROW = 50  # compressed
 Advance = Callable[[int], object]
 
@@ -80,12 +80,11 @@ class Forecast(NamedTuple):
 
 
 def forecast(preset: str, scale: float) -> Forecast:
-    """Return the expected cost of `generate` and of writing what it returns; sizes to about a fifth."""
+    """Return the expected cost of writing a network to a file; sizes to about a fifth."""
     nodes, bonds = size(preset, scale)
     features = _BYTES_PER_CSR_ROW if RECIPES[preset].words else 2 * RECIPES[preset].features
-    return Forecast(
-        nodes, 2 * bonds + nodes, bonds * _DISK_PER_BOND + nodes * features, bonds * _MEMORY_PER_BOND + nodes * features
-    )
+    disk = bonds * _DISK_PER_BOND + nodes * features
+    return Forecast(nodes, 2 * bonds + nodes, disk, _MEMORY + bonds * _MEMORY_PER_BOND)
 
 
 class Stream(NamedTuple):
