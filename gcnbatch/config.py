@@ -108,7 +108,9 @@ class TrainConfig(_Section):
 
     epochs: int = Field(default=50, ge=1, le=1_000_000, description="passes over the training rows")
     batch_size: int = Field(default=50, ge=1, le=1_000_000, description="graphs per step")
-    eval_batch_size: int = Field(default=200, ge=1, le=1_000_000, description="graphs per batch in validation and test")
+    eval_batch_size: int = Field(
+        default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: what suits the backend"
+    )
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
     learning_rate: float = Field(default=1e-3, gt=0.0, le=100.0, description="step size at the start")
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0, description="Adam: decay of the first moment")
@@ -153,7 +155,7 @@ class CudaConfig(_Section):
     )
     spmm: Literal["auto", "csr", "swa_csr", "swa_coo", "tf"] = Field(
         default="auto",
-        description="kernel of adjacency products; auto: csr, nonbatched: tf, as in the papers' loop. "
+        description="kernel of adjacency products; auto: ours, by a measured table; nonbatched: tf, the papers' loop. "
         "swa_coo and tf add atomically: not bit-repeatable",
     )
     fast_math: bool = Field(

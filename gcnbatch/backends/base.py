@@ -334,6 +334,10 @@ class Runner(Protocol):
 
     backend: str
 
+    @property
+    def eval_batch_size(self) -> int:
+        """Graphs that `predict` takes best at a time."""
+
     def begin_epoch(self, epoch: int, batches: Sequence[NDArray[np.int64]], learning_rate: float) -> None:
         """Announce the epoch: the rows (graph numbers) of every batch in order."""
 

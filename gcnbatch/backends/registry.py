@@ -9,7 +9,7 @@ from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 FASTEST_FIRST = ("fused", "batched", "nonbatched", "cpu")
-CUDA = ("nonbatched", "batched")
+CUDA = ("nonbatched", "batched", "fused")
 PLAIN = CudaConfig()
 
 
@@ -28,7 +28,7 @@ def status(device: int = 0) -> list[BackendStatus]:
 
 
 def open_backend(name: str, device: int = 0, options: CudaConfig = PLAIN) -> Backend:
-    """Open the backend `name`; ``"auto"`` takes the fastest that can start.
+    """Open the backend `name`; ``"auto"`` takes the fastest that can start (and can take the task; see `make_runner`).
 
     Parameters
     ----------
@@ -44,7 +44,8 @@ def open_backend(name: str, device: int = 0, options: CudaConfig = PLAIN) -> Bac
     BackendUnavailable
         With the reason and the mend.
     """
-    if name == "auto":
+    automatic = name == "auto"
+    if automatic:
         name = next(candidate for candidate in FASTEST_FIRST if _probe(candidate, device).ready)
     if name not in FASTEST_FIRST:
         raise InputError(
@@ -56,21 +57,18 @@ def open_backend(name: str, device: int = 0, options: CudaConfig = PLAIN) -> Bac
     if name in CUDA:
         from gcnbatch.backends import cuda
 
-        return cuda.open_backend(name, device, options)
+        return cuda.open_backend(name, device, options, automatic)
     from gcnbatch.backends.cpu import CpuBackend
 
     return CpuBackend()
 
 
 def _probe(name: str, device: int) -> BackendStatus:
-    if name == "cpu":
-        return BackendStatus(name, True)
     if name in CUDA:
         from gcnbatch.backends import cuda
 
         try:
-            cuda.check(device)
+            (cuda.check_fused if name == "fused" else cuda.check)(device)
         except BackendUnavailable as error:
             return BackendStatus(name, False, error.got, error.hint)
-        return BackendStatus(name, True)
-    return BackendStatus(name, False, "not part of this version yet", "Use --backend cpu.")
+    return BackendStatus(name, True)

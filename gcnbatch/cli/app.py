@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gcnbatch import __version__
-from gcnbatch.cli import compare, data, infer, info, kernels, train
+from gcnbatch.cli import bench, compare, data, infer, info, kernels, train
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
@@ -27,6 +27,7 @@ app.command("train", epilog=train.EPILOG)(train.train)
 app.command("infer", epilog=infer.EPILOG)(infer.infer)
 app.command("compare-backends", epilog=compare.EPILOG)(compare.compare_backends)
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 app.add_typer(kernels.app, name="kernels")
 app.command("info", epilog=info.EPILOG)(info.info)
 

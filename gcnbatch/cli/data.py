@@ -1,4 +1,4 @@
-"""``gcnbatch data``: look at, check, generate and import data sets."""
+"""``gcnbatch data``: look at, check, generate, import and widen data sets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli import data_import
+from gcnbatch.cli import data_import, data_khop
 
-app = typer.Typer(no_args_is_help=True, help="Look at, check, generate and import data sets.", rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True, help="Look at, check, generate, import and widen data sets.", rich_markup_mode=None
+)
 app.add_typer(data_import.app, name="import")
+app.command("khop", epilog=data_khop.EPILOG)(data_khop.khop)
 
 File = Annotated[Path, typer.Argument(metavar="FILE.h5", help="Data set.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

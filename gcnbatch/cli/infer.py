@@ -51,7 +51,7 @@ def infer(
         typer.Option("--set", metavar="cuda.KEY=VALUE", help="How a GPU computes; see train --keys."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="200")
+        int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="what suits the backend")
     ] = None,
     on_bad_row: Annotated[
         OnBadRow, typer.Option("--on-bad-row", help="A molecule that cannot be read: keep its row blank, or fail.")

@@ -19,7 +19,9 @@ from gcnbatch.bench import traffic
 from gcnbatch.bench.traffic import Traffic
 from gcnbatch.compare.workload import Effort, Workload
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.model.runner import OpsRunner, make_runner
+
+FUSED = "fused"  # the backend whose steps are not made of operations
 
 
 class Row(NamedTuple):
@@ -194,6 +196,8 @@ def recorded_runner(recorder: Recorder, workload: Workload) -> OpsRunner:
 
 def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
     """Return what each operation costs per training step, in the table's order; the first step is not counted."""
+    if backend.name == FUSED:
+        return _profile_kernels(backend, workload, effort)
     recorder = Recorder(backend, queued=True)
     runner = recorded_runner(recorder, workload)
     steps = workload.repeated(effort.profiled + 1)
@@ -209,6 +213,25 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
             rows.append(_by_row(backend, recorder.calls))
     runner.close()
     return {row: _median(costs[row] for costs in rows) for row in _ordered(rows[0])}
+
+
+def _profile_kernels(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
+    """Return what each kernel costs per training step of a backend whose steps are not made of operations."""
+    meter, runner = backend.meter, make_runner(backend, workload.task)
+    steps = workload.repeated(effort.profiled + 1)
+    runner.begin_epoch(0, steps, workload.learning_rate)
+    rows: list[dict[Row, Cost]] = []
+    for step in range(len(steps)):
+        with meter.traced() as launches, meter.queued():
+            runner.step(step)
+        found: dict[Row, Cost] = {}
+        for launch in launches:
+            took, row = Cost(1, 1, meter.microseconds(launch.start, launch.stop), None), Row(launch.name, "")
+            found[row] = _sum(found[row], took) if row in found else took
+        if step:
+            rows.append(found)
+    runner.close()
+    return {row: _median(costs[row] for costs in rows) for row in rows[0]}
 
 
 def _by_row(backend: Backend, calls: Iterable[Call]) -> dict[Row, Cost]:

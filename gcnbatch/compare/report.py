@@ -32,7 +32,7 @@ def data(workload: Workload) -> dict[str, Any]:
         "training_graphs": sum(map(len, workload.batches)),
         "batch_size": workload.task.train.batch_size,
         "steps_per_epoch": len(workload.batches),
-        "inference_batch_size": workload.task.train.eval_batch_size,
+        "inference_batch_size": len(workload.inference[0]),
         "parameters": workload.task.model.layout().count(),
     }
 

@@ -26,6 +26,7 @@ from gcnbatch.compare.timing import Measured, measure
 from gcnbatch.compare.workload import Effort, Workload, opened
 from gcnbatch.config import Config
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
+from gcnbatch.model.runner import unfit
 
 Say = Callable[[str], object]
 FORMAT = 1
@@ -69,6 +70,7 @@ def compare(
             _check_writable(trace_file)
         backends = _open(states, config, say)
         with opened(config) as workload, tqdm(total=1 + 4 * len(backends), disable=None, file=sys.stderr) as bar:
+            _leave_out_unfit(states, backends, workload, say)
             found = _Comparison(config, workload, backends, effort, bar)
             content = found.report(states)
     except BaseException:
@@ -168,6 +170,17 @@ def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Ba
         why = "; ".join(f"{state.name}: {state.reason}" for state in states)
         raise BackendUnavailable("--backends", f"none can start here ({why})", hint=states[0].hint)
     return opened_ones
+
+
+def _leave_out_unfit(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:
+    """Note in `states` which backends cannot take this model and data, and forget them."""
+    for number, state in enumerate(states):
+        if state.name in backends and (why := unfit(state.name, workload.task)):
+            states[number] = state._replace(ready=False, reason=f"it does not take {why}", hint="")
+            del backends[state.name]
+            say(f"{state.name} is left out: {states[number].reason}")
+    if not backends:
+        raise InputError("--backends", "none that takes this model and data", "batched, nonbatched or cpu")
 
 
 def _make_folder(folder: Path | None, name: str) -> Path:

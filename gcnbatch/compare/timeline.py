@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcnbatch.backends.base import Backend
-from gcnbatch.compare.operations import ROWS, Recorder, Row, recorded_runner
+from gcnbatch.compare.operations import FUSED, ROWS, Recorder, Row, recorded_runner
 from gcnbatch.compare.workload import Workload
+from gcnbatch.model.runner import make_runner
 
 STEP = 1  # the step traced, after STEP others
 HOST, DEVICE = 1, 2
@@ -43,6 +44,8 @@ class Trace:
 
 def trace(backend: Backend, workload: Workload) -> Trace:
     """Run a few steps and return the trace of the last one."""
+    if backend.name == FUSED:
+        return _trace_kernels(backend, workload)
     meter = backend.meter
     recorder = Recorder(backend, queued=True)
     runner = recorded_runner(recorder, workload)
@@ -77,6 +80,30 @@ def trace(backend: Backend, workload: Workload) -> Trace:
         device.append(Span(launch.name, family, stop - length, length))
     length = max((stopped - began) * 1e6, meter.microseconds(origin, end))
     return Trace(backend.name, host, device, length)
+
+
+def _trace_kernels(backend: Backend, workload: Workload) -> Trace:
+    """Return the trace of a step that is not made of operations: its kernels, queued before they run."""
+    meter, runner = backend.meter, make_runner(backend, workload.task)
+    runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
+    for step in range(STEP):
+        runner.step(step)
+    with meter.traced() as launches, meter.queued():
+        origin, began = meter.mark(), time.perf_counter()
+        runner.step(STEP)
+        stopped, end = time.perf_counter(), meter.mark()
+    device = [
+        Span(
+            launch.name,
+            OTHER.family,
+            meter.microseconds(origin, launch.start),
+            meter.microseconds(launch.start, launch.stop),
+        )
+        for launch in launches
+    ]
+    runner.close()
+    host = [Span("step", OTHER.family, 0.0, (stopped - began) * 1e6)]
+    return Trace(backend.name, host, device, max(host[0].length, meter.microseconds(origin, end)))
 
 
 def events(traces: Sequence[Trace]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Measured:
     Parameters
     ----------
     training, inference : Timing
-        An epoch; the whole data set at `train.eval_batch_size`.
+        An epoch; the whole data set in the workload's batches.
     launches : int or None
         Kernel launches of one training step, the gather of its batch among them; None on the host.
     peak_bytes : int

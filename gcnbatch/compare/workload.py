@@ -15,7 +15,7 @@ from gcnbatch.data import splits, synthetic
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.model.runner import Task
+from gcnbatch.model.runner import EVAL_BATCH_SIZE, Task
 from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.loop import shuffled_batches
 
@@ -66,7 +66,7 @@ class Workload:
     batches : list of int64 arrays
         The first epoch's batches of graph numbers.
     inference : list of int64 arrays
-        All graphs of the set in batches of `train.eval_batch_size`.
+        All graphs of the set in batches of `train.eval_batch_size`, or of 200.
     split : Split
     scaling : Scaling
         Of the targets.
@@ -112,7 +112,7 @@ def opened(config: Config) -> Iterator[Workload]:
         split = splits.make_folds(*about)[0] if config.split.folds else splits.make_split(*about)
         task, scaling = experiment.task(split)
         train, everything = config.train, experiment.source.n_graphs
-        size = train.eval_batch_size
+        size = train.eval_batch_size or EVAL_BATCH_SIZE
         yield Workload(
             experiment,
             task,

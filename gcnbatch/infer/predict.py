@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import PLAIN, open_backend
-from gcnbatch.config import CudaConfig, TrainConfig
+from gcnbatch.config import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
@@ -79,7 +79,7 @@ def infer(
     csv : CsvOptions or None
         How a CSV file is read; None: the defaults.
     batch_size : int or None
-        Graphs per batch; None: the default of ``train.eval_batch_size``. It does not change the predictions.
+        Graphs per batch; None: what suits the backend. It does not change the predictions.
     on_bad_row : {"keep", "fail"}
         A molecule that cannot be read keeps its row, blank and with the reason, or ends the work.
     quiet : bool
@@ -97,7 +97,7 @@ def infer(
         raise InputError(f"output {out}", "the data file itself", "another file")
     opened = open_backend(backend, device, cuda)
     members = load_members(runs, say)
-    size = batch_size or TrainConfig().eval_batch_size
+    size = batch_size or 0
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source:
         rows, unreadable, figures = _predict(source, members, opened, out, size, on_bad_row == "fail", quiet)

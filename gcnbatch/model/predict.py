@@ -24,12 +24,13 @@ def predict_rows(
     Parameters
     ----------
     batch_size : int
-        Graphs per batch.
+        Graphs per batch; 0: what suits the runner.
     progress : callable
         Told how many graphs each batch had.
     """
     node_level = source.header.level == "node"
     graphs = source.graphs_of(rows)
+    batch_size = batch_size or runner.eval_batch_size
     parts = []
     for start in range(0, len(graphs), batch_size):
         batch = graphs[start : start + batch_size]

@@ -13,10 +13,12 @@ from gcnbatch.backends.base import START, Array, Backend, Batch, Clock, Runner
 from gcnbatch.config import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import Int64
+from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Gcn, Loss
 from gcnbatch.model.layers import Context
 from gcnbatch.model.parameters import ParameterLayout
 
+EVAL_BATCH_SIZE = 200  # graphs of a batch that is only predicted, as in the papers
 MOMENTS = {"adam": ("adam.m", "adam.v"), "sgd": ("sgd.velocity",)}
 
 
@@ -47,15 +49,46 @@ class Task:
 
 
 def make_runner(backend: Backend, task: Task) -> Runner:
-    """Return the runner of `backend` for `task`."""
-    return OpsRunner(backend, task)
+    """Return the runner of `backend` for `task`.
 
-
-class OpsRunner:
-    """`gcnbatch.backends.base.Runner` over any backend's operations.
-
-    Parameters, gradients and moments are flat float32 arrays where the backend computes; layers see them by name.
+    Raises
+    ------
+    InputError
+        When the backend was asked for by name and cannot take the task.
     """
+    if backend.name != "fused":
+        return OpsRunner(backend, task)
+    from gcnbatch.model.fused import FusedRunner
+
+    chosen: Any = backend
+    if not (reason := unfit(backend.name, task)):
+        return FusedRunner(chosen, task)
+    if not chosen.automatic:
+        raise InputError(
+            "backend fused", reason, "a graph-level set with dense features, in memory", "Use --backend batched."
+        )
+    return OpsRunner(chosen.batched(), task)
+
+
+def unfit(name: str, task: Task) -> str:
+    """Return what of a task the backend `name` cannot take, or nothing."""
+    header, prepared = task.source.header, task.source.prepared
+    if name != "fused":
+        return ""
+    if header.level != "graph":
+        return f"a {header.level}-level data set"
+    if prepared is None:
+        return "a data set that is read by slices"
+    return "" if isinstance(prepared.stored_x, np.ndarray) else "sparse features"
+
+
+class ModelState:
+    """Parameters, gradients, moments and running statistics of a model where a backend computes, by name and flat.
+
+    What every runner has in common: flat float32 arrays, of which layers see their part.
+    """
+
+    eval_batch_size = EVAL_BATCH_SIZE
 
     def __init__(self, backend: Backend, task: Task) -> None:
         self.backend = backend.name
@@ -63,17 +96,55 @@ class OpsRunner:
         self.layout = task.model.layout()
         size = self.layout.n_trainable
         self._flat, self._gradients = backend.zeros(size), backend.zeros(size)
+        self._buffers = backend.zeros(self.layout.n_buffers)
         self._moments = {name: backend.zeros(size) for name in MOMENTS[task.train.optimizer]}
-        self._parameters = self._views(self._flat, True) | self._views(backend.zeros(self.layout.n_buffers), False)
+        self._parameters = self._views(self._flat, True) | self._views(self._buffers, False)
         self._gradient_views = self._views(self._gradients, True)
         self._weight_decay, self._l2 = (self._upload(values) for values in _decay(self.layout, task.train))
         self._loss_weights = self._upload(task.loss.weights)
         self._updates = 0
         self._totals = backend.zeros(2, np.float64)
-        self._feed = backend.feed(task.source, task.targets)
-        self._prepared: Array | None = None  # the features of a set of one graph behind the model's constant layers
         for name, value in self.layout.initial(task.seed).items():
             backend.write(self._parameters[name], value)
+
+    def take_loss(self) -> tuple[float, float]:
+        loss, weight = self._at.read(self._totals)
+        self._at.write(self._totals, np.zeros(2))
+        return float(loss), float(weight)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        found = {name: self._at.read(value) for name, value in self._parameters.items()}
+        for moment, flat in self._moments.items():
+            found |= {f"{moment}/{name}": self._at.read(value) for name, value in self._views(flat, True).items()}
+        return found | {"updates": np.array([self._updates], dtype=np.int64), "loss": self._at.read(self._totals)}
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        for name, value in self._parameters.items():
+            self._at.write(value, state[name])
+        for moment, flat in self._moments.items():
+            for name, value in self._views(flat, True).items():
+                shape = self.layout.slots[name].spec.shape
+                self._at.write(value, state.get(f"{moment}/{name}", np.zeros(shape, dtype=np.float32)))
+        self._updates = int(state["updates"][0]) if "updates" in state else 0
+        self._at.write(self._totals, state.get("loss", np.zeros(2)))
+
+    def _views(self, flat: Array, trainable: bool) -> dict[str, Array]:
+        slots = {name: self.layout.slots[name] for name in self.layout.names(trainable)}
+        return {name: self._at.view(flat, slot.start, slot.spec.shape) for name, slot in slots.items()}
+
+    def _upload(self, values: NDArray[np.float32]) -> Array:
+        array = self._at.zeros(len(values))
+        self._at.write(array, values)
+        return array
+
+
+class OpsRunner(ModelState):
+    """`gcnbatch.backends.base.Runner` over any backend's operations."""
+
+    def __init__(self, backend: Backend, task: Task) -> None:
+        super().__init__(backend, task)
+        self._feed = backend.feed(task.source, task.targets)
+        self._prepared: Array | None = None  # the features of a set of one graph behind the model's constant layers
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch, self._learning_rate = epoch, learning_rate
@@ -96,31 +167,10 @@ class OpsRunner:
         total, count = (float(value) for value in self._at.read(totals))
         return total / count if count else 0.0, {name: self._at.read(value) for name, value in gradients.items()}
 
-    def take_loss(self) -> tuple[float, float]:
-        loss, weight = self._at.read(self._totals)
-        self._at.write(self._totals, np.zeros(2))
-        return float(loss), float(weight)
-
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         batch = self._feed.gather(graphs)
         logits, _ = self._forward(self._context(batch, training=False), batch)
         return self._at.read(logits)
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        found = {name: self._at.read(value) for name, value in self._parameters.items()}
-        for moment, flat in self._moments.items():
-            found |= {f"{moment}/{name}": self._at.read(value) for name, value in self._views(flat, True).items()}
-        return found | {"updates": np.array([self._updates], dtype=np.int64), "loss": self._at.read(self._totals)}
-
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        for name, value in self._parameters.items():
-            self._at.write(value, state[name])
-        for moment, flat in self._moments.items():
-            for name, value in self._views(flat, True).items():
-                shape = self.layout.slots[name].spec.shape
-                self._at.write(value, state.get(f"{moment}/{name}", np.zeros(shape, dtype=np.float32)))
-        self._updates = int(state["updates"][0]) if "updates" in state else 0
-        self._at.write(self._totals, state.get("loss", np.zeros(2)))
 
     def close(self) -> None:
         self._feed.close()
@@ -132,15 +182,6 @@ class OpsRunner:
         if self._prepared is None:
             self._prepared = model.prepare(ctx, batch.x)
         return model.forward(ctx, self._prepared, prepared=True)
-
-    def _views(self, flat: Array, trainable: bool) -> dict[str, Array]:
-        slots = {name: self.layout.slots[name] for name in self.layout.names(trainable)}
-        return {name: self._at.view(flat, slot.start, slot.spec.shape) for name, slot in slots.items()}
-
-    def _upload(self, values: NDArray[np.float32]) -> Array:
-        array = self._at.zeros(len(values))
-        self._at.write(array, values)
-        return array
 
     def _context(self, batch: Batch, training: bool, clock: Clock = START) -> Context:
         return Context(self._at.ops, self._parameters, batch, training, self._task.seed, clock, self._gradient_views)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -58,6 +58,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
 
     library = SimpleNamespace(cuDriverGetVersion=lambda by_reference: version(by_reference._obj))
     monkeypatch.setattr(loader.ctypes, "CDLL", lambda name, mode: library)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     loader.load_cuda.cache_clear()
     monkeypatch.setattr(device, "_open", {})

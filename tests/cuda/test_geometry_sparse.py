@@ -58,6 +58,23 @@ def test_threads_left_over_by_a_narrow_width_share_the_entries_of_long_rows() ->
     assert geometry.sparse_rows(1000, 500_000, 128, 4, H200).group_bits == 0
 
 
+@quickly
+@given(ROWS, WIDTHS, st.sampled_from([1, 2, 4]), st.sampled_from([128, 256]), st.booleans())
+def test_short_rows_are_covered(n_rows: int, width: int, vectors: int, threads: int, wide: bool) -> None:
+    vector = 4 if wide and width % 4 == 0 else 1
+    found = geometry.short_rows(n_rows, width, vector, vectors, threads)
+    if found is None:
+        assert vectors > 1, "one vector serves every width"
+        return
+    launch, lane_bits = found
+    rows = threads >> lane_bits
+    assert launch.block == (threads, 1, 1)
+    assert n_rows <= launch.grid[0] * rows < n_rows + rows
+    columns = vectors * (vector << lane_bits)
+    assert width <= launch.grid[1] * columns < width + columns
+    assert vectors == 1 or width % columns == 0, "vectors are not masked one by one"
+
+
 def test_only_large_grids_walk() -> None:
     assert geometry.sparse_rows(5000, 15_000, 512, 4, H200).passes == 1
     assert geometry.sparse_rows(500_000, 1_500_000, 64, 4, H200).passes == 4
@@ -231,4 +248,5 @@ def test_kernels_by_name() -> None:
     assert {name for name in KERNELS if spmm_kernel(name).coo} == {"swa_coo", "tf"}
     with pytest.raises(InputError) as caught:
         spmm_kernel("swacoo")
-    assert str(caught.value) == ("spmm kernel: 'swacoo'; expected csr, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?")
+    expected = "spmm kernel: 'swacoo'; expected auto, csr, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?"
+    assert str(caught.value) == expected

@@ -34,7 +34,7 @@ def test_without_a_driver_cpu_is_ready_and_the_others_say_why(no_driver) -> None
     assert [name for name, state in found.items() if state.ready] == ["cpu"]
     assert found["batched"].reason == found["nonbatched"].reason == "no NVIDIA driver (libcuda.so.1 is not here)"
     assert found["batched"].hint == "Install the driver of your GPU, or use --backend cpu."
-    assert found["fused"].reason == "not part of this version yet"
+    assert found["fused"].reason == found["batched"].reason
     assert registry.open_backend("auto").name == "cpu"
     with pytest.raises(
         BackendUnavailable, match=r"backend batched: no NVIDIA driver \(libcuda.so.1 is not here\)\. Inst"
@@ -44,9 +44,25 @@ def test_without_a_driver_cpu_is_ready_and_the_others_say_why(no_driver) -> None
 
 def test_with_everything_the_cuda_backends_are_ready(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
-    assert [name for name, state in states().items() if state.ready] == ["cpu", "nonbatched", "batched"]
+    assert [name for name, state in states().items() if state.ready] == [
+        "cpu",
+        "nonbatched",
+        "batched",
+        "fused",
+    ]
     with pytest.raises(InputError, match="device: 7; expected 0 to 1"):
         registry.open_backend("batched", 7)
+
+
+def test_fused_needs_nvidias_binding_too(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    found = states()
+    assert found["batched"].ready
+    assert (found["fused"].reason, found["fused"].hint) == (
+        "cuda-bindings is not installed",
+        "pip install 'gcnbatch[cuda]', or --backend batched.",
+    )
 
 
 def test_without_a_compiler_they_are_not(fake: Fake, no_compiler, tmp_path, monkeypatch) -> None:

@@ -194,6 +194,9 @@ def test_what_is_uploaded_comes_back(opened: Device) -> None:
     opened.upload(np.ones((2, 1), np.float32), out=flat.view(4, (2, 1)))
     assert opened.download(flat).tolist() == [0, 0, 0, 0, 1, 1]
     assert opened.download(opened.upload(np.arange(6).reshape(2, 3).T)).tolist() == [[0, 3], [1, 4], [2, 5]]
+    held = np.zeros(6, np.float32)
+    assert opened.download(flat, held) is held
+    assert held.tolist() == [0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("host", [np.zeros(3, np.float64), np.zeros(4, np.float32), np.zeros((3, 2), np.float32)[:, 0]])

@@ -67,6 +67,7 @@ REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
 CUDA = {
     "nonbatched": ("nonbatched", "csr"),
     "batched": ("batched", "csr"),
+    "batched-auto": ("batched", "auto"),
     "batched-swa_csr": ("batched", "swa_csr"),
     "batched-swa_coo": ("batched", "swa_coo"),
     "batched-tf": ("batched", "tf"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Backend
+    from gcnbatch.backends.cuda.device import Device
     from gcnbatch.config import CudaConfig
 
 
@@ -32,8 +33,21 @@ def check(device: int = 0) -> None:
         raise compiler.no_compiler()
 
 
-def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
-    """Open ``"nonbatched"`` or ``"batched"`` on a device; kernels that are not in the cache are compiled first.
+def check_fused(device: int = 0) -> None:
+    """Raise unless the fused backend can start: as `check`, and NVIDIA's binding is there.
+
+    Raises
+    ------
+    BackendUnavailable, InputError
+    """
+    from gcnbatch.backends.cuda.fused.graph import load_bindings
+
+    check(device)
+    load_bindings()
+
+
+def open_backend(name: str, device: int, options: CudaConfig, automatic: bool = False) -> Backend:
+    """Open ``"nonbatched"``, ``"batched"`` or ``"fused"`` on a device, compiling kernels that are not cached.
 
     Raises
     ------
@@ -42,15 +56,27 @@ def open_backend(name: str, device: int, options: CudaConfig) -> Backend:
     MachineError
         When the device does not open.
     """
+    from gcnbatch.backends.cuda.backend import CudaBackend
+
+    return CudaBackend(name, open_ready(device, options.fast_math), options, automatic)
+
+
+def open_ready(device: int = 0, fast_math: bool = False) -> Device:
+    """Open a device and compile the kernels that are not in the cache, with fast-math if asked to.
+
+    Raises
+    ------
+    BackendUnavailable, InputError, MachineError
+        As `open_backend`.
+    """
     check(device)
     from tqdm import tqdm
 
-    from gcnbatch.backends.cuda.backend import CudaBackend
     from gcnbatch.backends.cuda.device import open_device
 
     opened = open_device(device)
-    if options.fast_math:
+    if fast_math:
         opened = opened.fast_math()
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
         opened.kernels.prepare(lambda file: bar.update())
-    return CudaBackend(name, opened, options)
+    return opened

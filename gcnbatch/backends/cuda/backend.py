@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,18 @@ from gcnbatch.backends.cuda.tall import TallDenseOps
 from gcnbatch.config import CudaConfig
 from gcnbatch.data.batches import BatchSource
 
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.fused.engine import FusedEngine
+    from gcnbatch.backends.cuda.fused.stack import Stack
+    from gcnbatch.backends.cuda.fused.step import Model, Optimizer
+
 RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing
 HOLD = "meter_hold"  # the kernel that holds back a queue: no work of the backend's
 HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not done: it may be waiting for the device
 
 
-# What cuda.spmm = "auto" means: our fastest, and the kernel of the papers' non-batched baseline.
-AUTO = {"batched": "csr", "nonbatched": "tf"}
+# What cuda.spmm = "auto" means: our fastest by measurement, and the kernel of the papers' non-batched baseline.
+AUTO = {"fused": "auto", "batched": "auto", "nonbatched": "tf"}
 
 
 class BatchedOps(TallDenseOps, SparseOps):
@@ -53,13 +58,17 @@ class CudaBackend:
 
     Parameters
     ----------
-    name : {"batched", "nonbatched"}
+    name : {"fused", "batched", "nonbatched"}
+        The operations of ``fused`` are those of ``batched``; its steps are not made of them.
     device : Device
     options : CudaConfig
+    automatic : bool
+        Whether nobody asked for this backend by name.
     """
 
-    def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
+    def __init__(self, name: str, device: Device, options: CudaConfig, automatic: bool = False) -> None:
         self.name, self.device, self._resident = name, device, options.resident
+        self._options, self.automatic = options, automatic
         self._looped = name == "nonbatched"
         self._kernel = AUTO[name] if options.spmm == "auto" else options.spmm
         form = LoopedOps if self._looped else BatchedOps
@@ -81,6 +90,34 @@ class CudaBackend:
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         budget = int(self.device.memory().free * RESIDENT_SHARE)
         return open_batches(self.device, source, targets, self._resident, budget, self._kernel, self._looped)
+
+    def batched(self) -> CudaBackend:
+        """Return the backend ``batched`` on the same device."""
+        return CudaBackend("batched", self.device, self._options)
+
+    def fused(
+        self,
+        stack: Stack,
+        model: Model,
+        rule: Optimizer,
+        source: BatchSource,
+        targets: NDArray[Any],
+        label_weights: NDArray[np.float64],
+        seed: int,
+    ) -> FusedEngine:
+        """Return the fused step of a model on a data set; see `gcnbatch.backends.cuda.fused`.
+
+        Raises
+        ------
+        InputError
+            When the set does not fit the device's memory, or a layer its shared memory.
+        """
+        from gcnbatch.backends.cuda.fused import data, engine
+
+        budget = int(self.device.memory().free * RESIDENT_SHARE)
+        data.check_fit(source, targets, stack, budget)
+        held = data.FusedSet(self.device, source, targets, label_weights)
+        return engine.FusedEngine(self.device, stack, model, held, rule, seed)
 
 
 class DeviceMeter:

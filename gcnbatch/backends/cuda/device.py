@@ -200,9 +200,12 @@ class Device:
                 self.driver.memcpy_htod_async(out.ptr, host, self.stream)
         return out
 
-    def download(self, array: DeviceArray) -> NDArray[Any]:
-        """Return a copy of `array` on the host; waits for everything asked for before."""
-        host = np.empty(array.shape, array.dtype)
+    def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Copy `array` to `out` on the host, or to a new array, and return that; waits for everything asked before.
+
+        `out` has its shape and type; from `pinned`, a small copy takes half the time.
+        """
+        host = np.empty(array.shape, array.dtype) if out is None else out
         if array.nbytes:
             with self.errors():
                 self.driver.memcpy_dtoh_async(host, array.ptr, self.stream)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.launch import MAX_GRID_X, Launch, ceil_div, elementwise, next_power_of_two
+from gcnbatch.backends.cuda.launch import MAX_GRID_X, MAX_GRID_YZ, Launch, ceil_div, elementwise, next_power_of_two
 
 THREADS = 256
 WARP_BITS = 5
@@ -17,6 +17,7 @@ NEIGHBOURS = 4  # entries that a thread has in flight: `NEIGHBOURS` of graph_vie
 MAX_PASSES = 16
 BLOCKS_PER_MULTIPROCESSOR = 48  # a grid of more blocks than this walks over more rows per block
 CHUNKED_BLOCKS = 8  # blocks per multiprocessor that columns are split into; more columns are more work for a thread
+ROW_SEGMENT_BITS = 5  # lanes of `spmm_rows_*` read at most 2^5 floats, a cache line, in one go
 COLUMN_THREADS = 128  # `COLUMN_THREADS` of sparse_matmul.cu
 
 SWA_SHARED_BYTES = 32 * 1024
@@ -60,6 +61,12 @@ def vector_bits(width: int, vector: int) -> int:
     return min(_log2(next_power_of_two(ceil_div(width, vector))), WARP_BITS)
 
 
+def sharing_bits(n_rows: int, n_entries: int, lane_bits: int) -> int:
+    """Return log2 of the groups of a warp that share a row's entries in `sparse_rows`; 0 where a row has few."""
+    shares = n_entries // (max(n_rows, 1) * NEIGHBOURS)
+    return min(WARP_BITS - lane_bits, max(shares.bit_length() - 1, 0))
+
+
 @lru_cache(maxsize=4096)
 def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiprocessors: int) -> RowsGeometry:
     """Return the geometry of `spmm_csr_*` and `sparse_matmul_forward_*`.
@@ -71,8 +78,7 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
     (313, 1, 1)
     """
     lane_bits = vector_bits(width, vector)
-    shares = n_entries // (max(n_rows, 1) * NEIGHBOURS)
-    group_bits = min(WARP_BITS - lane_bits, max(shares.bit_length() - 1, 0))
+    group_bits = sharing_bits(n_rows, n_entries, lane_bits)
     rows_per_pass = THREADS >> (lane_bits + group_bits)
     column_blocks = ceil_div(width, vector << lane_bits)
     row_blocks = ceil_div(n_rows, rows_per_pass)
@@ -84,6 +90,32 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
     passes = min(max(blocks // (BLOCKS_PER_MULTIPROCESSOR * multiprocessors), 1), MAX_PASSES if narrow else 1)
     launch = Launch((ceil_div(n_rows, rows_per_pass * passes), column_blocks, 1), (THREADS, 1, 1))
     return RowsGeometry(launch, lane_bits, group_bits, passes, chunks)
+
+
+@lru_cache(maxsize=4096)
+def short_rows(n_rows: int, width: int, vector: int, vectors: int, threads: int) -> tuple[Launch, int] | None:
+    """Return the launch of `spmm_rows_*` and its lane_bits; None where these kernels do not serve the size.
+
+    Parameters
+    ----------
+    vector : {1, 4}
+        Floats of a vector.
+    vectors : int
+        Vectors of a thread; several must divide the row among whole groups of at least 4 lanes.
+    threads : int
+        Of a block.
+
+    >>> short_rows(5000, 64, 4, 2, 256)
+    (Launch(grid=(157, 1, 1), block=(256, 1, 1), shared=0), 3)
+    """
+    in_row = ceil_div(width, vector)
+    lane_bits = min(_log2(next_power_of_two(in_row // vectors)), ROW_SEGMENT_BITS - _log2(vector))
+    if vectors > 1 and (lane_bits < 2 or in_row % (vectors << lane_bits)):
+        return None
+    columns = ceil_div(in_row, vectors << lane_bits)
+    if columns > MAX_GRID_YZ or n_rows << lane_bits > 2**32 - threads:
+        return None
+    return Launch((ceil_div(n_rows << lane_bits, threads), columns, 1), (threads, 1, 1)), lane_bits
 
 
 def sparse_columns(n_columns: int, width: int, vector: int) -> tuple[Launch, int]:

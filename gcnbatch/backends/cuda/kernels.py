@@ -65,6 +65,11 @@ class Kernels(dict[str, Kernel]):
             kernel.function.set_attribute(self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
         self._shared[kernel.entry.name] = nbytes
 
+    def cubin(self, name: str) -> tuple[str, bytes]:
+        """Return the file of the kernel `name` and what it is compiled to, for those who load it by themselves."""
+        file = self[name].entry.file
+        return file, self._cache.load(self._sources[file], self._arch)
+
     def clear(self) -> None:
         """Forget every kernel and give back their modules."""
         super().clear()

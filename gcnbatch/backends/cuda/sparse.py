@@ -9,7 +9,7 @@ import numpy as np
 from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_large
 from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, DeviceFeatures, GraphLayout
 from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm_kernels import Blocks, Product, spmm_kernel, vector_width
+from gcnbatch.backends.cuda.spmm_kernels import Blocks, Product, SpmmKernel, spmm_kernel, vector_width
 from gcnbatch.data.sparse import Adjacency, Csr
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ class SparseOps:
     Parameters
     ----------
     device : Device
-    kernel : {"csr", "swa_csr", "swa_coo", "tf"}
-        What multiplies with the adjacency; "csr" is our fastest. Results repeat to the bit except with
+    kernel : {"auto", "csr", "swa_csr", "swa_coo", "tf"}
+        What multiplies with the adjacency; "auto" is our fastest by measurement. Results repeat to the bit except with
         "swa_coo" and "tf", which add atomically.
 
     Notes
@@ -111,14 +111,14 @@ class LoopedSparseOps(SparseOps):
         found = self._looped(adjacency)
         width = h.shape[1] // found.n_channels
         y = self.device.empty((h.shape[0], width))
-        self._loop(y, h, found.forward, found.layout, width, sums_channels=True)
+        launch_each(self.device, self._kernel, y, h, found.forward, found.layout, width, sums_channels=True)
         return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
         found = self._looped(adjacency)
         width = dy.shape[1]
         dh = self.device.empty((dy.shape[0], found.n_channels * width))
-        self._loop(dh, dy, found.transpose, found.layout, width, sums_channels=False)
+        launch_each(self.device, self._kernel, dh, dy, found.transpose, found.layout, width, sums_channels=False)
         return dh
 
     def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
@@ -133,32 +133,34 @@ class LoopedSparseOps(SparseOps):
                 self._sparse_rows(y, w, x, Product(y, w, x, *place, n, width, 0))
         return y
 
-    def _loop(
-        self,
-        out: DeviceArray,
-        dense: DeviceArray,
-        matrices: ChannelMatrices,
-        layout: GraphLayout,
-        width: int,
-        sums_channels: bool,
-    ) -> None:
-        """Multiply graph by graph, channel by channel; the wide operand holds the channels side by side."""
-        device, graph, places = self.device, self._kernel.graph, iter(matrices.place_list)
-        wide = layout.n_channels * width
-        for first, n in layout.graphs:
-            narrow_first, wide_first = first * width, first * wide
-            for c in range(layout.n_channels):
-                sides = (narrow_first, wide_first + c * width, width, wide)
-                if not sums_channels:
-                    sides = (sides[1], sides[0], sides[3], sides[2])
-                product = Product(out, dense, matrices, *sides, *next(places), n, width, int(sums_channels and c > 0))
-                graph(device, product)
-
     def _looped(self, adjacency: Adjacency | ChannelAdjacency) -> ChannelAdjacency:
         if isinstance(adjacency, ChannelAdjacency):
             return adjacency
         host = _host_adjacency(self.device, adjacency)
         return batch.channel_adjacency(host, _one_graph(host), self._kernel.coo).map(self.device.upload)
+
+
+def launch_each(
+    device: Device,
+    kernel: SpmmKernel,
+    out: DeviceArray,
+    dense: DeviceArray,
+    matrices: ChannelMatrices,
+    layout: GraphLayout,
+    width: int,
+    sums_channels: bool,
+) -> None:
+    """Multiply graph by graph, channel by channel; the wide operand holds the channels side by side."""
+    places = iter(matrices.place_list)
+    wide = layout.n_channels * width
+    for first, n in layout.graphs:
+        narrow_first, wide_first = first * width, first * wide
+        for c in range(layout.n_channels):
+            sides = (narrow_first, wide_first + c * width, width, wide)
+            if not sums_channels:
+                sides = (sides[1], sides[0], sides[3], sides[2])
+            product = Product(out, dense, matrices, *sides, *next(places), n, width, int(sums_channels and c > 0))
+            kernel.graph(device, product)
 
 
 def _one_graph(adjacency: Adjacency) -> GraphLayout:

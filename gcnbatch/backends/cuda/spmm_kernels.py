@@ -6,15 +6,18 @@ between them is the number of launches.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda import geometry_sparse as geometry
+from gcnbatch.backends.cuda import spmm_table
 from gcnbatch.backends.cuda.batch import GraphLayout
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.launch import Launch
 
 
 class Product(NamedTuple):
@@ -95,6 +98,54 @@ class RowSplit:
 
 
 ROW_SPLIT = RowSplit()
+
+
+class ShortRows:
+    """Our own for batches of short rows (`spmm_rows_*`): nothing but the loads; no strides, offsets or groups.
+
+    Parameters
+    ----------
+    form : str
+        Of `FORMS`: vectors of a thread, and entries that it has in flight.
+    threads : int
+        Of a block.
+
+    Notes
+    -----
+    Widths that the form does not divide, or that are not read as float4, go to a form of one vector, sizes beyond
+    32-bit counts of threads to `RowSplit`. All add the entries of a row in order.
+    """
+
+    coo = False
+    FORMS = ("1x1", "1x3", "1x5", "2x1", "2x3", "2x5", "4x2")
+    NARROW = MappingProxyType({"2x1": "1x1", "2x3": "1x3", "2x5": "1x5", "4x2": "1x3"})
+    SINGLE = MappingProxyType({"1x5": "1x5", "2x5": "1x5"})  # of single floats; the others: "1x3"
+
+    def __init__(self, form: str, threads: int) -> None:
+        self.form, self.threads = form, threads
+
+    def plan(self, n_rows: int, width: int, vector: int) -> tuple[str, Launch, int] | None:
+        """Return the form that serves a size, its launch and lane_bits; None where `RowSplit` must."""
+        form = self.form if vector == 4 else self.SINGLE.get(self.form, "1x3")
+        found = geometry.short_rows(n_rows, width, vector, int(form[0]), self.threads)
+        if found is None and form in self.NARROW:
+            form = self.NARROW[form]
+            found = geometry.short_rows(n_rows, width, vector, 1, self.threads)
+        return None if found is None else (form, *found)
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        size, vector = (product.n_rows, product.width), vector_width(product.width, product.out, product.dense)
+        found = self.plan(*size, vector)
+        if found is None:
+            ROW_SPLIT.batched(device, product, blocks)
+            return
+        form, launch, lane_bits = found
+        matrix = product.matrix
+        arrays = (product.out, product.dense, matrix.indptr, matrix.indices, matrix.data)
+        device.launch(f"spmm_rows_float{vector}_{form}", launch, *arrays, *size, lane_bits)
+
+    def graph(self, device: Device, product: Product) -> None:
+        ROW_SPLIT.graph(device, product)
 
 
 class SwaCsr:
@@ -188,7 +239,29 @@ def vector_width(width: int, *operands: DeviceArray) -> int:
     return 4 if width % 4 == 0 and all(operand.ptr % 16 == 0 for operand in operands) else 1
 
 
+ROWS = {f"{form}/{threads}": ShortRows(form, threads) for form in ShortRows.FORMS for threads in (128, 256)}
+# What "auto" chooses from: all add the entries of a row in order.
+CANDIDATES: dict[str, SpmmKernel] = {**ROWS, "csr": ROW_SPLIT, "swa_csr": SwaCsr()}
+_KNOWN = frozenset(CANDIDATES)
+
+
+class Auto:
+    """The candidate that the device's table names (`spmm_table`); for one graph, the general kernel."""
+
+    coo = False
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        vector = vector_width(product.width, product.out, product.dense)
+        size = (product.n_rows, product.n_entries, product.width, blocks.layout.n_graphs)
+        table = spmm_table.load(device.name, _KNOWN)
+        CANDIDATES[spmm_table.choose(table, *size, vector)].batched(device, product, blocks)
+
+    def graph(self, device: Device, product: Product) -> None:
+        ROW_SPLIT.graph(device, product)
+
+
 KERNELS: dict[str, SpmmKernel] = {
+    "auto": Auto(),
     "csr": ROW_SPLIT,
     "swa_csr": SwaCsr(),
     "swa_coo": SwaCoo(),

@@ -1,0 +1,60 @@
+// What the kernels of the fused backend share; no kernels here. FUSED.md tells the step as a whole.
+//
+// A layer of the fused step is  Y = U W'  with U = [A_1 Z | … | A_C Z | a_1 … a_C | 0]  (N, K): Z is what the layer before
+// made of its own Y, A_c the adjacency of channel c, a_c the sums of its rows. The bias is then C more rows of the
+// weights,  W' = [W_1; …; W_C; b_1; …; b_C],  and the product with A comes before the one with W, which yields the same:
+// A (Z W + 1 b) = (A Z) W + (A 1) b. For the first layer U does not depend on any parameter.
+// K is C F + C rounded up to 8; the columns beyond are 0. A dense layer is the same with A = I, C = 1.
+//
+// Z = dropout(relu((Y - mean) * slope + beta)) is never stored: whoever needs it makes it from Y.
+// Without batch norm mean = 0, slope = inverse = 1, beta = 0.
+#pragma once
+
+#include "common.cuh"
+#include "philox.cuh"
+
+namespace fused {
+
+// ---- order of kernels ----
+// A kernel may start while the one before is still running (programmatic dependent launch, from sm_90 on; elsewhere both
+// lines do nothing). Each waits once, and only then lets the next one start. So between its start and its wait a kernel may
+// read what the kernels before the previous one wrote, and nothing else; pointers to what others write are not
+// __restrict__, so that no load moves up across the wait.
+
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- weights ----
+
+// W' is kept beside the parameters as kernels want it ("packed"): (K, columns_of(P)), the rows and columns that round up
+// are 0. The update writes both.
+__host__ __device__ constexpr int columns_of(int P) { return (P + 3) / 4 * 4; }
+
+// ---- activations ----
+
+// Whether dropout kept element e; `kept` holds a bit per element, eight to a byte, or is null.
+__device__ __forceinline__ bool is_kept(const unsigned char* kept, long long e) {
+  return kept == nullptr || (kept[e >> 3] >> (e & 7) & 1);
+}
+
+// Draw the dropout bits of `elements` elements; the threads of `blocks` blocks share them. size[2], size[3]: step, epoch.
+__device__ __noinline__ void draw_kept(int block, int blocks, unsigned char* kept, const int* size,
+                                       unsigned long long seed, unsigned long long purpose, unsigned threshold,
+                                       long long elements) {
+  const PhiloxKey key = {seed, purpose, static_cast<unsigned long long>(size[3]),
+                         static_cast<unsigned long long>(size[2])};
+  for (long long b = static_cast<long long>(block) * blockDim.x + threadIdx.x; 8 * b < elements;
+       b += static_cast<long long>(blocks) * blockDim.x) {
+    const PhiloxBlock drawn = philox(key, b);
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) bits |= (drawn.value[i] >= threshold) << i;
+    kept[b] = static_cast<unsigned char>(bits);
+  }
+}
+
+}  // namespace fused

@@ -1,0 +1,134 @@
+"""The fused backend's data set on the device: what the first layer multiplies, computed once, and plans of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.batch import Int64
+from gcnbatch.backends.cuda.geometry_fused import columns_of_u
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.plan import EpochPlan, plan_epoch
+from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
+from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.errors import InputError
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.fused.stack import Stack
+
+NODES_AT_ONCE = 1 << 17  # of the set, whose propagated features the host holds at a time
+
+
+class Capacity(NamedTuple):
+    """The most that a batch of some number of graphs can have."""
+
+    graphs: int
+    rows: int
+    edges: int
+    t_edges: int
+
+
+def propagated(prepared: PreparedSet, node_ptr: Int64) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield (first node, U) for parts of the set: U = [A_1 X | … | A_C X | row sums | 0], float32 (nodes, K).
+
+    What the first layer multiplies with its weights; it depends on no parameter.
+    """
+    rows, x, channels = prepared.forward, prepared.stored_x, prepared.channels
+    n_in = x.shape[1]
+    bounds = np.searchsorted(node_ptr, np.arange(0, node_ptr[-1], NODES_AT_ONCE), side="left")
+    for start, stop in zip(bounds, [*bounds[1:], len(node_ptr) - 1], strict=True):
+        first, last = int(node_ptr[start]), int(node_ptr[stop])
+        entries = slice(int(rows.entry_ptr[start]), int(rows.entry_ptr[stop]))
+        shift = np.repeat(node_ptr[start:stop] - first, np.diff(rows.entry_ptr[start : stop + 1]))
+        node, channel = np.divmod(rows.indices[entries], channels)
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length[first:last], dtype=np.int64)])
+        part = np.zeros((last - first, columns_of_u(n_in, channels)), np.float32)
+        features: Any = x[first:last].astype(np.float32)
+        for c in range(channels):
+            values = np.where(channel == c, rows.data[entries], np.float32(0))
+            matrix = sp.csr_array((values, node + shift, indptr), shape=(last - first, last - first))
+            part[:, c * n_in : (c + 1) * n_in] = matrix @ features
+            part[:, channels * n_in + c] = matrix @ np.ones(last - first)
+        yield first, part
+
+
+class FusedSet:
+    """A data set in device memory.
+
+    Parameters
+    ----------
+    device : Device
+    source : BatchSource
+        Of a graph-level set in memory with dense features.
+    targets : (G, T)
+        float32 or int32.
+    label_weights : float64, (G,)
+        What each graph adds to the weight of its batch's labels.
+    """
+
+    def __init__(
+        self, device: Device, source: BatchSource, targets: NDArray[Any], label_weights: NDArray[np.float64]
+    ) -> None:
+        prepared = source.prepared
+        assert prepared is not None
+        self.channels, self.symmetric = prepared.channels, prepared.symmetric
+        self.k = columns_of_u(source.header.n_features, prepared.channels)
+        self._label_weights = label_weights
+        self._ptrs = {
+            "nodes": source.node_ptr,
+            "edges": prepared.forward.entry_ptr,
+            "t_edges": prepared.transpose.entry_ptr,
+        }
+        self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
+        self.targets = device.upload(targets)
+        self.x = device.empty((int(source.node_ptr[-1]), self.k))
+        for first, part in propagated(prepared, source.node_ptr):
+            device.upload(part, self.x.view(first * self.k, part.shape))
+        self.rows = _upload_rows(device, prepared.forward)
+        self.t_rows = (None, None, None) if prepared.symmetric else _upload_rows(device, prepared.transpose)
+
+    def capacity(self, graphs: int) -> Capacity:
+        """Return what the largest `graphs` graphs have together."""
+        sizes = (np.diff(ptr) for ptr in self._ptrs.values())
+        most = [int(np.sort(size)[::-1][:graphs].sum()) for size in sizes]
+        return Capacity(graphs, *most)
+
+    def plan(self, batches: Sequence[Int64]) -> EpochPlan:
+        """Return where everything of every batch begins; pointers are "nodes", "edges" and "t_edges"."""
+        return plan_epoch(batches, self._ptrs)
+
+    def weights(self, batches: Sequence[Int64]) -> NDArray[np.float32]:
+        """Return the weight of each batch's labels."""
+        return np.array([self._label_weights[graphs].sum() for graphs in batches], dtype=np.float32)
+
+
+def check_fit(source: BatchSource, targets: NDArray[Any], stack: Stack, budget: int) -> None:
+    """Refuse a set that takes more than `budget` bytes of device memory, or that 32-bit indices do not reach.
+
+    Raises
+    ------
+    InputError
+    """
+    prepared = source.prepared
+    assert prepared is not None
+    nodes, k = int(source.node_ptr[-1]), columns_of_u(source.header.n_features, prepared.channels)
+    parts = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
+    rows = sum(8 * len(part.indices) + 4 * len(part.row_length) for part in parts)
+    need = 4 * k * nodes + targets.nbytes + rows
+    hint = "Use --backend batched, which can stream a set."
+    if need > budget:
+        raise InputError(
+            "backend fused", f"a data set of {need / 2**20:,.0f} MiB", f"at most {budget / 2**20:,.0f} MiB", hint
+        )
+    if max(nodes * prepared.channels, len(prepared.forward.indices)) > MAX_ENTRIES:
+        raise InputError("backend fused", f"{nodes:,} nodes", f"at most {MAX_ENTRIES:,} nodes and edges", hint)
+
+
+def _upload_rows(device: Device, rows: PreparedRows) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)])
+    return device.upload(indptr.astype(np.int32)), device.upload(rows.indices), device.upload(rows.data)

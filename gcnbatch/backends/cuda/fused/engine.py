@@ -1,0 +1,159 @@
+"""The fused step of one model on one data set: epochs, steps, predictions, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.batch import Int64
+from gcnbatch.backends.cuda.fused.data import FusedSet
+from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
+from gcnbatch.backends.cuda.fused.stack import Stack
+from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.geometry_fused import columns_of
+from gcnbatch.backends.cuda.memory import DeviceArray
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+
+STEPS_OF_A_GRAPH = (32, 8, 1)  # a replay of a graph has a cost of its own
+
+
+class FusedEngine:
+    """Runs training steps as replays of captured graphs, and everything else launch by launch.
+
+    Parameters
+    ----------
+    device : Device
+    stack : Stack
+    model : Model
+    data : FusedSet
+    rule : Optimizer
+    seed : int
+        Of dropout.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        stack: Stack,
+        model: Model,
+        data: FusedSet,
+        rule: Optimizer,
+        seed: int,
+    ) -> None:
+        packed = tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
+        self._device, self._stack, self._data = device, stack, data
+        self._model = replace(model, packed=packed)
+        self._is_packed = False
+        self._rule, self._seed = rule, seed
+        self._training: Workspace | None = None
+        self._recorder = Recorder(device)
+        self._graphs: dict[int, Graph] = {}
+        self._calls: list[Call] = []
+        self._single: dict[bool, Workspace] = {}
+        self._waiting = 0
+
+    # -------------------------------------------------------------------------------------------- training
+
+    def begin_epoch(self, epoch: int, batches: Sequence[Int64], rates: NDArray[np.float32], first: int) -> None:
+        """Upload an epoch and stage its step `first`.
+
+        Parameters
+        ----------
+        rates : float32, (steps, 3)
+            Per step the learning rate and Adam's corrections 1 / (1 - beta^t) of both moments.
+        """
+        self.flush()
+        plan = self._data.plan(batches)
+        self._prepare(len(batches), len(plan.graphs), max(map(len, batches)))
+        assert self._training is not None
+        weights = self._data.weights(batches)
+        self._training.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
+        self._run([*self._packing(self._training), self._training.stage()])
+
+    def _prepare(self, steps: int, graphs: int, batch: int) -> None:
+        """Make plan, arrays and launches, unless those there are fit."""
+        held = self._training
+        if held is not None and held.capacity.graphs >= batch and held.plan.holds(steps, graphs):
+            return
+        self._forget_graphs()
+        self._training = self._workspace(batch, Plan(self._device, steps, graphs), training=True)
+        self._calls = [*self._training.forward(), *self._training.backward(), *self._training.update(self._rule)]
+
+    def _workspace(self, graphs: int, plan: Plan, training: bool) -> Workspace:
+        capacity = self._data.capacity(graphs)
+        return Workspace(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
+
+    def step(self) -> None:
+        """Run the next step of the epoch; several are started together."""
+        if self._device.observer is not None:  # of single launches
+            self.flush()
+            self._run(self._calls)
+            return
+        self._waiting += 1
+        if self._waiting == STEPS_OF_A_GRAPH[0]:
+            self.flush()
+
+    def flush(self) -> None:
+        """Start the steps that wait for company."""
+        for steps in STEPS_OF_A_GRAPH:
+            while self._waiting >= steps:
+                if steps not in self._graphs:
+                    self._graphs[steps] = self._recorder.record(self._calls, steps)
+                self._graphs[steps].launch()
+                self._waiting -= steps
+
+    def _forget_graphs(self) -> None:
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+
+    # -------------------------------------------------------------------------------------------- one batch
+
+    def predict(self, graphs: Int64) -> NDArray[np.float32]:
+        """Return the logits of these graphs, (len(graphs), n_outputs), with running statistics."""
+        self.flush()
+        at = self._staged(graphs, training=False)
+        self._run([*self._packing(at), at.stage(), *at.running_stats(), *at.forward()])
+        return self._device.download(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
+
+    def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
+        """Write the gradients of one training pass over these graphs into the model's; step 0 of epoch 0."""
+        self.flush()
+        at = self._staged(graphs, training=True)
+        calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
+        self._run([*self._packing(at), at.stage(), *calls])
+
+    def _staged(self, graphs: Int64, training: bool) -> Workspace:
+        """Return arrays for one batch outside of an epoch, with its plan uploaded."""
+        at = self._single.get(training)
+        if at is None or at.capacity.graphs < len(graphs):
+            plan = Plan(self._device, 1, len(graphs))
+            at = self._single[training] = self._workspace(len(graphs), plan, training)
+        rates = np.zeros((1, 4), np.float32)
+        rates[:, 3] = self._data.weights([graphs])
+        at.begin_epoch(0, self._data.plan([graphs]), rates, 0)
+        return at
+
+    def parameters_changed(self) -> None:
+        """Take note that parameters came from elsewhere than from a step."""
+        self._is_packed = False
+
+    def _packing(self, at: Workspace) -> list[Call]:
+        calls = [] if self._is_packed else at.pack()
+        self._is_packed = True
+        return calls
+
+    def _run(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._device.launch(call.entry, call.launch, *call.arguments)
+
+    def close(self) -> None:
+        """Start what waits and give back the captured graphs."""
+        self.flush()
+        self._forget_graphs()

@@ -1,0 +1,138 @@
+"""Launches captured into a CUDA graph through NVIDIA's own binding, on PyCUDA's stream, and replayed as one.
+
+From compute capability 9.0 on each launch may start while the one before still runs (programmatic dependent launch);
+its kernels wait where they must (cuda_src/fused.cuh).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
+from gcnbatch.backends.cuda.fused.step import Call
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.errors import BackendUnavailable, DeviceLost
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+
+DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists
+TYPES = {
+    "P": ctypes.c_void_p,
+    "i": ctypes.c_int,
+    "I": ctypes.c_uint,
+    "q": ctypes.c_longlong,
+    "Q": ctypes.c_ulonglong,
+    "f": ctypes.c_float,
+}
+
+
+def load_bindings() -> Any:
+    """Return the module of driver calls.
+
+    Raises
+    ------
+    BackendUnavailable
+        When it is not installed.
+    """
+    try:
+        return import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise BackendUnavailable(
+            "backend fused",
+            "cuda-bindings is not installed",
+            hint="pip install 'gcnbatch[cuda]', or --backend batched.",
+        ) from error
+
+
+class Graph:
+    """A captured sequence of launches, ready to run.
+
+    Parameters
+    ----------
+    device : Device
+    ready : object
+        The instantiated graph.
+    launches : int
+        Kernels in it.
+    """
+
+    def __init__(self, device: Device, driver: Any, ready: Any, launches: int) -> None:
+        self._device, self._driver, self._ready, self._launches = device, driver, ready, launches
+        self._stream = driver.CUstream(device.stream.handle)
+
+    def launch(self) -> None:
+        """Start it; returns at once."""
+        (status,) = self._driver.cuGraphLaunch(self._ready, self._stream)
+        if status != 0:
+            raise DeviceLost(f"device {self._device.info.number} ({self._device.name})", f"graph launch: {status.name}")
+        self._device.launches += self._launches
+
+    def close(self) -> None:
+        """Give it back."""
+        self._driver.cuGraphExecDestroy(self._ready)
+
+
+class Recorder:
+    """Captures graphs; loads each kernel's module a second time, because PyCUDA does not hand out its handles."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._driver = device, load_bindings()
+        self._modules: dict[str, Any] = {}
+        self._functions: dict[str, Any] = {}
+        self._shared: dict[str, int] = {}
+        self._overlap = device.compute_capability >= DEPENDENT_LAUNCH
+
+    def record(self, calls: Sequence[Call], repeats: int) -> Graph:
+        """Return a graph of `repeats` times these launches, one behind the other."""
+        driver, stream = self._driver, self._driver.CUstream(self._device.stream.handle)
+        prepared = [self._prepare(call) for call in calls if call.launch.blocks]
+        self._device.synchronize()
+        self._check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        try:
+            for _ in range(repeats):
+                for config, function, arguments in prepared:
+                    self._check(driver.cuLaunchKernelEx(config, function, arguments, 0))
+        finally:
+            captured = driver.cuStreamEndCapture(stream)
+        graph = self._check(captured)
+        ready = self._check(driver.cuGraphInstantiate(graph, 0))
+        self._check(driver.cuGraphDestroy(graph))
+        return Graph(self._device, driver, ready, repeats * len(prepared))
+
+    def _prepare(self, call: Call) -> tuple[Any, Any, Any]:
+        driver, launch = self._driver, call.launch
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+        config.sharedMemBytes, config.hStream = launch.shared, driver.CUstream(self._device.stream.handle)
+        if self._overlap:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        entry = self._device.kernels[call.entry].entry
+        entry.pack(call.arguments)  # checks them
+        values = tuple(value.ptr if isinstance(value, DeviceArray) else value for value in call.arguments)
+        return config, self._function(call.entry, launch.shared), (values, tuple(TYPES[kind] for kind in entry.format))
+
+    def _function(self, name: str, shared: int) -> Any:
+        driver = self._driver
+        if name not in self._functions:
+            file, cubin = self._device.kernels.cubin(name)
+            if file not in self._modules:
+                self._modules[file] = self._check(driver.cuModuleLoadData(cubin))
+            self._functions[name] = self._check(driver.cuModuleGetFunction(self._modules[file], name.encode()))
+        if shared > max(SHARED_WITHOUT_ASKING, self._shared.get(name, 0)):
+            self._shared[name] = shared
+            which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._check(driver.cuFuncSetAttribute(self._functions[name], which, shared))
+        return self._functions[name]
+
+    def _check(self, result: tuple[Any, ...]) -> Any:
+        if result[0] != self._driver.CUresult.CUDA_SUCCESS:
+            raise DeviceLost(f"device {self._device.info.number} ({self._device.name})", result[0].name)
+        return result[1] if len(result) > 1 else None

@@ -1,0 +1,90 @@
+"""Products of sparse matrices on the host (SciPy) or a device (our SpGEMM), the same to callers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.backends import cuda
+from gcnbatch.data.sparse import Csr
+from gcnbatch.errors import BackendUnavailable, InputError
+
+Matrix = Any  # scipy.sparse.csr_array of float32
+
+
+class HostProducts:
+    """SciPy, in float32. Sums are taken in the order of A's entries."""
+
+    name = "cpu"
+
+    def multiply(self, a: Matrix, b: Matrix) -> Matrix:
+        """Return A B, columns rising, without entries of value 0."""
+        return _tidy(a @ b)
+
+    def propagate(self, a: Matrix, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
+        """Return A^times X."""
+        for _ in range(times):
+            x = a @ x
+        return x
+
+
+class DeviceProducts:
+    """Our kernels. `multiply` gives the host's bits, but for rows of thousands of products; `propagate` to rounding."""
+
+    name = "cuda"
+
+    def __init__(self, device: int = 0) -> None:
+        from gcnbatch.backends.cuda.sparse import SparseOps
+        from gcnbatch.backends.cuda.spgemm import SpGemm
+
+        opened = cuda.open_ready(device)
+        self._device, self._spgemm, self._ops = opened, SpGemm(opened), SparseOps(opened)
+        self._right: tuple[Matrix, Csr] | None = None  # the last one: rows are multiplied with it slab by slab
+
+    def multiply(self, a: Matrix, b: Matrix) -> Matrix:
+        """Return A B, columns rising, without entries of value 0."""
+        if self._right is None or self._right[0] is not b:
+            self._right = (b, self._spgemm.upload(b))
+        right = self._right[1]
+        left = right if a is b else self._spgemm.upload(a)
+        return _tidy(self._spgemm.download(self._spgemm(left, right)))
+
+    def propagate(self, a: Matrix, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
+        """Return A^times X."""
+        matrix: Csr = self._spgemm.upload(a)
+        features = self._device.upload(x)
+        for _ in range(times):
+            features = self._ops.sparse_matmul(matrix, features)
+        return self._device.download(features)
+
+
+def open_products(name: str, device: int = 0) -> HostProducts | DeviceProducts:
+    """Return who multiplies: ``"cpu"``, ``"cuda"``, or ``"auto"``: the device if there is one.
+
+    Raises
+    ------
+    InputError
+        Unknown name, or no such device.
+    BackendUnavailable
+        ``"cuda"`` cannot start here.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError("--backend", f"'{name}'", "auto, cpu or cuda")
+    if name == "cpu":
+        return HostProducts()
+    try:
+        return DeviceProducts(device)
+    except BackendUnavailable:
+        if name == "cuda":
+            raise
+        return HostProducts()
+
+
+def _tidy(found: Matrix) -> Matrix:
+    found = sp.csr_array(found)
+    found.sort_indices()
+    found.eliminate_zeros()
+    return found

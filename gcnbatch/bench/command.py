@@ -1,0 +1,118 @@
+"""`gcnbatch bench spmm` from its options to its folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from gcnbatch.bench import plots, problems, records
+from gcnbatch.bench.problems import Problem
+from gcnbatch.bench.records import Change
+from gcnbatch.bench.spmm import Outcome, Say, chosen_methods, run
+from gcnbatch.errors import CheckFailed, InputError
+
+ROWS, PLOT = "rows.jsonl", "spmm.png"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that say what is measured, as they were given."""
+
+    figures: Sequence[str]
+    batch: int | None
+    dim: str | None
+    per_row: str | None
+    columns: str | None
+    seed: int
+    data: Path | None
+    methods: str
+    repeats: int
+    device: int
+
+    def problems(self) -> list[tuple[Callable[[], Problem], Sequence[int]]]:
+        """Return what makes each problem, and its columns.
+
+        Raises
+        ------
+        InputError
+            Options that do not go together.
+        """
+        if self.data is None:
+            shapes = problems.chosen(self.figures, self.batch, self.dim, self.per_row, self.columns)
+            return [(partial(problems.random_batch, shape, self.seed), shape.columns) for shape in shapes]
+        if self.figures or self.dim or self.per_row:
+            beside = "--figure, --dim or --nnz-per-row beside a data set"
+            raise InputError(str(self.data), beside, "one or the other", "Leave one out.")
+        columns = problems.COLUMNS if self.columns is None else problems.counts("--columns", self.columns)
+        found = problems.from_dataset(self.data, self.batch, columns, self.seed)
+        return [(lambda: found, columns)]
+
+
+class Done(NamedTuple):
+    """A run's folder, what it found, and how that differs from an old one."""
+
+    folder: Path
+    outcome: Outcome
+    changes: list[Change]
+
+
+def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> Done:
+    """Measure, and write records and plots into `folder`.
+
+    Raises
+    ------
+    InputError
+        Options, an old record or a folder that cannot be used.
+    CheckFailed
+        When nothing could be timed.
+    """
+    names = chosen_methods(asked.methods)
+    wanted = asked.problems()
+    before = records.read(compare) if compare else []
+    target = _make_folder(folder)
+    try:
+        outcome = run(wanted, names, asked.repeats, asked.device, say)
+        if not outcome.records:
+            reasons = [f"{name}: {why}" for name, why in outcome.absent.items()]
+            raise CheckFailed("bench spmm", "nothing could be timed", hint="; ".join([*outcome.wrong, *reasons]))
+        changes = records.compare(before, outcome.records) if compare else []
+    except BaseException:
+        with suppress(OSError):
+            target.rmdir()
+        raise
+    records.write(target / ROWS, outcome.records)
+    plots.draw(target / PLOT, outcome.records)
+    return Done(target, outcome, changes)
+
+
+def judge(done: Done) -> None:
+    """Raise when a result was wrong, or something became slower.
+
+    Raises
+    ------
+    CheckFailed
+        With what.
+    """
+    if done.outcome.wrong:
+        raise CheckFailed("bench spmm", f"wrong, and not timed: {'; '.join(done.outcome.wrong)}")
+    if count := sum(change.slower for change in done.changes):
+        found = f"{count} of {len(done.changes)} figures became slower"
+        raise CheckFailed("bench spmm", found, hint=f"See {done.folder}.")
+
+
+def _make_folder(given: Path | None) -> Path:
+    folder = given or Path("runs") / f"bench-spmm-{time.strftime('%Y%m%d-%H%M%S')}"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(str(folder), "already exists", "a new or empty folder", "Choose another -o.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
+        ) from error
+    return folder

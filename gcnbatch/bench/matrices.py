@@ -1,0 +1,148 @@
+"""The matrices that SpGEMM is measured on: classes of the field, the batch of a data set, Matrix Market files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.errors import InputError, nearest
+
+Matrix = Any  # scipy.sparse.csr_array of float32
+
+
+class Problem(NamedTuple):
+    """A square matrix to be multiplied with itself (a rectangular one with its transpose)."""
+
+    name: str
+    left: Matrix
+    right: Matrix
+
+
+def problem(name: str, matrix: Matrix) -> Problem:
+    """Return A A, or A Aᵀ for a matrix that is not square."""
+    square = matrix.shape[0] == matrix.shape[1]
+    return Problem(name, matrix, matrix if square else canonical(matrix.T))
+
+
+def canonical(matrix: Any) -> Matrix:
+    """Return a matrix as float32 CSR: rising columns, each once, int32 indices."""
+    found = sp.csr_array(matrix, dtype=np.float32)
+    found.sum_duplicates()
+    return sp.csr_array((found.data, found.indices.astype(np.int32), found.indptr.astype(np.int32)), shape=found.shape)
+
+
+def molecules(scale: float, rng: np.random.Generator) -> Matrix:
+    """Adjacency of a batch of molecules, self-loops included: 8,000 synthetic ones of the sizes of Tox21 at scale 1."""
+    from gcnbatch.data import synthetic
+    from gcnbatch.data.graphs import concatenate
+
+    count = max(round(8000 * scale), 1)
+    return batch_matrix(concatenate(list(synthetic.generate("tox21", int(rng.integers(2**31)), count))))
+
+
+def batch_matrix(graphs: Any) -> Matrix:
+    """Return the block-diagonal adjacency of all graphs of a set, channels added up."""
+    from gcnbatch.data.khop import adjacency
+
+    return adjacency(graphs)
+
+
+def power_law(scale: float, rng: np.random.Generator) -> Matrix:
+    """200,000 nodes, 1 M entries, both ends drawn in proportion to Pareto weights of shape 2 (density ~ degree^-3)."""
+    nodes, entries = max(round(200_000 * scale), 2), max(round(1_000_000 * scale), 1)
+    weights = np.cumsum((1.0 - rng.random(nodes)) ** -0.5)
+    ends = np.searchsorted(weights, rng.random((2, entries)) * weights[-1], side="right")
+    return _from_entries(np.minimum(ends, nodes - 1), nodes, rng)
+
+
+def stencil(scale: float, rng: np.random.Generator) -> Matrix:
+    """A 27-point stencil on a cube of 64 points a side at scale 1."""
+    side = max(round(64 * scale ** (1 / 3)), 1)
+    line: Any = sp.csr_array(np.abs(np.subtract.outer(np.arange(side), np.arange(side))) <= 1, dtype=np.float32)
+    found = canonical(sp.kron(sp.kron(line, line), line))
+    found.data = _values(found.nnz, rng)
+    return found
+
+
+def uniform(scale: float, rng: np.random.Generator) -> Matrix:
+    """500,000 rows of 8 entries in random columns."""
+    nodes = max(round(500_000 * scale), 1)
+    rows = np.repeat(np.arange(nodes), 8)
+    return _from_entries(np.stack([rows, rng.integers(0, nodes, 8 * nodes)]), nodes, rng)
+
+
+CLASSES: dict[str, Callable[[float, np.random.Generator], Matrix]] = {
+    "molecules": molecules,
+    "power_law": power_law,
+    "stencil": stencil,
+    "uniform": uniform,
+}
+
+
+def check_class(name: str, scale: float) -> None:
+    """Raise InputError for an unknown class, or a scale outside 0 to 16."""
+    if name not in CLASSES:
+        raise InputError("--classes", f"'{name}'", ", ".join(CLASSES), nearest(name, CLASSES))
+    if not 0.0 < scale <= 16.0:
+        raise InputError("--scale", f"{scale:g}", "above 0, at most 16")
+
+
+def of_class(name: str, scale: float = 1.0, seed: int = 0) -> Problem:
+    """Return the problem of a class; the same name, scale and seed give the same matrix.
+
+    Raises
+    ------
+    InputError
+        As `check_class`.
+    """
+    check_class(name, scale)
+    return problem(name, CLASSES[name](scale, philox.generator(seed, f"bench.spgemm.{name}")))
+
+
+def of_dataset(path: str | os.PathLike[str]) -> Problem:
+    """Return the problem of the block-diagonal adjacency of all graphs of a data set."""
+    from gcnbatch.data.store import Dataset
+
+    with Dataset(path) as dataset:
+        return problem(Path(path).name, batch_matrix(dataset.load()))
+
+
+def of_file(path: str | os.PathLike[str]) -> Problem:
+    """Return the problem of a Matrix Market file (.mtx, .mtx.gz); patterns get ones, complex values are refused.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read as a matrix, or is too large for 32-bit indices.
+    """
+    from scipy.io import mminfo, mmread
+
+    try:
+        rows, columns, entries, _, kind, _ = mminfo(path)
+        if kind == "complex":
+            raise InputError(str(path), "complex values", "real, integer or pattern")
+        if max(rows, columns, entries) > MAX_ENTRIES:
+            raise InputError(str(path), f"{rows:,} x {columns:,} with {entries:,} entries", f"at most {MAX_ENTRIES:,}")
+        matrix = canonical(mmread(path))
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(str(path), str(error), "a Matrix Market file") from error
+    return problem(Path(path).name, matrix)
+
+
+def _from_entries(ends: NDArray[np.int64], nodes: int, rng: np.random.Generator) -> Matrix:
+    keys = np.unique(ends[0] * nodes + ends[1])
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(keys // nodes, minlength=nodes))]).astype(np.int32)
+    return sp.csr_array((_values(len(keys), rng), (keys % nodes).astype(np.int32), indptr), shape=(nodes, nodes))
+
+
+def _values(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return positive values, so that no sum is 0 and the pattern of a product is that of its entries."""
+    return rng.random(count, dtype=np.float32) + np.float32(0.5)

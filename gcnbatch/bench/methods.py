@@ -1,0 +1,244 @@
+"""The ways to multiply a batch that `bench spmm` compares, each as a call on operands that are on the device already.
+
+A way that does not serve a problem raises `Absent` with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gcnbatch.backends.cuda import batch, spmm_table
+from gcnbatch.backends.cuda.sparse import launch_each
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
+from gcnbatch.bench.problems import Problem
+from gcnbatch.bench.vendor import Vendor
+from gcnbatch.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.batch import DeviceAdjacency
+    from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.memory import DeviceArray
+
+DENSIFIED_BYTES = 4 << 30
+MAX_LOOP = 1000  # matrices that a loop is measured on
+
+
+class Absent(Exception):
+    """A method does not serve this problem, or cannot run here; the message says why."""
+
+
+class Prepared(NamedTuple):
+    """A method on its operands: the call, and what it chose (a kernel, an algorithm)."""
+
+    call: Callable[[], object]
+    choice: str = ""
+
+
+@dataclass
+class Operands:
+    """A problem of one width on the device; `out` is what every method writes."""
+
+    device: Device
+    problem: Problem
+    columns: int
+
+    def __post_init__(self) -> None:
+        self.host = self.problem.dense(self.columns)
+        self.dense = self.device.upload(self.host)
+        self.out = self.device.empty((self.problem.matrix.shape[0], self.columns))
+
+    @cached_property
+    def whole(self) -> Any:
+        """The block-diagonal matrix, with the rows of its entries."""
+        return batch.adjacency(self.problem.adjacency, self.problem.layout, coo=True).map(self.device.upload)
+
+    @cached_property
+    def each(self) -> Any:
+        """A matrix per graph and channel."""
+        return batch.channel_adjacency(self.problem.adjacency, self.problem.layout, coo=True).map(self.device.upload)
+
+    def poison(self) -> None:
+        """Fill `out` with NaN, so that an element left out is seen."""
+        with self.device.errors():
+            self.device.driver.memset_d8_async(self.out.ptr, 0xFF, self.out.nbytes, self.device.stream)
+
+
+class Methods:
+    """All ways on one device.
+
+    Parameters
+    ----------
+    device : Device
+    fastest_of : callable
+        Returns the name of the fastest of several named calls.
+    """
+
+    def __init__(self, device: Device, fastest_of: Callable[[Mapping[str, Callable[[], None]]], str]) -> None:
+        self._device, self._fastest_of = device, fastest_of
+        self._vendor: Vendor | None = None
+        self.no_vendor = ""
+        try:
+            self._vendor = Vendor(device)
+        except BackendUnavailable as error:
+            self.no_vendor = str(error)
+
+    @contextmanager
+    def prepared(self, name: str, operands: Operands) -> Iterator[Prepared]:
+        """Give the method `name` on these operands; what it holds of a library goes back at the end.
+
+        Raises
+        ------
+        Absent
+            With the reason.
+        """
+        with contextmanager(DEVICE_METHODS[name])(self, operands) as found:
+            yield found
+
+    def _batched(self, operands: Operands, kernel: str) -> Iterator[Prepared]:
+        about = (operands.device, spmm_kernel(kernel), operands.out, operands.dense, operands.whole)
+        yield Prepared(lambda: launch_batch(*about), _choice(operands) if kernel == "auto" else "")
+
+    def fastest(self, operands: Operands) -> Iterator[Prepared]:
+        """Ours: what cuda.spmm = "auto" runs."""
+        yield from self._batched(operands, "auto")
+
+    def swa_csr(self, operands: Operands) -> Iterator[Prepared]:
+        """Batched SWA SpMM for CSR, as published."""
+        yield from self._batched(operands, "swa_csr")
+
+    def swa_coo(self, operands: Operands) -> Iterator[Prepared]:
+        """Batched SWA SpMM for SparseTensor, as published."""
+        yield from self._batched(operands, "swa_coo")
+
+    def tf_loop(self, operands: Operands) -> Iterator[Prepared]:
+        """TensorFlow's SparseTensorDenseMatMul, matrix by matrix: zeros, then atomic additions."""
+        _check_loop(operands)
+        each, layout, kernel = operands.each, operands.problem.layout, spmm_kernel("tf")
+        about = (operands.out, operands.dense.reshape(layout.n_nodes, -1), each.forward, layout, operands.columns)
+        yield Prepared(lambda: launch_each(self._device, kernel, *about, sums_channels=True))
+
+    def cusparse_loop(self, operands: Operands) -> Iterator[Prepared]:
+        """Loop of cuSPARSE's CSR SpMM, a call per matrix, its best algorithm."""
+        vendor = self._libraries()
+        _check_loop(operands)
+        layout, forward = operands.problem.layout, operands.each.forward
+        if layout.n_channels > 1:
+            raise Absent("one channel only: cuSPARSE's operands do not interleave channels")
+        starts, pointers = _local_pointers(operands.problem)
+        indptr, step, width = self._device.upload(pointers), 4 * operands.columns, operands.columns
+        products = []
+        for (first, n), place, start in zip(layout.graphs, forward.place_list, starts, strict=True):
+            entries = 4 * place.first_entry
+            where = (indptr.ptr + 4 * start, forward.indices.ptr + entries, forward.data.ptr + entries)
+            dense, out = (vendor.dense(array.ptr + step * first, n, width) for array in (operands.dense, operands.out))
+            products.append((vendor.csr(*where, n, n, place.n_entries), dense, out))
+        yield from self._best(vendor, products, indptr)
+
+    def cusparse(self, operands: Operands) -> Iterator[Prepared]:
+        """The library's CSR SpMM, its best algorithm, on the block-diagonal matrix."""
+        vendor, csr = self._libraries(), operands.whole.forward
+        (rows, inner), width = operands.problem.matrix.shape, operands.columns
+        matrix = vendor.csr(csr.indptr.ptr, csr.indices.ptr, csr.data.ptr, rows, inner, csr.indices.size)
+        dense = (vendor.dense(operands.dense.ptr, inner, width), vendor.dense(operands.out.ptr, rows, width))
+        yield from self._best(vendor, [(matrix, *dense)], csr)
+
+    def cublas(self, operands: Operands) -> Iterator[Prepared]:
+        """The library's gemmBatched, fp32, on the matrices written out with their zeros."""
+        vendor, layout = self._libraries(), operands.problem.layout
+        if not operands.problem.equal or layout.n_channels > 1:
+            raise Absent("matrices of one size only")
+        shape = (layout.n_graphs, layout.max_nodes, layout.max_nodes)
+        if 4 * np.prod(shape, dtype=np.float64) > DENSIFIED_BYTES:
+            raise Absent("the matrices take more than 4 GiB with their zeros")
+        matrices = self._device.upload(_densified(operands.problem, shape))
+        yield Prepared(vendor.gemm_batched(operands.out, operands.dense, matrices, *shape[:2], operands.columns))
+
+    def _best(self, vendor: Vendor, products: list[tuple[int, int, int]], kept: Any) -> Iterator[Prepared]:
+        """Give cuSPARSE's best algorithm; `kept` are arrays that the descriptions point into."""
+        try:
+            calls = dict(vendor.spmm(products))
+            if not calls:
+                raise Absent("cuSPARSE takes none of its algorithms for this size")
+            best = self._fastest_of(calls)
+            yield Prepared(calls[best], best)
+        finally:
+            self._device.synchronize()
+            vendor.release(products)
+            del kept
+
+    def _libraries(self) -> Vendor:
+        if self._vendor is None:
+            raise Absent(self.no_vendor)
+        return self._vendor
+
+
+DEVICE_METHODS: Mapping[str, Callable[[Methods, Operands], Iterator[Prepared]]] = MappingProxyType(
+    {
+        "tf-loop": Methods.tf_loop,
+        "cusparse-loop": Methods.cusparse_loop,
+        "cublas": Methods.cublas,
+        "cusparse": Methods.cusparse,
+        "swa-coo": Methods.swa_coo,
+        "swa-csr": Methods.swa_csr,
+        "fastest": Methods.fastest,
+    }
+)
+SCIPY = "scipy"
+NAMES = (SCIPY, *DEVICE_METHODS)
+TITLES = {
+    SCIPY: "SciPy on the CPU",
+    "tf-loop": "loop of TensorFlow-like",
+    "cusparse-loop": "loop of cuSPARSE",
+    "cublas": "cuBLAS gemmBatched",
+    "cusparse": "cuSPARSE block-diagonal",
+    "swa-coo": "Batched SWA SparseTensor",
+    "swa-csr": "Batched SWA CSR",
+    "fastest": "ours",
+}
+
+
+def launch_batch(
+    device: Device, kernel: SpmmKernel, out: DeviceArray, dense: DeviceArray, found: DeviceAdjacency
+) -> None:
+    """Multiply a whole batch by one kernel: `out` (N, P) = A `dense`, (N*C, P)."""
+    matrix, width = found.forward, out.shape[1]
+    product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, matrix.indices.size, out.shape[0], width, 0)
+    kernel.batched(device, product, Blocks(found.node_ptr, found.layout, 1))
+
+
+def _choice(operands: Operands) -> str:
+    """Return which candidate "auto" takes."""
+    device, (rows, _), layout = operands.device, operands.problem.matrix.shape, operands.problem.layout
+    vector = vector_width(operands.columns, operands.out, operands.dense)
+    size = (rows, operands.problem.matrix.nnz, operands.columns, layout.n_graphs)
+    return spmm_table.choose(spmm_table.load(device.name, frozenset(CANDIDATES)), *size, vector)
+
+
+def _check_loop(operands: Operands) -> None:
+    matrices = operands.problem.layout.n_graphs * operands.problem.layout.n_channels
+    if matrices > MAX_LOOP:
+        raise Absent(f"a loop over more than {MAX_LOOP} matrices")
+
+
+def _local_pointers(problem: Problem) -> tuple[Any, Any]:
+    """Return every graph's own row pointers, which begin at 0, end to end, and where each graph's begin."""
+    indptr, node_ptr = problem.adjacency.forward.indptr, problem.layout.node_ptr
+    parts = [indptr[first : last + 1] - indptr[first] for first, last in pairwise(node_ptr)]
+    starts = (node_ptr[:-1] + np.arange(len(parts))).tolist()
+    return starts, np.concatenate(parts).astype(np.int32)
+
+
+def _densified(problem: Problem, shape: tuple[int, int, int]) -> Any:
+    """Return the matrices as one array (batch, dim, dim), zeros written out."""
+    coo, dim = problem.matrix.tocoo(), max(shape[1], 1)
+    dense = np.zeros(shape, np.float32)
+    np.add.at(dense, (coo.row // dim, coo.row % dim, coo.col % dim), coo.data)
+    return dense

@@ -1,0 +1,92 @@
+"""The papers' figures drawn from records: GFLOPS over columns, a panel per figure, and a roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcnbatch.bench.methods import NAMES, SCIPY, TITLES
+from gcnbatch.bench.spmm import Record, by_point
+from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STYLES: Mapping[str, dict[str, Any]] = {
+    SCIPY: {"color": GREY, "marker": "x", "linestyle": ":"},
+    "tf-loop": {"color": "#E69F00", "marker": "v", "linestyle": "--"},
+    "cusparse-loop": {"color": "#CC79A7", "marker": "^", "linestyle": "--"},
+    "cublas": {"color": GREEN, "marker": "s", "linestyle": "-."},
+    "cusparse": {"color": "#56B4E9", "marker": "D", "linestyle": "-."},
+    "swa-coo": {"color": ORANGE, "marker": "<", "linestyle": "-"},
+    "swa-csr": {"color": "#332288", "marker": ">", "linestyle": "-"},
+    "fastest": {"color": BLUE, "marker": "o", "linestyle": "-", "linewidth": 2},
+}
+ACROSS = 3
+
+
+def draw(path: Path, records: Sequence[Record]) -> None:
+    """Write the figure as PNG."""
+    names = list(dict.fromkeys(record["figure"] for record in records))
+    copied = next((record["copy_gb_per_s"] for record in records if "copy_gb_per_s" in record), None)
+    count = len(names) + (copied is not None)
+    across = min(ACROSS, count)
+    figure, axes = panels(ceil(count / across), across, width=4.0, height=3.2)
+    for ax, name in zip(axes, names, strict=False):
+        _throughput(ax, name, [record for record in records if record["figure"] == name])
+    used = len(names)
+    if copied is not None:
+        _roofline(axes[used], records, copied)
+        used += 1
+    for ax in axes[used:]:
+        ax.set_visible(False)
+    lines = {str(line.get_label()): line for ax in axes[: len(names)] for line in ax.get_lines()}
+    figure.legend(handles=lines.values(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    save(figure, path)
+
+
+def _throughput(ax: Axes, name: str, records: Sequence[Record]) -> None:
+    """GFLOPS over columns, both axes logarithmic, warm cache, without launch cost."""
+    points = [methods for _, methods in by_point(records)]
+    for method in NAMES:
+        found = sorted((one[method]["columns"], one[method]["gflops"]) for one in points if method in one)
+        if found:
+            ax.plot(*zip(*found, strict=True), label=TITLES[method], markersize=3.5, **STYLES[method])
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_title(_title(name, records[0]), loc="left", fontsize=9)
+    ax.set_xlabel("columns of the dense matrix (nB)", fontsize=8)
+    ax.set_ylabel("GFLOPS", fontsize=8)
+    ax.tick_params(labelsize=7)
+
+
+def _title(name: str, record: Record) -> str:
+    if "dim" not in record:
+        return f"{plain(name)}: batch {record['batch']}"
+    spans = ("-".join(map(str, sorted(set(record[key])))) for key in ("dim", "nnz_per_row"))
+    return "{}: batch {}, dim {}, nnz/row {}".format(plain(name), record["batch"], *spans)
+
+
+def _roofline(ax: Axes, records: Sequence[Record], copied: float) -> None:
+    """GFLOPS over flops per byte, the cache cold, under what the memory allows at copy speed."""
+    intensities = []
+    for method in NAMES:
+        cold = [one for one in records if one["method"] == method and one["cache"] == "cold"]
+        if cold:
+            x = [record["gflops"] / record["gb_per_s"] for record in cold]
+            intensities += x
+            style = {key: STYLES[method][key] for key in ("color", "marker")}
+            ax.plot(x, [record["gflops"] for record in cold], linestyle="", markersize=3, **style)
+    if intensities:
+        ends = [min(intensities) * 0.8, max(intensities) * 1.25]
+        ax.plot(ends, [copied * end for end in ends], color="#333333", linewidth=1)
+        label, place = f"copy, {copied / 1e3:.2f} TB/s", (ends[0], copied * ends[0])
+        ax.annotate(label, place, (2, 6), textcoords="offset points", fontsize=7)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_title("roofline: second-level cache cold", loc="left", fontsize=9)
+    ax.set_xlabel("flops per unavoidable byte", fontsize=8)
+    ax.set_ylabel("GFLOPS", fontsize=8)
+    ax.tick_params(labelsize=7)

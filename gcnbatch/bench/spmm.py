@@ -1,0 +1,220 @@
+"""`gcnbatch bench spmm`: every method on every problem, checked against float64, then timed; a record per figure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from gcnbatch import environment
+from gcnbatch.backends import registry
+from gcnbatch.backends.cuda.replay import NotCaptured
+from gcnbatch.bench import clock
+from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, Operands
+from gcnbatch.bench.problems import Problem, check_memory
+from gcnbatch.config import CudaConfig
+from gcnbatch.errors import BackendUnavailable, InputError, nearest
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.backend import CudaBackend
+
+Record = dict[str, Any]
+Say = Callable[[str], object]
+REPEATS = 20
+# Cache and launches of a measurement, as its record names them.
+STATES = (("warm", "graph"), ("cold", "graph"), ("warm", "host"))
+
+
+@dataclass
+class Outcome:
+    """What a run found: `records`, `absent` methods with the reason, and `wrong` results, which were not timed."""
+
+    records: list[Record] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+def chosen_methods(text: str) -> tuple[str, ...]:
+    """Return the methods of a list such as "fastest,cublas"; of an empty one, all.
+
+    Raises
+    ------
+    InputError
+        An unknown method.
+    """
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or NAMES
+    for name in names:
+        if name not in NAMES:
+            raise InputError("--methods", f"'{name}'", ", ".join(NAMES), nearest(name, NAMES))
+    return names
+
+
+def run(
+    problems: Sequence[tuple[Callable[[], Problem], Sequence[int]]],
+    names: Sequence[str] = NAMES,
+    repeats: int = REPEATS,
+    device: int = 0,
+    say: Say = lambda line: None,
+) -> Outcome:
+    """Measure `names` on every problem at every number of columns.
+
+    Without a GPU SciPy alone is measured, and `say` is told so.
+
+    Parameters
+    ----------
+    problems : sequence of (callable, columns)
+        Each callable makes its problem when its turn comes.
+
+    Raises
+    ------
+    InputError
+        No such device; a problem that does not fit into the device's memory.
+    BackendUnavailable
+        Methods of a device were asked for alone, and there is none.
+    """
+    found = Outcome()
+    backend = _open(names, device, found, say)
+    session = _Session(names, repeats, backend, found)
+    points = sum(len(columns) for _, columns in problems)
+    with tqdm(total=points * len(session.names), unit="row", leave=False, disable=None, file=sys.stderr) as bar:
+        for make, columns in problems:
+            problem = make()
+            for width in columns:
+                session.point(problem, width, bar)
+    return found
+
+
+def _open(names: Sequence[str], device: int, found: Outcome, say: Say) -> CudaBackend | None:
+    wanted = [name for name in names if name in DEVICE_METHODS]
+    if not wanted:
+        return None
+    try:
+        backend: Any = registry.open_backend("batched", device, CudaConfig())
+    except BackendUnavailable as error:
+        if SCIPY not in names:
+            raise
+        found.absent |= dict.fromkeys(wanted, error.got)
+        say(f"no GPU: SciPy on the CPU alone is measured ({error.got})")
+        return None
+    return backend
+
+
+class _Session:
+    """One run's device, clock and methods."""
+
+    def __init__(self, names: Sequence[str], repeats: int, backend: CudaBackend | None, found: Outcome) -> None:
+        self._backend, self._repeats, self._found = backend, repeats, found
+        self.names = [name for name in names if name not in found.absent]
+        self._about = _about(backend)
+        if backend is not None:
+            self._clock = clock.DeviceClock(backend, repeats)
+            self._methods = Methods(backend.device, self._clock.fastest)
+            self._about["copy_gb_per_s"] = round(self._clock.copy_speed(), 1)
+
+    def point(self, problem: Problem, columns: int, bar: Any) -> None:
+        """Measure every method at one number of columns."""
+        matrix, dense = problem.matrix, problem.dense(columns)
+        exact = matrix.astype(np.float64) @ dense.astype(np.float64)
+        single = matrix @ dense
+        bound = 2 * float(_worst(single, exact)) + 1e-6 * float(np.abs(exact).max(initial=0.0))
+        operands = self._operands(problem, columns)
+        for name in self.names:
+            bar.set_description(f"{problem.name}, {columns} columns, {name}")
+            if name == SCIPY:
+                times = clock.host_times(lambda: matrix @ dense, self._repeats)
+                self._note(problem, columns, name, "", _worst(single, exact), "host", "none", times)
+            elif operands is not None:
+                self._device_method(operands, name, exact, bound)
+            bar.update()
+
+    def _operands(self, problem: Problem, columns: int) -> Operands | None:
+        if self._backend is None:
+            return None
+        rows, inner = problem.matrix.shape
+        needed = 4 * (rows + inner) * columns + 12 * problem.matrix.nnz
+        device = self._backend.device
+        check_memory(f"problem {problem.name}", 2 * needed, device.memory().free, device.name)
+        return Operands(device, problem, columns)
+
+    def _device_method(self, operands: Operands, name: str, exact: NDArray[np.float64], bound: float) -> None:
+        problem, columns = operands.problem, operands.columns
+        with ExitStack() as stack:
+            try:
+                call, choice = stack.enter_context(self._methods.prepared(name, operands))
+            except Absent as reason:
+                self._found.absent.setdefault(name, f"figure {problem.name}: {reason}")
+                return
+            operands.poison()
+            call()
+            error = _worst(operands.device.download(operands.out), exact)
+            if not error <= bound:
+                self._found.wrong.append(
+                    f"{name} on {problem.name} with {columns} columns: error {error:.3g}, bound {bound:.3g}"
+                )
+                return
+            for (cache, launch), measured in zip(
+                STATES, (self._clock.warm, self._clock.cold, self._clock.host), strict=True
+            ):
+                try:
+                    times = measured(call)
+                except NotCaptured as reason:
+                    self._found.absent.setdefault(f"{name} in a graph", f"figure {problem.name}: {reason}")
+                    continue
+                self._note(problem, columns, name, choice, error, cache, launch, times)
+
+    def _note(
+        self,
+        problem: Problem,
+        columns: int,
+        name: str,
+        choice: str,
+        error: float,
+        cache: str,
+        launch: str,
+        times: Sequence[float],
+    ) -> None:
+        measured, work = clock.summary(times), problem.work(columns)
+        rates = {
+            "gflops": round(work.flops / measured["us"] * 1e-3, 2),
+            "gb_per_s": round(work.bytes / measured["us"] * 1e-3, 2),
+        }
+        what = {"bench": "spmm", "figure": problem.name, **problem.about, "nnz": int(problem.matrix.nnz)}
+        how = {"columns": columns, "method": name, "choice": choice, "cache": cache, "launch": launch}
+        self._found.records.append({**what, **how, **measured, **rates, "error": float(f"{error:.3g}"), **self._about})
+
+
+def _worst(got: NDArray[Any], exact: NDArray[np.float64]) -> float:
+    """Return the largest deviation, NaN where anything is NaN."""
+    return float(np.abs(got - exact).max(initial=0.0))
+
+
+def _about(backend: CudaBackend | None) -> Record:
+    about: Record = {"commit": environment.commit(), "cpu": environment.cpu_model()}
+    if backend is None:
+        return about
+    listed = environment.gpus()[0]
+    facts = backend.meter.about()
+    driver = listed[0]["driver"] if listed else None
+    return {**about, "gpu": backend.device.name, "driver": driver, "cuda": facts["driver"].removeprefix("CUDA ")}
+
+
+def by_point(records: Sequence[Record], cache: str = "warm", launch: str = "graph") -> Iterator[tuple[Record, Record]]:
+    """Yield, per problem and columns, a record of the point and {method: record} of one state; SciPy has but one."""
+    points: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        if record["method"] == SCIPY or (record["cache"], record["launch"]) == (cache, launch):
+            points.setdefault(point_of(record), {})[record["method"]] = record
+    for methods in points.values():
+        yield next(iter(methods.values())), methods
+
+
+def point_of(record: Record) -> tuple[Any, ...]:
+    """Return what identifies a record's problem and width."""
+    names = ("figure", "data", "batch", "dim", "nnz_per_row", "channels", "seed", "columns")
+    return tuple(str(record.get(name)) for name in names)

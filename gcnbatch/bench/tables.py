@@ -1,0 +1,78 @@
+"""What `bench spmm` shows on the terminal: a line per problem and width, and how ours compares with every method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+from typing import Any, NamedTuple
+
+from gcnbatch.bench.methods import NAMES, SCIPY
+from gcnbatch.bench.records import Change
+from gcnbatch.bench.spmm import Record, by_point
+
+OURS = "fastest"
+WIDE = 64  # the comparison with the papers' kernels is made from this many columns on
+
+
+class Shown(NamedTuple):
+    """A table: its header and its rows."""
+
+    header: list[str]
+    rows: list[list[Any]]
+
+
+def times(records: Sequence[Record]) -> Shown:
+    """Return microseconds per method (warm cache, CUDA graph; SciPy on the host), and the rates of ours."""
+    present = [name for name in NAMES if any(record["method"] == name for record in records)]
+    ours = OURS in present
+    header = ["figure", "columns", *present, *(["GFLOPS", "GB/s", "kernel"] if ours else [])]
+    rows = []
+    for point, methods in by_point(records):
+        row = [point["figure"], point["columns"], *(_field(methods.get(name), "us") for name in present)]
+        if ours:
+            row += [_field(methods.get(OURS), name) for name in ("gflops", "gb_per_s", "choice")]
+        rows.append(row)
+    return Shown(header, rows)
+
+
+def ratios(records: Sequence[Record]) -> Shown:
+    """Return how many times as long each method takes as ours: geometric mean, least and most, and where."""
+    rows = []
+    for cache in ("warm", "cold"):
+        points = list(by_point(records, cache))
+        for name in NAMES:
+            for least in (1, WIDE):
+                found = [
+                    (methods[name]["us"] / methods[OURS]["us"], f"{point['figure']}/{point['columns']}")
+                    for point, methods in points
+                    if name in methods and OURS in methods and name != OURS and point["columns"] >= least
+                ]
+                if found and not (name == SCIPY and cache == "cold"):
+                    mean = exp(sum(log(ratio) for ratio, _ in found) / len(found))
+                    low, high = min(found), max(found)
+                    where = [name, cache, least, len(found)]
+                    rows.append([*where, round(mean, 2), round(low[0], 2), low[1], round(high[0], 2), high[1]])
+    header = ["over ours", "cache", "columns from", "points", "geometric mean", "least", "at", "most", "at"]
+    return Shown(header, rows)
+
+
+def slower(changes: Sequence[Change]) -> Shown:
+    """Return what became slower, the worst first."""
+    rows = [
+        [
+            f"{change.new['figure']}/{change.new['columns']}",
+            change.new["method"],
+            change.new["cache"],
+            change.new["launch"],
+            change.old["us"],
+            change.new["us"],
+            round(change.ratio, 2),
+        ]
+        for change in changes
+        if change.slower
+    ]
+    return Shown(["slower", "method", "cache", "launch", "us before", "us now", "ratio"], rows)
+
+
+def _field(record: Record | None, name: str) -> Any:
+    return None if record is None else record[name]

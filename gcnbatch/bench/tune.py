@@ -1,0 +1,211 @@
+"""`gcnbatch bench tune`: the candidates for adjacency products on a grid of batches, and the table of the fastest."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from gcnbatch import environment
+from gcnbatch.backends import registry
+from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_table
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, ShortRows, vector_width
+from gcnbatch.backends.cuda.spmm_table import Table
+from gcnbatch.bench.clock import DeviceClock
+from gcnbatch.bench.methods import launch_batch
+from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
+from gcnbatch.config import CudaConfig
+from gcnbatch.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.backend import CudaBackend
+
+ROWS = (16, 32, 64, 128)
+PER_ROW = (1, 2, 3, 5, 8)
+COLUMNS = (4, 16, 32, 64, 128, 256, 512, 1024)
+BATCHES = (10, 50, 100, 1000, 10_000)
+GRID: tuple[tuple[int, ...], ...] = (ROWS, PER_ROW, COLUMNS, BATCHES)
+REPEATS = 9
+LARGEST_BYTES = 1 << 28  # of the dense operand; a wider point takes the choice of the widest measured
+CHECKED = 1 << 17  # elements of a result up to which candidates are held to each other
+CLOSE = 1.05  # of candidates this close on rows of equal length, ragged ones decide
+
+Point = tuple[int, int, int, int]
+
+
+class Check(NamedTuple):
+    """A point of the papers' figures: the candidate that a table chooses, the fastest, and their times' ratio."""
+
+    figure: str
+    columns: int
+    chosen: str
+    fastest: str
+    ratio: float
+
+
+@dataclass
+class Tuning:
+    """Measurements of every candidate (microseconds) at the points of a grid.
+
+    Parameters
+    ----------
+    axes : tuple of tuples
+        As `Table.axes`.
+    measured : dict
+        On what.
+    times : dict
+        Per point (rows, per_row, columns, batch), per candidate, on each batch of `batches_of`.
+    checks : list of Check
+        What the table chooses on the papers' figures, which are not points of the grid, against the best there.
+    """
+
+    axes: tuple[tuple[int, ...], ...]
+    measured: dict[str, Any]
+    times: dict[Point, list[dict[str, float]]] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+
+    def table(self) -> Table:
+        """Return the table of the fastest; a point not measured takes the choice of the next fewer columns."""
+        fastest: dict[Point, str] = {}
+        for point in points(self.axes):
+            rows, per_row, columns, size = point
+            place = self.axes[2].index(columns)
+            narrower = fastest.get((rows, per_row, self.axes[2][place - 1], size)) if place else None
+            fastest[point] = _fastest(self.times.get(point, []), narrower)
+        names = tuple(fastest[point] for point in points(self.axes))
+        return Table(self.axes, names, self.measured)
+
+    def counts(self) -> list[list[Any]]:
+        """Return how many points each candidate wins, the most first."""
+        return [[name, count] for name, count in Counter(self.table().fastest).most_common()]
+
+    def save(self, path: Path | None = None) -> Path:
+        """Write the table to `path`; None: where "auto" looks for it. Returns the path."""
+        target = path or spmm_table.user_table(str(self.measured["gpu"]))
+        spmm_table.save(self.table(), target)
+        return target
+
+
+def _fastest(measured: Sequence[Mapping[str, float]], narrower: str | None) -> str:
+    """Return, of the candidates that are about as fast as the fastest on the first batch, the fastest on the last."""
+    if not measured:
+        return narrower or "csr"
+    first, last = measured[0], measured[-1]
+    good = [name for name in first if name in last and first[name] <= CLOSE * min(first.values())]
+    return min(good or first, key=lambda name: last.get(name, first[name]))
+
+
+def points(axes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:
+    """Yield the points of a grid, the last axis running fastest."""
+    yield from product(*axes)
+
+
+def batches_of(rows: int, per_row: int, size: int) -> list[Shape]:
+    """Return the batches that stand for a point: rows of equal length, and of 1 to 2 `per_row` - 1 entries."""
+    equal = Shape("tune", size, (rows, rows), (per_row, per_row))
+    return [equal, *([replace(equal, per_row=(1, 2 * per_row - 1), ragged=True)] if per_row > 1 else [])]
+
+
+def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int = REPEATS) -> Tuning:
+    """Measure on a device.
+
+    Raises
+    ------
+    InputError, BackendUnavailable
+        No such device, or none at all.
+    CheckFailed
+        When candidates do not agree to the bit.
+
+    Notes
+    -----
+    Figures 8 to 10 are measured behind the grid, and tell how good the table's choices are.
+    """
+    backend: Any = registry.open_backend("batched", device, CudaConfig())
+    clock = DeviceClock(backend, repeats)
+    found = Tuning(axes, _about(backend))
+    batches = list(product(axes[0], axes[1], axes[3]))
+    for rows, per_row, size in tqdm(batches, unit="batch", leave=False, disable=None, file=sys.stderr):
+        for shape in batches_of(rows, per_row, size):
+            measured = _Measured(backend, clock, random_batch(shape))
+            for columns in axes[2]:
+                if 4 * rows * size * columns <= LARGEST_BYTES:
+                    times = found.times.setdefault((rows, per_row, columns, size), [])
+                    times.append(measured.times(columns))
+    table = found.table()
+    for shape in FIGURES.values():
+        measured = _Measured(backend, clock, random_batch(shape))
+        found.checks += [measured.check(table, columns) for columns in shape.columns]
+    return found
+
+
+class _Measured:
+    """One batch on the device, and the candidates' times on it."""
+
+    def __init__(self, backend: CudaBackend, clock: DeviceClock, problem: Problem) -> None:
+        self._device, self._clock, self._problem = backend.device, clock, problem
+        self._found = batch.adjacency(problem.adjacency, problem.layout, coo=False).map(self._device.upload)
+
+    def times(self, columns: int) -> dict[str, float]:
+        """Return the median microseconds of every candidate that may be chosen at this width."""
+        device, rows = self._device, self._problem.matrix.shape[0]
+        noise = np.random.default_rng(columns).random((1 << 16,), dtype=np.float32)
+        dense = device.upload(np.resize(noise, (rows, columns)))
+        out = device.empty((rows, columns))
+        names = candidates(self._problem, columns, vector_width(columns, out, dense))
+        times, expected = {}, None
+        for name in names:
+            kernel = CANDIDATES[name]
+
+            def call(kernel: Any = kernel) -> None:
+                launch_batch(device, kernel, out, dense, self._found)
+
+            call()
+            if rows * columns <= CHECKED:
+                got = device.download(out)
+                expected = got if expected is None else expected
+                if not np.array_equal(got, expected):
+                    raise CheckFailed("bench tune", f"{name} and {names[0]} differ", hint="Report this with your GPU.")
+            times[name] = float(np.median(self._clock.warm(call)))
+        return times
+
+    def check(self, table: Table, columns: int) -> Check:
+        """Return how the choice of `table` compares with the fastest at this width."""
+        problem, times, vector = self._problem, self.times(columns), 4 if columns % 4 == 0 else 1
+        rows = problem.matrix.shape[0]
+        named = spmm_table.choose(table, rows, problem.matrix.nnz, columns, problem.layout.n_graphs, vector)
+        chosen, best = served_as(named, rows, columns, vector), min(times, key=times.__getitem__)
+        return Check(problem.name, columns, chosen, best, round(times[chosen] / times[best], 3))
+
+
+def candidates(problem: Problem, columns: int, vector: int) -> list[str]:
+    """Return the candidates that differ at this size; the general kernel alone where it shares rows among groups."""
+    rows, entries = problem.matrix.shape[0], problem.matrix.nnz
+    if geometry_sparse.sharing_bits(rows, entries, geometry_sparse.vector_bits(columns, vector)):
+        return ["csr"]
+    return [name for name in CANDIDATES if served_as(name, rows, columns, vector) == name]
+
+
+def served_as(name: str, rows: int, columns: int, vector: int) -> str:
+    """Return the candidate that really runs where `name` is chosen: not every size takes every kernel."""
+    kernel = CANDIDATES[name]
+    if not isinstance(kernel, ShortRows):
+        return name
+    found = kernel.plan(rows, columns, vector)
+    return "csr" if found is None else f"{found[0]}/{kernel.threads}"
+
+
+def _about(backend: CudaBackend) -> dict[str, Any]:
+    listed = environment.gpus()[0]
+    return {
+        "gpu": backend.device.name,
+        "driver": listed[0]["driver"] if listed else None,
+        "cuda": backend.meter.about()["driver"].removeprefix("CUDA "),
+        "commit": environment.commit(),
+    }

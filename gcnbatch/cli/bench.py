@@ -1,0 +1,115 @@
+"""``gcnbatch bench``: single operations measured, and the tables that come of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gcnbatch.cli import bench_spgemm
+from gcnbatch.cli.configuration import DeviceOption
+
+if TYPE_CHECKING:
+    from gcnbatch.bench.command import Done
+
+METHODS = "scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest"
+
+app = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
+app.command("spgemm", epilog=bench_spgemm.EPILOG)(bench_spgemm.spgemm)
+
+SPMM_EPILOG = """\b
+Examples:
+  gcnbatch bench spmm --figure all                        the papers' figures 8 to 10
+  gcnbatch bench spmm --figure 8a --columns 64,512        two points of one figure
+  gcnbatch bench spmm --batch 10000 --dim 50 --nnz-per-row 3 --columns 64
+  gcnbatch bench spmm tox21.h5 --batch 50 --columns 64    a batch of your data
+  gcnbatch bench spmm --figure 8b --compare runs/old/rows.jsonl
+
+Exit code 1 when a method's result is wrong, or something became slower.
+"""
+TUNE_EPILOG = """\b
+Examples:
+  gcnbatch bench tune                 a table for this GPU, in the user's cache folder
+  gcnbatch bench tune -o table.json   as a file; nothing else changes
+"""
+
+
+@app.command("spmm", epilog=SPMM_EPILOG)
+def spmm(
+    data: Annotated[Path | None, typer.Argument(help="HDF5 data set.", metavar="[DATA.h5]", show_default=False)] = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option("--figure", metavar="8a|8b|9a…9f|10|all", help="May be repeated.", show_default="all"),
+    ] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Matrices in the batch.", show_default=False)] = None,
+    dim: Annotated[
+        str | None, typer.Option("--dim", metavar="N[-M]", help="Rows of a matrix.", show_default=False)
+    ] = None,
+    nnz_per_row: Annotated[
+        str | None, typer.Option("--nnz-per-row", metavar="N[-M]", help="Entries of a row.", show_default=False)
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="A,B,…", help="Of the dense matrix (nB).", show_default="2,4,…,1024"),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random batch.")] = 0,
+    methods: Annotated[str, typer.Option("--methods", metavar="A,B,…", help=f"Of {METHODS}.", show_default="all")] = "",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repetitions of a measurement.")] = 20,
+    device: DeviceOption = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option("--compare", metavar="OLD.jsonl", help="Flag what became slower.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Folder of the result.", show_default="runs/bench-spmm-<time>"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records.")] = False,
+) -> None:
+    """Multiply batches of sparse matrices in every way there is: check against float64, then time.
+
+    Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
+    """
+    from gcnbatch.bench import command
+
+    asked = command.Asked(figure or [], batch, dim, nnz_per_row, columns, seed, data, methods, repeats, device or 0)
+    done = command.spmm(asked, out, compare, lambda line: typer.echo(line, err=True))
+    if as_json:
+        typer.echo("\n".join(map(json.dumps, done.outcome.records)))
+    else:
+        _show(done)
+    command.judge(done)
+
+
+def _show(done: Done) -> None:
+    from gcnbatch.bench import tables
+    from gcnbatch.cli.tables import facts, table
+
+    records = done.outcome.records
+    for shown in (tables.times(records), tables.ratios(records), tables.slower(done.changes)):
+        if shown.rows:
+            typer.echo("\n".join([*table(shown.header, shown.rows), ""]))
+    if done.outcome.absent:
+        typer.echo("\n".join([*facts([(f"{name} left out:", why) for name, why in done.outcome.absent.items()]), ""]))
+    typer.echo(str(done.folder))
+
+
+@app.command("tune", epilog=TUNE_EPILOG)
+def tune(
+    device: DeviceOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="The table's file.", show_default="in the cache folder"),
+    ] = None,
+) -> None:
+    """Measure the candidates for adjacency products on this GPU and write the table that cuda.spmm = "auto" uses."""
+    from gcnbatch.bench import tune as tuning
+    from gcnbatch.cli.tables import table
+
+    found = tuning.tune(device or 0)
+    worst = sorted(found.checks, key=lambda check: -check.ratio)[:5]
+    for line in (*table(["kernel", "points"], found.counts()), "", *table(tuning.Check._fields, worst), ""):
+        typer.echo(line)
+    typer.echo(str(found.save(out)))

@@ -1,0 +1,71 @@
+"""``gcnbatch bench spgemm``: sparse times sparse on matrix classes and Matrix Market files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gcnbatch.cli.configuration import DeviceOption
+
+EPILOG = """\b
+Classes, all at scale 1:
+  molecules  8,000 molecules of the sizes of Tox21, block-diagonal
+  power_law  200,000 nodes, 1 M entries, degrees ~ d^-3
+  stencil    27 points, on a cube of 64 a side
+  uniform    500,000 rows of 8 random columns
+\b
+Examples:
+  gcnbatch bench spgemm
+  gcnbatch bench spgemm --classes stencil,uniform --scale 0.1 -o report
+  gcnbatch bench spgemm cant.mtx pdb1HYS.mtx.gz tox21.h5
+"""
+
+
+def spgemm(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Matrix Market files or data sets (.h5).", show_default=False),
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Matrix classes.", show_default="all, none beside files")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            "--methods", metavar="A,B,…", help="Of gcnbatch, cusparse, scipy.", show_default="all that can start"
+        ),
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Size of the classes, at most 16.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the classes.")] = 0,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Timed calls of what takes less than half a second.")
+    ] = 20,
+    device: DeviceOption = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Also write rows (JSON) and a picture.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Multiply A A (A Aᵀ if A is not square) with our kernel, cuSPARSE and SciPy; every result is checked first.
+
+    Exit code 1 if a result is wrong.
+    """
+    from gcnbatch.bench import spgemm_report as report
+    from gcnbatch.bench.spgemm import measure, open_contenders
+    from gcnbatch.cli.tables import table
+
+    problems = report.problems(files or [], classes, scale, seed)
+    found, notes = open_contenders(report.names(methods) if methods else None, device or 0)
+    for note in notes:
+        print(note, file=sys.stderr)
+    rows = list(measure(report.shown(problems), found, repeats))
+    if out is not None:
+        report.save(rows, out)
+    if as_json:
+        print(json.dumps(report.as_json(rows), indent=2))
+    else:
+        print("\n".join([*table(report.HEADER, [report.cells(row) for row in rows]), *report.summary(rows)]))

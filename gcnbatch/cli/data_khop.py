@@ -1,0 +1,65 @@
+"""``gcnbatch data khop``: powers of the adjacency as channels, or propagated features."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from gcnbatch.cli.configuration import DeviceOption
+
+EPILOG = """\b
+Examples:
+  gcnbatch data khop tox21.h5 -o tox21_2hop.h5 --hops 2 --mode channels --values binary
+  gcnbatch data khop cora.h5 -o cora_sgc.h5 --hops 2 --mode propagated
+  gcnbatch data khop reddit.h5 -o reddit_2hop.h5 --hops 2 --mode channels --keep 50
+"""
+
+
+def khop(
+    file: Annotated[Path, typer.Argument(metavar="IN.h5", help="Data set.", show_default=False)],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT.h5", help="Data set to write.")],
+    hops: Annotated[int, typer.Option("--hops", metavar="K", help="How far, at most 64.")],
+    mode: Annotated[
+        Literal["channels", "propagated"],
+        typer.Option(help="Store A^2 … A^K as further channels, or replace the features X by S^K X."),
+    ],
+    values: Annotated[
+        Literal["walks", "binary"], typer.Option(help="Weights of the new channels: sums over walks, or 1.")
+    ] = "walks",
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="D^-1/2 A D^-1/2: stored for every channel, or what features are propagated by.",
+            show_default="propagated: yes; channels: no",
+        ),
+    ] = None,
+    keep: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Keep the N largest entries of each row of a power; 0: all.")
+    ] = 0,
+    max_edges: Annotated[int, typer.Option(min=1, help="Refuse a result that is expected to be larger.")] = 200_000_000,
+    backend: Annotated[str, typer.Option(help="auto, cpu (SciPy) or cuda (our SpGEMM).")] = "auto",
+    device: DeviceOption = None,
+    memory_mb: Annotated[
+        int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read by slices.")
+    ] = 4096,
+) -> None:
+    """Let a layer see K hops: powers of the adjacency as channels, or features propagated K times (SGC).
+
+    Graphs never mix, so that a batch of small graphs and one large graph both work. The expected size of the result is
+    told before the work starts.
+    """
+    from gcnbatch.backends.products import open_products
+    from gcnbatch.data.khop import Options, write
+    from gcnbatch.data.store import Dataset
+
+    normal = mode == "propagated" if normalize is None else normalize
+    options = Options(hops, mode, values, normal, keep, max_edges)
+    options.check()
+    products = open_products(backend, device or 0)
+    with Dataset(file, memory_mb) as dataset:
+        write(dataset, out, options, products, lambda line: print(line, file=sys.stderr))
+    print(out)

@@ -1,0 +1,309 @@
+"""k-hop adjacency: powers of the adjacency as further channels, or features propagated by it.
+
+With A the adjacency of a set, its channels added up (row `dst`, column `src`), entry (i, j) of A^h sums the walks of h
+edges from j to i. Mode "channels" stores A^2 … A^K beside the set's own channels, so that one layer sees K hops; mode
+"propagated" replaces the features X by S^K X, S the normalised adjacency, so that a linear model on them is a K-hop
+graph convolution (Wu et al., "Simplifying graph convolutional networks", ICML 2019). Graphs never mix: the adjacency of
+a part of the set is block-diagonal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.data.forecast import Reach
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.normalize import symmetric_weights
+from gcnbatch.data.schema import Header
+from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.data.store import Dataset
+from gcnbatch.data.writer import DatasetWriter
+from gcnbatch.errors import InputError
+
+MAX_HOPS = 64
+EXPLODES = 10.0  # times the edges of the set, from which a forecast is a warning
+BYTES_PER_EDGE, NORMALIZED_BYTES_PER_EDGE = 50, 100  # of memory, measured
+SLAB_ENTRIES = 20_000_000  # of a power, at most, that are made before its rows are cut to --keep
+ANNOUNCED = 256 << 20  # bytes of memory that are told before they are taken
+Csr = Any  # scipy.sparse.csr_array of float32
+Tell = Callable[[str], object]
+
+
+class Products(Protocol):
+    """Who multiplies: `gcnbatch.backends.products` has the host and the device."""
+
+    def multiply(self, a: Csr, b: Csr) -> Csr:
+        """Return A B, float32, columns rising, without entries of value 0."""
+
+    def propagate(self, a: Csr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
+        """Return A^times X."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to compute.
+
+    Parameters
+    ----------
+    hops : int
+        K, from 1 (propagated) or 2 (channels) to 64.
+    mode : {"channels", "propagated"}
+    values : {"walks", "binary"}
+        Weights of the new channels: the sums over walks, or 1.
+    normalize : bool
+        Channels: give every channel weights D^-1/2 A D^-1/2. Propagated: propagate by D^-1/2 A D^-1/2 and not by A.
+        The weights of a set that is normalised already stay as they are.
+    keep : int
+        The most entries of a row of each power, those of largest absolute value, the smaller column first among equals;
+        0: all. The next power is of what was kept.
+    max_edges : int
+        The most edges (channels) or sparse feature entries (propagated) that are expected of the result.
+    """
+
+    hops: int
+    mode: Literal["channels", "propagated"]
+    values: Literal["walks", "binary"] = "walks"
+    normalize: bool = False
+    keep: int = 0
+    max_edges: int = 200_000_000
+
+    def check(self) -> None:
+        """Raise InputError for values that do not go together."""
+        least = 2 if self.mode == "channels" else 1
+        if not least <= self.hops <= MAX_HOPS:
+            raise InputError("--hops", str(self.hops), f"{least} to {MAX_HOPS} with --mode {self.mode}")
+        if self.mode == "propagated" and (self.keep or self.values != "walks"):
+            raise InputError("--mode propagated", "given with --keep or --values", hint="They are for --mode channels.")
+
+
+def write(
+    source: Dataset, path: str | os.PathLike[str], options: Options, products: Products, tell: Tell = lambda line: None
+) -> None:
+    """Write the k-hop version of `source` to `path`; `tell` gets lines about the expected size before the work starts.
+
+    Raises
+    ------
+    InputError
+        Options out of range, more expected than `max_edges`, more than 256 channels.
+    """
+    options.check()
+    header = new_header(source.header, options)
+    _announce(source, options, tell)
+    with DatasetWriter(path) as writer:
+        for _, part in source.blocks():
+            if options.mode == "channels":
+                writer.append(with_channels(part, header, options, products))
+            else:
+                writer.append(with_features(part, header, options, products))
+        if not source.n_graphs:
+            writer.append(replace(source.read([]), header=header))
+        writer.finish(header, source.splits)
+
+
+def adjacency(graphs: GraphSet) -> Csr:
+    """Return the block-diagonal adjacency of all graphs, channels and repeated edges added up: float32 (N, N)."""
+    first = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
+    values = np.ones(graphs.n_edges, np.float32) if graphs.weight is None else graphs.weight
+    found = sp.csr_array((values, (graphs.dst + first, graphs.src + first)), shape=(graphs.n_nodes,) * 2)
+    found.sum_duplicates()
+    return found
+
+
+def normalized(matrix: Csr) -> Csr:
+    """Return D^-1/2 A D^-1/2, ``a_ij / sqrt(rowsum_i * colsum_j)``, 0 where that is undefined; float64 inside."""
+    values = matrix.data.astype(np.float64)
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    row_sum = np.bincount(rows, weights=values, minlength=matrix.shape[0])
+    column_sum = np.bincount(matrix.indices, weights=values, minlength=matrix.shape[1])
+    scale = row_sum[rows] * column_sum[matrix.indices]
+    defined = scale > 0.0
+    data = np.where(defined, values / np.sqrt(np.where(defined, scale, 1.0)), 0.0).astype(np.float32)
+    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def new_header(header: Header, options: Options) -> Header:
+    """Return the header of the result. It has no featuriser: a molecule's features alone no longer make its graph."""
+    source = {**header.source, "khop": _describe(options)}
+    if options.mode == "propagated":
+        return header.model_copy(update={"featurizer": None, "source": source})
+    names = (*header.channel_names, *(f"{hop} hops" for hop in range(2, options.hops + 1)))
+    if len(names) > 256:
+        raise InputError("--hops", f"{len(names)} channels", "at most 256")
+    for name in names[len(header.channel_names) :]:
+        if name in header.channel_names:
+            raise InputError("channels", f"there is one named '{name}' already", hint="Start from the set without it.")
+    normal = header.normalized or options.normalize
+    return header.model_copy(
+        update={"channel_names": names, "normalized": normal, "featurizer": None, "source": source}
+    )
+
+
+def _describe(options: Options) -> str:
+    kept = f", at most {options.keep} a row" if options.keep else ""
+    detail = f"{options.values}{kept}" if options.mode == "channels" else ""
+    shown = ", ".join(filter(None, [options.mode, detail, "normalized" if options.normalize else ""]))
+    return f"{options.hops} hops, {shown}"
+
+
+# ---- channels
+
+
+def powers(matrix: Csr, options: Options, products: Products) -> Iterator[Csr]:
+    """Yield A^2 … A^K as they are stored."""
+    base = matrix.copy()
+    if options.values == "binary":
+        base.data[:] = 1.0
+    power = base
+    for _ in range(2, options.hops + 1):
+        power = _next_power(power, base, options, products)
+        yield power
+
+
+def _next_power(power: Csr, base: Csr, options: Options, products: Products) -> Csr:
+    """Return ``power @ base`` as it is stored; with a cap, slab by slab, so that no more is ever held."""
+    parts = []
+    for rows in _slabs(power, base) if options.keep else [power]:
+        part = products.multiply(rows, base)
+        if options.values == "binary":
+            part.data[:] = 1.0
+        parts.append(keep_largest(part, options.keep) if options.keep else part)
+    return parts[0] if len(parts) == 1 else sp.csr_array(sp.vstack(parts, format="csr"))
+
+
+def _slabs(power: Csr, base: Csr) -> Iterator[Csr]:
+    """Yield runs of rows whose product with `base` has at most `SLAB_ENTRIES` entries, or one row."""
+    products = np.concatenate([[0], np.cumsum(np.diff(base.indptr)[power.indices], dtype=np.int64)])
+    of_row = np.minimum(np.diff(products[power.indptr]), base.shape[1])
+    reached = np.concatenate([[0], np.cumsum(of_row)])
+    start = 0
+    while start < power.shape[0]:
+        stop = int(np.searchsorted(reached, reached[start] + SLAB_ENTRIES, side="right")) - 1
+        stop = min(max(stop, start + 1), power.shape[0])
+        yield power[start:stop]
+        start = stop
+
+
+def keep_largest(matrix: Csr, count: int) -> Csr:
+    """Return at most `count` entries of each row: largest absolute values, the smaller column first among equals.
+
+    The columns of a row rise; values are float32, whose bits without the sign order them.
+    """
+    lengths = np.diff(matrix.indptr)
+    if lengths.max(initial=0) <= count:
+        return matrix
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.uint64), lengths)
+    key = rows << np.uint64(32) | ~np.abs(matrix.data).view(np.uint32)
+    order = np.argsort(key, kind="stable")
+    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)  # rows stay together in that order
+    kept = np.sort(order[rank < count])
+    indptr = np.concatenate([[0], np.cumsum(np.minimum(lengths, count))]).astype(matrix.indptr.dtype)
+    return sp.csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
+
+
+def with_channels(part: GraphSet, header: Header, options: Options, products: Products) -> GraphSet:
+    """Return a part with its powers as further channels; a graph's own edges come first."""
+    own = part.header.n_channels
+    weights = np.ones(part.n_edges, np.float32) if part.weight is None else part.weight
+    edges: list[tuple[NDArray[Any], ...]] = [(part.src, part.dst, part.channel, weights)]
+    graphs = [np.repeat(np.arange(part.n_graphs, dtype=np.int32), np.diff(part.edge_ptr))]
+    graph_of_node = np.repeat(np.arange(part.n_graphs, dtype=np.int32), np.diff(part.node_ptr))
+    inside = (np.arange(part.n_nodes) - part.node_ptr[graph_of_node]).astype(np.int32)  # a node's number in its graph
+    for number, power in enumerate(powers(adjacency(part), options, products)):
+        lengths = np.diff(power.indptr)
+        channel = np.full(power.nnz, own + number, np.uint8)
+        edges.append((inside[power.indices], np.repeat(inside, lengths), channel, power.data))
+        graphs.append(np.repeat(graph_of_node, lengths))
+    columns = [np.concatenate(column) for column in zip(*edges, strict=True)]
+    graph = np.concatenate(graphs)
+    if part.n_graphs > 1:
+        order = np.argsort(graph, kind="stable")
+        columns = [column[order] for column in columns]
+    src, dst, channel, weight = columns
+    counts = np.bincount(graph, minlength=part.n_graphs)
+    stored = part.weight is not None or options.values == "walks" or header.normalized
+    result = replace(
+        part,
+        header=header,
+        edge_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        src=src,
+        dst=dst,
+        channel=channel,
+        weight=weight if stored else None,
+    )
+    if not header.normalized:
+        return result
+    as_stored = (result.channel < own) & part.header.normalized
+    return replace(result, weight=np.where(as_stored, weight, symmetric_weights(result)))
+
+
+# ---- propagated
+
+
+def with_features(part: GraphSet, header: Header, options: Options, products: Products) -> GraphSet:
+    """Return a part with propagated features: float32, or sparse as they were."""
+    step = _step(part, options)
+    x: Any = part.x
+    if sp.issparse(x):
+        for _ in range(options.hops):
+            x = products.multiply(step, x)
+    else:
+        x = products.propagate(step, np.ascontiguousarray(x, dtype=np.float32), options.hops)
+    return replace(part, header=header, x=x)
+
+
+def _step(part: GraphSet, options: Options) -> Csr:
+    matrix = adjacency(part)
+    return normalized(matrix) if options.normalize and not part.header.normalized else matrix
+
+
+# ---- forecast
+
+
+def _announce(source: Dataset, options: Options, tell: Tell) -> None:
+    """Say how large the result will be; refuse what is larger than allowed."""
+    if options.mode == "channels":
+        what, hops = "edges", range(1, options.hops)
+    elif sp.issparse(source.read([]).x):
+        what, hops = "entries of the features", range(options.hops)
+    else:
+        return  # as many features as before
+    before, largest, totals = 0, 0.0, np.zeros(options.hops)
+    for _, part in source.blocks():
+        so_far = totals.sum()
+        matrix = adjacency(part)
+        base: Any = matrix if what == "edges" else part.x
+        before += part.n_edges if what == "edges" else base.nnz
+        reach = Reach(base, matrix.nnz * options.hops)
+        for hop in hops:
+            reach.extend(matrix)
+            totals[hop] += reach.entries(options.keep)
+        largest = max(largest, totals.sum() - so_far + part.n_edges)
+    for hop in hops:
+        tell(f"{hop + 1} {'hop' if hop == 0 else 'hops'}: about {_round(totals[hop])} {what}")
+    expected = before + totals.sum() if what == "edges" else totals[-1]
+    ratio = expected / max(before, 1)
+    sign = "warning: " if ratio > EXPLODES else ""
+    tell(f"{sign}{before:,} {what} become about {_round(expected)}, {ratio:.3g} times as many")
+    normal = options.normalize or source.header.normalized
+    memory = largest * (NORMALIZED_BYTES_PER_EDGE if normal else BYTES_PER_EDGE)
+    if what == "edges" and memory > ANNOUNCED:
+        tell(f"this takes about {_round(memory / 2**20)} MiB of memory")
+    if expected > min(options.max_edges, MAX_ENTRIES):
+        raise InputError(
+            "--hops",
+            f"about {_round(expected)} {what} expected of {options.hops} hops",
+            f"at most {min(options.max_edges, MAX_ENTRIES):,}",
+            "Lower --hops, keep fewer with --keep N, or raise --max-edges.",
+        )
+
+
+def _round(value: float) -> str:
+    """Return a number with three digits that mean something."""
+    return f"{float(f'{value:.3g}'):,.0f}"

@@ -1,0 +1,171 @@
+"""What the libraries are told, on stand-ins that compute just that; and what is left out, with the reason."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.bench import methods, problems, spmm
+from gcnbatch.bench.methods import Absent, Methods, Operands
+from gcnbatch.bench.problems import Shape
+from gcnbatch.bench.tune import served_as
+from gcnbatch.bench.vendor import Vendor
+from gcnbatch.cli.bench import METHODS
+from gcnbatch.data.writer import write_graphset
+from gcnbatch.errors import BackendUnavailable, InputError
+from tests.bench.libraries import CuBlas, CuSparse, HostDevice
+from tests.builders import build_graphset
+
+EQUAL = problems.random_batch(Shape("equal", 4, (6, 6), (1, 3)), 1)
+MANY = problems.random_batch(Shape("many", 1001, (1, 1), (1, 1)))
+WIDE = problems.random_batch(Shape("wide", 1, (40_000, 40_000), (1, 1)))
+MIXED = problems.random_batch(Shape("mixed", 5, (1, 9), (1, 1)), 2)
+
+
+@pytest.fixture
+def cusparse(monkeypatch: pytest.MonkeyPatch) -> CuSparse:
+    """Put stand-ins in nvmath's place."""
+    package, bindings = ModuleType("nvmath"), ModuleType("nvmath.bindings")
+    bindings.cublas, bindings.cusparse = CuBlas(), CuSparse()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "nvmath", package)
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", bindings)
+    return bindings.cusparse
+
+
+def all_methods(best: Any = min) -> Methods:
+    return Methods(HostDevice(), best)  # type: ignore[arg-type]
+
+
+def product(name: str, problem: problems.Problem, columns: int) -> tuple[np.ndarray, str]:
+    operands = Operands(HostDevice(), problem, columns)  # type: ignore[arg-type]
+    with all_methods().prepared(name, operands) as (call, choice):
+        call()
+    return operands.out.owner, choice
+
+
+@pytest.mark.parametrize("columns", [1, 5])
+@pytest.mark.parametrize(
+    ("name", "problem"), [("cublas", EQUAL), ("cusparse", EQUAL), ("cusparse", MIXED), ("cusparse-loop", MIXED)]
+)
+def test_the_libraries_multiply_what_they_are_given(
+    cusparse: CuSparse, name: str, problem: problems.Problem, columns: int
+) -> None:
+    out, choice = product(name, problem, columns)
+    assert np.allclose(out, problem.matrix @ problem.dense(columns), rtol=1e-5)
+    assert choice == ("" if name == "cublas" else "CSR_ALG1")
+    assert not any(cusparse.held.values()), "everything was given back"
+    assert cusparse.streams == [7]
+
+
+def test_the_best_algorithm_is_taken_of_those_that_work(cusparse: CuSparse) -> None:
+    offered = []
+
+    def best(calls: Any) -> str:
+        offered.extend(calls)
+        return "CSR_ALG2"
+
+    with all_methods(best).prepared("cusparse", Operands(HostDevice(), EQUAL, 2)) as (_, choice):  # type: ignore[arg-type]
+        assert choice == "CSR_ALG2"
+    assert offered == ["CSR_ALG1", "CSR_ALG2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "reason"),
+    [
+        ("cublas", MIXED, "matrices of one size only"),
+        (
+            "cusparse-loop",
+            MANY,
+            "a loop over more than 1000 matrices",
+        ),
+        ("tf-loop", MANY, "a loop over more than 1000 matrices"),
+        (
+            "cublas",
+            WIDE,
+            "the matrices take more than 4 GiB",
+        ),
+    ],
+)
+def test_what_does_not_serve_says_why(cusparse: CuSparse, name: str, problem: problems.Problem, reason: str) -> None:
+    with pytest.raises(Absent, match=reason):
+        product(name, problem, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "launched"),
+    [
+        ("swa-coo", 64, ["spmm_swa_coo_batched"]),
+        ("swa-csr", 64, ["spmm_swa_csr_batched"]),
+        ("tf-loop", 64, ["spmm_zero", "spmm_tf"] * 4),
+    ],
+)
+def test_our_kernels_get_what_they_declare(name: str, columns: int, launched: list[str]) -> None:
+    operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
+    with Methods(operands.device, min).prepared(name, operands) as (call, choice):
+        call()
+    assert (operands.device.launched, choice) == (launched, "")
+
+
+@pytest.mark.parametrize("columns", [3, 64])
+def test_the_fastest_is_what_it_says(columns: int) -> None:
+    operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
+    with Methods(operands.device, min).prepared("fastest", operands) as (call, choice):
+        call()
+    form = served_as(choice, 24, columns, 4 if columns == 64 else 1).partition("/")[0]
+    assert operands.device.launched == [f"spmm_rows_float{4 if columns == 64 else 1}_{form}"]
+
+
+def test_channels_are_for_our_kernels(cusparse: CuSparse, tmp_path: Path) -> None:
+    write_graphset(tmp_path / "set.h5", build_graphset(5, n_channels=2))
+    several = problems.from_dataset(tmp_path / "set.h5", 5, (3,))
+    assert np.allclose(product("cusparse", several, 3)[0], several.matrix @ several.dense(3), rtol=1e-5, atol=1e-6)
+    for name in ("cublas", "cusparse-loop"):
+        with pytest.raises(Absent):
+            product(name, several, 3)
+
+
+def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
+    with pytest.raises(BackendUnavailable) as caught:
+        Vendor(HostDevice())  # type: ignore[arg-type]
+    assert str(caught.value).startswith("nvmath-python: cannot be imported (")
+    assert str(caught.value).endswith("). pip install 'gcnbatch[bench]'")
+    with pytest.raises(Absent, match="nvmath-python: cannot be imported"):
+        product("cublas", EQUAL, 1)
+
+
+def test_without_the_libraries(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> int:
+        raise RuntimeError("no libcusparse")
+
+    monkeypatch.setattr(cusparse, "create", missing)
+    with pytest.raises(Absent) as caught:
+        product("cusparse", EQUAL, 1)
+    assert str(caught.value) == "cuBLAS, cuSPARSE: do not start (no libcusparse). pip install 'gcnbatch[bench]'"
+
+
+def test_no_algorithm_at_all(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*about: Any) -> int:
+        raise cusparse.cuSPARSEError("not supported")
+
+    monkeypatch.setattr(cusparse, "sp_mm_buffer_size", refuse)
+    with pytest.raises(Absent, match="cuSPARSE takes none of its algorithms for this size"):
+        product("cusparse", EQUAL, 1)
+
+
+def test_methods_by_name() -> None:
+    assert spmm.chosen_methods("") == methods.NAMES
+    assert spmm.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
+    assert set(methods.TITLES) == set(methods.NAMES)
+    assert ", ".join(methods.NAMES) == METHODS
+    with pytest.raises(InputError) as caught:
+        spmm.chosen_methods("cubla")
+    assert str(caught.value) == (
+        "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest. "
+        "Did you mean 'cublas'?"
+    )

@@ -1,0 +1,75 @@
+"""Records in a file, and what became slower."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gcnbatch.bench import records
+from gcnbatch.errors import InputError
+from tests.bench.rows import record
+
+
+def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
+    rows = [record(), record("scipy", columns=2)]
+    records.write(tmp_path / "rows.jsonl", rows)
+    assert records.read(tmp_path / "rows.jsonl") == rows
+
+
+def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
+    old = [record(columns=columns) for columns in (2, 4, 8, 16)]
+    new = [
+        record(us=12.0, columns=2),
+        record(us=10.9, columns=4),
+        record(us=5.0, columns=8),
+        record(us=12.0, us_p20=10.4, columns=16),
+        record(us=99.0, columns=32),
+    ]
+    changes = records.compare(json.loads(json.dumps(old)), new)
+    assert [(change.new["columns"], change.ratio, change.slower) for change in changes] == [
+        (2, 1.2, True),
+        (16, 1.2, False),
+        (4, 1.09, False),
+        (8, 0.5, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [{"seed": 1}, {"dim": [32, 256]}, {"cache": "cold"}, {"launch": "host"}, {"method": "cublas"}]
+)
+def test_only_the_same_figure_is_compared(other: dict) -> None:
+    with pytest.raises(InputError) as caught:
+        records.compare([record()], [record(**other)])
+    assert str(caught.value) == (
+        "--compare: no figure of the old record was measured now; expected the same figures and columns"
+    )
+
+
+def test_times_of_two_machines_are_not_compared() -> None:
+    with pytest.raises(InputError) as caught:
+        records.compare([record()], [record(gpu="Other GPU")])
+    assert str(caught.value) == (
+        "--compare: measured on Some GPU; expected Other GPU. Times of two machines say nothing."
+    )
+    with pytest.raises(InputError, match="measured on Some CPU; expected Other CPU"):
+        records.compare([record("scipy")], [record("scipy", cpu="Other CPU")])
+    assert len(records.compare([record()], [record(cpu="Other CPU")])) == 1
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"bench": "matmul"}', '{"bench": "spmm", "us": 1}'])
+def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_text(json.dumps(record()) + "\n\n" + line + "\n")
+    with pytest.raises(InputError) as caught:
+        records.read(path)
+    assert str(caught.value) == (
+        f"{path}, line 3: no record of 'bench spmm'; expected JSON with bench, figure, columns, method, cache, launch, "
+        "us, us_p20, us_p80"
+    )
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be read \(.*\); expected rows.jsonl of an earlier 'bench spmm'"):
+        records.read(tmp_path / "none.jsonl")

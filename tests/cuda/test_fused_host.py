@@ -1,0 +1,164 @@
+"""The fused backend without a GPU: what it uploads, which launches it lists, what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gcnbatch.backends.cuda.fused import data
+from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.compare.workload import opened
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.errors import InputError
+from gcnbatch.model.fused import describe, label_weights
+from gcnbatch.model.runner import make_runner
+from gcnbatch.resources import cuda_sources
+from tests.train.runs import configure, write_set
+
+
+@dataclass
+class HostDevice:
+    """Hands out addresses; keeps what was uploaded."""
+
+    multiprocessors: int = 132
+    used: int = 4096
+    uploaded: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
+        shape = (shape,) if isinstance(shape, int) else shape
+        array = DeviceArray(self.used, shape, np.dtype(dtype))
+        self.used += -(-prod(shape) * array.dtype.itemsize // 256) * 256
+        return array
+
+    zeros = empty
+
+    def upload(self, host: Any, out: DeviceArray | None = None) -> DeviceArray:
+        values = np.asarray(host)
+        array = self.empty(values.shape, values.dtype) if out is None else out
+        assert (array.shape, array.dtype) == (values.shape, values.dtype)
+        self.uploaded[array.ptr] = values.copy()
+        return array
+
+
+CASES = {
+    "plain": (),
+    "everything": ("model.dense=[16]", "model.head=[8]", "model.dropout=0.25", "train.clip_norm=1.0"),
+    "no norm, wide": ("model.batch_norm=false", "model.widths=[300,20]", "model.readout=max", "train.optimizer=sgd"),
+}
+
+
+def workspace(path: Path, assignments: tuple[str, ...], training: bool) -> tuple[HostDevice, Workspace]:
+    device: Any = HostDevice()
+    with opened(configure(f"data.path={path}", *assignments)) as work:
+        task = work.task
+        layout = task.model.layout()
+        stack = describe(task.model, layout, task.loss.target)
+        flat = [device.empty(layout.n_trainable) for _ in range(6)]
+        packed = tuple(device.empty((layer.k, -(-layer.n_out // 4) * 4)) for layer in stack.nodes)
+        weights = device.upload(task.loss.weights)
+        totals = device.empty(2, np.float64)
+        buffers = device.empty(layout.n_buffers)
+        model = Model(flat[0], buffers, flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, packed)
+        held = data.FusedSet(
+            device, task.source, task.targets, label_weights(task.targets, "binary", task.loss.weights)
+        )
+        at = Workspace(device, stack, model, held, held.capacity(8), Plan(device, 3, 24), 0, training)
+    return device, at
+
+
+@pytest.mark.parametrize("assignments", CASES.values(), ids=CASES)
+def test_every_launch_has_the_arguments_of_its_kernel(assignments: tuple[str, ...], tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", n_channels=3)
+    rule = Optimizer("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
+    entries = Sources(cuda_sources()).entries
+    for training in (True, False):
+        _, at = workspace(tmp_path / "data.h5", assignments, training)
+        calls: list[Call] = [*at.pack(), at.stage(), *at.running_stats(), *at.forward()]
+        if training:
+            calls += [*at.backward(), *at.update(rule), at.gradients(rule, at.logits)]
+        for entry, launch, arguments in calls:
+            assert len(entries[entry].pack(arguments)) > 0
+            assert launch.blocks > 0
+            assert launch.shared < 100 * 1024
+    assert len([call for call in calls if call.entry == "fused_forward"]) == len(at._stack.nodes)
+
+
+def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    names = [call.entry for call in (*at.forward(), *at.backward(), *at.update(rule))]
+    assert names == [*["fused_forward"] * 2, "fused_readout", *["fused_backward"] * 2, "fused_update"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_first_layer_finds_the_neighbours_summed(
+    channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U = [A_1 X | … | A_C X | row sums | 0], in parts no larger than asked for."""
+    graphs = write_set(tmp_path / "data.h5", n_channels=channels, n_graphs=12)
+    source = BatchSource(graphs)
+    assert source.prepared is not None
+    monkeypatch.setattr(data, "NODES_AT_ONCE", 16)
+    parts = list(data.propagated(source.prepared, source.node_ptr))
+    found = np.concatenate([part for _, part in parts])
+    assert len(parts) > 2
+    batch = source.batch(np.arange(source.n_graphs))
+    rows = batch.adjacency.forward
+    stacked = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=(batch.n_nodes, batch.n_nodes * channels))
+    dense, n_in = stacked.toarray().astype(np.float64), batch.x.shape[1]
+    expected = np.zeros_like(found)
+    for c in range(channels):
+        expected[:, c * n_in : (c + 1) * n_in] = dense[:, c::channels] @ batch.x
+        expected[:, channels * n_in + c] = dense[:, c::channels].sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert found.shape[1] % 8 == 0
+
+
+def test_weights_of_labels_are_those_of_the_losses() -> None:
+    y = np.array([[1, np.nan], [0, 1], [np.nan, np.nan]], np.float32)
+    weights = np.array([2.0, 3.0], np.float32)
+    assert label_weights(y, "binary", weights).tolist() == [1, 2, 0]
+    classes = np.array([[1], [-1], [0]], np.int32)
+    assert label_weights(classes, "multiclass", weights).tolist() == [3, 0, 2]
+
+
+class Fused:
+    """A fused backend as `make_runner` meets it, before anything runs."""
+
+    name, automatic = "fused", False
+
+
+@pytest.mark.parametrize(
+    ("about", "what"),
+    [
+        ({"level": "node", "target": "multiclass"}, "a node-level data set"),
+        ({"features": "csr"}, "sparse features"),
+    ],
+)
+def test_what_it_cannot_take_is_refused_in_one_line(about: dict[str, Any], what: str, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", **about)
+    backend: Any = Fused()
+    with (
+        opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work,
+        pytest.raises(InputError) as error,
+    ):
+        make_runner(backend, work.task)
+    assert str(error.value) == (
+        f"backend fused: {what}; expected a graph-level set with dense features, in memory. Use --backend batched."
+    )
+
+
+def test_a_set_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    source = BatchSource(write_set(tmp_path / "data.h5"))
+    with pytest.raises(InputError) as error:
+        data.check_fit(source, np.zeros((source.n_graphs, 1), np.float32), Any, 1024)  # type: ignore[arg-type]
+    assert "expected at most 0 MiB. Use --backend batched" in str(error.value)
