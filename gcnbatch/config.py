@@ -97,6 +97,7 @@ class KipfConfig(_Section):
         default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
     )
     dropout: Fraction = Field(default=0.5, description="dropout on the input of every layer")
+    input_dropout: bool = Field(default=True, description="dropout on the features too, not only on hidden layers")
 
 
 ModelConfig = Annotated[Union[ChemGCNConfig, KipfConfig], Field(discriminator="kind")]
@@ -156,6 +157,9 @@ class CudaConfig(_Section):
         default="auto",
         description="kernel of adjacency products; auto: ours, by a measured table; nonbatched: tf, the papers' loop. "
         "swa_coo and tf add atomically: not bit-repeatable",
+    )
+    fast_math: bool = Field(
+        default=False, description="compile with --use_fast_math: approximate division and exponentials"
     )
     resident: Literal["auto", "on", "off"] = Field(
         default="auto", description="keep the data set on the device: auto if it fits; off: stream every batch"

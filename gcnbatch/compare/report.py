@@ -26,6 +26,7 @@ def data(workload: Workload) -> dict[str, Any]:
         "path": f"generated: {source.synthetic}" if source.synthetic else str(path.resolve()),
         "sha256": experiment.fingerprint,
         "name": experiment.header.name,
+        "level": experiment.header.level,
         "graphs": experiment.source.n_graphs,
         "nodes": int(experiment.source.node_ptr[-1]),
         "training_graphs": sum(map(len, workload.batches)),

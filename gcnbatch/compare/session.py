@@ -17,7 +17,8 @@ from gcnbatch import environment, fileio
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
-from gcnbatch.compare import report, timeline
+from gcnbatch.compare import fast_math, report, timeline
+from gcnbatch.compare.fast_math import FastMath
 from gcnbatch.compare.operations import Cost, Row, profile
 from gcnbatch.compare.parity import Agreement, Parity
 from gcnbatch.compare.timeline import Trace
@@ -93,6 +94,7 @@ class _Comparison:
         self.measured: dict[str, Measured] = {}
         self.costs: dict[str, dict[Row, Cost]] = {}
         self.traces: list[Trace] = []
+        self.fast: dict[str, FastMath] = {}
         self.parity = Parity(workload, effort, self._show)
         bar.update()
         self.agreements = {name: self._check(name, backend) for name, backend in backends.items()}
@@ -118,6 +120,10 @@ class _Comparison:
         self._bar.update()
         self._show(f"{name}: timeline")
         self.traces.append(timeline.trace(backend, self._workload))
+        if self._config.cuda.fast_math and name in registry.CUDA:
+            self._show(f"{name}: fast-math")
+            fast = registry.open_backend(name, self._config.device, self._config.cuda)
+            self.fast[name] = fast_math.compare(backend, fast, self.parity, self._workload, self._effort)
         self._bar.update()
 
     def report(self, states: Sequence[BackendStatus]) -> dict[str, Any]:
@@ -134,6 +140,7 @@ class _Comparison:
             "effort": vars(self._effort),
             "parity": report.parity(self.parity, self.agreements),
             **report.measurements(self.measured, self.costs, self._workload),
+            "fast_math": {name: found.to_json() for name, found in self.fast.items()},
             "environment": environment.collect(),
             "config": self._config.model_dump(mode="json"),
         }
@@ -148,12 +155,13 @@ def _wanted(names: Sequence[str], device: int) -> list[BackendStatus]:
 
 
 def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Backend]:
-    """Open what can start; note in `states` why others cannot."""
+    """Open what can start, without fast-math; note in `states` why others cannot."""
     opened_ones: dict[str, Backend] = {}
+    exact = config.cuda.model_copy(update={"fast_math": False})
     for number, state in enumerate(states):
         if state.ready:
             try:
-                opened_ones[state.name] = registry.open_backend(state.name, config.device, config.cuda)
+                opened_ones[state.name] = registry.open_backend(state.name, config.device, exact)
             except BackendUnavailable as error:
                 states[number] = state._replace(ready=False, reason=error.got, hint=error.hint)
         if not states[number].ready:

@@ -7,6 +7,15 @@ from typing import Any, NamedTuple
 
 Content = dict[str, Any]
 MISSING = "–"
+# The functions of full-batch training (Bettinelli: "Accelerate graph convolutional network on GPU", 2023) as families.
+FUNCTIONS = {
+    "Matmul": "MatMul",
+    "SparseMatmul": "SparseMatMul",
+    "GraphSum": "SpMM",
+    "ReLU": "ReLU",
+    "Dropout": "Dropout",
+    "CrossEntropyLoss": "Loss",
+}
 STATES = "Backends"  # the title of the one table of texts
 
 
@@ -25,7 +34,9 @@ def build(content: Content) -> list[Table]:
     found = [_backends(content), _parity(content)]
     if content["timing"]:
         found += [_pass(content, "training"), _pass(content, "inference"), _step(content), _operations(content)]
+        found += [_functions(content)] if content["data"]["level"] == "node" else []
         found.append(_throughput(content))
+        found += [_fast_math(content)] if content["fast_math"] else []
     return [*found, _losses(content)]
 
 
@@ -188,6 +199,58 @@ def _operations(content: Content) -> Table:
     read = _and([f"{name} by {'device events' if name in launching else 'the host clock'}" for name in names])
     note = f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run."
     return Table("Operations", header, rows, note)
+
+
+def _functions(content: Content) -> Table:
+    """Milliseconds per epoch in the form of the tables of papers on full-batch training, CPU first."""
+    operations, epoch = content["operations"], content["data"]["steps_per_epoch"] / 1e3
+    names = list(operations)
+    times: dict[str, list[float | None]] = {}
+    for function, family in FUNCTIONS.items():
+        for direction in ("forward", "backward"):
+            label = f"{family} {direction}" if family != "Loss" else "Loss"
+            costs = [operations[name].get(label) for name in names]
+            if any(costs) and (family != "Loss" or direction == "forward"):
+                times[f"{function} {direction}"] = [cost["microseconds"] * epoch if cost else None for cost in costs]
+    times["sum"] = [sum(column) for column in zip(*([t or 0.0 for t in row] for row in times.values()), strict=True)]
+    wall = [content["timing"][name]["training"]["seconds"]["median"] * 1e3 for name in names]
+    times["total training time"] = list(wall)
+    rows = []
+    for function, row in times.items():
+        over = [ratio(row[0] / time) if row[0] and time else MISSING for time in row[1:]]
+        rows.append([function, *map(number, row), *over])
+    header = ["ms per epoch", *names, *(f"{name} over {names[0]}" for name in names[1:])]
+    note = (
+        "GraphSum is the adjacency product, with its normalisation; SparseMatmul exists where features are sparse. "
+        "CrossEntropyLoss forward yields its gradient too. The total is wall time and holds the optimiser besides."
+    )
+    return Table("Functions", header, rows, note)
+
+
+def _fast_math(content: Content) -> Table:
+    rows = []
+    for name, found in content["fast_math"].items():
+        exact, fast = (one["training"]["seconds"]["median"] for one in (content["timing"][name], found))
+        worst = found["worst"]["share_of_bound"]
+        rows.append(
+            [
+                name,
+                number(exact),
+                number(fast),
+                ratio(exact / fast),
+                MISSING if worst is None else f"{100 * worst:.0f} %",
+                *(_loss(found[key]) for key in ("exact", "fast")),
+            ]
+        )
+    figure = next(iter(content["fast_math"].values()))["figure"]
+    header = ["", "s per epoch", "with fast-math", "speedup", "worst error of what parity allows"]
+    header += [f"test {figure}", "with fast-math"]
+    note = (
+        "cuda.fast_math compiles the kernels with --use_fast_math: approximate division, roots, exponentials, and "
+        "denormal numbers as 0. Test figures are those after the last of "
+        f"{content['config']['train']['epochs']} epochs, same seed."
+    )
+    return Table("Fast-math", header, rows, note)
 
 
 def _total(costs: Iterable[Content]) -> Content:

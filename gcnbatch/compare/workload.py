@@ -12,11 +12,11 @@ import numpy as np
 
 from gcnbatch.config import Config
 from gcnbatch.data import splits, synthetic
-from gcnbatch.data.graphs import Int64
+from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.model.runner import EVAL_BATCH_SIZE, Task
-from gcnbatch.train.experiment import Experiment
+from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.loop import shuffled_batches
 
 
@@ -67,12 +67,17 @@ class Workload:
         The first epoch's batches of graph numbers.
     inference : list of int64 arrays
         All graphs of the set in batches of `train.eval_batch_size`, or of 200.
+    split : Split
+    scaling : Scaling
+        Of the targets.
     """
 
     experiment: Experiment
     task: Task
     batches: list[Int64]
     inference: list[Int64]
+    split: Split
+    scaling: Scaling
 
     @property
     def learning_rate(self) -> float:
@@ -105,7 +110,7 @@ def opened(config: Config) -> Iterator[Workload]:
         experiment = Experiment(config, stack.enter_context(Dataset(path, config.data.memory_mb)))
         about = (config.split, config.seed, experiment.split_rows)
         split = splits.make_folds(*about)[0] if config.split.folds else splits.make_split(*about)
-        task, _ = experiment.task(split)
+        task, scaling = experiment.task(split)
         train, everything = config.train, experiment.source.n_graphs
         size = train.eval_batch_size or EVAL_BATCH_SIZE
         yield Workload(
@@ -113,4 +118,6 @@ def opened(config: Config) -> Iterator[Workload]:
             task,
             shuffled_batches(experiment.source.graphs_of(split.train), train.batch_size, config.seed, epoch=0),
             np.split(np.arange(everything, dtype=np.int64), range(size, everything, size)),
+            split,
+            scaling,
         )

@@ -8,13 +8,15 @@ read from the file by slices and prepared one by one; both ways give the same ba
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, ragged_rows
-from gcnbatch.data.normalize import symmetric_weights
+from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
 from gcnbatch.data.sparse import Adjacency, Csr, check_reach
 from gcnbatch.data.store import Dataset
 
@@ -80,6 +82,8 @@ class BatchSource:
         """Return these graphs, in this order, as one batch."""
         nodes, node_ptr = ragged_rows(self.node_ptr, graphs)
         rows = graphs if self.header.level == "graph" else nodes
+        if self.prepared is not None and self.header.level == "node" and self.n_graphs == len(graphs) == 1:
+            return self.prepared.whole
         if self.prepared is not None:
             return self.prepared.gather(graphs, nodes, node_ptr, rows)
         assert self._file is not None
@@ -107,8 +111,16 @@ class PreparedRows:
         self.row_length = np.diff(matrix.indptr).astype(np.int32)
         self.entry_ptr = matrix.indptr[node_ptr * per_node].astype(np.int64)
         self.data = matrix.data
-        shift = np.repeat(node_ptr[:-1] * stride, np.diff(self.entry_ptr))
-        self.indices = (matrix.indices - shift).astype(np.int32)
+        self.indices = matrix.indices.astype(np.int32, copy=False)
+        if len(node_ptr) > 2:
+            shift = np.repeat(node_ptr[:-1] * stride, np.diff(self.entry_ptr))
+            self.indices = (matrix.indices - shift).astype(np.int32)
+
+    def whole(self, n_columns: int) -> Csr:
+        """Return the matrix of a set of one graph; the arrays are shared."""
+        check_reach(len(self.indices), "edges")
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.row_length, dtype=np.int64)])
+        return Csr(indptr.astype(np.int32), self.indices, self.data, n_columns)
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64) -> Csr:
         """Return the rows of these graphs, which own `nodes` of the set and `node_ptr` in the batch."""
@@ -134,6 +146,9 @@ class PreparedSet:
         As in `Adjacency`.
     symmetric : bool
         Whether `transpose` is `forward` itself: one channel, symmetric values.
+    scales : (float32 (N,), float32 (N,)) or None
+        Where every value of `forward` is 1, times a scale of its row, times one of its column: one channel, no edge
+        twice, normalised here. Values computed as scales differ by a rounding.
     """
 
     def __init__(self, graphs: GraphSet, normalize: bool) -> None:
@@ -144,23 +159,47 @@ class PreparedSet:
             weight = symmetric_weights(graphs)
         else:
             weight = graphs.weight if graphs.weight is not None else np.ones(graphs.n_edges, np.float32)
-        start = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
-        row = start + graphs.dst
-        column = (start + graphs.src) * channels + graphs.channel
-        matrix = sp.coo_array((weight, (row, column)), shape=(n, n * channels)).tocsr()
+        matrix = sp.coo_array((weight, _coordinates(graphs)), shape=(n, n * channels)).tocsr()
+        plain = normalize and graphs.weight is None and channels == 1 and matrix.nnz == graphs.n_edges
+        del weight
         transpose = matrix.T.tocsr()
+        self.scales = symmetric_scales(matrix.indptr, transpose.indptr) if plain else None
         self.forward = PreparedRows(matrix, graphs.node_ptr, 1, channels)
-        self.symmetric = channels == 1 and (abs(matrix - transpose)).nnz == 0
+        self.symmetric = channels == 1 and _equal(matrix, transpose)
         self.transpose = self.forward if self.symmetric else PreparedRows(transpose, graphs.node_ptr, channels, 1)
+
+    @cached_property
+    def whole(self) -> GraphBatch:
+        """The batch of a node-level set of one graph, made once; it shares the set's arrays, so do not write to it."""
+        n = len(self.forward.row_length)
+        check_reach(n * self.channels, "nodes times channels")
+        forward = self.forward.whole(n * self.channels)
+        adjacency = Adjacency(forward, forward if self.symmetric else self.transpose.whole(n), self.channels)
+        return GraphBatch(np.array([0, n]), _features(self.stored_x), adjacency, np.arange(n))
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64, rows: Int64) -> GraphBatch:
         """Return these graphs, which own `nodes` of the set, as a batch with these rows of targets."""
         forward = self.forward.gather(graphs, nodes, node_ptr)
         transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
         x = self.stored_x[nodes] if sp.issparse(self.stored_x) else self.stored_x.take(nodes, axis=0)
-        return GraphBatch(
-            node_ptr,
-            Csr(x.indptr, x.indices, x.data, x.shape[1]) if sp.issparse(x) else x.astype(np.float32, copy=False),
-            Adjacency(forward, transpose, self.channels),
-            rows,
-        )
+        return GraphBatch(node_ptr, _features(x), Adjacency(forward, transpose, self.channels), rows)
+
+
+def _features(x: Any) -> Any:
+    sparse: bool = sp.issparse(x)
+    return Csr(x.indptr, x.indices, x.data, x.shape[1]) if sparse else x.astype(np.float32, copy=False)
+
+
+def _coordinates(graphs: GraphSet) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return row and column of every edge in the matrix of the whole set; int32 where that reaches."""
+    channels = graphs.header.n_channels
+    kind = np.int32 if graphs.n_nodes * channels < 2**31 else np.int64
+    if graphs.n_graphs == channels == 1:
+        return graphs.dst, graphs.src
+    start = np.repeat(graphs.node_ptr[:-1].astype(kind), np.diff(graphs.edge_ptr))
+    return start + graphs.dst, (start + graphs.src) * kind(channels) + graphs.channel
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two matrices with sorted rows and no entry twice hold the same."""
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "indices", "data"))

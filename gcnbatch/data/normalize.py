@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, Int64
+
+_EDGES = 1 << 22  # edges computed with at once
 
 
 def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
@@ -28,14 +33,44 @@ def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
     -----
     Kipf & Welling, "Semi-Supervised Classification with Graph Convolutional Networks", ICLR 2017, equation 2.
     """
+    cells = graphs.n_nodes * graphs.header.n_channels
+    row_sum, column_sum = np.zeros(cells), np.zeros(cells)
+    for part in _blocks(graphs):
+        row_sum += np.bincount(part.row, weights=part.weight, minlength=cells)
+        column_sum += np.bincount(part.column, weights=part.weight, minlength=cells)
+    found = np.empty(graphs.n_edges, dtype=np.float32)
+    for part in _blocks(graphs):
+        scale = row_sum[part.row] * column_sum[part.column]
+        defined = scale > 0.0
+        found[part.edges] = np.where(defined, part.weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0)
+    return found
+
+
+def symmetric_scales(row_ptr: NDArray[Any], column_ptr: NDArray[Any]) -> tuple[NDArray[np.float32], ...]:
+    """Return `symmetric_weights` of an unweighted matrix as a scale per row and one per column, float32.
+
+    The weight of an entry is their product. `row_ptr` and `column_ptr` count the entries of rows and of columns.
+    """
+    return tuple((1.0 / np.sqrt(np.maximum(np.diff(ptr), 1))).astype(np.float32) for ptr in (row_ptr, column_ptr))
+
+
+class _Block(NamedTuple):
+    """Some edges: which, the cells (node, channel) of their rows and columns, their weights."""
+
+    edges: slice
+    row: Int64
+    column: Int64
+    weight: NDArray[np.float64]
+
+
+def _blocks(graphs: GraphSet) -> Iterator[_Block]:
+    """Yield all edges, so many at once that what is computed of them stays small beside the set."""
     channels = graphs.header.n_channels
-    first_node = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
-    row = (first_node + graphs.dst) * channels + graphs.channel
-    column = (first_node + graphs.src) * channels + graphs.channel
-    weight = np.ones(graphs.n_edges) if graphs.weight is None else graphs.weight.astype(np.float64)
-    cells = graphs.n_nodes * channels
-    row_sum = np.bincount(row, weights=weight, minlength=cells)
-    column_sum = np.bincount(column, weights=weight, minlength=cells)
-    scale = row_sum[row] * column_sum[column]
-    defined = scale > 0.0
-    return np.where(defined, weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0).astype(np.float32)
+    for first in range(0, graphs.n_edges, _EDGES):
+        edges = slice(first, min(first + _EDGES, graphs.n_edges))
+        graph = np.searchsorted(graphs.edge_ptr, np.arange(edges.start, edges.stop), side="right") - 1
+        node, channel = graphs.node_ptr[graph], graphs.channel[edges]
+        row = (node + graphs.dst[edges]) * channels + channel
+        column = (node + graphs.src[edges]) * channels + channel
+        weight = np.ones(len(row)) if graphs.weight is None else graphs.weight[edges].astype(np.float64)
+        yield _Block(edges, row, column, weight)

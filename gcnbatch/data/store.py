@@ -100,6 +100,11 @@ class Dataset:
         return len(self.node_ptr) - 1
 
     @property
+    def sparse_features(self) -> bool:
+        """Whether node features are stored as a sparse matrix."""
+        return "nodes/x" not in self._arrays
+
+    @property
     def fits_in_memory(self) -> bool:
         """Whether the whole set stays within `memory_mb`."""
         return self.nbytes <= self.memory_mb << 20

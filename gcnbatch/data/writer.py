@@ -7,7 +7,7 @@ appears at its path when it is complete, and not at all when anything fails.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +96,38 @@ class DatasetWriter:
         for what, count in counts.items():
             self._rows[what] += count
         self._top_channel = max(self._top_channel, int(part.channel.max(initial=0)))
+
+    def append_graph(
+        self, graph: GraphSet, features: Iterable[Any], edges: Iterable[tuple[NDArray[np.int32], NDArray[np.int32]]]
+    ) -> None:
+        """Add one graph whose dense features and edges come in blocks: no more than a block is in memory.
+
+        `graph` has everything but rows of features and edges; `features` are blocks of rows, `edges` blocks of (src,
+        dst) in channel 0 without weights.
+        """
+        self._check_same_layout(graph)
+        arrays, rows = _arrays(graph, self.path), self._rows
+        node0, edge0 = rows["nodes"], rows["edges"]
+        for block in features:
+            part = replace(graph, node_ptr=np.array([0, len(block)]), x=block)
+            checks.check_part(self.path, part, rows["nodes"], edge0, rows["graphs"])
+            self._extend("nodes/x", block)
+            rows["nodes"] += len(block)
+        checks.check_pointers(self.path, "graphs/node_ptr", graph.node_ptr, rows["nodes"] - node0)
+        for src, dst in edges:
+            ends, channel = np.array([0, len(src)]), np.zeros(len(src), dtype=np.uint8)
+            part = replace(graph, edge_ptr=ends, src=src, dst=dst, channel=channel)
+            checks.check_part(self.path, part, node0, rows["edges"], rows["graphs"])
+            for name, array in (("src", src), ("dst", dst), ("channel", channel)):
+                self._extend(f"edges/{name}", array)
+            rows["edges"] += len(src)
+        for name, end in (("graphs/node_ptr", graph.node_ptr[-1] + node0), ("graphs/edge_ptr", rows["edges"])):
+            later = name in self._stored
+            self._extend(name, np.array([0, end])[later:])
+        row = schema.row_folder(graph.header.level)
+        for name in (f"{row}/y", f"{row}/id"):
+            self._held.setdefault(name, []).append(arrays[name])
+        rows["graphs"] += 1
 
     def finish(self, header: schema.Header, splits: Mapping[str, Split] | None = None) -> None:
         """Write ids, targets, splits and the header. The file appears when the block is left."""

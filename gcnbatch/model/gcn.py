@@ -20,8 +20,10 @@ from gcnbatch.model.layers import (
     Gradients,
     GraphConv,
     Layer,
+    Propagate,
     ReadoutLayer,
     Relu,
+    Weights,
 )
 from gcnbatch.model.parameters import ParameterLayout
 
@@ -32,14 +34,27 @@ class Gcn:
 
     layers: tuple[Layer, ...]
 
+    @property
+    def constant_layers(self) -> int:
+        """How many layers come before any parameter or dropout: what they make of a batch never changes."""
+        constant = [isinstance(layer, Propagate) for layer in self.layers]
+        return constant.index(False)
+
     def layout(self) -> ParameterLayout:
         """Return the place of every parameter."""
         return ParameterLayout(spec for layer in self.layers for spec in layer.specs())
 
-    def forward(self, ctx: Context, x: Array) -> tuple[Array, list[Any]]:
-        """Return the logits and what each layer saved."""
-        saved = []
-        for layer in self.layers:
+    def prepare(self, ctx: Context, x: Array) -> Array:
+        """Return what the constant layers make of the features `x`."""
+        for layer in self.layers[: self.constant_layers]:
+            x, _ = layer.forward(ctx, x)
+        return x
+
+    def forward(self, ctx: Context, x: Array, prepared: bool = False) -> tuple[Array, list[Any]]:
+        """Return the logits and what each layer saved; `x` may have been through `prepare`."""
+        first = self.constant_layers if prepared else 0
+        saved: list[Any] = [None] * first
+        for layer in self.layers[first:]:
             x, kept = layer.forward(ctx, x)
             saved.append(kept)
         return x, saved
@@ -59,9 +74,15 @@ class Gcn:
         return gradients
 
 
-def build(config: ChemGCNConfig | KipfConfig, header: Header) -> Gcn:
-    """Return the model that `config` describes for data of this header."""
-    return Gcn(tuple(_kipf(config, header) if isinstance(config, KipfConfig) else _chemgcn(config, header)))
+def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: bool = False) -> Gcn:
+    """Return the model that `config` describes for data of this header.
+
+    With `one_dense_graph`, a Kipf convolution on features without dropout is (A X) W instead of A (X W), the same up
+    to rounding: A X of the only batch is then found once. Parameters do not depend on it.
+    """
+    if isinstance(config, KipfConfig):
+        return Gcn(tuple(_kipf(config, header, one_dense_graph)))
+    return Gcn(tuple(_chemgcn(config, header)))
 
 
 def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer]:
@@ -91,7 +112,7 @@ def _dropout(name: str, rate: float) -> list[Layer]:
     return [Dropout(f"{name}.dropout", rate)] if rate else []
 
 
-def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
+def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Layer]:
     if header.level != "node":
         raise InputError(
             "model.kind",
@@ -102,9 +123,13 @@ def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
     layers: list[Layer] = []
     width = header.n_features
     for i, out in enumerate((*config.widths, header.n_outputs), 1):
-        if config.dropout:
-            layers.append(Dropout(f"conv{i}.dropout", config.dropout))
-        layers.append(GraphConv(f"conv{i}", width, out, header.n_channels, bias=False))
+        rate = config.dropout if i > 1 or config.input_dropout else 0.0
+        layers += _dropout(f"conv{i}", rate)
+        cheaper = width < out if i > 1 else one_dense_graph and not rate
+        if cheaper and header.n_channels == 1:
+            layers += [Propagate(f"conv{i}.propagate"), Weights(f"conv{i}", width, out)]
+        else:
+            layers.append(GraphConv(f"conv{i}", width, out, header.n_channels, bias=False))
         if i <= len(config.widths):
             layers.append(Relu(f"conv{i}.relu"))
         width = out

@@ -115,6 +115,46 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class Propagate:
+    """Y = A X: the neighbours' sum alone, for the convolution (A X) W whose weights follow as `Weights`.
+
+    A X is as wide as X, A (X W) as W's columns: the narrower one costs less. One channel; X dense.
+    """
+
+    name: str
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        return ctx.ops.spmm(ctx.batch.adjacency, h), None
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return (ctx.ops.spmm_backward(ctx.batch.adjacency, dout) if need_dh else None), {}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Y = X W. `weight` (F, P)."""
+
+    name: str
+    n_in: int
+    n_out: int
+
+    def specs(self) -> list[ParameterSpec]:
+        shape = (self.n_in, self.n_out)
+        return [ParameterSpec(f"{self.name}.weight", shape, "glorot", shape, decays=True)]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        return ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"]), h
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        name = f"{self.name}.weight"
+        dh, dw = ctx.ops.matmul_backward(dout, saved, ctx.parameters[name], need_dh, ctx.gradients.get(name))
+        return dh, {name: dw}
+
+
+@dataclass(frozen=True)
 class BatchNormRelu:
     """Batch norm over the N real nodes, then ReLU; running statistics in inference. All arrays (P,)."""
 

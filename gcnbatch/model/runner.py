@@ -157,6 +157,7 @@ class OpsRunner(ModelState):
     def __init__(self, backend: Backend, task: Task) -> None:
         super().__init__(backend, task)
         self._feed = backend.feed(task.source, task.targets)
+        self._prepared: Array | None = None  # the features of a set of one graph behind the model's constant layers
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch, self._learning_rate = epoch, learning_rate
@@ -169,7 +170,7 @@ class OpsRunner(ModelState):
     def gradients_of(self, batch: Batch, clock: Clock, totals: Array) -> dict[str, Array]:
         """Return the gradient of every parameter of one training pass; its loss and weight are added to `totals`."""
         ctx = self._context(batch, training=True, clock=clock)
-        logits, saved = self._task.model.forward(ctx, batch.x)
+        logits, saved = self._forward(ctx, batch)
         _, _, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights, totals)
         return self._task.model.backward(ctx, dlogits, saved)
 
@@ -181,11 +182,19 @@ class OpsRunner(ModelState):
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         batch = self._feed.gather(graphs)
-        logits, _ = self._task.model.forward(self._context(batch, training=False), batch.x)
+        logits, _ = self._forward(self._context(batch, training=False), batch)
         return self._at.read(logits)
 
     def close(self) -> None:
         self._feed.close()
+
+    def _forward(self, ctx: Context, batch: Batch) -> tuple[Array, list[Any]]:
+        model = self._task.model
+        if not model.constant_layers or self._task.source.n_graphs > 1:
+            return model.forward(ctx, batch.x)
+        if self._prepared is None:
+            self._prepared = model.prepare(ctx, batch.x)
+        return model.forward(ctx, self._prepared, prepared=True)
 
     def _context(self, batch: Batch, training: bool, clock: Clock = START) -> Context:
         return Context(self._at.ops, self._parameters, batch, training, self._task.seed, clock, self._gradient_views)

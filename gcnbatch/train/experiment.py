@@ -62,7 +62,7 @@ class Experiment:
     def __init__(self, config: Config, dataset: Dataset) -> None:
         self.config, self.dataset = config, dataset
         self.header: Header = dataset.header
-        self.model = build(config.model, dataset.header)
+        self.model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
         self.y, self.ids = dataset.y, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
         self.monitor = metrics.check_monitor(config.train.monitor, dataset.header.target)

@@ -126,6 +126,15 @@ def test_what_changes_the_code_changes_the_key(cache, folder, nvcc, monkeypatch)
     assert build() == {"plain", "scale"}
 
 
+def test_fast_math_has_cubins_of_its_own(cache, sources, nvcc) -> None:
+    cache.build(sources.values(), "sm_90")
+    fast = KernelCache(cache.folder, fast_math=True)
+    assert fast.find(sources["plain.cu"], "sm_90") is None
+    fast.build(sources.values(), "sm_90")
+    assert fast.load(sources["plain.cu"], "sm_90") != b""
+    assert len(cache.cubins()) == 2 * len(sources)
+
+
 def test_a_source_that_does_not_compile_fails_alone(cache, folder, nvcc) -> None:
     (folder / "plain.cu").write_text("not C\n")
     sources = Sources(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda import batch, plan, streaming
-from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, GraphLayout
+from gcnbatch.backends.cuda import batch, plan, resident, spmm_large, streaming
+from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, GraphLayout
 from gcnbatch.backends.cuda.resident import ResidentSet, can_reside, resident_bytes
 from gcnbatch.backends.cuda.streaming import StreamingSet, open_batches
 from gcnbatch.data.batches import BatchSource, GraphBatch
 from gcnbatch.data.sparse import Adjacency, Csr
+from gcnbatch.data.synthetic import networks as synthetic_networks
 from gcnbatch.errors import InputError, MachineError
 from tests.builders import build_graphset, dense, graphsets, scipy_csr
 
@@ -205,6 +207,61 @@ def test_open_batches_chooses() -> None:
         "data set on the device: 1.5 MiB; expected at most 1.0 MiB and 32-bit indices. "
         "Set cuda.resident = 'auto', which streams it."
     )
+
+
+def test_one_graph_that_does_not_fit_is_refused_before_the_upload_with_what_it_takes(monkeypatch: Any) -> None:
+    graphs = build_graphset(1, level="node", n_features=500, max_nodes=2_000, n_channels=1)
+    source, device = BatchSource(graphs), HostDevice()
+    with pytest.raises(MachineError) as caught:
+        open_batches(device, source, graphs.y, "auto", 1 << 10)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "one graph on the device: 0.00 GiB needed (features 0.00, adjacency 0.00, targets 0.00); expected at most 0.00 "
+        "GiB of what is free; the rest is for computing. Use --backend cpu or a GPU with more memory, or end other "
+        "programs on this one (nvidia-smi lists them)."
+    )
+    assert device.uploads == 0
+    monkeypatch.setattr(resident, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(streaming, "MAX_ENTRIES", 10)
+    with pytest.raises(MachineError, match=r"[0-9,]+ stored edges; expected at most 10: 32-bit indices"):
+        open_batches(device, source, graphs.y, "auto", 1 << 40)  # type: ignore[arg-type]
+
+
+def test_one_large_graph_goes_to_the_device_in_pieces_and_without_its_values(monkeypatch: Any) -> None:
+    monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
+    graphs = synthetic_networks.generate("reddit", 0, 0.004)
+    source = BatchSource(graphs)
+    assert source.prepared is not None
+    adjacency = ResidentSet(HostDevice(), source, graphs.y).gather(np.array([0])).adjacency  # type: ignore[arg-type]
+    assert isinstance(adjacency, DeviceAdjacency)
+    matrix: Any = adjacency.forward
+    assert adjacency.transpose is matrix
+    assert matrix.data.size == 0
+    rows, columns = matrix.large.scales
+    row = np.repeat(np.arange(graphs.n_nodes), np.diff(matrix.indptr))
+    np.testing.assert_allclose(rows[row] * columns[matrix.indices], source.prepared.forward.data, rtol=3e-7)
+    other = ResidentSet(HostDevice(), source, graphs.y, "swa_csr").gather(np.array([0])).adjacency  # type: ignore
+    assert other.forward.large is None  # type: ignore[union-attr]
+    assert other.forward.data.size == graphs.n_edges
+
+
+def test_only_unweighted_edges_of_one_channel_that_are_normalised_here_have_scales() -> None:
+    graphs = synthetic_networks.generate("citation", 0, 0.2)
+    twice = replace(
+        graphs, src=np.append(graphs.src, 0), dst=np.append(graphs.dst, 0), edge_ptr=graphs.edge_ptr + np.array([0, 1])
+    )
+    twice = replace(twice, channel=np.append(graphs.channel, np.uint8(0)))
+
+    def scales(changed: Any, adjacency: str = "symmetric") -> Any:
+        prepared = BatchSource(changed, adjacency).prepared
+        assert prepared is not None
+        return prepared.scales
+
+    assert scales(graphs) is not None
+    assert scales(graphs, "stored") is None
+    assert scales(replace(graphs, weight=np.ones(graphs.n_edges, np.float32))) is None
+    assert scales(replace(graphs, header=graphs.header.model_copy(update={"channel_names": ("a", "b")}))) is None
+    assert scales(twice) is None
 
 
 def test_a_set_of_one_graph_is_its_own_batch() -> None:

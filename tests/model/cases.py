@@ -35,9 +35,16 @@ class Case:
     loss: Loss
 
     @classmethod
-    def of(cls, config: ChemGCNConfig | KipfConfig, graphs: GraphSet, picked: list[int], seed: int = 0) -> Case:
+    def of(
+        cls,
+        config: ChemGCNConfig | KipfConfig,
+        graphs: GraphSet,
+        picked: list[int],
+        seed: int = 0,
+        one_dense_graph: bool = False,
+    ) -> Case:
         """Draw parameters of which none is 0 or 1, so that every one matters."""
-        model = build(config, graphs.header)
+        model = build(config, graphs.header, one_dense_graph)
         source = BatchSource(graphs, config.adjacency).batch(np.array(picked, dtype=np.int64))
         rng = np.random.default_rng(seed)
         parameters = {

@@ -156,6 +156,9 @@ def test_one_symmetric_channel_is_its_own_transpose() -> None:
 @given(graphsets(), st.lists(st.integers(0, 100), max_size=3))
 def test_batches_do_not_share_memory_with_the_set(graphs: GraphSet, numbers: list[int]) -> None:
     source, picked = BatchSource(graphs), picked_from(graphs, numbers)
+    if graphs.header.level == "node" and graphs.n_graphs == len(picked) == 1:
+        assert source.batch(picked) is source.batch(picked)  # the one exception: it is made once
+        return
     first = source.batch(picked)
     for array in (first.x.data if isinstance(first.x, Csr) else first.x, first.adjacency.forward.indices):
         array[...] = 0

@@ -47,6 +47,31 @@ def test_a_kipf_gcn_drops_the_input_of_every_convolution_and_ends_in_one() -> No
     assert build(KipfConfig(), of_nodes).layout().slots["conv2.weight"].spec.shape == (16, 14)  # two channels
 
 
+def test_neighbours_are_summed_where_rows_are_narrower() -> None:
+    of_nodes = header(level="node", target="multiclass", n_classes=7, n_channels=1)
+    plain = KipfConfig(dropout=0.0, widths=(4,))
+    assert names(build(plain, of_nodes)) == ["conv1", "conv1.relu", "conv2.propagate", "conv2"]
+    assert names(build(plain, of_nodes, True)) == ["conv1.propagate", "conv1", "conv1.relu", "conv2.propagate", "conv2"]
+    wide = KipfConfig(widths=(16,), input_dropout=False)
+    assert names(build(wide, of_nodes, True)) == ["conv1.propagate", "conv1", "conv1.relu", "conv2.dropout", "conv2"]
+    dropped = KipfConfig(widths=(16,))
+    assert "conv1.propagate" not in names(build(dropped, of_nodes, True))
+    channels = header(level="node", target="multiclass", n_classes=7, n_channels=2)
+    assert "conv1.propagate" not in names(build(plain, channels, True))
+    for one in (True, False):
+        assert build(plain, of_nodes, one).layout().slots.keys() == {"conv1.weight", "conv2.weight"}
+
+
+def test_both_orders_of_a_convolution_give_the_same() -> None:
+    graphs = build_graphset(1, level="node", target="multiclass", n_channels=1, max_nodes=9, n_classes=5)
+    found = [
+        Case.of(KipfConfig(widths=(3,), input_dropout=False), graphs, [0], one_dense_graph=one).astype(np.float64)
+        for one in (True, False)
+    ]
+    once, always = (case.outputs(ReferenceOps()) for case in found)
+    np.testing.assert_allclose(once, always, rtol=1e-12)
+
+
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
 @pytest.mark.parametrize("level", ["graph", "node"])
 def test_logits_have_a_row_per_target(level: Any, target: Any) -> None:

@@ -26,6 +26,12 @@ def kipf(model: dict[str, Any], **data: Any) -> Case:
     return Case.of(KipfConfig(**{"widths": (4,), **model}), graphs, [0, 1])
 
 
+def one_network(model: dict[str, Any], **data: Any) -> Case:
+    options = {"level": "node", "target": "multiclass", "n_channels": 1, "max_nodes": 9, "seed": 1, **data}
+    config = KipfConfig(**{"widths": (4,), "input_dropout": False, **model})
+    return Case.of(config, build_graphset(1, **options), [0], one_dense_graph=True)
+
+
 CASES = {
     **{f"{readout}-{target}": chemgcn({"readout": readout}, target=target)
        for readout in ("sum", "mean", "max") for target in ("binary", "multiclass", "regression")},
@@ -42,6 +48,9 @@ CASES = {
     "kipf without dropout": kipf({"dropout": 0.0}),
     "kipf, three layers, dense features": kipf({"widths": (4, 3)}, features="float32"),
     "kipf, regression": kipf({}, target="regression"),
+    "kipf, more classes than hidden features": kipf({"widths": (2,)}, n_classes=5, n_channels=1),
+    "kipf, one network, features propagated first": one_network({}),
+    "kipf, one network, both layers propagated first": one_network({"widths": (2,)}, n_classes=5),
 }  # fmt: skip
 
 

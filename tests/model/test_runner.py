@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.base import Clock, Runner
+from gcnbatch.backends.cpu import CpuBackend, CpuOps
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import ChemGCNConfig, KipfConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
@@ -207,3 +208,28 @@ def test_node_level_sets_of_several_graphs_train_on_the_rows_of_their_batch() ->
     run_epoch(runner)
     assert runner.take_loss()[1] == np.count_nonzero(graphs.y >= 0)
     assert runner.predict(np.array([2, 0])).shape == (8, 3)
+
+
+def test_the_propagated_features_of_one_graph_are_found_once() -> None:
+    graphs = build_graphset(1, level="node", target="multiclass", n_channels=1, max_nodes=9)
+    products: list[int] = []
+
+    class Counting(CpuOps):
+        def spmm(self, adjacency: Any, h: Any) -> Any:
+            products.append(h.shape[1])
+            return super().spmm(adjacency, h)
+
+    class Backend(CpuBackend):
+        ops = Counting()
+
+    config = KipfConfig(widths=(16,), input_dropout=False)
+    model = build(config, graphs.header, one_dense_graph=True)
+    loss = Loss("multiclass", uniform_weights(graphs.header))
+    runner = make_runner(Backend(), Task(model, loss, BatchSource(graphs), graphs.y, TrainConfig(), seed=0))
+    only = np.zeros(1, dtype=np.int64)
+    runner.begin_epoch(0, [only, only], 0.01)
+    for step in range(2):
+        runner.step(step)
+    runner.predict(only)
+    classes = graphs.header.n_outputs
+    assert products == [graphs.n_features, classes, classes, classes]

@@ -64,6 +64,8 @@ OTHER: dict[str, tuple[str, Any]] = {
     "train.class_weights": ("balanced", "balanced"),
     "train.pos_weight": ("[1, 2.5]", (1.0, 2.5)),
     "train.standardize": ("false", False),
+    "model.input_dropout": ("false", False),
+    "cuda.fast_math": ("true", True),
     "train.checkpoint_seconds": ("0", 0.0),
 }
 
@@ -89,13 +91,16 @@ def test_the_table_of_this_file_knows_every_key() -> None:
 @pytest.mark.parametrize("key", OTHER)
 def test_every_key_is_set_by_an_assignment_and_by_toml_and_survives_saving(key: str) -> None:
     typed, held = OTHER[key]
-    config = assigned(f"{key}={typed}")
+    kind = {"kind": "kipf"} if key == "model.input_dropout" else {}
+    config = assigned(f"{key}={typed}", tree={"model": dict(kind)} if kind else {})
     assert look_up(config, key) == held
     assert type(look_up(config, key)) is type(held)
     assert config != Config()
     *section, last = key.split(".")
-    value = typed if re.fullmatch(r"[-\d.e\[\], \"]+|false|\".*\"", typed) else f'"{typed}"'
-    text = "\n".join([*(f"[{name}]" for name in section), f"{last} = {value}"])
+    value = typed if re.fullmatch(r"[-\d.e\[\], \"]+|false|true|\".*\"", typed) else f'"{typed}"'
+    text = "\n".join(
+        [*(f"[{name}]" for name in section), *(f"{k} = '{v}'" for k, v in kind.items()), f"{last} = {value}"]
+    )
     assert resolve(tomllib.loads(text)) == config
     assert resolve(tomllib.loads(config.to_toml())) == config
 

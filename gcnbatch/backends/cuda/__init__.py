@@ -58,11 +58,11 @@ def open_backend(name: str, device: int, options: CudaConfig, automatic: bool = 
     """
     from gcnbatch.backends.cuda.backend import CudaBackend
 
-    return CudaBackend(name, open_ready(device), options, automatic)
+    return CudaBackend(name, open_ready(device, options.fast_math), options, automatic)
 
 
-def open_ready(device: int = 0) -> Device:
-    """Open a device and compile the kernels that are not in the cache.
+def open_ready(device: int = 0, fast_math: bool = False) -> Device:
+    """Open a device and compile the kernels that are not in the cache, with fast-math if asked to.
 
     Raises
     ------
@@ -75,6 +75,8 @@ def open_ready(device: int = 0) -> Device:
     from gcnbatch.backends.cuda.device import open_device
 
     opened = open_device(device)
+    if fast_math:
+        opened = opened.fast_math()
     with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
         opened.kernels.prepare(lambda file: bar.update())
     return opened

@@ -19,6 +19,7 @@ from gcnbatch.backends.cuda.looped import LoopedDenseOps
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sparse import LoopedSparseOps, SparseOps
 from gcnbatch.backends.cuda.streaming import open_batches
+from gcnbatch.backends.cuda.tall import TallDenseOps
 from gcnbatch.config import CudaConfig
 from gcnbatch.data.batches import BatchSource
 
@@ -36,7 +37,7 @@ HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not 
 AUTO = {"fused": "auto", "batched": "auto", "nonbatched": "tf"}
 
 
-class BatchedOps(DenseOps, SparseOps):
+class BatchedOps(TallDenseOps, SparseOps):
     """A launch or two per operation for the whole batch."""
 
     def __init__(self, device: Device, precision: Precision, kernel: str) -> None:

@@ -18,6 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda import spmm_large
+from gcnbatch.backends.cuda.spmm_large import Large
 from gcnbatch.data.sparse import Adjacency, Csr
 
 Array = Any
@@ -64,14 +66,24 @@ class GraphLayout:
 
 @dataclass(frozen=True)
 class DeviceCsr(Csr):
-    """A `Csr` with the row of every entry, `rows` int32 (nnz,), where COO kernels are to run; else None."""
+    """A `Csr` with what some kernels need besides.
+
+    Parameters
+    ----------
+    rows : int32, (nnz,), or None
+        The row of every entry, where COO kernels are to run.
+    large : Large or None
+        Of a large matrix, its rows in pieces; with scales, `data` holds nothing.
+    """
 
     rows: Array | None = None
+    large: Large | None = None
 
     def map(self, move: Move) -> DeviceCsr:
         """Return the same matrix with every array moved."""
         rows = None if self.rows is None else move(self.rows)
-        return DeviceCsr(move(self.indptr), move(self.indices), move(self.data), self.n_cols, rows)
+        large = self.large and self.large.map(move)
+        return DeviceCsr(move(self.indptr), move(self.indices), move(self.data), self.n_cols, rows, large)
 
 
 @dataclass(frozen=True)
@@ -233,10 +245,11 @@ def transposed(indptr: NDArray[Any], indices: Int32, n_cols: int) -> tuple[Int32
 
 
 def csr(matrix: Csr, coo: bool) -> DeviceCsr:
-    """Return a host matrix with int32 pointers and, if `coo`, the row of every entry."""
+    """Return a host matrix with int32 pointers and, if `coo`, the row of every entry; else, a large one in pieces."""
     indptr = matrix.indptr.astype(np.int32, copy=False)
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)) if coo else None
-    return DeviceCsr(indptr, matrix.indices, matrix.data, matrix.n_cols, rows)
+    large = None if coo else spmm_large.cut(indptr)
+    return DeviceCsr(indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
 
 
 def adjacency(found: Adjacency, layout: GraphLayout, coo: bool) -> DeviceAdjacency:

@@ -65,10 +65,13 @@ class KernelCache:
     ----------
     folder : Path, optional
         Default: `cache_folder`. When it cannot be written, a temporary folder takes its place, with one warning.
+    fast_math : bool
+        Compile with fast-math; such cubins lie beside the others.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, fast_math: bool = False) -> None:
         self.folder = folder or cache_folder()
+        self._more = compilers.FAST_MATH if fast_math else ()
         self._spare: Path | None = None
 
     @cached_property
@@ -154,7 +157,7 @@ class KernelCache:
         if self.find(source, arch) is None and self.compiler:
             path = (self._spare or self.folder) / self._name(source, arch)
             try:
-                compiled = self.compiler.compile(source, arch)
+                compiled = self.compiler.compile(source, arch, self._more)
                 fileio.write_text(path.with_suffix(".log"), compiled.log)
                 fileio.write_with(path, lambda temporary: temporary.write_bytes(compiled.cubin))
             except MachineError as error:
@@ -164,7 +167,7 @@ class KernelCache:
 
     def _name(self, source: KernelSource, arch: str) -> str:
         """Return the file's name; without a compiler, a pattern for any compiler's."""
-        key = _short("\0".join((source.digest, arch, *NVCC_FLAGS)), 24)
+        key = _short("\0".join((source.digest, arch, *NVCC_FLAGS, *self._more)), 24)
         by = _short(f"{self.compiler.name} {self.compiler.version}", 12) if self.compiler else "*"
         return f"{source.path.stem}.{arch}.{key}.{by}.cubin"
 

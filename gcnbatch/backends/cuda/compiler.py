@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Protocol
 from gcnbatch.backends.cuda.sources import KernelSource
 from gcnbatch.errors import BackendUnavailable, MachineError
 
-# No fast-math: NaN, infinities and rounding are as IEEE 754 says, on every backend.
+# Without fast-math NaN, infinities and rounding are as IEEE 754 says, on every backend.
+FAST_MATH = ("--use_fast_math",)
 FLAGS = ("-std=c++17", "-lineinfo")
 # The sources hold no host code: any host compiler that preprocesses will do.
 NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
@@ -75,8 +76,8 @@ class Compiler(Protocol):
     def version(self) -> str:
         """Such as ``"13.0.88"``."""
 
-    def compile(self, source: KernelSource, arch: str) -> Compiled:
-        """Compile for `arch`, such as ``"sm_90"``.
+    def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
+        """Compile for `arch`, such as ``"sm_90"``, with `more` flags.
 
         Raises
         ------
@@ -93,8 +94,8 @@ class Nvcc:
     version: str
     name: str = "nvcc"
 
-    def compile(self, source: KernelSource, arch: str) -> Compiled:
-        flags = (f"-arch={arch}", *NVCC_FLAGS)
+    def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
+        flags = (f"-arch={arch}", *NVCC_FLAGS, *more)
         with tempfile.TemporaryDirectory(prefix="gcnbatch-") as folder:
             for name, text in _texts(source).items():
                 copy = Path(folder, name)
@@ -119,8 +120,8 @@ class Nvrtc:
     version: str
     name: str = "NVRTC"
 
-    def compile(self, source: KernelSource, arch: str) -> Compiled:
-        flags = (f"--gpu-architecture={arch}", *FLAGS)
+    def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
+        flags = (f"--gpu-architecture={arch}", *FLAGS, *more)
         texts = _texts(source)
         text, headers = texts.pop(source.name), [(name.encode(), content.encode()) for name, content in texts.items()]
         names, contents = [name for name, _ in headers], [content for _, content in headers]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -69,6 +71,8 @@ class Device:
         self.launches, self.peak_bytes = 0, 0
         self.observer: list[Observation] | None = None
         self.kernels = Kernels(self.driver, self.info.capability, cache, sources, self.errors)
+        self._sources = sources
+        self._fast: Device | None = None  # `fast_math`
         self._workspaces: dict[str, DeviceArray] = {}
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         with self.errors():
@@ -81,6 +85,16 @@ class Device:
         # Small arrays are cut from slabs, one behind the other; a slab goes back when its last array has gone.
         self._slab: Any = None
         self._slab_ptr, self._slab_used = 0, SLAB_BYTES
+
+    def fast_math(self) -> Device:
+        """Return the same device, memory and stream with kernels compiled with fast-math; made once."""
+        if self._fast is None:
+            twin = copy(self)
+            cache = KernelCache(fast_math=True)
+            twin.kernels = Kernels(self.driver, self.info.capability, cache, self._sources, self.errors)
+            twin._slab, twin._slab_used = None, SLAB_BYTES
+            self._fast = twin
+        return self._fast
 
     # -------------------------------------------------------------------------------------------- properties
 
@@ -98,6 +112,12 @@ class Device:
     def multiprocessors(self) -> int:
         """Number of streaming multiprocessors."""
         return self.info.multiprocessors
+
+    @cached_property
+    def l2_bytes(self) -> int:
+        """Bytes of the second-level cache."""
+        with self.errors():
+            return int(self._device.get_attribute(self.driver.device_attribute.L2_CACHE_SIZE))
 
     def memory(self) -> MemoryInfo:
         """Return what is free now, counting what other processes use."""
@@ -332,6 +352,8 @@ class Device:
     def _close(self) -> None:
         self._workspaces.clear()
         self.kernels.clear()
+        if self._fast is not None:
+            self._fast.kernels.clear()
         self._pool.stop_holding()
         self._context.pop()
 

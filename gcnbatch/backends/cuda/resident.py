@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda import batch, geometry_sparse
+from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_large
 from gcnbatch.backends.cuda.batch import (
     ChannelAdjacency,
     DeviceAdjacency,
@@ -23,6 +23,7 @@ from gcnbatch.backends.cuda.batch import (
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import ColumnPlan, EpochPlan, plan_columns, plan_epoch
 from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+from gcnbatch.backends.cuda.spmm_large import Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 
@@ -31,18 +32,30 @@ if TYPE_CHECKING:
 
 
 def resident_bytes(prepared: PreparedSet, targets: NDArray[Any]) -> int:
-    """Return the device memory that `ResidentSet` takes for this set: its arrays, once.
+    """Return the device memory that `ResidentSet` takes for this set: its arrays, once."""
+    return targets.nbytes + features_bytes(prepared) + adjacency_bytes(prepared)
+
+
+def features_bytes(prepared: PreparedSet) -> int:
+    """Return the device memory of the features.
 
     One graph is its own batch: its features are float32, sparse ones have their columns beside them.
     """
-    x, rows = prepared.stored_x, [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
+    x = prepared.stored_x
     alone = len(prepared.forward.entry_ptr) == 2
     if sp.issparse(x):
         columns = 4 * (x.shape[1] + 1) + 8 * x.nnz if alone else 0
-        features = x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns
-    else:
-        features = 4 * x.size if alone else x.nbytes
-    return features + targets.nbytes + sum(8 * len(part.indices) + 4 * len(part.row_length) for part in rows)
+        return int(x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns)
+    return int(4 * x.size if alone else x.nbytes)
+
+
+def adjacency_bytes(prepared: PreparedSet) -> int:
+    """Return the device memory of the adjacency; that of a large graph needs no values where scales do."""
+    rows = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
+    alone = len(prepared.forward.entry_ptr) == 2
+    found = prepared.forward
+    plain = alone and prepared.scales is not None and spmm_large.is_large(len(found.indices), found.row_length)
+    return sum((4 if plain else 8) * len(part.indices) + 4 * len(part.row_length) for part in rows)
 
 
 def can_reside(source: BatchSource, targets: NDArray[Any], budget: int) -> bool:
@@ -94,15 +107,18 @@ class ResidentSet:
     ) -> None:
         assert source.prepared is not None
         self._device, self._prepared, self._node_ptr = device, source.prepared, source.node_ptr
-        self._coo = spmm_kernel(kernel).coo
+        self._coo, self._own = spmm_kernel(kernel).coo, kernel in spmm_large.BESIDE
         self._level, self._targets = source.header.level, device.upload(targets)
         self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
         self._upload_features()
         self._channels = self._channel_matrices() if looped else None
         if not looped:
-            self._forward = self._upload_rows(self._prepared.forward)
-            self._transpose = self._forward if self._prepared.symmetric else self._upload_rows(self._prepared.transpose)
+            scales = self._prepared.scales
+            self._forward = self._upload_rows(self._prepared.forward, scales)
+            self._transpose = self._forward
+            if not self._prepared.symmetric:
+                self._transpose = self._upload_rows(self._prepared.transpose, scales and scales[::-1])
         self._whole = self._whole_batch() if source.n_graphs == 1 else None
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
@@ -136,10 +152,14 @@ class ResidentSet:
             # The only batch of a set of one graph is computed with directly: float32.
             self._x = upload(np.ascontiguousarray(x, dtype=np.float32 if len(self._node_ptr) == 2 else x.dtype))
 
-    def _upload_rows(self, rows: PreparedRows) -> Csr:
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)])
-        arrays = [self._device.upload(array) for array in (indptr.astype(np.int32), rows.indices, rows.data)]
-        return Csr(arrays[0], arrays[1], arrays[2], rows.stride * int(self._node_ptr[-1]))
+    def _upload_rows(self, rows: PreparedRows, scales: Any) -> DeviceCsr:
+        """Copy a matrix; that of one large graph in pieces and, where scales do, without its values."""
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)]).astype(np.int32)
+        alone = len(self._node_ptr) == 2
+        large = spmm_large.cut(indptr, scales and Scales(*scales), alone) if self._own and alone else None
+        data = rows.data[:0] if large and large.scales else rows.data
+        n_columns = rows.stride * int(self._node_ptr[-1])
+        return DeviceCsr(indptr, rows.indices, data, n_columns, None, large).map(self._device.upload)
 
     def _channel_matrices(self) -> ChannelAdjacency:
         everything = np.arange(len(self._node_ptr) - 1)
@@ -260,7 +280,8 @@ class ResidentSet:
             n_rows = matrix.indptr.size - 1
             rows = self._device.empty(matrix.indices.shape, np.int32)
             self._device.launch("csr_entry_rows", geometry_sparse.entry_rows(n_rows), rows, matrix.indptr, n_rows)
-        return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows)
+        large = matrix.large if isinstance(matrix, DeviceCsr) else None
+        return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
 
     def _empty_csr(self, n_rows: int, n_entries: int, n_cols: int) -> Csr:
         """Return an unfilled matrix; without rows its pointer is 0, which no kernel would write."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcnbatch.backends.cuda import batch, geometry_sparse
+from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_large
 from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, DeviceFeatures, GraphLayout
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm_kernels import Blocks, Product, SpmmKernel, spmm_kernel, vector_width
@@ -34,7 +34,7 @@ class SparseOps:
 
     def __init__(self, device: Device, kernel: str = "csr") -> None:
         self.device = device
-        self._kernel = spmm_kernel(kernel)
+        self._kernel, self._own = spmm_kernel(kernel), kernel in spmm_large.BESIDE
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
         found = self._batched(adjacency)
@@ -71,6 +71,10 @@ class SparseOps:
     ) -> None:
         n_rows, n_entries = matrix.indptr.size - 1, matrix.indices.size
         product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
+        large = getattr(matrix, "large", None)
+        if large is not None and self._own:
+            spmm_large.multiply(self.device, product, large)
+            return
         blocks = Blocks(found.node_ptr, found.layout, per_node)
         self._kernel.batched(self.device, product, blocks)
 

@@ -15,10 +15,16 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda import batch
 from gcnbatch.backends.cuda.batch import DeviceBatch, GraphLayout, Int64
 from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.resident import ResidentSet, can_reside, resident_bytes
+from gcnbatch.backends.cuda.resident import (
+    ResidentSet,
+    adjacency_bytes,
+    can_reside,
+    features_bytes,
+    resident_bytes,
+)
 from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
-from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.sparse import Csr
+from gcnbatch.data.batches import BatchSource, PreparedSet
+from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 from gcnbatch.errors import MachineError
 
 if TYPE_CHECKING:
@@ -59,10 +65,13 @@ def open_batches(
     Raises
     ------
     MachineError
-        When ``resident == "on"`` and the set does not fit.
+        When ``resident == "on"`` and the set does not fit, and, unless it is "off", when one graph does not: its only
+        batch would be as large.
     """
     if resident != "off" and can_reside(source, targets, budget):
         return ResidentSet(device, source, targets, kernel, looped)
+    if resident == "auto" and source.n_graphs == 1 and source.prepared is not None:
+        raise _too_large(source.prepared, targets, budget)
     if resident == "on":
         needed = f"{resident_bytes(source.prepared, targets) / 2**20:,.1f} MiB" if source.prepared else "not in memory"
         raise MachineError(
@@ -72,6 +81,27 @@ def open_batches(
             "Set cuda.resident = 'auto', which streams it.",
         )
     return StreamingSet(device, source, targets, kernel, looped)
+
+
+def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int) -> MachineError:
+    """Return the error of one graph that does not fit, with what it takes."""
+    if len(prepared.forward.indices) > MAX_ENTRIES:
+        got, expected = f"{len(prepared.forward.indices):,} stored edges", f"at most {MAX_ENTRIES:,}: 32-bit indices"
+    else:
+        parts = {
+            "features": features_bytes(prepared),
+            "adjacency": adjacency_bytes(prepared),
+            "targets": targets.nbytes,
+        }
+        shown = ", ".join(f"{name} {size / 2**30:,.2f}" for name, size in parts.items())
+        got = f"{sum(parts.values()) / 2**30:,.2f} GiB needed ({shown})"
+        expected = f"at most {budget / 2**30:,.2f} GiB of what is free; the rest is for computing"
+    return MachineError(
+        "one graph on the device",
+        got,
+        expected,
+        "Use --backend cpu or a GPU with more memory, or end other programs on this one (nvidia-smi lists them).",
+    )
 
 
 class StreamingSet:

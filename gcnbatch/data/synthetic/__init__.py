@@ -69,11 +69,14 @@ def write(
     if preset in networks.RECIPES:
         bonds = networks.size(preset, scale)[1]
         with tqdm(total=bonds, unit=" edges", unit_scale=True, disable=disable, file=sys.stderr) as bar:
-            whole = networks.generate(preset, seed, scale, lambda count: bar.update(min(count, bonds - bar.n)))
+            made = networks.stream(preset, seed, scale, bar.update)
             bar.set_description("writing")
             with DatasetWriter(path) as writer:
-                writer.append(whole)
-                writer.finish(whole.header, whole.splits)
+                if networks.RECIPES[preset].words:
+                    writer.append(networks.whole(made))
+                else:
+                    writer.append_graph(*made)
+                writer.finish(made.graph.header, made.graph.splits)
         return
     total = molecules.RECIPES[preset].graphs if graphs is None else graphs
     with tqdm(total=total, unit=" graphs", disable=disable, file=sys.stderr) as bar, DatasetWriter(path) as writer:

@@ -8,8 +8,8 @@ noise, which is what a GCN does and a classifier of single nodes cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from gcnbatch import __version__, philox
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.schema import Header
+from gcnbatch.data.synthetic.bonds import Bonds, Edges
 
-_BOND_BLOCK = 4_000_000  # bonds drawn at once
-_NODE_BLOCK = 16_384  # rows of dense features drawn at once
+BOND_BLOCK = 500_000  # bonds drawn at once
+_NODE_BLOCK = 4_096  # rows of dense features drawn at once
 _HUB = 40.0  # largest node weight, in means: the hubs of Cora and Reddit have about 40 times the mean degree
 _CLASS_FILL = 0.25  # most bonds, as a share of all pairs of nodes within classes of equal size
 _DISK_PER_BOND = 3  # bytes, measured
-_MEMORY_PER_BOND = 50  # bytes, measured
+_MEMORY, _MEMORY_PER_BOND = 150_000_000, 11  # bytes while a file is made, measured
 _BYTES_PER_CSR_ROW = 50  # compressed
 Advance = Callable[[int], object]
 
@@ -79,36 +80,77 @@ class Forecast(NamedTuple):
 
 
 def forecast(preset: str, scale: float) -> Forecast:
-    """Return the expected cost of `generate` and of writing what it returns; sizes to about a fifth."""
+    """Return the expected cost of writing a network to a file; sizes to about a fifth."""
     nodes, bonds = size(preset, scale)
     features = _BYTES_PER_CSR_ROW if RECIPES[preset].words else 2 * RECIPES[preset].features
-    return Forecast(
-        nodes, 2 * bonds + nodes, bonds * _DISK_PER_BOND + nodes * features, bonds * _MEMORY_PER_BOND + nodes * features
-    )
+    disk = bonds * _DISK_PER_BOND + nodes * features
+    return Forecast(nodes, 2 * bonds + nodes, disk, _MEMORY + bonds * _MEMORY_PER_BOND)
 
 
-def generate(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda _: None) -> GraphSet:
-    """Return the network as one part that carries its split, named "standard".
+class Stream(NamedTuple):
+    """A network that is made while it is taken.
 
-    `advance` is told how many bonds were drawn, block by block. `forecast` says how much memory that takes.
+    Parameters
+    ----------
+    graph : GraphSet
+        Its nodes, targets, ids and split, without edges and without rows of features.
+    features : iterator
+        Blocks of rows of x, in order.
+    edges : iterator of (src, dst), int32
+        Blocks of stored edges, ordered by (dst, src).
+    """
+
+    graph: GraphSet
+    features: Iterator[Any]
+    edges: Iterator[Edges]
+
+
+def stream(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda _: None) -> Stream:
+    """Return the network in blocks, with its split, named "standard".
+
+    Its bonds are drawn here; `advance` is told how many there are more. They are held in 4 bytes each, everything else
+    is made block by block.
     """
     recipe = RECIPES[preset]
     nodes, bonds = size(preset, scale)
     rng = philox.generator(seed, f"synthetic.{preset}.labels")
     labels = rng.choice(recipe.classes, nodes, p=rng.dirichlet(np.full(recipe.classes, 8.0)))
-    src, dst = _edges(recipe, philox.generator(seed, f"synthetic.{preset}.bonds"), labels, bonds, advance)
-    return GraphSet(
+    drawn = _draw_bonds(recipe, philox.generator(seed, f"synthetic.{preset}.bonds"), labels, bonds, advance)
+    graph = GraphSet(
         header=_header(preset, recipe, seed, scale),
         node_ptr=np.array([0, nodes]),
+        edge_ptr=np.array([0, 0]),
+        src=np.empty(0, dtype=np.int32),
+        dst=np.empty(0, dtype=np.int32),
+        channel=np.empty(0, dtype=np.uint8),
+        weight=None,
+        x=np.empty((0, recipe.features), dtype=np.float16),
+        y=labels.astype(np.int32)[:, None],
+        ids=np.array([f"n{number}" for number in range(nodes)]),
+        splits={"standard": _split(recipe, philox.generator(seed, f"synthetic.{preset}.split"), labels)},
+    )
+    return Stream(
+        graph, _features(recipe, philox.generator(seed, f"synthetic.{preset}.features"), labels), drawn.edges()
+    )
+
+
+def generate(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda _: None) -> GraphSet:
+    """Return the network as one part in memory."""
+    return whole(stream(preset, seed, scale, advance))
+
+
+def whole(made: Stream) -> GraphSet:
+    """Return a network in memory."""
+    graph, features, edges = made
+    src, dst = (np.concatenate(column) for column in zip(*edges, strict=True))
+    rows = list(features)
+    return replace(
+        graph,
         edge_ptr=np.array([0, len(src)]),
         src=src,
         dst=dst,
         channel=np.zeros(len(src), dtype=np.uint8),
-        weight=None,
-        x=_features(recipe, philox.generator(seed, f"synthetic.{preset}.features"), labels),
-        y=labels.astype(np.int32)[:, None],
-        ids=np.array([f"n{number}" for number in range(nodes)]),
-        splits={"standard": _split(recipe, philox.generator(seed, f"synthetic.{preset}.split"), labels)},
+        x=rows[0] if len(rows) == 1 else np.concatenate(rows),
     )
 
 
@@ -129,10 +171,8 @@ def _header(preset: str, recipe: Recipe, seed: int, scale: float) -> Header:
     )
 
 
-def _edges(
-    recipe: Recipe, rng: np.random.Generator, labels: Int64, bonds: int, advance: Advance
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Draw `bonds` distinct undirected bonds; return them in both directions with self-loops, ordered by (dst, src)."""
+def _draw_bonds(recipe: Recipe, rng: np.random.Generator, labels: Int64, bonds: int, advance: Advance) -> Bonds:
+    """Draw `bonds` distinct undirected bonds: as many as are missing, again and again."""
     nodes = len(labels)
     by_class = np.argsort(labels, kind="stable")
     weight = (1.0 - rng.random(nodes)) ** (-1.0 / (recipe.exponent - 1.0))
@@ -142,28 +182,20 @@ def _edges(
     low, high = reach[class_start[labels]], reach[class_start[labels + 1]]
 
     def draw(count: int) -> Int64:
-        """Return `count` bonds as keys smaller * nodes + larger, self-bonds left out."""
+        """Return at most `count` bonds as keys smaller * nodes + larger, self-bonds left out."""
         a = _pick(reach, by_class, rng.random(count) * reach[-1])
         inside = rng.random(count) < recipe.homophily
         start, stop = np.where(inside, low[a], 0.0), np.where(inside, high[a], reach[-1])
         b = _pick(reach, by_class, start + rng.random(count) * (stop - start))
         return (np.minimum(a, b) * nodes + np.maximum(a, b))[a != b]
 
-    keys = np.empty(0, dtype=np.int64)
-    while (missing := bonds - len(keys)) > 0:
-        parts = [keys]
-        for first in range(0, missing, _BOND_BLOCK):
-            count = min(_BOND_BLOCK, missing - first)
-            parts.append(draw(count + count // 8 + 1))
-            advance(count)
-        keys = _unique(np.concatenate(parts))
-    keys = np.delete(keys, rng.choice(len(keys), len(keys) - bonds, replace=False))
-    both = np.concatenate([keys, keys % nodes * nodes + keys // nodes, np.arange(nodes) * (nodes + 1)])
-    both.sort()
-    src, dst = np.empty((2, len(both)), dtype=np.int32)
-    np.remainder(both, nodes, out=src, casting="unsafe")
-    np.floor_divide(both, nodes, out=dst, casting="unsafe")
-    return src, dst
+    found = Bonds(nodes)
+    while missing := bonds - found.count:
+        for first in range(0, missing, BOND_BLOCK):
+            found.add(draw(min(BOND_BLOCK, missing - first)))
+        found.settle()
+        advance(missing - (bonds - found.count))
+    return found
 
 
 def _pick(reach: NDArray[np.float64], by_class: Int64, point: NDArray[np.float64]) -> Int64:
@@ -171,13 +203,8 @@ def _pick(reach: NDArray[np.float64], by_class: Int64, point: NDArray[np.float64
     return by_class[np.minimum(place, len(by_class) - 1)]
 
 
-def _unique(keys: Int64) -> Int64:
-    keys.sort()
-    return keys[np.concatenate([np.ones(1, bool), keys[1:] != keys[:-1]])]
-
-
-def _features(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Any:
-    return _words(recipe, rng, labels) if recipe.words else _centres(recipe, rng, labels)
+def _features(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterator[Any]:
+    return iter([_words(recipe, rng, labels)]) if recipe.words else _centres(recipe, rng, labels)
 
 
 def _words(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> sp.csr_array:
@@ -198,16 +225,13 @@ def _words(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> sp.csr_ar
     return sp.csr_array((share, word.astype(np.int32), indptr.astype(np.int32)), shape=(nodes, vocabulary))
 
 
-def _centres(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> NDArray[np.float16]:
-    """Return standard normal noise around a centre per class, (N, F), drawn block by block."""
+def _centres(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterator[NDArray[np.float16]]:
+    """Yield standard normal noise around a centre per class, (N, F), block by block."""
     centres = recipe.signal * rng.standard_normal((recipe.classes, recipe.features), dtype=np.float32)
-    x = np.empty((len(labels), recipe.features), dtype=np.float16)
     for first in range(0, len(labels), _NODE_BLOCK):
         rows = labels[first : first + _NODE_BLOCK]
-        x[first : first + len(rows)] = (
-            rng.standard_normal((len(rows), recipe.features), dtype=np.float32) + centres[rows]
-        )
-    return x
+        noise = rng.standard_normal((len(rows), recipe.features), dtype=np.float32)
+        yield (noise + centres[rows]).astype(np.float16)
 
 
 def _split(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Split:

@@ -1,0 +1,79 @@
+"""What compiling with fast-math buys on a backend, and what it costs in accuracy (cuda.fast_math)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gcnbatch.backends.base import Backend
+from gcnbatch.compare.parity import Agreement, Parity
+from gcnbatch.compare.timing import Timing, measure
+from gcnbatch.compare.workload import Effort, Workload
+from gcnbatch.model.predict import predict_rows
+from gcnbatch.model.runner import make_runner
+from gcnbatch.train import metrics
+from gcnbatch.train.loop import shuffled_batches
+from gcnbatch.train.schedule import Plateau, learning_rate
+
+
+@dataclass(frozen=True)
+class FastMath:
+    """One backend compiled with fast-math, beside the same with IEEE arithmetic.
+
+    Parameters
+    ----------
+    training : Timing
+        An epoch with fast-math.
+    agreement : Agreement
+        How far it is from the reference in float64; it need not agree.
+    figure : str
+        What `exact` and `fast` are of the test rows after a whole training: roc_auc, accuracy or rmse.
+    exact, fast : float or None
+    """
+
+    training: Timing
+    agreement: Agreement
+    figure: str
+    exact: float | None
+    fast: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return figures for the report."""
+        worst = self.agreement.worst
+        share = worst.ratio if np.isfinite(worst.ratio) else None
+        return {
+            "training": self.training.to_json(),
+            "agrees": self.agreement.passed,
+            "worst": {"where": worst.where, "name": worst.name, "share_of_bound": share},
+            "figure": self.figure,
+            "exact": self.exact,
+            "fast": self.fast,
+        }
+
+
+def compare(exact: Backend, fast: Backend, parity: Parity, workload: Workload, effort: Effort) -> FastMath:
+    """Measure `fast`, and train on both to the configured end."""
+    figure = metrics.default_monitor(workload.experiment.header.target)
+    scores = [_trained(backend, workload, figure) for backend in (exact, fast)]
+    return FastMath(measure(fast, workload, effort).training, parity.check(fast), figure, *scores)
+
+
+def _trained(backend: Backend, workload: Workload, figure: str) -> float | None:
+    """Return a figure of the test rows after the last epoch."""
+    experiment, split = workload.experiment, workload.split
+    train, target = experiment.config.train, experiment.header.target
+    graphs = experiment.source.graphs_of(split.train)
+    runner = make_runner(backend, workload.task)
+    try:
+        for epoch in range(train.epochs):
+            batches = shuffled_batches(graphs, train.batch_size, experiment.config.seed, epoch)
+            runner.begin_epoch(epoch, batches, learning_rate(train, epoch, Plateau()))
+            for step in range(len(batches)):
+                runner.step(step)
+        logits = predict_rows(runner, experiment.source, split.test, train.eval_batch_size)
+    finally:
+        runner.close()
+    outputs = workload.scaling.undo(logits) if target == "regression" else metrics.activate(target, logits)
+    return metrics.score(figure, target, experiment.y[split.test], outputs) if len(split.test) else None
