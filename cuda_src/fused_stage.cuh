@@ -30,7 +30,7 @@ struct Stage {
 // Copy `count` elements, changed by `change`; the threads of the block share them.
 template <class T, class Change>
 __device__ __forceinline__ void copy(T* target, const T* source, int count, Change change) {
-#pragma unroll 1
+#pragma unroll 4
   for (int i = threadIdx.x; i < count; i += blockDim.x) target[i] = change(source[i]);
 }
 

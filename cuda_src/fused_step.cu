@@ -123,6 +123,6 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // Staging alone: the first step of an epoch, and batches outside of one. Launch: a block per graph, as far as they go.
-extern "C" __global__ void __launch_bounds__(256) fused_stage(const long long* stage) {
+extern "C" __global__ void __launch_bounds__(256, 1) fused_stage(const long long* stage) {
   stage_batch(*reinterpret_cast<const Stage*>(stage), blockIdx.x, gridDim.x, wait_for_previous);
 }
