@@ -53,6 +53,24 @@ class CpuOps:
     def bias_add_backward(self, dy: Float, out: Float | None = None, graphs: Adjacency | None = None) -> Float:
         return into(out, _column_sums(dy))
 
+    def linear(self, x: Float, w: Float, b: Float, graphs: Adjacency | None = None) -> Float:
+        y = self.matmul(x, w, graphs)
+        return self.bias_add(y, b, graphs, out=y)
+
+    def linear_backward(
+        self,
+        dy: Float,
+        x: Float,
+        w: Float,
+        need_dx: bool = True,
+        out: tuple[Float, Float] | None = None,
+        graphs: Adjacency | None = None,
+    ) -> tuple[Float | None, Float, Float]:
+        dw, db = out or (None, None)
+        db = self.bias_add_backward(dy, db, graphs)
+        dx, dw = self.matmul_backward(dy, x, w, need_dx, dw, graphs)
+        return dx, dw, db
+
     def spmm(self, adjacency: Adjacency, h: Float) -> Float:
         channels = adjacency.n_channels
         return _product(adjacency.forward, h.reshape(h.shape[0] * channels, h.shape[1] // channels))
