@@ -1,4 +1,7 @@
-"""Backend ``cpu``: the operations on NumPy (dense products through BLAS) and SciPy (sparse products), in float32."""
+"""Backend ``cpu``: the operations on NumPy (dense products through BLAS) and SciPy (sparse products), in float32.
+
+Where Numba is installed (the extra ``fast``), `gcnbatch.backends.compiled` takes the place of some of them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from importlib.util import find_spec
 from math import prod
 from typing import Any, Literal, NamedTuple
 
@@ -165,7 +170,7 @@ class CpuOps:
         larger = 1 / (1 + decay)
         smaller = decay * larger
         gradient = negative * np.where(logits >= 0, larger, smaller) - weighted * np.where(logits >= 0, smaller, larger)
-        total = _added(totals, loss.sum(dtype=np.float64), count)
+        total = add_to(totals, loss.sum(dtype=np.float64), count)
         return total, count, gradient * np.float32(1 / max(count, 1.0))
 
     def softmax_cross_entropy(
@@ -178,7 +183,7 @@ class CpuOps:
         rows = np.flatnonzero(y[:, 0] >= 0)
         gradient = np.zeros_like(logits)
         if not len(rows):
-            return _added(totals, np.float64(0), 0.0), 0.0, gradient
+            return add_to(totals, np.float64(0), 0.0), 0.0, gradient
         labels = y[rows, 0]
         weight = class_weight[labels]
         total = float(weight.sum(dtype=np.float64))
@@ -191,7 +196,7 @@ class CpuOps:
         probability = exponent / norm
         probability[picked, labels] -= 1
         gradient[rows] = probability * (weight / np.float32(total or 1.0))[:, None]
-        return _added(totals, loss.sum(dtype=np.float64), total), total, gradient
+        return add_to(totals, loss.sum(dtype=np.float64), total), total, gradient
 
     def mean_squared_error(
         self, logits: Float, y: Float, totals: NDArray[np.float64] | None = None
@@ -200,7 +205,7 @@ class CpuOps:
         difference = np.where(labelled, logits - y, np.float32(0))
         count = float(np.count_nonzero(labelled))
         gradient = difference * np.float32(2 / max(count, 1.0))
-        return _added(totals, np.sum(difference * difference, dtype=np.float64), count), count, gradient
+        return add_to(totals, np.sum(difference * difference, dtype=np.float64), count), count, gradient
 
     def clip_norm(self, gradients: Float, max_norm: float) -> None:
         norm = float(np.linalg.norm(gradients.astype(np.float64)))
@@ -261,8 +266,9 @@ class HostMeter:
     def about(self) -> dict[str, str]:
         from gcnbatch.environment import blas, cpu_model
 
+        loops = f"Numba {version('numba')}" if has_numba() else "NumPy"
         libraries = "; ".join(f"{entry['name']} {entry['version']}, threads: {entry['threads']}" for entry in blas())
-        return {"processor": cpu_model(), "BLAS": libraries}
+        return {"processor": cpu_model(), "BLAS": libraries, "loops": loops}
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -291,11 +297,13 @@ class HostMeter:
 
 
 class CpuBackend:
-    """Host memory, `CpuOps`, and batches assembled by `BatchSource`."""
+    """Host memory, operations on it, and batches assembled by `BatchSource`."""
 
     name = "cpu"
-    ops: Ops = CpuOps()
     meter = HostMeter()
+
+    def __init__(self, ops: Ops | None = None) -> None:
+        self.ops = CpuOps() if ops is None else ops
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
         return np.zeros(count, dtype=dtype)
@@ -343,7 +351,22 @@ class HostFeed:
         pass
 
 
-def _added(totals: NDArray[np.float64] | None, loss: np.float64, weight: float) -> float:
+def has_numba() -> bool:
+    """Return whether the extra ``fast`` is installed."""
+    return find_spec("numba") is not None
+
+
+def fastest_ops() -> Ops:
+    """Return the operations that the installed packages allow: compiled ones with Numba, else NumPy's."""
+    if not has_numba():
+        return CpuOps()
+    from gcnbatch.backends.compiled import CompiledOps
+
+    return CompiledOps()
+
+
+def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> float:
+    """Add a loss and its weight to `totals`, if given, and return the loss."""
     if totals is not None:
         totals += (loss, weight)
     return float(loss)
