@@ -16,10 +16,14 @@ from typing import Any
 
 import numba
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Adjacency, Csr, Readout
-from gcnbatch.backends.cpu import CpuOps, Float, add_to
+from gcnbatch.backends.cpu import CpuBackend, CpuOps, Float, HostBatch, HostFeed, add_to
+from gcnbatch.data.batches import BatchSource, PreparedRows
+from gcnbatch.data.graphs import ragged_rows
+from gcnbatch.data.sparse import check_reach
 
 compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 
@@ -37,10 +41,11 @@ def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> 
 
 
 @compiled
-def _add_row(y: Any, b: Any, out: Any) -> None:
+def _add_row(y: Any, b: Any) -> None:
+    """In place: a loop from one array to another that may be the same is not vectorised."""
     for n in range(y.shape[0]):
         for p in range(y.shape[1]):
-            out[n, p] = y[n, p] + b[p]
+            y[n, p] += b[p]
 
 
 @compiled
@@ -147,6 +152,81 @@ def _adam(parameters: Any, gradients: Any, m: Any, v: Any, numbers: Any, weight_
         parameters[i] = p - learning_rate * (update + weight_decay[i] * p)
 
 
+@compiled
+def _gather_nodes(graphs: Any, set_node_ptr: Any, set_x: Any, node_ptr: Any, x: Any) -> None:
+    for b in range(graphs.shape[0]):
+        first, source = node_ptr[b], set_node_ptr[graphs[b]]
+        for n in range(node_ptr[b + 1] - first):
+            for f in range(x.shape[1]):
+                x[first + n, f] = np.float32(set_x[source + n, f])
+
+
+@compiled
+def _gather_rows(
+    graphs: Any,
+    set_node_ptr: Any,
+    set_entry_ptr: Any,
+    set_row_length: Any,
+    set_indices: Any,
+    set_data: Any,
+    node_ptr: Any,
+    per_node: int,
+    stride: int,
+    indptr: Any,
+    indices: Any,
+    data: Any,
+) -> None:
+    """Rows of the graphs of one sparse matrix, as `gcnbatch.data.batches.PreparedRows.gather`."""
+    entry = 0
+    indptr[0] = 0
+    for b in range(graphs.shape[0]):
+        row, source = node_ptr[b] * per_node, set_node_ptr[graphs[b]] * per_node
+        for r in range((node_ptr[b + 1] - node_ptr[b]) * per_node):
+            indptr[row + r + 1] = indptr[row + r] + set_row_length[source + r]
+        begin, end = set_entry_ptr[graphs[b]], set_entry_ptr[graphs[b] + 1]
+        shift = np.int32(node_ptr[b] * stride)
+        for k in range(end - begin):
+            indices[entry + k] = set_indices[begin + k] + shift
+            data[entry + k] = set_data[begin + k]
+        entry += end - begin
+
+
+class CompiledFeed(HostFeed):
+    """`HostFeed` that assembles batches of dense features, but of float16, which Numba lacks, in two or three loops."""
+
+    def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
+        prepared, set_node_ptr = self._source.prepared, self._source.node_ptr
+        if prepared is None or sp.issparse(prepared.stored_x) or prepared.stored_x.dtype == np.float16:
+            return super().gather(graphs)
+        node_ptr = exclusive_sums(set_node_ptr, graphs)
+        x = np.empty((node_ptr[-1], prepared.stored_x.shape[1]), np.float32)
+        _gather_nodes(graphs, set_node_ptr, prepared.stored_x, node_ptr, x)
+        forward = self._rows(prepared.forward, graphs, node_ptr)
+        transpose = forward if prepared.symmetric else self._rows(prepared.transpose, graphs, node_ptr)
+        targets = self._targets[graphs]
+        if self._source.header.level == "node":
+            targets = self._targets[ragged_rows(set_node_ptr, graphs)[0]]
+        return HostBatch(x, Adjacency(forward, transpose, prepared.channels), node_ptr, targets)
+
+    def _rows(self, rows: PreparedRows, graphs: NDArray[np.int64], node_ptr: NDArray[np.int64]) -> Csr:
+        n_nodes, n_entries = int(node_ptr[-1]), int(exclusive_sums(rows.entry_ptr, graphs)[-1])
+        check_reach(n_nodes * max(rows.stride, rows.per_node), "nodes times channels")
+        check_reach(n_entries, "edges")
+        indptr = np.empty(n_nodes * rows.per_node + 1, np.int32)
+        indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
+        own = (rows.entry_ptr, rows.row_length, rows.indices, rows.data)
+        shape = (rows.per_node, rows.stride)
+        _gather_rows(graphs, self._source.node_ptr, *own, node_ptr, *shape, indptr, indices, data)
+        return Csr(indptr, indices, data, n_nodes * rows.stride)
+
+
+def exclusive_sums(ptr: NDArray[np.int64], graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each of the graphs begins in a batch of them, and the batch's end, (B+1,)."""
+    ends = np.zeros(len(graphs) + 1, np.int64)
+    np.cumsum(ptr[graphs + 1] - ptr[graphs], out=ends[1:])
+    return ends
+
+
 class CompiledOps(CpuOps):
     """`gcnbatch.backends.base.Ops` on the CPU with Numba's loops. Deterministic, as `CpuOps`."""
 
@@ -156,9 +236,10 @@ class CompiledOps(CpuOps):
         return y
 
     def bias_add(self, y: Float, b: Float, graphs: Adjacency | None = None, out: Float | None = None) -> Float:
-        out = np.empty_like(y) if out is None else out
-        _add_row(y, b, out)
-        return out
+        if out is not y:
+            return super().bias_add(y, b, graphs, out)
+        _add_row(y, b)
+        return y
 
     def spmm(self, adjacency: Adjacency, h: Float) -> Float:
         matrix, width = adjacency.forward, h.shape[1] // adjacency.n_channels
@@ -244,3 +325,13 @@ class CompiledOps(CpuOps):
         corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
         numbers = (learning_rate, beta1, 1 - beta1, beta2, 1 - beta2, *corrections, epsilon)
         _adam(parameters, gradients, m, v, tuple(map(np.float32, numbers)), weight_decay, l2)
+
+
+class CompiledBackend(CpuBackend):
+    """Backend ``cpu`` with Numba's loops."""
+
+    def __init__(self) -> None:
+        super().__init__(CompiledOps())
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> HostFeed:
+        return CompiledFeed(source, targets)

@@ -20,16 +20,22 @@ from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
 from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Feed, Launched, Ops, Readout
+from gcnbatch.backends.blas import BlasThreads
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
+_threads = BlasThreads()
 
 
 class CpuOps:
-    """`gcnbatch.backends.base.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits."""
+    """`gcnbatch.backends.base.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits.
+
+    Small products take one thread of BLAS, whatever there are: see `gcnbatch.backends.blas`.
+    """
 
     def matmul(self, x: Float, w: Float, graphs: Adjacency | None = None) -> Float:
+        _threads.fit(x.size * w.shape[1])
         return x @ w
 
     def matmul_backward(
@@ -41,6 +47,7 @@ class CpuOps:
         out: Float | None = None,
         graphs: Adjacency | None = None,
     ) -> tuple[Float | None, Float]:
+        _threads.fit(x.size * w.shape[1])
         return (dy @ w.T if need_dx else None), np.matmul(x.T, dy, out=out)
 
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
@@ -356,13 +363,13 @@ def has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-def fastest_ops() -> Ops:
-    """Return the operations that the installed packages allow: compiled ones with Numba, else NumPy's."""
+def open_cpu() -> CpuBackend:
+    """Return the backend that the installed packages allow: with Numba's loops, else with NumPy's."""
     if not has_numba():
-        return CpuOps()
-    from gcnbatch.backends.compiled import CompiledOps
+        return CpuBackend()
+    from gcnbatch.backends.compiled import CompiledBackend
 
-    return CompiledOps()
+    return CompiledBackend()
 
 
 def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> float:
