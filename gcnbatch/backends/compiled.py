@@ -12,6 +12,7 @@ contracted into one instruction, which rounds once.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -25,7 +26,14 @@ from gcnbatch.data.batches import BatchSource, PreparedRows
 from gcnbatch.data.graphs import ragged_rows
 from gcnbatch.data.sparse import check_reach
 
-compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` as Numba compiles it at its first call, kept on disk where there is a place for it."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep it in
+        return numba.njit(**options)(function)
 
 
 @compiled

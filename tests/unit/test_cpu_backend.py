@@ -31,6 +31,14 @@ def test_with_numba_operations_are_compiled() -> None:
     assert backend.meter.about()["loops"] == f"Numba {version('numba')}"
 
 
+def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    caching = pytest.importorskip("numba.core.caching", reason="Numba is not installed (the extra 'fast')")
+    from gcnbatch.backends import compiled
+
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert compiled.compiled(lambda x: x + 1)(2) == 3
+
+
 def test_small_products_take_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
     ops, asked = CpuOps(), []
     monkeypatch.setattr(cpu._threads, "_one", None)
