@@ -19,7 +19,7 @@ Parameters = Mapping[str, Array]
 Gradients = dict[str, Array]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # not frozen: a step makes one
 class Context:
     """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training is.
 
