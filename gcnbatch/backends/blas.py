@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-# Multiply-adds up to which a product is left to one thread. A second one gains 30 us of 80 in a Tox21 layer where it
-# has a core of its own; where other programs use that, the first one waits for it, milliseconds.
-SMALL = 10_000_000
+# Multiply-adds up to which a product is left to one thread: a third of a millisecond. A second thread gains 30 us of 80
+# in a Tox21 layer where it has a core of its own; where other programs use that, the first waits for it, milliseconds.
+SMALL = 25_000_000
 
 
 class BlasThreads:

@@ -43,10 +43,10 @@ def test_small_products_take_one_thread_and_large_ones_all(monkeypatch: pytest.M
     ops, asked = CpuOps(), []
     monkeypatch.setattr(cpu._threads, "_one", None)
     monkeypatch.setattr(cpu._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
-    small, large = np.ones((100, 100), np.float32), np.ones((1000, 101), np.float32)
+    small, large = np.ones((100, 100), np.float32), np.ones((1000, 301), np.float32)
     ops.matmul(small, small)
     ops.matmul_backward(small, small, small)
-    ops.matmul(large, np.ones((101, 100), np.float32))
+    ops.matmul(large, np.ones((301, 100), np.float32))
     ops.matmul(small, small)
     assert asked == [1, 7, 1]
 
