@@ -65,8 +65,8 @@ __device__ __forceinline__ void gather_targets(int* targets, const int* set_targ
 
 // One graph's rows of a CSR matrix: pointers moved to first_entry, columns by column_shift. The last graph of the batch
 // also writes the pointer behind the last row.
-__device__ __forceinline__ void gather_rows(BatchCsr to, SetCsr from, Segment segment, int first_entry, int rows_per_node,
-                                            int column_shift) {
+__device__ __forceinline__ void gather_rows(BatchCsr to, SetCsr from, Segment segment, int first_entry,
+                                            int rows_per_node, int column_shift) {
   const int source_row = segment.source * rows_per_node, n_rows = segment.n_nodes * rows_per_node;
   const int source_entry = from.indptr[source_row], n_entries = from.indptr[source_row + n_rows] - source_entry;
   const int entry_shift = first_entry - source_entry, last = blockIdx.x == gridDim.x - 1;
@@ -90,10 +90,10 @@ __device__ __forceinline__ void gather_adjacency(BatchCsr forward, BatchCsr tran
 }
 
 template <typename T>
-__device__ __forceinline__ void gather_dense(float* x, int* targets, BatchCsr forward, BatchCsr transpose, const T* set_x,
-                                             const int* set_targets, SetCsr set_forward, SetCsr set_transpose,
-                                             const int* set_node_ptr, const int* plan, int n_features, int n_outputs,
-                                             int targets_per_node, int n_channels) {
+__device__ __forceinline__ void gather_dense(float* x, int* targets, BatchCsr forward, BatchCsr transpose,
+                                             const T* set_x, const int* set_targets, SetCsr set_forward,
+                                             SetCsr set_transpose, const int* set_node_ptr, const int* plan,
+                                             int n_features, int n_outputs, int targets_per_node, int n_channels) {
   const Segment segment = segment_of_block(set_node_ptr, plan);
   if (blockIdx.z > 0) {
     gather_adjacency(forward, transpose, set_forward, set_transpose, segment, plan, n_channels);
