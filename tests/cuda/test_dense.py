@@ -14,6 +14,7 @@ from gcnbatch.backends.cuda.dense import DenseOps
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.backends.cuda.tall import TallDenseOps
 from gcnbatch.errors import InputError
 from gcnbatch.resources import cuda_sources
 
@@ -91,6 +92,15 @@ def test_gradients_of_a_large_product_are_a_launch_each(device: Recorder) -> Non
     x, w, dy = of(device, (1850, 512), (512, 512), (1850, 512))
     ops.linear_backward(dy, x, w)
     assert device.entries == ["matmul_128x64_dgrad", "matmul_128x64_wgrad", "bias_add_backward"]
+
+
+def test_a_tall_product_has_kernels_of_its_own_and_its_bias_added(device: Recorder) -> None:
+    ops = TallDenseOps(device)
+    x, w, b, dy = of(device, (100_000, 602), (602, 16), (16,), (100_000, 16))
+    ops.linear(x, w, b)
+    ops.linear_backward(dy, x, w, need_dx=False)
+    assert device.entries[:2] == ["matmul_tall_16_forward", "bias_add_forward"]
+    assert device.entries[2:] == ["matmul_tall_16_wgrad", "matmul_tall_fold", "bias_add_backward"]
 
 
 def test_a_graph_and_channel_alone_are_multiplied_in_place(device: Recorder) -> None:

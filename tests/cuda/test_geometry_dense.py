@@ -107,8 +107,10 @@ def test_all_gradients_at_once_have_blocks_for_each(N: int, F: int, P: int, chip
     dx_tiles = -(-N // 32) * -(-F // 32) if need_dx else 0
     dw_tiles = -(-(F + 1) // 32) * -(-P // 32)  # a row of dW more: the gradient by the bias
     if plan is None:
-        assert dx_tiles + dw_tiles * max(chips // dw_tiles, 1) > geometry.BLOCKS_AT_ONCE * chips
+        shares = max(chips // dw_tiles, 1)
+        assert dx_tiles + dw_tiles * shares > geometry.BLOCKS_AT_ONCE * chips or geometry.ROWS_AT_ONCE * shares / 2 < N
         return
+    assert plan.rows_per_part <= geometry.ROWS_AT_ONCE
     assert plan.launch.block == (tile.threads, 1, 1)
     assert plan.launch.blocks == plan.dw_blocks + dx_tiles <= geometry.BLOCKS_AT_ONCE * chips
     parts, rest = divmod(plan.dw_blocks, dw_tiles)

@@ -119,7 +119,7 @@ class DenseOps:
         """Write dW and db, and return dX: in one launch where the product is small, else one by one."""
         (N, F), P = x.shape, w.shape[1]
         dx = self.device.empty((N, F)) if need_dx else None
-        plan = geometry.matmul_backward(N, F, P, self.device.multiprocessors, need_dx, self.precision)
+        plan = self.all_gradients((N, F, P), need_dx)
         if plan is not None:
             partials, counters = self._workspaces(plan.partials_bytes, plan.counters_bytes)
             arrays = (or_null(dx), dw, or_null(db), partials, counters, dy, x, w)
@@ -132,6 +132,10 @@ class DenseOps:
         if db is not None:
             self.sum_columns(db, dy, (N, P), P)
         return dx
+
+    def all_gradients(self, sizes: tuple[int, int, int], need_dx: bool) -> geometry.BackwardGeometry | None:
+        """Return the launch of all gradients at once; None where each is better off alone."""
+        return geometry.matmul_backward(*sizes, self.device.multiprocessors, need_dx, self.precision)
 
     def multiply(
         self,

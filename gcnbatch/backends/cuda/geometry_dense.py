@@ -16,7 +16,7 @@ THREADS = 256
 FLOAT_BYTES, DOUBLE_BYTES, COUNTER_BYTES = 4, 8, 4
 ROWS_PER_THREAD = 4  # that a thread reduces at least: `STRIP` of batch_norm.cu
 ROWS_PER_PART = 64  # of a weight gradient, at least
-BLOCKS_AT_ONCE = 3  # per multiprocessor, up to which all gradients of a product are one launch
+BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256  # per multiprocessor, of a part: up to these all gradients are one launch
 FOLD_COST = 8  # of folding one partial sum, in multiply-adds
 ENTRIES_OF_ONE_BLOCK = 16_384  # up to which a loss is one launch of one block
 MAX_NORM_BLOCKS = 256  # `clip_norm_factor` folds them with its 256 threads
@@ -149,7 +149,7 @@ def matmul_backward(
     _, plan = _wgrad_plan(tile, N, F + 1, P, multiprocessors)  # the row of ones: the gradient by the bias
     dw_blocks = plan.launch.blocks
     dx_blocks = ceil_div(N, tile.rows) * ceil_div(F, tile.columns) if need_dx else 0
-    if dw_blocks + dx_blocks > BLOCKS_AT_ONCE * multiprocessors:
+    if dw_blocks + dx_blocks > BLOCKS_AT_ONCE * multiprocessors or plan.rows_per_part > ROWS_AT_ONCE:
         return None
     launch = Launch((dw_blocks + dx_blocks, 1, 1), (tile.threads, 1, 1))
     return BackwardGeometry(launch, plan.rows_per_part, dw_blocks, plan.partials_bytes, plan.counters_bytes)
