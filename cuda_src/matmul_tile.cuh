@@ -44,8 +44,9 @@ __device__ void wait_for_copies() {
 #endif
 }
 
-// tile[k][w] = operand[k0 + k][w0 + w]: rows in memory run along the tile's width.
-template <int WIDTH, int DEPTH, int LD, int THREADS>
+// tile[k][w] = operand[k0 + k][w0 + w]: rows in memory run along the tile's width. ONES: the operand has a 1 behind every
+// row, which is not in memory.
+template <int WIDTH, int DEPTH, int LD, int THREADS, bool ONES>
 __device__ void copy_along_width(float* tile, const Operand& operand, bool aligned, int w0, int k0, int k_end) {
   constexpr int VECTORS = WIDTH / 4;
   static_assert(VECTORS * DEPTH % THREADS == 0, "every thread copies as many vectors");
@@ -54,12 +55,20 @@ __device__ void copy_along_width(float* tile, const Operand& operand, bool align
     const int vector = threadIdx.x + i * THREADS;
     const int k = vector / VECTORS, w = vector % VECTORS * 4;
     const float* from = operand.data + static_cast<long long>(k0 + k) * operand.ld + w0 + w;
-    const int valid = k0 + k < k_end ? min(max(operand.length - w0 - w, 0), 4) : 0;
-    if (aligned) {
-      copy_async<4>(tile + k * LD + w, from, valid);
+    float* to = tile + k * LD + w;
+    const bool deep = k0 + k < k_end;
+    const int left = operand.length - w0 - w;
+    if (aligned && !(ONES && left == 0)) {
+      copy_async<4>(to, from, deep ? min(max(left, 0), 4) : 0);
     } else {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) copy_async<1>(tile + k * LD + w + j, from + j, j < valid);
+      for (int j = 0; j < 4; ++j) {
+        if (ONES && j == left) {
+          to[j] = deep ? 1.f : 0.f;
+        } else {
+          copy_async<1>(to + j, from + j, deep && j < left);
+        }
+      }
     }
   }
 }

@@ -52,7 +52,9 @@ class SplitConfig(_Section):
     kind: Literal["random", "stratified", "scaffold", "predefined"] = Field(
         default="random", description="how rows are dealt out; predefined takes a split stored in the file"
     )
-    name: str = Field(default="", description="name of the predefined split; empty: the file's only one")
+    name: str = Field(
+        default="", description="name of the predefined split (of no other kind); empty: the file's only one"
+    )
     valid: Fraction = Field(default=0.1, description="share of rows for validation (inside each fold when folds > 0)")
     test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
@@ -64,6 +66,8 @@ class SplitConfig(_Section):
             raise ValueError("valid + test must leave rows for training (sum below 1)")
         if self.folds == 1:
             raise ValueError("folds must be 0 or at least 2")
+        if self.name and self.kind != "predefined":
+            raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
         if self.folds and self.kind == "predefined":
             raise ValueError("folds cannot be combined with a predefined split")
         return self
@@ -239,8 +243,16 @@ def put(tree: dict[str, Any], path: Iterable[str], value: Any) -> None:
     tree[last] = value
 
 
-def resolve(tree: Mapping[str, Any], where: str = "configuration") -> Config:
+def resolve(tree: Mapping[str, Any], where: str = "configuration", given: Iterable[tuple[str, ...]] = ()) -> Config:
     """Check the merged tree and return it with every default filled in.
+
+    Parameters
+    ----------
+    tree : mapping
+    where : str
+        What messages name: the file that the keys come from.
+    given : paths of keys
+        Those that come from elsewhere, the command line; messages then say "configuration".
 
     Raises
     ------
@@ -251,7 +263,9 @@ def resolve(tree: Mapping[str, Any], where: str = "configuration") -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise _explain(error, tree, where) from error
+        at = tuple(str(part) for part in error.errors(include_url=False)[0]["loc"] if part not in MODEL_KINDS)
+        elsewhere = any(at[: len(path)] == path or path[: len(at)] == at for path in given)
+        raise _explain(error, tree, "configuration" if elsewhere else where) from error
 
 
 def _default_kind(tree: dict[str, Any]) -> dict[str, Any]:
@@ -281,6 +295,7 @@ def keys() -> dict[str, str]:
     return found
 
 
+MODEL_KINDS = ("chemgcn", "kipf")
 _EXPECTED = {
     "model_type": "a table of keys",
     "model_attributes_type": "a table of keys",
@@ -296,7 +311,7 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     # A discriminated union puts the chosen kind into the location: model.chemgcn.widths.
     location = [str(part) for part in first["loc"]]
     kind = ""
-    if len(location) > 1 and location[0] == "model" and location[1] in ("chemgcn", "kipf"):
+    if len(location) > 1 and location[0] == "model" and location[1] in MODEL_KINDS:
         kind = location.pop(1)
     key = ".".join(location)
     subject = f"{where}: {key}" if key else where

@@ -13,9 +13,10 @@ from typing import Any
 
 from gcnbatch import __version__
 
-PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "pycuda", "cuda-bindings")
+PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "numba", "pycuda", "cuda-bindings")
 EXTRAS = {
     "rdkit": "chem",
+    "numba": "fast",
     "pycuda": "cuda",
     "cuda-bindings": "cuda",
 }  # package -> the extra of gcnbatch that installs it

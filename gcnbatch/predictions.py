@@ -194,6 +194,8 @@ class _Hdf5:
     def _extend(self, name: str, rows: Sequence[str] | NDArray[np.float32]) -> None:
         import h5py
 
+        if not isinstance(rows, np.ndarray):
+            _refuse_nul(name, rows)
         if name not in self._file:
             width = rows.shape[1:] if isinstance(rows, np.ndarray) else ()
             kind = np.float32 if isinstance(rows, np.ndarray) else h5py.string_dtype()
@@ -202,6 +204,15 @@ class _Hdf5:
         before = len(dataset)
         dataset.resize(before + len(rows), axis=0)
         dataset[before:] = rows
+
+
+def _refuse_nul(name: str, texts: Sequence[str]) -> None:
+    """HDF5 ends a text at its first NUL."""
+    for text in texts:
+        if "\0" in text:
+            raise InputError(
+                f"{name} {text!r}", "a NUL character, which HDF5 cannot hold", hint="Write .csv or .jsonl."
+            )
 
 
 def _texts(values: NDArray[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files that ship with the package, configurations and CUDA sources: found in a checkout and in an installed wheel."""
+"""Files that ship with the package, configurations, CUDA sources, docs: found in a checkout and in a wheel."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def cuda_sources() -> Path:
 def configs() -> Path:
     """Return the folder of the shipped configurations."""
     return _folder("_configs", "configs")
+
+
+def install_guide() -> Path:
+    """Return the path of the page on installing the CUDA backends."""
+    return _folder("_docs", "docs") / "INSTALL_CUDA.md"
 
 
 def shipped_config(name: str) -> Path:

@@ -85,6 +85,20 @@ class Ops(Protocol):
     def bias_add_backward(self, dy: Array, out: Array | None = None, graphs: Adjacency | None = None) -> Array:
         """Gradient by b: column sums of dY, (P,), `out`."""
 
+    def linear(self, x: Array, w: Array, b: Array, graphs: Adjacency | None = None) -> Array:
+        """`matmul`, then `bias_add`: X W + b, (N, P); a backend may do both at once."""
+
+    def linear_backward(
+        self,
+        dy: Array,
+        x: Array,
+        w: Array,
+        need_dx: bool = True,
+        out: tuple[Array, Array] | None = None,
+        graphs: Adjacency | None = None,
+    ) -> tuple[Array | None, Array, Array]:
+        """Gradients of `linear`: dX and dW as of `matmul`, db as of `bias_add`; `out` is (dw, db)."""
+
     def spmm(self, adjacency: Adjacency, h: Array) -> Array:
         """sum_c A_c H_c for H (N, C*P) with channel c in columns c*P … (c+1)*P-1: (N, P)."""
 

@@ -1,4 +1,7 @@
-"""Backend ``cpu``: the operations on NumPy (dense products through BLAS) and SciPy (sparse products), in float32."""
+"""Backend ``cpu``: the operations on NumPy (dense products through BLAS) and SciPy (sparse products), in float32.
+
+Where Numba is installed (the extra ``fast``), `gcnbatch.backends.compiled` takes the place of some of them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from importlib.util import find_spec
 from math import prod
 from typing import Any, Literal, NamedTuple
 
@@ -15,16 +20,22 @@ from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
 from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Feed, Launched, Ops, Readout
+from gcnbatch.backends.blas import BlasThreads
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
+_threads = BlasThreads()
 
 
 class CpuOps:
-    """`gcnbatch.backends.base.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits."""
+    """`gcnbatch.backends.base.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits.
+
+    Small products take one thread of BLAS, whatever there are: see `gcnbatch.backends.blas`.
+    """
 
     def matmul(self, x: Float, w: Float, graphs: Adjacency | None = None) -> Float:
+        _threads.fit(x.size * w.shape[1])
         return x @ w
 
     def matmul_backward(
@@ -36,6 +47,7 @@ class CpuOps:
         out: Float | None = None,
         graphs: Adjacency | None = None,
     ) -> tuple[Float | None, Float]:
+        _threads.fit(x.size * w.shape[1])
         return (dy @ w.T if need_dx else None), np.matmul(x.T, dy, out=out)
 
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
@@ -52,6 +64,24 @@ class CpuOps:
 
     def bias_add_backward(self, dy: Float, out: Float | None = None, graphs: Adjacency | None = None) -> Float:
         return into(out, _column_sums(dy))
+
+    def linear(self, x: Float, w: Float, b: Float, graphs: Adjacency | None = None) -> Float:
+        y = self.matmul(x, w, graphs)
+        return self.bias_add(y, b, graphs, out=y)
+
+    def linear_backward(
+        self,
+        dy: Float,
+        x: Float,
+        w: Float,
+        need_dx: bool = True,
+        out: tuple[Float, Float] | None = None,
+        graphs: Adjacency | None = None,
+    ) -> tuple[Float | None, Float, Float]:
+        dw, db = out or (None, None)
+        db = self.bias_add_backward(dy, db, graphs)
+        dx, dw = self.matmul_backward(dy, x, w, need_dx, dw, graphs)
+        return dx, dw, db
 
     def spmm(self, adjacency: Adjacency, h: Float) -> Float:
         channels = adjacency.n_channels
@@ -147,7 +177,7 @@ class CpuOps:
         larger = 1 / (1 + decay)
         smaller = decay * larger
         gradient = negative * np.where(logits >= 0, larger, smaller) - weighted * np.where(logits >= 0, smaller, larger)
-        total = _added(totals, loss.sum(dtype=np.float64), count)
+        total = add_to(totals, loss.sum(dtype=np.float64), count)
         return total, count, gradient * np.float32(1 / max(count, 1.0))
 
     def softmax_cross_entropy(
@@ -160,7 +190,7 @@ class CpuOps:
         rows = np.flatnonzero(y[:, 0] >= 0)
         gradient = np.zeros_like(logits)
         if not len(rows):
-            return _added(totals, np.float64(0), 0.0), 0.0, gradient
+            return add_to(totals, np.float64(0), 0.0), 0.0, gradient
         labels = y[rows, 0]
         weight = class_weight[labels]
         total = float(weight.sum(dtype=np.float64))
@@ -173,7 +203,7 @@ class CpuOps:
         probability = exponent / norm
         probability[picked, labels] -= 1
         gradient[rows] = probability * (weight / np.float32(total or 1.0))[:, None]
-        return _added(totals, loss.sum(dtype=np.float64), total), total, gradient
+        return add_to(totals, loss.sum(dtype=np.float64), total), total, gradient
 
     def mean_squared_error(
         self, logits: Float, y: Float, totals: NDArray[np.float64] | None = None
@@ -182,7 +212,7 @@ class CpuOps:
         difference = np.where(labelled, logits - y, np.float32(0))
         count = float(np.count_nonzero(labelled))
         gradient = difference * np.float32(2 / max(count, 1.0))
-        return _added(totals, np.sum(difference * difference, dtype=np.float64), count), count, gradient
+        return add_to(totals, np.sum(difference * difference, dtype=np.float64), count), count, gradient
 
     def clip_norm(self, gradients: Float, max_norm: float) -> None:
         norm = float(np.linalg.norm(gradients.astype(np.float64)))
@@ -243,8 +273,9 @@ class HostMeter:
     def about(self) -> dict[str, str]:
         from gcnbatch.environment import blas, cpu_model
 
+        loops = f"Numba {version('numba')}" if has_numba() else "NumPy"
         libraries = "; ".join(f"{entry['name']} {entry['version']}, threads: {entry['threads']}" for entry in blas())
-        return {"processor": cpu_model(), "BLAS": libraries}
+        return {"processor": cpu_model(), "BLAS": libraries, "loops": loops}
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -273,11 +304,13 @@ class HostMeter:
 
 
 class CpuBackend:
-    """Host memory, `CpuOps`, and batches assembled by `BatchSource`."""
+    """Host memory, operations on it, and batches assembled by `BatchSource`."""
 
     name = "cpu"
-    ops: Ops = CpuOps()
     meter = HostMeter()
+
+    def __init__(self, ops: Ops | None = None) -> None:
+        self.ops = CpuOps() if ops is None else ops
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
         return np.zeros(count, dtype=dtype)
@@ -325,7 +358,22 @@ class HostFeed:
         pass
 
 
-def _added(totals: NDArray[np.float64] | None, loss: np.float64, weight: float) -> float:
+def has_numba() -> bool:
+    """Return whether the extra ``fast`` is installed."""
+    return find_spec("numba") is not None
+
+
+def open_cpu() -> CpuBackend:
+    """Return the backend that the installed packages allow: with Numba's loops, else with NumPy's."""
+    if not has_numba():
+        return CpuBackend()
+    from gcnbatch.backends.compiled import CompiledBackend
+
+    return CompiledBackend()
+
+
+def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> float:
+    """Add a loss and its weight to `totals`, if given, and return the loss."""
     if totals is not None:
         totals += (loss, weight)
     return float(loss)

@@ -58,9 +58,9 @@ def open_backend(name: str, device: int = 0, options: CudaConfig = PLAIN) -> Bac
         from gcnbatch.backends import cuda
 
         return cuda.open_backend(name, device, options, automatic)
-    from gcnbatch.backends.cpu import CpuBackend
+    from gcnbatch.backends.cpu import open_cpu
 
-    return CpuBackend()
+    return open_cpu()
 
 
 def _probe(name: str, device: int) -> BackendStatus:

@@ -78,6 +78,19 @@ def bias_add_backward(dy: Array) -> Traffic:
     return Traffic(4 * (n * p + p), n * p)
 
 
+def linear(x: Array, w: Array) -> Traffic:
+    """X W + b: 4 (N F + F P + P + N P) bytes, 2 N F P + N P flops."""
+    (n, f), p = x.shape, w.shape[1]
+    return Traffic(4 * (n * f + f * p + p + n * p), 2 * n * f * p + n * p)
+
+
+def linear_backward(dy: Array, x: Array, w: Array, need_dx: bool = True) -> Traffic:
+    """As `matmul_backward`; db takes 4 P bytes, N P flops more."""
+    n, p = dy.shape
+    both = matmul_backward(dy, x, w, need_dx)
+    return Traffic(both.bytes + 4 * p, both.flops + n * p)
+
+
 def spmm(adjacency: Adjacency, h: Array) -> Traffic:
     """sum_c A_c H_c: 4 (N + 1) + 8 nnz + 4 (N C P + N P) bytes, 2 nnz P flops."""
     n, wide = h.shape
@@ -215,6 +228,8 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         sparse_matmul_backward,
         bias_add,
         bias_add_backward,
+        linear,
+        linear_backward,
         spmm,
         spmm_backward,
         batch_norm,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from typing import Annotated, NoReturn
 
@@ -65,7 +66,11 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line; every expected failure leaves as one line on stderr and an exit code."""
+    """Run the command line; every expected failure leaves as one line on stderr and an exit code.
+
+    SIGTERM ends it as Ctrl-C does, so that temporary files are removed; training stops at its next step on either.
+    """
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(app(standalone_mode=False))
     except typer.TyperException as error:
@@ -82,3 +87,5 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         _fail(f"{error.filename or 'disk'}: {error.strerror}. Free some disk space and run again.", 3)
+    finally:
+        signal.signal(signal.SIGTERM, previous)

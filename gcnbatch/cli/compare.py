@@ -64,11 +64,10 @@ def compare_backends(
     """
     from dataclasses import replace
 
-    from gcnbatch.cli.configuration import gather
+    from gcnbatch.cli.configuration import load
     from gcnbatch.cli.tables import facts, table
     from gcnbatch.compare import session, tables
     from gcnbatch.compare.workload import QUICK, Effort
-    from gcnbatch.config import resolve
     from gcnbatch.errors import CheckFailed
 
     options = {
@@ -80,7 +79,7 @@ def compare_backends(
     }
     given = {name: value for name, value in (("steps", steps), ("repeats", repeats)) if value is not None}
     folder, report = session.compare(
-        resolve(gather(config, options, assignments or [])),
+        load(config, options, assignments or []),
         [name.strip() for name in backends.split(",") if name.strip()],
         out,
         timeline,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config import Config, CudaConfig
 
 DeviceOption = Annotated[
     int | None,
@@ -21,6 +21,16 @@ ResidentOption = Annotated[
         "--resident", metavar="auto|on|off", help="Keep the data set in the GPU's memory.", show_default="auto"
     ),
 ]
+
+
+def load(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> Config:
+    """Return the configuration that `gather` merges; a message about a key of the file names the file."""
+    from gcnbatch.config import parse_assignment, resolve
+
+    tree = gather(config, options, assignments)
+    given = [path for path, value in options.items() if value is not None]
+    given += [parse_assignment(text)[0] for text in assignments]
+    return resolve(tree, str(config) if config is not None else "configuration", given)
 
 
 def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> dict[str, Any]:

@@ -113,8 +113,8 @@ def smiles(
 ) -> None:
     """Molecules: a CSV file with a column of SMILES and columns of targets (blank: missing).
 
-    Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. A column name that holds a comma
-    goes in double quotes.
+    Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. Blanks around a SMILES are
+    ignored, one inside it is an error of the row. A column name that holds a comma goes in double quotes.
     """
     from gcnbatch.data.featurizer import FeaturizerOptions
     from gcnbatch.data.importers.smiles import import_smiles

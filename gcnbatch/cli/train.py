@@ -62,8 +62,7 @@ def train(
     if show_keys:
         _show_keys()
         return
-    from gcnbatch.cli.configuration import gather
-    from gcnbatch.config import resolve
+    from gcnbatch.cli.configuration import load
     from gcnbatch.train import run
 
     options = {
@@ -87,8 +86,7 @@ def train(
         _only_resume(config, out, fixed, assignments)
         folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say)
     else:
-        tree = gather(config, options, assignments or [])
-        folder, metrics = run.start(resolve(tree), out, quiet, say)
+        folder, metrics = run.start(load(config, options, assignments or []), out, quiet, say)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:

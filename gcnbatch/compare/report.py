@@ -58,19 +58,20 @@ def parity(rule: Parity, agreements: Mapping[str, Agreement]) -> dict[str, Any]:
 
 
 def measurements(
-    measured: Mapping[str, Measured], costs: Mapping[str, Mapping[Row, Cost]], workload: Workload
+    measured: Mapping[str, Measured], costs: Mapping[str, Mapping[Row, Cost]], traces: Sequence[Trace]
 ) -> dict[str, Any]:
     """Return timings, speedups and costs per operation; None each when nothing was measured."""
     if not measured:
         return {"timing": None, "speedup": None, "operations": None}
     timing = {}
+    busy = {trace.backend: trace.busy for trace in traces}
     for name, one in measured.items():
         step = one.training.per_batch.median
         timing[name] = {
             "training": one.training.to_json(),
             "inference": one.inference.to_json(),
             "launches_per_step": one.launches,
-            "busy_share": min(sum(cost.microseconds for cost in costs[name].values()) / step, 1.0),
+            "busy_share": min(busy[name] / step, 1.0),
             "peak_bytes": one.peak_bytes,
         }
     return {

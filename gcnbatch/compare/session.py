@@ -139,7 +139,7 @@ class _Comparison:
             "data": report.data(self._workload),
             "effort": vars(self._effort),
             "parity": report.parity(self.parity, self.agreements),
-            **report.measurements(self.measured, self.costs, self._workload),
+            **report.measurements(self.measured, self.costs, self.traces),
             "fast_math": {name: found.to_json() for name, found in self.fast.items()},
             "environment": environment.collect(),
             "config": self._config.model_dump(mode="json"),

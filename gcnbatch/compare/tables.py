@@ -172,10 +172,10 @@ def _step(content: Content) -> Table:
         ["peak memory, MiB", *(number(one["peak_bytes"] / 2**20) for one in timing.values())],
     ]
     note = (
-        "Launches: kernels of one training step, the gather of its batch among them. Busy: time in operations, by the "
-        "clock named below, over the wall time of a step. Memory: most bytes of arrays held at once by a runner with "
-        "its data, steps and inference; a data set that stays in the host's memory is not counted. "
-        "The picture shows a step with every call and kernel noted, which slows the host down."
+        "Launches: kernels of one training step, the gather of its batch among them. Busy: time in the kernels of one "
+        "step (in the operations where nothing is launched) over the wall time of a step. Memory: most bytes of arrays "
+        "held at once by a runner with its data, steps and inference; a data set that stays in the host's memory is "
+        "not counted. The picture shows a step with every call and kernel noted, which slows the host down."
     )
     return Table("A training step", ["", *timing], rows, note)
 
@@ -197,7 +197,10 @@ def _operations(content: Content) -> Table:
         speedups = [ratio(time / times[-1]) if time and times[-1] else MISSING for time in times[:-1]]
         rows.append([label, *map(number, times), *launches, *speedups])
     read = _and([f"{name} by {'device events' if name in launching else 'the host clock'}" for name in names])
-    note = f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run."
+    note = (
+        f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run. "
+        "MatMul and Add are timed apart here; a training step does both at once where its backend can."
+    )
     return Table("Operations", header, rows, note)
 
 

@@ -41,6 +41,11 @@ class Trace:
     device: list[Span]
     length: float
 
+    @property
+    def busy(self) -> float:
+        """Microseconds in kernels; on the host in calls."""
+        return sum(span.length for span in self.device or self.host)
+
 
 def trace(backend: Backend, workload: Workload) -> Trace:
     """Run a few steps and return the trace of the last one."""

@@ -28,6 +28,9 @@ _MAX_NAMES = 1000  # links in one group
 _MIN_CHUNK_STORED = 12  # bytes that a stored chunk and its index entry take at the least
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
+_SUPERBLOCK_HINT = (
+    f'{_CONVERT_HINT} A program of yours that writes the format opens the file with libver=("v110", "v110").'
+)
 _WRITE_HINT = "See datasets/FORMAT.md for how to write one."
 
 
@@ -63,7 +66,7 @@ def open_file(path: Path, cache_bytes: int) -> h5py.File:
             str(path),
             f"HDF5 metadata without checksums (superblock {start[-1]})",
             f"superblock {_SUPERBLOCK}",
-            'Write it with h5py.File(..., libver=("v110", "v110")).',
+            _SUPERBLOCK_HINT,
         )
     with reading(path):
         return h5py.File(path, "r", rdcc_nbytes=cache_bytes, rdcc_nslots=10_007, locking=False)

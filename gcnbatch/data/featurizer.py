@@ -216,7 +216,8 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
     channel: list[int] = []
     rows, node_ptr, edge_ptr, cores, bad = [], [0], [0], [], []
     for index, text in enumerate(smiles, first):
-        molecule = chem.MolFromSmiles(text)
+        # RDKit would take what stands behind a blank for the molecule's name, and leave it out.
+        molecule: Any = None if len(text.split()) > 1 else chem.MolFromSmiles(text)
         count = 0 if molecule is None else molecule.GetNumAtoms()
         if count == 0 or 0 < options.max_nodes < count:
             reason = f"{count} atoms, more than {options.max_nodes}" if count else _complaint(chem, text)
@@ -289,6 +290,8 @@ def _scaffold(chem: Any, molecule: Any) -> str:
 def _complaint(chem: Any, text: str) -> str:
     if not text:
         return "blank SMILES"
+    if len(text.split()) > 1:
+        return "a blank inside the SMILES"
     raw = chem.MolFromSmiles(text, sanitize=False)
     if raw is None:
         return "not valid SMILES"

@@ -19,7 +19,7 @@ Parameters = Mapping[str, Array]
 Gradients = dict[str, Array]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # not frozen: a step makes one
 class Context:
     """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training is.
 
@@ -73,19 +73,12 @@ class GraphConv:
         return [weight, ParameterSpec(f"{self.name}.bias", (width,), "zeros")] if self.bias else [weight]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        w = ctx.parameters[f"{self.name}.weight"]
         graphs = ctx.batch.adjacency
-        product = ctx.ops.sparse_matmul(h, w) if isinstance(h, Csr) else ctx.ops.matmul(h, w, graphs)
-        if self.bias:
-            product = ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"], graphs, out=product)
-        return ctx.ops.spmm(ctx.batch.adjacency, product), h
+        return ctx.ops.spmm(graphs, _product(ctx, h, self.name, self.bias, graphs)), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        dproduct = ctx.ops.spmm_backward(ctx.batch.adjacency, dout)
         graphs = ctx.batch.adjacency
-        gradients = _bias_backward(ctx, dproduct, f"{self.name}.bias", graphs) if self.bias else {}
-        dh, dw = _matmul_backward(ctx, dproduct, saved, f"{self.name}.weight", need_dh, graphs)
-        return dh, {f"{self.name}.weight": dw, **gradients}
+        return _product_backward(ctx, ctx.ops.spmm_backward(graphs, dout), saved, self.name, self.bias, need_dh, graphs)
 
 
 @dataclass(frozen=True)
@@ -105,13 +98,10 @@ class Dense:
         ]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        product = ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"])
-        return ctx.ops.bias_add(product, ctx.parameters[f"{self.name}.bias"], out=product), h
+        return _product(ctx, h, self.name), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        gradients = _bias_backward(ctx, dout, f"{self.name}.bias")
-        dh, dw = _matmul_backward(ctx, dout, saved, f"{self.name}.weight", need_dh)
-        return dh, {f"{self.name}.weight": dw, **gradients}
+        return _product_backward(ctx, dout, saved, self.name, True, need_dh)
 
 
 @dataclass(frozen=True)
@@ -241,14 +231,27 @@ class ReadoutLayer:
         return ctx.ops.readout_backward(dout, ctx.batch.node_ptr, self.kind, saved), {}
 
 
-def _matmul_backward(
-    ctx: Context, dy: Array, x: Array, weight: str, need_dx: bool, graphs: Any = None
-) -> tuple[Array | None, Array]:
-    out = ctx.gradients.get(weight)
-    if isinstance(x, Csr):
-        return None, ctx.ops.sparse_matmul_backward(dy, x, out)
-    return ctx.ops.matmul_backward(dy, x, ctx.parameters[weight], need_dx, out, graphs)
+def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:
+    """Return H W, with a bias H W + b, for the weight and bias of layer `name`."""
+    ops, of, weight = ctx.ops, ctx.parameters, f"{name}.weight"
+    if isinstance(h, Csr):
+        product = ops.sparse_matmul(h, of[weight])
+        return ops.bias_add(product, of[f"{name}.bias"], graphs, out=product) if bias else product
+    if bias:
+        return ops.linear(h, of[weight], of[f"{name}.bias"], graphs)
+    return ops.matmul(h, of[weight], graphs)
 
 
-def _bias_backward(ctx: Context, dy: Array, bias: str, graphs: Any = None) -> Gradients:
-    return {bias: ctx.ops.bias_add_backward(dy, ctx.gradients.get(bias), graphs)}
+def _product_backward(
+    ctx: Context, dy: Array, h: Array, name: str, bias: bool, need_dh: bool, graphs: Any = None
+) -> tuple[Array | None, Gradients]:
+    ops, into, weight = ctx.ops, ctx.gradients.get, f"{name}.weight"
+    if isinstance(h, Csr):
+        db = {f"{name}.bias": ops.bias_add_backward(dy, into(f"{name}.bias"), graphs)} if bias else {}
+        return None, {weight: ops.sparse_matmul_backward(dy, h, into(weight)), **db}
+    if not bias:
+        dh, dw = ops.matmul_backward(dy, h, ctx.parameters[weight], need_dh, into(weight), graphs)
+        return dh, {weight: dw}
+    out = (ctx.gradients[weight], ctx.gradients[f"{name}.bias"]) if weight in ctx.gradients else None
+    dh, dw, db = ops.linear_backward(dy, h, ctx.parameters[weight], need_dh, out, graphs)
+    return dh, {weight: dw, f"{name}.bias": db}

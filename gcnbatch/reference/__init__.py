@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
 from gcnbatch.reference.bias import bias_add, bias_add_backward
 from gcnbatch.reference.dropout import dropout, dropout_backward
+from gcnbatch.reference.linear import linear, linear_backward
 from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
 from gcnbatch.reference.matmul import matmul, matmul_backward, sparse_matmul, sparse_matmul_backward
 from gcnbatch.reference.optimizer import adam_step, clip_norm, sgd_step
@@ -32,6 +33,8 @@ class ReferenceOps:
     sparse_matmul_backward = staticmethod(sparse_matmul_backward)
     bias_add = staticmethod(bias_add)
     bias_add_backward = staticmethod(bias_add_backward)
+    linear = staticmethod(linear)
+    linear_backward = staticmethod(linear_backward)
     spmm = staticmethod(spmm)
     spmm_backward = staticmethod(spmm_backward)
     batch_norm = staticmethod(batch_norm)

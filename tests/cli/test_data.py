@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -148,6 +152,34 @@ def test_synth_tells_the_cost_of_a_large_network_before_it_is_made(call, tmp_pat
     assert err.startswith("reddit: 232,965 nodes, 114,848,857 edges; this takes about ")
     assert "makes a file of about " in err
     assert call("synth", "reddit", "-o", tmp_path / "set.h5", "--scale", 0.01)[2] == ""
+
+
+def test_synth_refuses_more_graphs_than_there_is_room_for(call, tmp_path) -> None:
+    code, out, err = call("synth", "tox21", "-o", tmp_path / "set.h5", "--graphs", 10**20)
+    assert (code, out) == (2, "")
+    room = r"at most [\d,]+, for which this disk and memory have room"
+    assert re.fullmatch(rf"error: --graphs: 100,000,000,000,000,000,000; expected {room}\n", err)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("preset", ["quickstart", "tox21", "reaction100"])
+def test_every_preset_takes_the_room_that_is_asked_for(call, tmp_path, preset) -> None:
+    out = tmp_path / "set.h5"
+    assert call("synth", preset, "-o", out, "--graphs", 500)[0] == 0
+    assert out.stat().st_size > 500 * synthetic.DISK_PER_GRAPH
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_synth_that_is_ended_leaves_nothing(tmp_path, number) -> None:
+    command = [sys.executable, "-m", "gcnbatch", "data", "synth", "tox21", "-o", str(tmp_path / "set.h5")]
+    with subprocess.Popen([*command, "--graphs", "2000000"], stderr=subprocess.PIPE, text=True) as running:
+        while sum(path.stat().st_size for path in tmp_path.iterdir()) < 100_000:  # it is writing
+            assert running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(number)
+        said = running.communicate(timeout=60)[1]
+    assert (running.returncode, said) == (130, "")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,8 @@ def test_options_win_over_toml_and_assignments_over_both(tmp_path: Path, data: P
             "error: configuration: train.batch_size: 0; expected a whole number, at least 1 and at most 1000000\n",
         ),
         (["--resident", "maybe"], "error: configuration: cuda.resident: 'maybe'; expected 'auto', 'on' or 'off'\n"),
+        (["bad.toml"], "error: bad.toml: train.epoch: unknown key. Did you mean 'train.epochs'?\n"),
+        (["bad.toml", "--set", "train.epoch=3"], "error: configuration: train.epoch: unknown key."),
         (["none.toml"], "error: none.toml: no such file; expected a TOML configuration. See configs/ for examples.\n"),
         (["--data", "none.h5"], "error: .*none.h5: no such file; expected an HDF5 data set"),
         (["--resume", "none"], "error: none: not a run folder; expected a folder with config.toml. Start with"),
@@ -130,11 +132,12 @@ def test_options_win_over_toml_and_assignments_over_both(tmp_path: Path, data: P
     ],
 )
 def test_wrong_input_is_one_clear_line_and_code_2(tmp_path: Path, arguments: list[object], message: str) -> None:
+    (tmp_path / "bad.toml").write_text("[train]\nepoch = 3\n")
     done = gcnbatch("train", *arguments, cwd=tmp_path, check=2)
     assert re.match(re.escape(message).replace(r"\.\*", ".*"), done.stderr)
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.toml"]
 
 
 def test_every_key_is_listed() -> None:

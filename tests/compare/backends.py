@@ -16,7 +16,8 @@ class Another(CpuBackend):
     """A second backend on the host, with operations of one's choice."""
 
     def __init__(self, name: str, ops: CpuOps | None = None) -> None:
-        self.name, self.ops = name, ops or CpuOps()
+        super().__init__(ops)
+        self.name = name
 
 
 class Backwards(CpuOps):

@@ -38,6 +38,8 @@ VECTOR, POINTERS, X = shaped(100), shaped(5), csr(10, 3, 5)
         ("sparse_matmul_backward", (N_P, X), F_P, 4 * 11 + 8 * 5 + 4 * (20 + 6), 20),
         ("bias_add", (N_P, P), N_P, 4 * (20 + 20 + 2), 20),
         ("bias_add_backward", (N_P,), P, 4 * (20 + 2), 20),
+        ("linear", (N_F, F_P, P), N_P, 4 * (30 + 6 + 2 + 20), 140),
+        ("linear_backward", (N_P, N_F, F_P), None, 4 * (20 + 30 + 6) + 4 * (6 + 30) + 8, 260),
         ("spmm", (ADJACENCY, shaped(10, 4)), N_P, 4 * 11 + 8 * 7 + 4 * (40 + 20), 28),
         ("spmm_backward", (ADJACENCY, N_P), None, 4 * 21 + 8 * 7 + 4 * (20 + 40), 28),
         ("batch_norm", (N_P, P, P, P, P, 1e-5, 0.1, True), None, 4 * (40 + 12), 140),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import struct
 import subprocess
@@ -200,6 +201,29 @@ def test_files_of_others_in_the_cache_are_left_alone(cache, sources, nvcc) -> No
     (cache.folder / caching.VERSIONS).write_text("[broken")
     assert KernelCache(cache.folder).clear() == 2
     assert [path.name for path in sorted(cache.folder.iterdir())] == [".lock", "notes.cubin"]
+
+
+def test_without_any_folder_to_write_to_one_line_says_so(sources, nvcc, tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    cache = KernelCache(tmp_path / "file" / "kernels")
+    with monkeypatch.context() as patched:
+        patched.setattr(caching.tempfile, "mkdtemp", no_room)
+        with pytest.raises(MachineError) as caught:
+            cache.build(sources.values(), "sm_90")
+    assert str(caught.value) == (
+        f"{tmp_path}/file/kernels: cannot be written (Not a directory), nor any folder for temporary files. "
+        "Set GCNBATCH_CACHE_DIR and TMPDIR to folders of yours."
+    )
+    monkeypatch.setattr(compiler.tempfile, "TemporaryDirectory", no_room)
+    with pytest.raises(MachineError) as caught:
+        Nvcc(nvcc, "13.0").compile(sources["plain.cu"], "sm_90")
+    assert str(caught.value) == (
+        "temporary files of the compiler: no folder can be written. Set TMPDIR to a folder of yours."
+    )
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
 
 def test_the_folder_is_the_users_choice(monkeypatch, tmp_path) -> None:

@@ -14,6 +14,7 @@ from gcnbatch.backends.cuda.dense import DenseOps
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.backends.cuda.tall import TallDenseOps
 from gcnbatch.errors import InputError
 from gcnbatch.resources import cuda_sources
 
@@ -58,19 +59,48 @@ def of(device: Recorder, *shapes: tuple[int, ...]) -> list[DeviceArray]:
     return [device.empty(shape) for shape in shapes]
 
 
-def test_a_product_and_its_gradients_are_three_launches(device: Recorder) -> None:
+def test_a_small_product_and_all_its_gradients_are_two_launches(device: Recorder) -> None:
     ops = DenseOps(device)
-    x, w, dy, dw = of(device, (950, 75), (75, 64), (950, 64), (75, 64))
-    assert ops.matmul(x, w).shape == (950, 64)
-    dx, got = ops.matmul_backward(dy, x, w, out=dw)
+    x, w, b, dy, dw, db = of(device, (950, 75), (75, 64), (64,), (950, 64), (75, 64), (64,))
+    assert ops.linear(x, w, b).shape == (950, 64)
+    dx, *got = ops.linear_backward(dy, x, w, out=(dw, db))
     assert dx is not None
     assert dx.shape == x.shape
-    assert got is dw
-    assert device.entries == ["matmul_16x32_forward", "matmul_32x32_dgrad", "matmul_32x32_wgrad"]
-    nothing, alone = ops.matmul_backward(dy, x, w, need_dx=False)
+    assert got == [dw, db]
+    assert device.entries == ["matmul_16x32_forward", "matmul_32x32_backward"]
+    forward, backward = (arguments for _, _, arguments in device.launched)
+    assert forward["bias"] is b
+    assert [backward[name] for name in ("dx", "dw", "db")] == [dx, dw, db]
+    nothing, *own = ops.linear_backward(dy, x, w, need_dx=False)
     assert nothing is None
-    assert alone.shape == w.shape
-    assert len(device.launched) == 4
+    assert [gradient.shape for gradient in own] == [w.shape, b.shape]
+    assert device.launched[-1][2]["dx"].ptr == 0
+    assert len(device.launched) == 3
+
+
+def test_without_bias_a_null_pointer_takes_its_place(device: Recorder) -> None:
+    ops = DenseOps(device)
+    x, w, dy, dw = of(device, (950, 75), (75, 64), (950, 64), (75, 64))
+    ops.matmul(x, w)
+    assert ops.matmul_backward(dy, x, w, out=dw)[1] is dw
+    forward, backward = (arguments for _, _, arguments in device.launched)
+    assert forward["bias"].ptr == backward["db"].ptr == 0
+
+
+def test_gradients_of_a_large_product_are_a_launch_each(device: Recorder) -> None:
+    ops = DenseOps(device)
+    x, w, dy = of(device, (1850, 512), (512, 512), (1850, 512))
+    ops.linear_backward(dy, x, w)
+    assert device.entries == ["matmul_128x64_dgrad", "matmul_128x64_wgrad", "bias_add_backward"]
+
+
+def test_a_tall_product_has_kernels_of_its_own_and_its_bias_added(device: Recorder) -> None:
+    ops = TallDenseOps(device)
+    x, w, b, dy = of(device, (100_000, 602), (602, 16), (16,), (100_000, 16))
+    ops.linear(x, w, b)
+    ops.linear_backward(dy, x, w, need_dx=False)
+    assert device.entries[:2] == ["matmul_tall_16_forward", "bias_add_forward"]
+    assert device.entries[2:] == ["matmul_tall_16_wgrad", "matmul_tall_fold", "bias_add_backward"]
 
 
 def test_a_graph_and_channel_alone_are_multiplied_in_place(device: Recorder) -> None:
@@ -91,7 +121,7 @@ def test_workspaces_hold_every_part(device: Recorder) -> None:
     assert arguments["partials"].nbytes == 4 * launch.blocks * 32 * 32
     assert arguments["counters"].nbytes == 4 * prod(launch.grid[:2])
     assert arguments["accumulate"] == 1
-    ops.bias_add_backward(dy)
+    DenseOps(device).bias_add_backward(dy)
     _, launch, arguments = device.launched[-1]
     assert arguments["partials"].nbytes == 4 * launch.grid[0] * 64
     assert arguments["counters"].nbytes == 4 * launch.grid[1]
@@ -118,9 +148,9 @@ def test_without_rows_running_statistics_stay_and_gradients_are_written(device: 
     assert ops.relu(x).shape == (0, 8)
     assert device.launched == []
     ops.batch_norm_backward(y, saved, gamma)
-    ops.matmul_backward(device.empty((0, 4)), x, w)
+    ops.linear_backward(device.empty((0, 4)), x, w)
     ops.bias_add_backward(x)
-    assert device.entries == ["batch_norm_backward_sums", "matmul_32x32_wgrad", "bias_add_backward"]
+    assert device.entries == ["batch_norm_backward_sums", "matmul_32x32_backward", "bias_add_backward"]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,33 @@ def test_a_weight_gradient_keeps_the_device_busy() -> None:
     assert geometry.matmul_wgrad(1850, 512, 512, H200)[:3] == ("128x64", Launch((4, 8, 4), (256, 1, 1)), 464)
 
 
+@quickly
+@given(ROWS, NARROW, NARROW, CHIPS, st.booleans())
+def test_all_gradients_at_once_have_blocks_for_each(N: int, F: int, P: int, chips: int, need_dx: bool) -> None:
+    plan = geometry.matmul_backward(N, F, P, chips, need_dx)
+    tile = tile_named("32x32")
+    dx_tiles = -(-N // 32) * -(-F // 32) if need_dx else 0
+    dw_tiles = -(-(F + 1) // 32) * -(-P // 32)  # a row of dW more: the gradient by the bias
+    if plan is None:
+        shares = max(chips // dw_tiles, 1)
+        assert dx_tiles + dw_tiles * shares > geometry.BLOCKS_AT_ONCE * chips or geometry.ROWS_AT_ONCE * shares / 2 < N
+        return
+    assert plan.rows_per_part <= geometry.ROWS_AT_ONCE
+    assert plan.launch.block == (tile.threads, 1, 1)
+    assert plan.launch.blocks == plan.dw_blocks + dx_tiles <= geometry.BLOCKS_AT_ONCE * chips
+    parts, rest = divmod(plan.dw_blocks, dw_tiles)
+    assert rest == 0
+    assert covers(parts, plan.rows_per_part, N) or (N == 0 and parts == 1)
+    assert plan.rows_per_part % tile.depth == 0
+    assert plan.counters_bytes == 4 * dw_tiles
+    assert plan.partials_bytes == (4 * plan.dw_blocks * 32 * 32 if parts > 1 else 0)
+
+
+def test_gradients_are_taken_one_by_one_where_each_is_large_and_on_tensor_cores() -> None:
+    assert geometry.matmul_backward(1850, 512, 512, H200, need_dx=True) is None
+    assert geometry.matmul_backward(950, 64, 64, H200, need_dx=True, precision="tf32") is None
+
+
 # ---- rows and columns
 
 

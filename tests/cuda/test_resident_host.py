@@ -48,6 +48,10 @@ def test_a_plan_is_what_a_loop_over_graphs_finds(batches: list[list[int]], sizes
             expected.append(first)
         assert found.pointer("nodes", index).tolist() == expected
         assert found.n_graphs(index) == len(graphs)
+        start, number = found.places[index]
+        assert found.packed[start : start + number].tolist() == graphs + expected
+        assert found.totals["nodes"][index] == first
+    assert len(found.packed) == sum(number for _, number in found.places)
 
 
 def test_a_batch_beyond_32_bits_is_refused() -> None:

@@ -17,6 +17,7 @@ from gcnbatch.backends.cuda.device import Device, open_device
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, elementwise, next_power_of_two
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
+from gcnbatch.resources import install_guide
 from tests.cuda.fake_pycuda import FREE, TOTAL, Fake
 
 # ----------------------------------------------------------------------------------------- pure arithmetic
@@ -96,7 +97,10 @@ def test_no_driver(fake: Fake, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ModuleNotFoundError("x", name="pycuda"), "PyCUDA is not installed. pip install 'gcnbatch[cuda]' (docs/"),
+        (
+            ModuleNotFoundError("x", name="pycuda"),
+            f"PyCUDA is not installed. pip install 'gcnbatch[cuda]' ({install_guide()} ",
+        ),
         (ModuleNotFoundError("x", name="pytools"), "PyCUDA lacks the module pytools. pip install 'gcnbatch[cuda]'"),
         (
             ImportError("undefined symbol: cuCtxCreate_v4"),

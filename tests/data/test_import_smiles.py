@@ -202,6 +202,13 @@ def test_skipped_rows_are_reported_with_their_reasons(tmp_path: Path) -> None:
     assert lines[2:] == ["3,D,,blank SMILES", "4,E,c1cc,not valid SMILES", '5,F,CCCCC,"5 atoms, more than 4"']
 
 
+def test_text_behind_a_smiles_is_not_taken_for_a_name(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, "smiles,y\n CCO ,1\nCC ethane,0\nC\t1,0\nCCC,1\n", skip_bad_rows=True)
+    assert graphs.n_graphs == 2
+    reasons = [line.rpartition(",")[2] for line in (tmp_path / "out.skipped.csv").read_text().splitlines()[1:]]
+    assert reasons == ["a blank inside the SMILES"] * 2
+
+
 def test_a_molecule_over_the_limit_names_the_option(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"row 1.*5 atoms, more than 4; expected at most 4 atoms \(--max-nodes\)"):
         converted(tmp_path, "smiles,y\nCCCCC,1\nC,0\n", FeaturizerOptions(max_nodes=4))

@@ -133,3 +133,12 @@ def test_nothing_is_left_of_a_table_that_fails_half_way(tmp_path) -> None:
 def test_standard_output_is_csv(capsys) -> None:
     written(Path("-"), Predictions(header("x"), np.array(["a"]), np.full((1, 1), 0.1, np.float32)))
     assert capsys.readouterr().out == "id,x\na,0.1\n"
+
+
+def test_a_nul_is_refused_where_hdf5_cannot_hold_it(tmp_path) -> None:
+    table = Predictions(header("x"), np.array(["a", "b\0c"]), np.zeros((2, 1), np.float32))
+    with pytest.raises(InputError) as refused:
+        written(tmp_path / "out.h5", table)
+    assert str(refused.value) == (r"id 'b\x00c': a NUL character, which HDF5 cannot hold. Write .csv or .jsonl.")
+    assert list(tmp_path.iterdir()) == []
+    assert json.loads(written(tmp_path / "out.jsonl", table).read_text().splitlines()[1])["id"] == "b\0c"

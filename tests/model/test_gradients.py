@@ -113,9 +113,9 @@ def test_the_gradient_by_the_features_is_never_formed() -> None:
 
     class Watching(ReferenceOps):
         @staticmethod
-        def matmul_backward(dy: Any, x: Any, w: Any, need_dx: bool = True, *rest: Any) -> Any:
+        def linear_backward(dy: Any, x: Any, w: Any, need_dx: bool = True, *rest: Any) -> Any:
             asked.append(need_dx)
-            return ReferenceOps.matmul_backward(dy, x, w, need_dx, *rest)
+            return ReferenceOps.linear_backward(dy, x, w, need_dx, *rest)
 
     chemgcn({"widths": (3, 2), "head": (2,)}).gradients(Watching())
     assert asked == [True, True, True, False]  # output, head, second and first convolution

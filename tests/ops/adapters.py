@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Ops
+from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import CudaConfig
 from gcnbatch.reference import ReferenceOps
@@ -30,6 +31,11 @@ class Adapter:
 
 
 def _cpu() -> Adapter:
+    return Adapter(CpuOps(), np.array, np.array)
+
+
+def _cpu_fast() -> Adapter:
+    pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
     return Adapter(open_backend("cpu").ops, np.array, np.array)
 
 
@@ -73,10 +79,11 @@ CUDA = {
     "batched-tf": ("batched", "tf"),
     "nonbatched-tf": ("nonbatched", "tf"),
 }
-BACKENDS = [pytest.param("cpu"), *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
+HOST = {"cpu": _cpu, "cpu-fast": _cpu_fast}
+BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
 @cache
 def open_adapter(name: str) -> Adapter:
     """Open a backend once for all tests."""
-    return _cpu() if name == "cpu" else _cuda(*CUDA[name])
+    return HOST[name]() if name in HOST else _cuda(*CUDA[name])

@@ -49,6 +49,31 @@ def test_bias(backend: Adapter, case: Case):
     assert_parity(backend, run, {"y": y, "b": b, "dy": dy, "over": y})
 
 
+def test_linear(backend: Adapter, case: Case):
+    def run(ops, x, w, b, dy, dw_out, db_out):
+        dx, dw, db = ops.linear_backward(dy, x, w, out=(dw_out, db_out))
+        not_needed, dw_alone, db_alone = ops.linear_backward(dy, x, w, need_dx=False)
+        assert not_needed is None
+        alone = {"dw_alone": dw_alone, "db_alone": db_alone}
+        return {"y": ops.linear(x, w, b), "dx": dx, "dw_out": dw, "db_out": db, **alone}
+
+    rng = case.rng()
+    x, w, b, dy = (normal(rng, *shape) for shape in ((case.N, case.F), (case.F, case.P), (case.P,), (case.N, case.P)))
+    out = {"dw_out": np.full_like(w, np.nan), "db_out": np.full_like(b, np.nan)}
+    assert_parity(backend, run, {"x": x, "w": w, "b": b, "dy": dy, **out})
+
+
+@pytest.mark.parametrize(("N", "F", "P"), [(1850, 256, 300), (4100, 31, 33), (129, 512, 512), (3000, 513, 2)])
+def test_linear_of_sizes_that_take_one_launch_or_several(backend: Adapter, N: int, F: int, P: int):
+    def run(ops, x, w, b, dy):
+        dx, dw, db = ops.linear_backward(dy, x, w)
+        return {"y": ops.linear(x, w, b), "dx": dx, "dw": dw, "db": db}
+
+    rng = np.random.default_rng(N)
+    inputs = {"x": (N, F), "w": (F, P), "b": (P,), "dy": (N, P)}
+    assert_parity(backend, run, {name: normal(rng, *shape) for name, shape in inputs.items()})
+
+
 def test_spmm(backend: Adapter, case: Case):
     def run(ops, adjacency, h, dy):
         return {"y": ops.spmm(adjacency, h), "dh": ops.spmm_backward(adjacency, dy)}

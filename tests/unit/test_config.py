@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ OTHER: dict[str, tuple[str, Any]] = {
 }
 
 
+# What a key stands with.
+NEEDED = {"split.name": {"split": {"kind": "predefined"}}, "model.input_dropout": {"model": {"kind": "kipf"}}}
+
+
 def assigned(*assignments: str, tree: dict[str, Any] | None = None) -> Config:
     tree = tree or {}
     for text in assignments:
@@ -91,17 +96,18 @@ def test_the_table_of_this_file_knows_every_key() -> None:
 @pytest.mark.parametrize("key", OTHER)
 def test_every_key_is_set_by_an_assignment_and_by_toml_and_survives_saving(key: str) -> None:
     typed, held = OTHER[key]
-    kind = {"kind": "kipf"} if key == "model.input_dropout" else {}
-    config = assigned(f"{key}={typed}", tree={"model": dict(kind)} if kind else {})
+    needed = NEEDED.get(key, {})
+    config = assigned(f"{key}={typed}", tree=deepcopy(needed))
     assert look_up(config, key) == held
     assert type(look_up(config, key)) is type(held)
     assert config != Config()
     *section, last = key.split(".")
     value = typed if re.fullmatch(r"[-\d.e\[\], \"]+|false|true|\".*\"", typed) else f'"{typed}"'
-    text = "\n".join(
-        [*(f"[{name}]" for name in section), *(f"{k} = '{v}'" for k, v in kind.items()), f"{last} = {value}"]
-    )
-    assert resolve(tomllib.loads(text)) == config
+    text = "\n".join([*(f"[{name}]" for name in section), f"{last} = {value}"])
+    tree = tomllib.loads(text)
+    for name, keys_of in needed.items():
+        tree[name] |= keys_of
+    assert resolve(tree) == config
     assert resolve(tomllib.loads(config.to_toml())) == config
 
 
@@ -222,3 +228,19 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         read_toml(tmp_path / "set.h5")
     with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):
         read_toml(tmp_path)
+
+
+def test_a_name_of_a_split_that_is_not_predefined_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^configuration: split: name = 'x' needs kind = 'predefined'"):
+        assigned("split.kind=scaffold", "split.name=x")
+    assert assigned("split.kind=predefined", "split.name=x").split.name == "x"
+
+
+def test_a_message_names_where_the_key_comes_from() -> None:
+    tree = {"train": {"epochs": 0}, "model": {"kind": "kipf", "widths": [0]}}
+    with pytest.raises(InputError, match=r"^my\.toml: model\.widths\.0: 0; expected"):
+        resolve(tree, "my.toml", [("train", "epochs")])
+    with pytest.raises(InputError, match=r"^configuration: model\.widths\.0: 0; expected"):
+        resolve(tree, "my.toml", [("model", "widths")])
+    with pytest.raises(InputError, match=r"^my\.toml: trian: unknown key"):
+        resolve({"trian": {}}, "my.toml", [("train", "epochs")])

@@ -28,7 +28,7 @@ Int64 = NDArray[np.int64]
 Move = Callable[[Any], Array]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class GraphLayout:
     """What the host knows about a batch's graphs.
 
@@ -64,7 +64,7 @@ class GraphLayout:
         return list(zip(self.node_ptr[:-1].tolist(), np.diff(self.node_ptr).tolist(), strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class DeviceCsr(Csr):
     """A `Csr` with what some kernels need besides.
 
@@ -86,7 +86,7 @@ class DeviceCsr(Csr):
         return DeviceCsr(move(self.indptr), move(self.indices), move(self.data), self.n_cols, rows, large)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class DeviceAdjacency(Adjacency):
     """An `Adjacency` that knows its graphs: `node_ptr` int32 (B+1,) and, on the host, `layout`."""
 
@@ -167,7 +167,7 @@ class ChannelAdjacency:
         return ChannelAdjacency(forward, transpose, self.layout)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class DeviceFeatures(Csr):
     """Sparse features X (N, F) with the structure of their transpose, which the gradient by the weights works on.
 
@@ -199,7 +199,7 @@ class DeviceFeatures(Csr):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class DeviceBatch:
     """B graphs with N nodes, ready for the operations.
 

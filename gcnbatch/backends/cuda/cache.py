@@ -199,13 +199,23 @@ class KernelCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
-            self._spare = Path(tempfile.mkdtemp(prefix="gcnbatch-kernels-"))
+            self._spare = self._temporary_folder(error)
             atexit.register(shutil.rmtree, self._spare, ignore_errors=True)
             print(
                 f"warning: {self.folder}: cannot be written ({error.strerror}); kernels are compiled for this process "
                 "only. Set GCNBATCH_CACHE_DIR to a folder of yours.",
                 file=sys.stderr,
             )
+
+    def _temporary_folder(self, error: OSError) -> Path:
+        try:
+            return Path(tempfile.mkdtemp(prefix="gcnbatch-kernels-"))
+        except OSError as second:
+            raise MachineError(
+                str(self.folder),
+                f"cannot be written ({error.strerror}), nor any folder for temporary files",
+                hint="Set GCNBATCH_CACHE_DIR and TMPDIR to folders of yours.",
+            ) from second
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

@@ -86,6 +86,15 @@ class Compiler(Protocol):
         """
 
 
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="gcnbatch-")
+    except OSError as error:
+        raise MachineError(
+            "temporary files of the compiler", "no folder can be written", hint="Set TMPDIR to a folder of yours."
+        ) from error
+
+
 @dataclass(frozen=True)
 class Nvcc:
     """The toolkit's compiler, run as a program on a copy of the sources in a temporary folder."""
@@ -96,7 +105,7 @@ class Nvcc:
 
     def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
         flags = (f"-arch={arch}", *NVCC_FLAGS, *more)
-        with tempfile.TemporaryDirectory(prefix="gcnbatch-") as folder:
+        with _scratch_folder() as folder:
             for name, text in _texts(source).items():
                 copy = Path(folder, name)
                 copy.parent.mkdir(parents=True, exist_ok=True)

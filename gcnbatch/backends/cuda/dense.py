@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TF32_SINCE = (8, 0)
 NO_ARRAY = DeviceArray(0, (0,), np.dtype(np.float32))  # a null pointer in a kernel
 NO_TOTALS = DeviceArray(0, (0,), np.dtype(np.float64))
+TILES = [tile.name for tiles in geometry.TILES.values() for tile in tiles]
+FORWARD, DGRAD, WGRAD = ({tile: f"matmul_{tile}_{kind}" for tile in TILES} for kind in ("forward", "dgrad", "wgrad"))
 
 
 class BatchNormSaved(NamedTuple):
@@ -64,6 +66,8 @@ class DenseOps:
                 "Set precision = 'fp32'.",
             )
         self.device, self.precision = device, precision
+        self._partials = self._counters = NO_ARRAY
+        self._partials_bytes = self._counters_bytes = 0
 
     # ---------------------------------------------------------------------------------------------- products
 
@@ -82,21 +86,70 @@ class DenseOps:
         out: DeviceArray | None = None,
         graphs: Any = None,
     ) -> tuple[DeviceArray | None, DeviceArray]:
+        dw = self.or_empty(out, w.shape)
+        return self._gradients(dy, x, w, need_dx, dw, None), dw
+
+    def linear(self, x: DeviceArray, w: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
+        (N, F), P = x.shape, w.shape[1]
+        y = self.device.empty((N, P))
+        self.multiply(y, x, w, (N, F, P), (P, F, P), b)
+        return y
+
+    def linear_backward(
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool = True,
+        out: tuple[DeviceArray, DeviceArray] | None = None,
+        graphs: Any = None,
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray]:
+        dw, db = out or (self.device.empty(w.shape), self.device.empty((w.shape[1],)))
+        return self._gradients(dy, x, w, need_dx, dw, db), dw, db
+
+    def _gradients(
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool,
+        dw: DeviceArray,
+        db: DeviceArray | None,
+    ) -> DeviceArray | None:
+        """Write dW and db, and return dX: in one launch where the product is small, else one by one."""
         (N, F), P = x.shape, w.shape[1]
         dx = self.device.empty((N, F)) if need_dx else None
+        plan = self.all_gradients((N, F, P), need_dx)
+        if plan is not None:
+            partials, counters = self._workspaces(plan.partials_bytes, plan.counters_bytes)
+            arrays = (or_null(dx), dw, or_null(db), partials, counters, dy, x, w)
+            tail = (N, F, P, plan.rows_per_part, plan.dw_blocks)
+            self.device.launch("matmul_32x32_backward", plan.launch, *arrays, *tail)
+            return dx
         if dx is not None:
             self.multiply_dgrad(dx, dy, w, (N, F, P), (F, P, P))
-        dw = self.or_empty(out, (F, P))
         self.multiply_wgrad(dw, x, dy, (N, F, P), (P, F, P))
-        return dx, dw
+        if db is not None:
+            self.sum_columns(db, dy, (N, P), P)
+        return dx
+
+    def all_gradients(self, sizes: tuple[int, int, int], need_dx: bool) -> geometry.BackwardGeometry | None:
+        """Return the launch of all gradients at once; None where each is better off alone."""
+        return geometry.matmul_backward(*sizes, self.device.multiprocessors, need_dx, self.precision)
 
     def multiply(
-        self, y: DeviceArray, x: DeviceArray, w: DeviceArray, sizes: tuple[int, int, int], strides: tuple[int, int, int]
+        self,
+        y: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        sizes: tuple[int, int, int],
+        strides: tuple[int, int, int],
+        bias: DeviceArray | None = None,
     ) -> None:
-        """Y = X W for `sizes` (N, F, P) and arrays whose rows begin `strides` (ldy, ldx, ldw) elements apart."""
+        """Y = X W (+ bias) for `sizes` (N, F, P), rows that begin `strides` (ldy, ldx, ldw) elements apart."""
         N, F, P = sizes
         tile, launch = geometry.matmul(N, P, F, self.device.multiprocessors, self.precision)
-        self.device.launch(f"matmul_{tile}_forward", launch, y, x, w, *strides, *sizes)
+        self.device.launch(FORWARD[tile], launch, y, x, w, or_null(bias), *strides, *sizes)
 
     def multiply_dgrad(
         self,
@@ -109,7 +162,7 @@ class DenseOps:
         """DX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
         N, F, P = sizes
         tile, launch = geometry.matmul(N, F, P, self.device.multiprocessors, self.precision)
-        self.device.launch(f"matmul_{tile}_dgrad", launch, dx, dy, w, *strides, *sizes)
+        self.device.launch(DGRAD[tile], launch, dx, dy, w, *strides, *sizes)
 
     def multiply_wgrad(
         self,
@@ -123,8 +176,8 @@ class DenseOps:
         """DW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
         plan = geometry.matmul_wgrad(*sizes, self.device.multiprocessors, self.precision)
         partials, counters = self._workspaces(plan.partials_bytes, plan.counters_bytes)
-        entry, tail = f"matmul_{plan.tile}_wgrad", (*strides, *sizes, plan.rows_per_part, int(accumulate))
-        self.device.launch(entry, plan.launch, dw, partials, counters, x, dy, *tail)
+        tail = (*strides, *sizes, plan.rows_per_part, int(accumulate))
+        self.device.launch(WGRAD[plan.tile], plan.launch, dw, partials, counters, x, dy, *tail)
 
     # -------------------------------------------------------------------------------------------------- bias
 
@@ -353,7 +406,13 @@ class DenseOps:
 
         All kernels share both: they run one after the other.
         """
-        return self.device.workspace("partials", partials_bytes), self.device.workspace("counters", counters_bytes)
+        if partials_bytes > self._partials_bytes:
+            self._partials = self.device.workspace("partials", partials_bytes).astype_view(np.float32)
+            self._partials_bytes = self._partials.nbytes
+        if counters_bytes > self._counters_bytes:
+            self._counters = self.device.workspace("counters", counters_bytes).astype_view(np.int32)
+            self._counters_bytes = self._counters.nbytes
+        return self._partials, self._counters
 
     def _column_reduction(
         self, N: int, P: int, bytes_per_value: int
@@ -361,3 +420,8 @@ class DenseOps:
         plan = geometry.column_reduction(N, P, self.device.multiprocessors)
         chunks, columns, _ = plan.launch.grid
         return plan, *self._workspaces(chunks * P * bytes_per_value, columns * COUNTER_BYTES)
+
+
+def or_null(array: DeviceArray | None) -> DeviceArray:
+    """Return `array`, or a null pointer when there is none."""
+    return NO_ARRAY if array is None else array

@@ -260,14 +260,14 @@ class Device:
         if not launch.blocks:
             return
         kernel = self.kernels[entry]
-        packed = kernel.entry.pack(arguments)
+        packed = kernel.pack(arguments)
         if launch.shared > SHARED_WITHOUT_ASKING:
             self.kernels.allow_shared(kernel, launch.shared)
         start = self.event() if self.observer is not None else None
         try:
             # What prepared_async_call ends in, without its call of a driver function that nothing needs any more:
             # less than a third of its time.
-            kernel.function._launch_kernel(launch.grid, launch.block, packed, launch.shared, self.stream)
+            kernel.start(launch.grid, launch.block, packed, launch.shared, self.stream)
         except self.driver.Error as error:
             raise self._failure(error) from error
         self.launches += 1

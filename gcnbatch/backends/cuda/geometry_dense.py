@@ -16,6 +16,7 @@ THREADS = 256
 FLOAT_BYTES, DOUBLE_BYTES, COUNTER_BYTES = 4, 8, 4
 ROWS_PER_THREAD = 4  # that a thread reduces at least: `STRIP` of batch_norm.cu
 ROWS_PER_PART = 64  # of a weight gradient, at least
+BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256  # per multiprocessor, of a part: up to these all gradients are one launch
 FOLD_COST = 8  # of folding one partial sum, in multiply-adds
 ENTRIES_OF_ONE_BLOCK = 16_384  # up to which a loss is one launch of one block
 MAX_NORM_BLOCKS = 256  # `clip_norm_factor` folds them with its 256 threads
@@ -64,6 +65,16 @@ class WgradGeometry(NamedTuple):
     tile: str
     launch: Launch
     rows_per_part: int
+    partials_bytes: int
+    counters_bytes: int
+
+
+class BackwardGeometry(NamedTuple):
+    """Of `matmul_32x32_backward`: as `WgradGeometry`, and how many blocks work on dW."""
+
+    launch: Launch
+    rows_per_part: int
+    dw_blocks: int
     partials_bytes: int
     counters_bytes: int
 
@@ -119,6 +130,29 @@ def _wgrad_plan(tile: Tile, N: int, F: int, P: int, multiprocessors: int) -> tup
     launch = Launch((*grid, parts), (tile.threads, 1, 1))
     partials = tiles * parts * sums * FLOAT_BYTES if parts > 1 else 0
     return cost, WgradGeometry(tile.name, launch, rows_per_part, partials, tiles * COUNTER_BYTES)
+
+
+@lru_cache(maxsize=4096)
+def matmul_backward(
+    N: int, F: int, P: int, multiprocessors: int, need_dx: bool, precision: Precision = "fp32"
+) -> BackwardGeometry | None:
+    """Return the launch of all gradients at once; None where they busy the device one by one, or on tensor cores.
+
+    >>> matmul_backward(950, 64, 64, 132, True)[:3]
+    (Launch(grid=(150, 1, 1), block=(128, 1, 1), shared=0), 64, 90)
+    >>> matmul_backward(1850, 512, 512, 132, True) is None
+    True
+    """
+    if precision != "fp32":
+        return None
+    tile = WGRAD_TILES["fp32"][1]
+    _, plan = _wgrad_plan(tile, N, F + 1, P, multiprocessors)  # the row of ones: the gradient by the bias
+    dw_blocks = plan.launch.blocks
+    dx_blocks = ceil_div(N, tile.rows) * ceil_div(F, tile.columns) if need_dx else 0
+    if dw_blocks + dx_blocks > BLOCKS_AT_ONCE * multiprocessors or plan.rows_per_part > ROWS_AT_ONCE:
+        return None
+    launch = Launch((dw_blocks + dx_blocks, 1, 1), (tile.threads, 1, 1))
+    return BackwardGeometry(launch, plan.rows_per_part, dw_blocks, plan.partials_bytes, plan.counters_bytes)
 
 
 @lru_cache(maxsize=4096)

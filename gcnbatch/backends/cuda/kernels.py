@@ -13,10 +13,12 @@ from gcnbatch.errors import MachineError
 
 
 class Kernel(NamedTuple):
-    """A kernel on the device: its declaration, and PyCUDA's function."""
+    """A kernel on the device: its declaration and PyCUDA's function, and of both what a launch needs."""
 
     entry: Entry
     function: Any
+    pack: Callable[[tuple[Any, ...]], bytes]
+    start: Callable[..., None]
 
 
 class Kernels(dict[str, Kernel]):
@@ -83,7 +85,7 @@ class Kernels(dict[str, Kernel]):
             self._modules[entry.file] = self._load(entry.file)
         with self._errors():
             function = self._modules[entry.file].get_function(name)
-        return self.setdefault(name, Kernel(entry, function))
+        return self.setdefault(name, Kernel(entry, function, entry.pack, function._launch_kernel))
 
     def _load(self, file: str) -> Any:
         cubin = self._cache.load(self._sources[file], self._arch)

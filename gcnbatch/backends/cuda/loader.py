@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from gcnbatch.backends.cuda.compiler import OLDEST_CAPABILITY, OLDEST_OF_CUDA_13, arch_of
 from gcnbatch.errors import BackendUnavailable, InputError
+from gcnbatch.resources import install_guide
 
 LIBRARY = "libcuda.so.1"
-GUIDE = "docs/INSTALL_CUDA.md"
 _CPU = "or use --backend cpu"
 
 
@@ -186,13 +186,13 @@ def _import_pycuda() -> Any:
         raise BackendUnavailable(
             "CUDA",
             "PyCUDA is not installed" if error.name == "pycuda" else f"PyCUDA lacks the module {error.name}",
-            hint=f"pip install 'gcnbatch[cuda]' ({GUIDE} says how without a CUDA toolkit), {_CPU}.",
+            hint=f"pip install 'gcnbatch[cuda]' ({install_guide()} says how without a CUDA toolkit), {_CPU}.",
         ) from error
     except ImportError as error:
         raise BackendUnavailable(
             "CUDA",
             f"this PyCUDA does not match the driver ({error})",
-            hint=f"Build it again with headers no newer than the driver, as {GUIDE} says, {_CPU}.",
+            hint=f"Build it again with headers no newer than the driver, as {install_guide()} says, {_CPU}.",
         ) from error
     return pycuda.driver
 

@@ -51,6 +51,28 @@ class LoopedDenseOps(DenseOps):
                 self.multiply_wgrad(*arrays, (n, F, width), (columns, F, columns), accumulate=number > 0)
         return dx, dw
 
+    def linear(self, x: DeviceArray, w: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
+        if graphs is None:
+            return super().linear(x, w, b)
+        y = self.matmul(x, w, graphs)
+        return self.bias_add(y, b, graphs, out=y)
+
+    def linear_backward(
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool = True,
+        out: tuple[DeviceArray, DeviceArray] | None = None,
+        graphs: Any = None,
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray]:
+        if graphs is None or not _filled(graphs):
+            return super().linear_backward(dy, x, w, need_dx, out)
+        dw, db = out or (None, None)
+        db = self.bias_add_backward(dy, db, graphs)
+        dx, dw = self.matmul_backward(dy, x, w, need_dx, dw, graphs)
+        return dx, dw, db
+
     def bias_add(
         self, y: DeviceArray, b: DeviceArray, graphs: Any = None, out: DeviceArray | None = None
     ) -> DeviceArray:

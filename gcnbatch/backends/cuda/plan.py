@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,27 @@ class EpochPlan:
     def n_graphs(self, index: int) -> int:
         """Return B of batch `index`."""
         return int(self.batch_ptr[index + 1] - self.batch_ptr[index])
+
+    @cached_property
+    def packed(self) -> Int32:
+        """What a gather reads, batch by batch: its graphs, then each of its pointers; `places` says where."""
+        parts = [np.zeros(0, np.int32)]
+        for index in range(self.n_batches):
+            parts.append(self.graphs[self.batch_ptr[index] : self.batch_ptr[index + 1]])
+            parts += [self.pointer(name, index) for name in self.pointers]
+        return np.concatenate(parts)
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """(start, number) of the elements of `packed` that each batch owns, as plain numbers."""
+        sizes = np.diff(self.batch_ptr) * (1 + len(self.pointers)) + len(self.pointers)
+        return list(zip((np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True))
+
+    @cached_property
+    def totals(self) -> dict[str, list[int]]:
+        """Per kind of thing, how many each batch has of them, as plain numbers."""
+        ends = self.batch_ptr[1:] + np.arange(self.n_batches)
+        return {name: pointer[ends].tolist() for name, pointer in self.pointers.items()}
 
     def pointer(self, name: str, index: int) -> Int32:
         """Return the pointer of batch `index`, (B+1,)."""

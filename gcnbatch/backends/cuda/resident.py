@@ -1,9 +1,10 @@
-"""The data set on the device: uploaded once; a batch is a list of graph numbers, gathered by two launches."""
+"""The data set on the device: uploaded once; a batch is a list of graph numbers, gathered by one launch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def can_reside(source: BatchSource, targets: NDArray[Any], budget: int) -> bool:
 
 @dataclass(frozen=True)
 class _Uploaded:
-    """A plan whose arrays lie on the device, in one piece; `starts` says where each begins."""
+    """A plan that lies on the device as `EpochPlan.packed`, and in the same array the `columns`, from `starts` on."""
 
     plan: EpochPlan
     columns: ColumnPlan | None
@@ -80,8 +81,9 @@ class _Uploaded:
     def view(self, name: str, offset: int, length: int) -> DeviceArray:
         return self.array.view(self.starts[name] + offset, (length,))
 
-    def pointer(self, name: str, index: int) -> DeviceArray:
-        return self.view(name, self.plan.pointer_start(index), self.plan.n_graphs(index) + 1)
+
+NO_INTEGERS, NO_FLOATS = (DeviceArray(0, (0,), np.dtype(kind)) for kind in (np.int32, np.float32))
+NO_CSR = Csr(NO_INTEGERS, NO_INTEGERS, NO_FLOATS, 0)  # null pointers in a kernel
 
 
 class ResidentSet:
@@ -113,12 +115,14 @@ class ResidentSet:
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
         self._upload_features()
         self._channels = self._channel_matrices() if looped else None
+        self._forward = self._transpose = NO_CSR
         if not looped:
             scales = self._prepared.scales
             self._forward = self._upload_rows(self._prepared.forward, scales)
             self._transpose = self._forward
             if not self._prepared.symmetric:
                 self._transpose = self._upload_rows(self._prepared.transpose, scales and scales[::-1])
+        self._gathered = 1 if looped else 2 if self._prepared.symmetric else 3  # nodes, adjacency, its transpose
         self._whole = self._whole_batch() if source.n_graphs == 1 else None
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
@@ -127,7 +131,7 @@ class ResidentSet:
         self._epoch = None if self._whole is not None and all(map(_is_whole, batches)) else self._plan(batches)
 
     def batch(self, index: int) -> DeviceBatch:
-        """Return batch `index` of the epoch: at most two launches, nothing waits."""
+        """Return batch `index` of the epoch: one launch, nothing waits."""
         return self._batch(self._epoch, index)
 
     def gather(self, graphs: Int64) -> DeviceBatch:
@@ -178,13 +182,24 @@ class ResidentSet:
 
     # ------------------------------------------------------------------------------------------------ gather
 
+    @cached_property
+    def _entry(self) -> str:
+        return "gather_csr" if isinstance(self._x, Csr) else f"gather_{self._x.dtype.name}"
+
+    @cached_property
+    def _sources(self) -> tuple[DeviceArray, ...]:
+        """What every gather reads of the set, in the kernels' order."""
+        x = csr_arrays(self._x) if isinstance(self._x, Csr) else (self._x,)
+        targets = self._targets.astype_view(np.int32)
+        return (*x, targets, *csr_arrays(self._forward), *csr_arrays(self._transpose), self._set_node_ptr)
+
     def _plan(self, batches: Sequence[Int64]) -> _Uploaded:
         ptrs = {"nodes": self._node_ptr, "edges": self._prepared.forward.entry_ptr}
         ptrs["transposed edges"] = self._prepared.transpose.entry_ptr
         if isinstance(self._x, Csr):
             ptrs["feature entries"] = self._entry_ptr
         plan = plan_epoch(batches, ptrs)
-        arrays = {"graphs": plan.graphs, **plan.pointers}
+        arrays = {"plan": plan.packed}
         columns = None
         if isinstance(self._x, Csr):
             x: Any = self._prepared.stored_x
@@ -198,18 +213,32 @@ class ResidentSet:
         if planned is None:
             assert self._whole is not None
             return self._whole
-        plan = planned.plan
+        plan, device = planned.plan, self._device
         layout = GraphLayout(plan.pointer("nodes", index), self._prepared.channels)
-        graphs = planned.view("graphs", int(plan.batch_ptr[index]), layout.n_graphs)
-        n_rows = layout.n_graphs if self._level == "graph" else layout.n_nodes
-        targets = self._device.empty((n_rows, self._targets.shape[1]), self._targets.dtype)
-        x = self._gather_nodes(planned, index, layout, graphs, targets)
-        if self._channels is None:
-            adjacency: Any = self._gather_adjacency(planned, index, layout, graphs)
+        B, N, (start, size) = layout.n_graphs, plan.totals["nodes"][index], plan.places[index]
+        of_batch, node_ptr = planned.array.view(start, size), planned.array.view(start + B, B + 1)
+        n_outputs, per_node = self._targets.shape[1], self._level == "node"
+        bits = device.empty((N if per_node else B, n_outputs), np.int32)
+        forward, transpose = self._empty_adjacency(N, plan.totals["edges"][index])
+        if isinstance(self._x, Csr):
+            x: Any = self._empty_features(planned, index, layout)
+            features: tuple[DeviceArray, ...] = csr_arrays(x)
+            widths: tuple[int, ...] = (n_outputs,)
+            elements = x.indices.size
         else:
-            start, stop = plan.batch_ptr[index : index + 2]
-            adjacency = self._channels_of(plan.graphs[start:stop].astype(np.int64), layout)
-        return DeviceBatch(planned.pointer("nodes", index), x, adjacency, targets, layout)
+            x = device.empty((N, self._x.shape[1]))
+            features, widths, elements = (x,), (x.shape[1], n_outputs), N * x.shape[1]
+        launch = geometry_sparse.gather(B, elements, device.multiprocessors, self._gathered)
+        matrices = (*csr_arrays(forward), *csr_arrays(transpose))
+        numbers = (*widths, int(per_node), layout.n_channels)
+        device.launch(self._entry, launch, *features, bits, *matrices, *self._sources, of_batch, *numbers)
+        if self._channels is None:
+            adjacency: Any = self._block_diagonal(forward, transpose, node_ptr, layout)
+        else:
+            first, last = plan.batch_ptr[index : index + 2]
+            adjacency = self._channels_of(plan.graphs[first:last].astype(np.int64), layout)
+        targets = DeviceArray(bits.ptr, bits.shape, self._targets.dtype, bits.owner)
+        return DeviceBatch(node_ptr, x, adjacency, targets, layout)
 
     def _channels_of(self, graphs: Int64, layout: GraphLayout) -> ChannelAdjacency:
         assert self._channels is not None
@@ -217,26 +246,6 @@ class ResidentSet:
         if self._channels.transpose is self._channels.forward:
             return ChannelAdjacency(forward, forward, layout)
         return ChannelAdjacency(forward, self._channels.transpose.take(graphs, layout.n_channels), layout)
-
-    def _gather_nodes(
-        self, planned: _Uploaded, index: int, layout: GraphLayout, graphs: DeviceArray, targets: DeviceArray
-    ) -> DeviceArray | DeviceFeatures:
-        device, source = self._device, self._x
-        pointers = (self._set_node_ptr, graphs, planned.pointer("nodes", index))
-        n_outputs, per_node = targets.shape[1], int(self._level == "node")
-        bits, set_bits = targets.astype_view(np.int32), self._targets.astype_view(np.int32)
-        if isinstance(source, Csr):
-            x = self._empty_features(planned, index, layout)
-            launch = geometry_sparse.gather(layout.n_graphs, x.indices.size, device.multiprocessors)
-            arrays = (x.indptr, x.indices, x.data, bits, source.indptr, source.indices, source.data, set_bits)
-            entry_ptr = planned.pointer("feature entries", index)
-            device.launch("gather_nodes_csr", launch, *arrays, *pointers, entry_ptr, n_outputs, per_node)
-            return x
-        dense = device.empty((layout.n_nodes, source.shape[1]))
-        launch = geometry_sparse.gather(layout.n_graphs, dense.size, device.multiprocessors)
-        sizes = (source.shape[1], n_outputs, per_node)
-        device.launch(f"gather_nodes_{source.dtype.name}", launch, dense, bits, source, set_bits, *pointers, *sizes)
-        return dense
 
     def _empty_features(self, planned: _Uploaded, index: int, layout: GraphLayout) -> DeviceFeatures:
         assert planned.columns is not None
@@ -247,29 +256,20 @@ class ResidentSet:
         empty = self._empty_csr(layout.n_nodes, stop - start, n_features)
         return DeviceFeatures(empty.indptr, empty.indices, empty.data, n_features, columns, rows, order, layout)
 
-    def _gather_adjacency(
-        self, planned: _Uploaded, index: int, layout: GraphLayout, graphs: DeviceArray
-    ) -> DeviceAdjacency:
-        device, channels = self._device, layout.n_channels
-        n_entries = int(planned.plan.pointer("edges", index)[-1])
-        forward = self._empty_csr(layout.n_nodes, n_entries, layout.n_nodes * channels)
-        transpose = forward
-        if not self._prepared.symmetric:
-            transpose = self._empty_csr(layout.n_nodes * channels, n_entries, layout.n_nodes)
-        node_ptr = planned.pointer("nodes", index)
-        pairs = (forward, transpose, self._forward, self._transpose)
-        arrays = (array for pair in pairs for array in (pair.indptr, pair.indices, pair.data))
-        pointers = [planned.pointer(name, index) for name in ("nodes", "edges", "transposed edges")]
-        matrices = 1 if self._prepared.symmetric else 2
-        launch = geometry_sparse.gather(layout.n_graphs, n_entries, device.multiprocessors, matrices)
-        device.launch("gather_adjacency", launch, *arrays, self._set_node_ptr, graphs, *pointers, channels)
-        return self._block_diagonal(forward, transpose, node_ptr, layout)
+    def _empty_adjacency(self, n_nodes: int, n_entries: int) -> tuple[Csr, Csr]:
+        if self._channels is not None:
+            return NO_CSR, NO_CSR
+        channels = self._prepared.channels
+        forward = self._empty_csr(n_nodes, n_entries, n_nodes * channels)
+        if self._prepared.symmetric:
+            return forward, forward
+        return forward, self._empty_csr(n_nodes * channels, n_entries, n_nodes)
 
     def _block_diagonal(
         self, forward: Csr, transpose: Csr, node_ptr: DeviceArray, layout: GraphLayout | None = None
     ) -> DeviceAdjacency:
         """Return the adjacency with row numbers where the kernel wants them, a launch per matrix."""
-        layout = layout or self._layout
+        layout = self._layout if layout is None else layout
         first = self._with_rows(forward)
         second = first if transpose is forward else self._with_rows(transpose)
         return DeviceAdjacency(first, second, layout.n_channels, node_ptr, layout)
@@ -292,3 +292,8 @@ class ResidentSet:
 def _is_whole(graphs: Int64) -> bool:
     """Whether these are, in a set of one graph, the set."""
     return len(graphs) == 1
+
+
+def csr_arrays(matrix: Csr) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    """Return indptr, indices and data."""
+    return matrix.indptr, matrix.indices, matrix.data

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from struct import Struct
+from struct import error as struct_error
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ POINTEES = {
     "float": "f",
 }
 _BYTES = "bB?"
+USUAL = {_BYTES + POINTEES["int"]: "i", _BYTES + POINTEES["float"]: "f"}  # what most arrays of a declared type are
 _COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _DIRECTIVES = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$", re.MULTILINE)
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
@@ -80,28 +82,39 @@ class Entry:
             When an argument is missing or surplus, or an array's type is not the declared one. Arrays of bytes
             (a workspace) serve as any type.
         """
-        if len(arguments) != len(self.format):
-            raise TypeError(f"{self.name}: {len(arguments)} arguments for ({', '.join(self.names)})")
-        return self._packer(*arguments)
+        try:
+            return self._packer(*arguments)
+        except (AttributeError, TypeError, struct_error):
+            return self._pack_slowly(arguments)
 
     @cached_property
     def _packer(self) -> Callable[..., bytes]:
-        """One expression over all arguments: it runs at every launch, where a loop takes three times as long."""
+        """One expression over all arguments: it runs at every launch, where a loop takes three times as long.
+
+        Arrays of the very type that is declared need no further look; NumPy has one object per type.
+        """
         reads = [
-            f"a{i}.ptr if type(a{i}) is DeviceArray and a{i}.dtype.char in accepted[{i}] else read(a{i}, {i})"
-            if accepted
-            else f"a{i} if type(a{i}) is int else read(a{i}, {i})"
+            f"a{i}.ptr if a{i}.dtype is usual[{i}] else read(a{i}, {i})" if accepted else f"a{i}"
             for i, accepted in enumerate(self.accepted)
         ]
         text = f"lambda {', '.join(f'a{i}' for i in range(len(reads)))}: pack({', '.join(reads)})"
-        names = {"pack": Struct(self.format).pack, "accepted": self.accepted, "read": self._read}
-        packer: Callable[..., bytes] = eval(text, {**names, "DeviceArray": DeviceArray})  # noqa: S307
+        usual = tuple(np.dtype(USUAL[types]) if types in USUAL else None for types in self.accepted)
+        names = {"pack": Struct(self.format).pack, "usual": usual, "read": self._read}
+        packer: Callable[..., bytes] = eval(text, names)  # noqa: S307
         return packer
 
+    def _pack_slowly(self, arguments: tuple[Any, ...]) -> bytes:
+        """Take what is not usual, such as an address for an array, and say what is wrong with the rest."""
+        if len(arguments) != len(self.format):
+            raise TypeError(f"{self.name}: {len(arguments)} arguments for ({', '.join(self.names)})")
+        return Struct(self.format).pack(*(self._read(value, i) for i, value in enumerate(arguments)))
+
     def _read(self, value: Any, number: int) -> Any:
-        if isinstance(value, DeviceArray):
+        if not isinstance(value, DeviceArray):
+            return value
+        if value.dtype.char not in self.accepted[number]:
             raise TypeError(f"{self.name}: argument {self.names[number]} is an array of {value.dtype}")
-        return value
+        return value.ptr
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class SparseOps:
     def _product(
         self, out: DeviceArray, dense: DeviceArray, matrix: Csr, found: DeviceAdjacency, per_node: int, width: int
     ) -> None:
-        n_rows, n_entries = matrix.indptr.size - 1, matrix.indices.size
+        n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
         product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
         large = getattr(matrix, "large", None)
         if large is not None and self._own:

@@ -236,7 +236,10 @@ def zero_unless_adding(device: Device, product: Product) -> None:
 
 def vector_width(width: int, *operands: DeviceArray) -> int:
     """Return 4 where rows of `width` floats can be read as float4, else 1."""
-    return 4 if width % 4 == 0 and all(operand.ptr % 16 == 0 for operand in operands) else 1
+    addresses = 0
+    for operand in operands:
+        addresses |= operand.ptr
+    return 1 if width % 4 or addresses % 16 else 4
 
 
 ROWS = {f"{form}/{threads}": ShortRows(form, threads) for form in ShortRows.FORMS for threads in (128, 256)}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gcnbatch.backends.cuda.dense import DenseOps
+from gcnbatch.backends.cuda.geometry_dense import BackwardGeometry
 from gcnbatch.backends.cuda.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 
@@ -55,15 +56,29 @@ def wgrad(sizes: Sizes, multiprocessors: int) -> TallWgrad:
 class TallDenseOps(DenseOps):
     """`DenseOps` whose fp32 products of very many rows with at most 32 columns of weights have kernels of their own."""
 
+    def all_gradients(self, sizes: Sizes, need_dx: bool) -> BackwardGeometry | None:
+        N, F, P = sizes
+        tall = padded_width(sizes, (P, F, P), self.precision)
+        return super().all_gradients((N, F, P), need_dx) if tall is None else None
+
     def multiply(
-        self, y: DeviceArray, x: DeviceArray, w: DeviceArray, sizes: Sizes, strides: Sizes, *more: Any
+        self,
+        y: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        sizes: Sizes,
+        strides: Sizes,
+        bias: DeviceArray | None = None,
     ) -> None:
         width = padded_width(sizes, strides, self.precision)
-        if width is None or any(argument is not None for argument in more):
-            super().multiply(y, x, w, sizes, strides, *more)
+        if width is None:
+            super().multiply(y, x, w, sizes, strides, bias)
             return
-        launch = Launch((ceil_div(sizes[0], ROWS), 1, 1), (ROWS, 1, 1))
+        N, _, P = sizes
+        launch = Launch((ceil_div(N, ROWS), 1, 1), (ROWS, 1, 1))
         self.device.launch(f"matmul_tall_{width}_forward", launch, y, x, w, *sizes)
+        if bias is not None:
+            self.add_bias(y, y, bias, (N, P), (P, P))
 
     def multiply_wgrad(
         self,

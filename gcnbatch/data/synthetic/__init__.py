@@ -6,8 +6,10 @@ The same preset, size, options and seed give the same arrays, to the byte.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.synthetic import molecules, networks
@@ -16,6 +18,7 @@ from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError, nearest
 
 __all__ = ["MANY_GRAPHS", "PRESETS", "Forecast", "check_options", "forecast", "generate", "write"]
+DISK_PER_GRAPH, MEMORY_PER_GRAPH = 160, 80  # bytes that a molecule of any preset takes at least
 PRESETS = (*molecules.RECIPES, *networks.RECIPES)
 MANY_GRAPHS = tuple(molecules.RECIPES)
 
@@ -79,11 +82,23 @@ def write(
                 writer.finish(made.graph.header, made.graph.splits)
         return
     total = molecules.RECIPES[preset].graphs if graphs is None else graphs
+    _check_room(path, total)
     with tqdm(total=total, unit=" graphs", disable=disable, file=sys.stderr) as bar, DatasetWriter(path) as writer:
         for part in molecules.generate(preset, seed, graphs, bond_channels):
             writer.append(part)
             bar.update(part.n_graphs)
         writer.finish(part.header)
+
+
+def _check_room(path: str | os.PathLike[str], graphs: int) -> None:
+    """Refuse more graphs than the disk holds, or than leave memory for their ids and targets."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        return  # for the writer to refuse
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = min(shutil.disk_usage(folder).free // DISK_PER_GRAPH, memory // MEMORY_PER_GRAPH)
+    if graphs > most:
+        raise InputError("--graphs", f"{graphs:,}", f"at most {most:,}, for which this disk and memory have room")
 
 
 def check_options(preset: str, seed: int, graphs: int | None, scale: float, bond_channels: bool) -> None:

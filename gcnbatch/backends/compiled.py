@@ -1,0 +1,345 @@
+"""Operations of the ``cpu`` backend as loops that Numba compiles: each value is read and written once.
+
+NumPy passes over its arrays once per arithmetic operation, and waits for memory. Here a row is worked on while it is in
+the first-level cache. The extra ``fast`` installs Numba; `CpuBackend` takes these operations where it is there. What is
+not here is `CpuOps`: above all the dense products, which are BLAS's.
+
+Compiling takes seconds, once: the code is kept beside this file or, where that cannot be, in Numba's cache folder.
+Loops add in the order of the rows and use one thread, so that runs repeat to the bit; a product and a sum may be
+contracted into one instruction, which rounds once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Adjacency, Csr, Readout
+from gcnbatch.backends.cpu import CpuBackend, CpuOps, Float, HostBatch, HostFeed, add_to
+from gcnbatch.data.batches import BatchSource, PreparedRows
+from gcnbatch.data.graphs import ragged_rows
+from gcnbatch.data.sparse import check_reach
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` as Numba compiles it at its first call, kept on disk where there is a place for it."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep it in
+        return numba.njit(**options)(function)
+
+
+@compiled
+def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> None:
+    """Out = A dense for A in compressed sparse rows."""
+    for row in range(out.shape[0]):
+        sums = out[row]
+        sums[:] = np.float32(0)
+        for entry in range(indptr[row], indptr[row + 1]):
+            weight, source = data[entry], dense[indices[entry]]
+            for p in range(sums.shape[0]):
+                sums[p] += weight * source[p]
+
+
+@compiled
+def _add_row(y: Any, b: Any) -> None:
+    """In place: a loop from one array to another that may be the same is not vectorised."""
+    for n in range(y.shape[0]):
+        for p in range(y.shape[1]):
+            y[n, p] += b[p]
+
+
+@compiled
+def _moments(x: Any) -> Any:
+    """Mean and biased variance of the columns, in two passes."""
+    n, p = x.shape
+    mean, var = np.zeros(p, np.float32), np.zeros(p, np.float32)
+    for i in range(n):
+        for j in range(p):
+            mean[j] += x[i, j]
+    mean /= np.float32(n)
+    for i in range(n):
+        for j in range(p):
+            distance = x[i, j] - mean[j]
+            var[j] += distance * distance
+    var /= np.float32(n)
+    return mean, var
+
+
+@compiled
+def _normalise(x: Any, mean: Any, scale: Any, beta: Any, relu: bool, y: Any) -> None:
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            value = (x[i, j] - mean[j]) * scale[j] + beta[j]
+            y[i, j] = np.float32(0) if relu and value <= np.float32(0) else value
+
+
+@compiled
+def _normalise_sums(dy: Any, x: Any, mean: Any, y: Any, relu: bool, dgamma: Any, dbeta: Any) -> None:
+    """Sums of dY (x - mean) and of dY, where ReLU let it through."""
+    dgamma[:] = np.float32(0)
+    dbeta[:] = np.float32(0)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            g = dy[i, j] if not relu or y[i, j] > np.float32(0) else np.float32(0)
+            dgamma[j] += g * (x[i, j] - mean[j])
+            dbeta[j] += g
+
+
+@compiled
+def _normalise_dx(dy: Any, x: Any, mean: Any, y: Any, relu: bool, scale: Any, slope: Any, shift: Any, dx: Any) -> None:
+    """DX = scale dY - slope (x - mean) - shift, dY where ReLU let it through."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            g = dy[i, j] if not relu or y[i, j] > np.float32(0) else np.float32(0)
+            dx[i, j] = scale[j] * g - slope[j] * (x[i, j] - mean[j]) - shift[j]
+
+
+@compiled
+def _segment_sums(h: Any, node_ptr: Any, mean: bool, r: Any) -> None:
+    for b in range(r.shape[0]):
+        r[b] = np.float32(0)
+        for n in range(node_ptr[b], node_ptr[b + 1]):
+            for p in range(r.shape[1]):
+                r[b, p] += h[n, p]
+        if mean and node_ptr[b + 1] > node_ptr[b]:
+            r[b] /= np.float32(node_ptr[b + 1] - node_ptr[b])
+
+
+@compiled
+def _segment_spread(dr: Any, node_ptr: Any, mean: bool, dh: Any) -> None:
+    for b in range(dr.shape[0]):
+        size = np.float32(node_ptr[b + 1] - node_ptr[b] if mean else 1)
+        for n in range(node_ptr[b], node_ptr[b + 1]):
+            for p in range(dr.shape[1]):
+                dh[n, p] = dr[b, p] / size
+
+
+@compiled
+def _sigmoid_cross_entropy(logits: Any, y: Any, pos_weight: Any, gradient: Any) -> Any:
+    """Return the sum of the costs and the number of labels; the gradient is not yet divided by that."""
+    total, count = 0.0, 0
+    for r in range(logits.shape[0]):
+        for k in range(logits.shape[1]):
+            z, label = logits[r, k], y[r, k]
+            gradient[r, k] = np.float32(0)
+            if math.isnan(label):
+                continue
+            count += 1
+            # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)): nothing cancels where the model is sure and right.
+            decay = math.exp(-abs(z))
+            tail = math.log1p(decay)
+            larger = np.float32(1) / (np.float32(1) + decay)
+            smaller = decay * larger
+            weighted, negative = label * pos_weight[k], np.float32(1) - label
+            if z >= 0:
+                total += weighted * tail + negative * (z + tail)
+                gradient[r, k] = negative * larger - weighted * smaller
+            else:
+                total += weighted * (tail - z) + negative * tail
+                gradient[r, k] = negative * smaller - weighted * larger
+    return total, count
+
+
+@compiled
+def _adam(parameters: Any, gradients: Any, m: Any, v: Any, numbers: Any, weight_decay: Any, l2: Any) -> None:
+    learning_rate, beta1, rest1, beta2, rest2, correction1, correction2, epsilon = numbers
+    for i in range(parameters.shape[0]):
+        p = parameters[i]
+        g = gradients[i] + l2[i] * p
+        m[i] = beta1 * m[i] + rest1 * g
+        v[i] = beta2 * v[i] + rest2 * (g * g)
+        update = m[i] * correction1 / (np.sqrt(v[i] * correction2) + epsilon)
+        parameters[i] = p - learning_rate * (update + weight_decay[i] * p)
+
+
+@compiled
+def _gather_nodes(graphs: Any, set_node_ptr: Any, set_x: Any, node_ptr: Any, x: Any) -> None:
+    for b in range(graphs.shape[0]):
+        first, source = node_ptr[b], set_node_ptr[graphs[b]]
+        for n in range(node_ptr[b + 1] - first):
+            for f in range(x.shape[1]):
+                x[first + n, f] = np.float32(set_x[source + n, f])
+
+
+@compiled
+def _gather_rows(
+    graphs: Any,
+    set_node_ptr: Any,
+    set_entry_ptr: Any,
+    set_row_length: Any,
+    set_indices: Any,
+    set_data: Any,
+    node_ptr: Any,
+    per_node: int,
+    stride: int,
+    indptr: Any,
+    indices: Any,
+    data: Any,
+) -> None:
+    """Rows of the graphs of one sparse matrix, as `gcnbatch.data.batches.PreparedRows.gather`."""
+    entry = 0
+    indptr[0] = 0
+    for b in range(graphs.shape[0]):
+        row, source = node_ptr[b] * per_node, set_node_ptr[graphs[b]] * per_node
+        for r in range((node_ptr[b + 1] - node_ptr[b]) * per_node):
+            indptr[row + r + 1] = indptr[row + r] + set_row_length[source + r]
+        begin, end = set_entry_ptr[graphs[b]], set_entry_ptr[graphs[b] + 1]
+        shift = np.int32(node_ptr[b] * stride)
+        for k in range(end - begin):
+            indices[entry + k] = set_indices[begin + k] + shift
+            data[entry + k] = set_data[begin + k]
+        entry += end - begin
+
+
+class CompiledFeed(HostFeed):
+    """`HostFeed` that assembles batches of dense features, but of float16, which Numba lacks, in two or three loops."""
+
+    def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
+        prepared, set_node_ptr = self._source.prepared, self._source.node_ptr
+        if prepared is None or sp.issparse(prepared.stored_x) or prepared.stored_x.dtype == np.float16:
+            return super().gather(graphs)
+        node_ptr = exclusive_sums(set_node_ptr, graphs)
+        x = np.empty((node_ptr[-1], prepared.stored_x.shape[1]), np.float32)
+        _gather_nodes(graphs, set_node_ptr, prepared.stored_x, node_ptr, x)
+        forward = self._rows(prepared.forward, graphs, node_ptr)
+        transpose = forward if prepared.symmetric else self._rows(prepared.transpose, graphs, node_ptr)
+        targets = self._targets[graphs]
+        if self._source.header.level == "node":
+            targets = self._targets[ragged_rows(set_node_ptr, graphs)[0]]
+        return HostBatch(x, Adjacency(forward, transpose, prepared.channels), node_ptr, targets)
+
+    def _rows(self, rows: PreparedRows, graphs: NDArray[np.int64], node_ptr: NDArray[np.int64]) -> Csr:
+        n_nodes, n_entries = int(node_ptr[-1]), int(exclusive_sums(rows.entry_ptr, graphs)[-1])
+        check_reach(n_nodes * max(rows.stride, rows.per_node), "nodes times channels")
+        check_reach(n_entries, "edges")
+        indptr = np.empty(n_nodes * rows.per_node + 1, np.int32)
+        indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
+        own = (rows.entry_ptr, rows.row_length, rows.indices, rows.data)
+        shape = (rows.per_node, rows.stride)
+        _gather_rows(graphs, self._source.node_ptr, *own, node_ptr, *shape, indptr, indices, data)
+        return Csr(indptr, indices, data, n_nodes * rows.stride)
+
+
+def exclusive_sums(ptr: NDArray[np.int64], graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each of the graphs begins in a batch of them, and the batch's end, (B+1,)."""
+    ends = np.zeros(len(graphs) + 1, np.int64)
+    np.cumsum(ptr[graphs + 1] - ptr[graphs], out=ends[1:])
+    return ends
+
+
+class CompiledOps(CpuOps):
+    """`gcnbatch.backends.base.Ops` on the CPU with Numba's loops. Deterministic, as `CpuOps`."""
+
+    def sparse_matmul(self, x: Csr, w: Float) -> Float:
+        y = np.empty((len(x.indptr) - 1, w.shape[1]), np.float32)
+        _csr_product(x.indptr, x.indices, x.data, w, y)
+        return y
+
+    def bias_add(self, y: Float, b: Float, graphs: Adjacency | None = None, out: Float | None = None) -> Float:
+        if out is not y:
+            return super().bias_add(y, b, graphs, out)
+        _add_row(y, b)
+        return y
+
+    def spmm(self, adjacency: Adjacency, h: Float) -> Float:
+        matrix, width = adjacency.forward, h.shape[1] // adjacency.n_channels
+        y = np.empty((len(h), width), np.float32)
+        _csr_product(matrix.indptr, matrix.indices, matrix.data, h.reshape(-1, width), y)
+        return y
+
+    def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
+        matrix, channels, (n, width) = adjacency.transpose, adjacency.n_channels, dy.shape
+        dh = np.empty((n * channels, width), np.float32)
+        _csr_product(matrix.indptr, matrix.indices, matrix.data, dy, dh)
+        return dh.reshape(n, channels * width)
+
+    def batch_norm(
+        self,
+        x: Float,
+        gamma: Float,
+        beta: Float,
+        running_mean: Float,
+        running_var: Float,
+        epsilon: float,
+        momentum: float,
+        training: bool,
+        relu: bool = False,
+    ) -> tuple[Float, Any]:
+        n, y = len(x), np.empty_like(x)
+        mean, var = running_mean, running_var
+        if training and n:
+            mean, var = _moments(x)
+            running_mean += np.float32(momentum) * (mean - running_mean)
+            running_var += np.float32(momentum) * (var * np.float32(n / max(n - 1, 1)) - running_var)
+        inverse = 1 / np.sqrt(var + np.float32(epsilon))
+        _normalise(x, mean, gamma * inverse, beta, relu, y)
+        return y, (x, mean, inverse, y, relu)
+
+    def batch_norm_backward(
+        self, dy: Float, saved: Any, gamma: Float, out: tuple[Float, Float] | None = None
+    ) -> tuple[Float, Float, Float]:
+        x, mean, inverse, y, relu = saved
+        dgamma, dbeta = out or (np.empty_like(gamma), np.empty_like(gamma))
+        dx, scale, n = np.empty_like(dy), gamma * inverse, np.float32(max(len(dy), 1))
+        _normalise_sums(dy, x, mean, y, relu, dgamma, dbeta)
+        dgamma *= inverse
+        _normalise_dx(dy, x, mean, y, relu, scale, scale * inverse * dgamma / n, scale * dbeta / n, dx)
+        return dx, dgamma, dbeta
+
+    def readout(self, h: Float, node_ptr: NDArray[np.int64], kind: Readout) -> tuple[Float, Any]:
+        if kind == "max":
+            return super().readout(h, node_ptr, kind)
+        r = np.empty((len(node_ptr) - 1, h.shape[1]), np.float32)
+        _segment_sums(h, node_ptr, kind == "mean", r)
+        return r, None
+
+    def readout_backward(self, dr: Float, node_ptr: NDArray[np.int64], kind: Readout, saved: Any) -> Float:
+        if kind == "max":
+            return super().readout_backward(dr, node_ptr, kind, saved)
+        dh = np.empty((int(node_ptr[-1]), dr.shape[1]), np.float32)
+        _segment_spread(dr, node_ptr, kind == "mean", dh)
+        return dh
+
+    def sigmoid_cross_entropy(
+        self, logits: Float, y: Float, pos_weight: Float, totals: NDArray[np.float64] | None = None
+    ) -> tuple[float, float, Float]:
+        gradient = np.empty_like(logits)
+        total, count = _sigmoid_cross_entropy(logits, y, pos_weight, gradient)
+        gradient *= np.float32(1 / max(count, 1))
+        return add_to(totals, total, float(count)), float(count), gradient
+
+    def adam_step(
+        self,
+        parameters: Float,
+        gradients: Float,
+        m: Float,
+        v: Float,
+        step: int,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        weight_decay: Float,
+        l2: Float,
+    ) -> None:
+        corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
+        numbers = (learning_rate, beta1, 1 - beta1, beta2, 1 - beta2, *corrections, epsilon)
+        _adam(parameters, gradients, m, v, tuple(map(np.float32, numbers)), weight_decay, l2)
+
+
+class CompiledBackend(CpuBackend):
+    """Backend ``cpu`` with Numba's loops."""
+
+    def __init__(self) -> None:
+        super().__init__(CompiledOps())
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> HostFeed:
+        return CompiledFeed(source, targets)

@@ -1,0 +1,65 @@
+"""Which operations the cpu backend takes, and how many threads."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from gcnbatch.backends import cpu
+from gcnbatch.backends.blas import BlasThreads
+from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.backends.registry import open_backend
+
+
+def test_without_numba_operations_are_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "find_spec", lambda name: None)
+    backend = open_backend("cpu")
+    assert type(backend.ops) is CpuOps
+    assert backend.meter.about()["loops"] == "NumPy"
+
+
+def test_with_numba_operations_are_compiled() -> None:
+    pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
+    from gcnbatch.backends.compiled import CompiledOps
+
+    backend = open_backend("cpu")
+    assert type(backend.ops) is CompiledOps
+    assert backend.meter.about()["loops"] == f"Numba {version('numba')}"
+
+
+def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    caching = pytest.importorskip("numba.core.caching", reason="Numba is not installed (the extra 'fast')")
+    from gcnbatch.backends import compiled
+
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert compiled.compiled(lambda x: x + 1)(2) == 3
+
+
+def test_small_products_take_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops, asked = CpuOps(), []
+    monkeypatch.setattr(cpu._threads, "_one", None)
+    monkeypatch.setattr(cpu._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
+    small, large = np.ones((100, 100), np.float32), np.ones((1000, 301), np.float32)
+    ops.matmul(small, small)
+    ops.matmul_backward(small, small, small)
+    ops.matmul(large, np.ones((301, 100), np.float32))
+    ops.matmul(small, small)
+    assert asked == [1, 7, 1]
+
+
+def test_the_threads_of_the_libraries_are_set_and_given_back() -> None:
+    threads = BlasThreads()
+
+    def now() -> list[int]:
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    with threadpool_limits(2, "blas"):
+        before = now()
+        threads.fit(1)
+        assert now() == [1] * len(before)
+        threads.fit(10**9)
+        assert now() == before

@@ -1,0 +1,26 @@
+"""Files beside the package, and inside it where a wheel was installed."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gcnbatch import resources
+
+
+def test_folders_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resources.install_guide().read_text().startswith("# Installing for an NVIDIA GPU")
+    (tmp_path / "gcnbatch" / "_docs").mkdir(parents=True)
+    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "gcnbatch")
+    assert resources.install_guide() == tmp_path / "gcnbatch" / "_docs" / "INSTALL_CUDA.md"
+    assert resources.configs() == tmp_path / "configs"
+
+
+def test_a_wheel_carries_every_folder() -> None:
+    root = Path(__file__).parents[2]
+    build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert build["force-include"] == {
+        name: f"gcnbatch/_{name}" for name in ("cuda_src", "configs", "docs") if (root / name).is_dir()
+    }
