@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Csr, Readout
+from gcnbatch.backends.base import Adjacency, Csr, Ops, Readout
 from gcnbatch.backends.cpu import CpuBackend, CpuOps, Float, HostBatch, HostFeed, add_to
 from gcnbatch.data.batches import BatchSource, PreparedRows
 from gcnbatch.data.graphs import ragged_rows
@@ -338,8 +338,7 @@ class CompiledOps(CpuOps):
 class CompiledBackend(CpuBackend):
     """Backend ``cpu`` with Numba's loops."""
 
-    def __init__(self) -> None:
-        super().__init__(CompiledOps())
+    ops: Ops = CompiledOps()
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> HostFeed:
         return CompiledFeed(source, targets)

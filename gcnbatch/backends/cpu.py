@@ -307,10 +307,8 @@ class CpuBackend:
     """Host memory, operations on it, and batches assembled by `BatchSource`."""
 
     name = "cpu"
+    ops: Ops = CpuOps()
     meter = HostMeter()
-
-    def __init__(self, ops: Ops | None = None) -> None:
-        self.ops = CpuOps() if ops is None else ops
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
         return np.zeros(count, dtype=dtype)

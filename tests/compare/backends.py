@@ -16,8 +16,7 @@ class Another(CpuBackend):
     """A second backend on the host, with operations of one's choice."""
 
     def __init__(self, name: str, ops: CpuOps | None = None) -> None:
-        super().__init__(ops)
-        self.name = name
+        self.name, self.ops = name, ops or CpuOps()
 
 
 class Backwards(CpuOps):
