@@ -219,13 +219,12 @@ def test_the_propagated_features_of_one_graph_are_found_once() -> None:
             products.append(h.shape[1])
             return super().spmm(adjacency, h)
 
-    class Backend(CpuBackend):
-        ops = Counting()
-
+    backend = CpuBackend()
+    backend.ops = Counting()
     config = KipfConfig(widths=(16,), input_dropout=False)
     model = build(config, graphs.header, one_dense_graph=True)
     loss = Loss("multiclass", uniform_weights(graphs.header))
-    runner = make_runner(Backend(), Task(model, loss, BatchSource(graphs), graphs.y, TrainConfig(), seed=0))
+    runner = make_runner(backend, Task(model, loss, BatchSource(graphs), graphs.y, TrainConfig(), seed=0))
     only = np.zeros(1, dtype=np.int64)
     runner.begin_epoch(0, [only, only], 0.01)
     for step in range(2):
