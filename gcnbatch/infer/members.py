@@ -77,8 +77,8 @@ class Member:
 
     def outputs(
         self, backend: Backend, source: BatchSource, batch_size: int, progress: Callable[[int], object]
-    ) -> NDArray[np.float32]:
-        """Return probabilities, or values in the targets' unit, (R, K) for every row of `source`."""
+    ) -> tuple[NDArray[np.float32], str]:
+        """Return probabilities, or values in the targets' unit, (R, K) for every row of `source`, and what computed."""
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
         task = Task(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
@@ -89,8 +89,9 @@ class Member:
         finally:
             runner.close()
         if self.header.target == "regression":
-            return Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std)).undo(logits)
-        return metrics.activate(self.header.target, logits)
+            scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
+            return scaling.undo(logits), runner.backend
+        return metrics.activate(self.header.target, logits), runner.backend
 
 
 def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[Member]:

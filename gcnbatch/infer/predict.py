@@ -100,21 +100,21 @@ def infer(
     size = batch_size or 0
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source:
-        rows, unreadable, figures = _predict(source, members, opened, out, size, on_bad_row == "fail", quiet)
+        rows, unreadable, figures, name = _predict(source, members, opened, out, size, on_bad_row == "fail", quiet)
     if unreadable:
         say(f"{unreadable} of {rows} rows could not be read; see column error")
-    return Summary(rows, unreadable, len(members), opened.name, round(time.monotonic() - started, 3), figures)
+    return Summary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
 
 
 def _predict(
     source: Input, members: list[Member], backend: Backend, out: str, batch_size: int, fail: bool, quiet: bool
-) -> tuple[int, int, dict[str, Any] | None]:
-    """Return the number of rows, of unreadable ones, and the figures against the input's targets."""
+) -> tuple[int, int, dict[str, Any] | None, str]:
+    """Return the number of rows, of unreadable ones, the figures against the input's targets, and what computed."""
     from tqdm import tqdm
 
     header = members[0].header
     rows = unreadable = 0
-    figures = None
+    figures, name = None, backend.name
     with (
         open_sink(out) as sink,
         tqdm(
@@ -124,30 +124,34 @@ def _predict(
         for part in source.parts:
             if fail:
                 _refuse_bad_row(part, rows)
-            outputs, std = _outputs(part, members, backend, batch_size, bar.update)
+            outputs, std, name = _outputs(part, members, backend, batch_size, bar.update)
             sink.append(Predictions(header, part.ids, outputs, std, part.errors))
             rows += len(part.ids)
             unreadable += len(part.ids) - len(part.rows)
             bar.update((len(part.ids) - len(part.rows)) * len(members))
             if source.y is not None and _labelled(source.y):
                 figures = metrics.evaluate(header.target, source.y, outputs, header.task_names, header.class_names)
-    return rows, unreadable, figures
+    return rows, unreadable, figures, name
 
 
 def _outputs(
     part: Part, members: list[Member], backend: Backend, batch_size: int, progress: Callable[[int], object]
-) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return the members' mean (R, K) and, of several, their standard deviation (n - 1); NaN in unreadable rows."""
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None, str]:
+    """Return the members' mean (R, K) and, of several, their standard deviation (n - 1); NaN in unreadable rows.
+
+    The third is the backend that computed: "auto" takes another where the fastest cannot.
+    """
     sources = {kind: BatchSource(part.data, kind) for kind in {member.adjacency for member in members}}
-    single = [member.outputs(backend, sources[member.adjacency], batch_size, progress) for member in members]
+    found = [member.outputs(backend, sources[member.adjacency], batch_size, progress) for member in members]
+    single, name = [outputs for outputs, _ in found], found[-1][1]
 
     mean = np.full((len(part.ids), single[0].shape[1]), np.nan, dtype=np.float32)
     mean[part.rows] = np.mean(single, axis=0, dtype=np.float64)
     if len(single) == 1:
-        return mean, None
+        return mean, None, name
     std = np.full_like(mean, np.nan)
     std[part.rows] = np.std(single, axis=0, ddof=1, dtype=np.float64)
-    return mean, std
+    return mean, std, name
 
 
 def _refuse_bad_row(part: Part, first: int) -> None:

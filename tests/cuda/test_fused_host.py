@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.cuda.fused import data
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
 from gcnbatch.backends.cuda.memory import DeviceArray
@@ -167,3 +168,16 @@ def test_a_set_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         data.check_fit(source, np.zeros((source.n_graphs, 1), np.float32), Any, 1024)  # type: ignore[arg-type]
     assert "expected at most 0 MiB. Use --backend batched" in str(error.value)
+
+
+def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot(tmp_path: Path) -> None:
+    class Automatic(Fused):
+        automatic = True
+
+        def batched(self) -> CpuBackend:
+            return CpuBackend()
+
+    write_set(tmp_path / "data.h5", features="csr")
+    chosen: Any = Automatic()
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        assert make_runner(chosen, work.task).backend == "cpu"
