@@ -178,7 +178,7 @@ class Config(_Section):
     )
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of weights, shuffles, dropout and splits")
     backend: Literal["auto", "cpu", "nonbatched", "batched", "fused"] = Field(
-        default="auto", description="what computes; auto: the fastest that can start here"
+        default="auto", description="what computes; auto: the fastest that can start here and takes the task"
     )
     device: int = Field(default=0, ge=0, le=1023, description="GPU, of those that CUDA_VISIBLE_DEVICES shows")
     data: DataConfig = Field(default_factory=DataConfig)

@@ -91,8 +91,10 @@ def _trace_kernels(backend: Backend, workload: Workload) -> Trace:
     """Return the trace of a step that is not made of operations: its kernels, queued before they run."""
     meter, runner = backend.meter, make_runner(backend, workload.task)
     runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
-    for step in range(STEP):
-        runner.step(step)
+    with meter.traced():  # one by one, so that none is left waiting for the step that is traced
+        for step in range(STEP):
+            runner.step(step)
+    meter.synchronize()
     with meter.traced() as launches, meter.queued():
         origin, began = meter.mark(), time.perf_counter()
         runner.step(STEP)

@@ -88,6 +88,7 @@ class FusedRunner(ModelState):
         weights = label_weights(task.targets, task.loss.target, task.loss.weights)
         self._engine = backend.fused(stack, model, rule, task.source, task.targets, weights, task.seed)
         self._epoch: tuple[int, Sequence[Int64], float] | None = None
+        self._last = -1
 
     @property
     def eval_batch_size(self) -> int:
@@ -100,9 +101,11 @@ class FusedRunner(ModelState):
         if self._epoch is not None:
             epoch, batches, learning_rate = self._epoch
             self._engine.begin_epoch(epoch, batches, self._rates(len(batches), index, learning_rate), index)
-            self._epoch = None
+            self._epoch, self._last = None, len(batches) - 1
         self._updates += 1
         self._engine.step()
+        if index == self._last:  # nothing can join the steps that wait
+            self._engine.flush()
 
     def _rates(self, steps: int, first: int, learning_rate: float) -> NDArray[np.float32]:
         """Return learning rate and Adam's corrections per step; step `first` is the next update."""

@@ -64,12 +64,7 @@ def make_runner(backend: Backend, task: Task) -> Runner:
     if not (reason := unfit(backend, task)):
         return FusedRunner(chosen, task)
     if not chosen.automatic:
-        raise InputError(
-            "backend fused",
-            reason,
-            "dense features on graphs, in memory, narrower layers",
-            "Use --backend batched.",
-        )
+        raise InputError("backend fused", f"it does not take {reason}", hint="Use --backend batched.")
     return OpsRunner(chosen.batched(), task)
 
 
@@ -84,13 +79,12 @@ def unfit(backend: Backend, task: Task) -> str:
         return "a data set that is read by slices"
     if not isinstance(prepared.stored_x, np.ndarray):
         return "sparse features"
-    from gcnbatch.backends.cuda.geometry_fused import shared_limit
     from gcnbatch.model.fused import describe
 
     chosen: Any = backend
-    needed = describe(task.model, task.model.layout(), task.loss.target).shared_bytes
-    limit = shared_limit(chosen.device.compute_capability)
-    return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory" if needed > limit else ""
+    stack = describe(task.model, task.model.layout(), task.loss.target)
+    refused: str = chosen.fused_refusal(stack, task.source, task.targets, task.train.batch_size)
+    return refused
 
 
 class ModelState:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,11 @@ from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Work
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened
+from gcnbatch.config import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.model.fused import describe, label_weights
-from gcnbatch.model.runner import make_runner
+from gcnbatch.model.runner import make_runner, unfit
 from gcnbatch.resources import cuda_sources
 from tests.train.runs import configure, write_set
 
@@ -137,7 +137,10 @@ class Fused:
     """A fused backend as `make_runner` meets it, before anything runs."""
 
     name, automatic = "fused", False
-    device = SimpleNamespace(compute_capability=(9, 0))
+    options, budget = CudaConfig(), 1 << 30
+
+    def fused_refusal(self, stack: Any, source: Any, targets: Any, batch_size: int) -> str:
+        return data.refusal(source, targets, stack, batch_size, self.budget, (9, 0), self.options)
 
 
 @pytest.mark.parametrize(
@@ -158,16 +161,41 @@ def test_what_it_cannot_take_is_refused_in_one_line(
         pytest.raises(InputError) as error,
     ):
         make_runner(backend, work.task)
-    assert str(error.value) == (
-        f"backend fused: {what}; expected dense features on graphs, in memory, narrower layers. Use --backend batched."
-    )
+    assert str(error.value) == f"backend fused: it does not take {what}. Use --backend batched."
 
 
-def test_a_set_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    source = BatchSource(write_set(tmp_path / "data.h5"))
-    with pytest.raises(InputError) as error:
-        data.check_fit(source, np.zeros((source.n_graphs, 1), np.float32), Any, 1024)  # type: ignore[arg-type]
-    assert "expected at most 0 MiB. Use --backend batched" in str(error.value)
+class Small(Fused):
+    budget = 0
+
+
+class Streamed(Fused):
+    options = CudaConfig(resident="off")
+
+
+class Rounded(Fused):
+    options = CudaConfig(precision="tf32")
+
+
+@pytest.mark.parametrize(
+    ("backend", "what"),
+    [
+        (Small(), "a data set of 0 MiB where 0 MiB may be taken"),
+        (Streamed(), "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"),
+        (Rounded(), "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"),
+    ],
+)
+def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        assert unfit(backend, work.task) == what
+
+
+def test_a_batch_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_set(tmp_path / "data.h5")
+    monkeypatch.setattr(data, "MAX_ENTRIES", 10)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        backend: Any = Fused()
+        assert unfit(backend, work.task) == "more nodes or edges than 32-bit indices reach"
 
 
 def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot(tmp_path: Path) -> None:

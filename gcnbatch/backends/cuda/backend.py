@@ -95,6 +95,14 @@ class CudaBackend:
         """Return the backend ``batched`` on the same device."""
         return CudaBackend("batched", self.device, self._options)
 
+    def fused_refusal(self, stack: Stack, source: BatchSource, targets: NDArray[Any], batch_size: int) -> str:
+        """Return what the fused step cannot take here, or nothing; see `gcnbatch.backends.cuda.fused.data.refusal`."""
+        from gcnbatch.backends.cuda.fused import data
+
+        budget = int(self.device.memory().free * RESIDENT_SHARE)
+        here = (budget, self.device.compute_capability, self._options)
+        return data.refusal(source, targets, stack, batch_size, *here)
+
     def fused(
         self,
         stack: Stack,
@@ -105,17 +113,9 @@ class CudaBackend:
         label_weights: NDArray[np.float64],
         seed: int,
     ) -> FusedEngine:
-        """Return the fused step of a model on a data set; see `gcnbatch.backends.cuda.fused`.
-
-        Raises
-        ------
-        InputError
-            When the set does not fit the device's memory, or a layer its shared memory.
-        """
+        """Return the fused step of a model on a data set, which `fused_refusal` has nothing against."""
         from gcnbatch.backends.cuda.fused import data, engine
 
-        budget = int(self.device.memory().free * RESIDENT_SHARE)
-        data.check_fit(source, targets, stack, budget)
         held = data.FusedSet(self.device, source, targets, label_weights)
         return engine.FusedEngine(self.device, stack, model, held, rule, seed)
 

@@ -9,17 +9,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda import geometry_fused as geometry
 from gcnbatch.backends.cuda.batch import Int64
-from gcnbatch.backends.cuda.geometry_fused import columns_of_u
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan, plan_epoch
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.sparse import MAX_ENTRIES
-from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
     from gcnbatch.backends.cuda.fused.stack import Stack
+    from gcnbatch.config import CudaConfig
 
 NODES_AT_ONCE = 1 << 17  # of the set, whose propagated features the host holds at a time
 
@@ -47,7 +47,7 @@ def propagated(prepared: PreparedSet, node_ptr: Int64) -> Iterator[tuple[int, ND
         shift = np.repeat(node_ptr[start:stop] - first, np.diff(rows.entry_ptr[start : stop + 1]))
         node, channel = np.divmod(rows.indices[entries], channels)
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length[first:last], dtype=np.int64)])
-        part = np.zeros((last - first, columns_of_u(n_in, channels)), np.float32)
+        part = np.zeros((last - first, geometry.columns_of_u(n_in, channels)), np.float32)
         features: Any = x[first:last].astype(np.float32)
         for c in range(channels):
             values = np.where(channel == c, rows.data[entries], np.float32(0))
@@ -77,7 +77,7 @@ class FusedSet:
         prepared = source.prepared
         assert prepared is not None
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
-        self.k = columns_of_u(source.header.n_features, prepared.channels)
+        self.k = geometry.columns_of_u(source.header.n_features, prepared.channels)
         self._label_weights = label_weights
         self._ptrs = {
             "nodes": source.node_ptr,
@@ -107,26 +107,43 @@ class FusedSet:
         return np.array([self._label_weights[graphs].sum() for graphs in batches], dtype=np.float32)
 
 
-def check_fit(source: BatchSource, targets: NDArray[Any], stack: Stack, budget: int) -> None:
-    """Refuse a set that takes more than `budget` bytes of device memory, or that 32-bit indices do not reach.
+def refusal(
+    source: BatchSource,
+    targets: NDArray[Any],
+    stack: Stack,
+    batch_size: int,
+    budget: int,
+    capability: tuple[int, int],
+    options: CudaConfig,
+) -> str:
+    """Return what of a set, a model and options the fused kernels cannot take, or nothing.
 
-    Raises
-    ------
-    InputError
+    Parameters
+    ----------
+    batch_size : int
+        Graphs per training step.
+    budget : int
+        Bytes of device memory that the set may take.
+    capability : (major, minor)
+        Compute capability of the device.
     """
+    if options.precision != "fp32" or options.spmm != "auto" or options.resident == "off":
+        return "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"
+    needed, limit = stack.shared_bytes, geometry.shared_limit(capability)
+    if needed > limit:
+        return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory"
     prepared = source.prepared
     assert prepared is not None
-    nodes, k = int(source.node_ptr[-1]), columns_of_u(source.header.n_features, prepared.channels)
+    nodes, k = int(source.node_ptr[-1]), geometry.columns_of_u(source.header.n_features, prepared.channels)
     parts = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
     rows = sum(8 * len(part.indices) + 4 * len(part.row_length) for part in parts)
-    need = 4 * k * nodes + targets.nbytes + rows
-    hint = "Use --backend batched, which can stream a set."
-    if need > budget:
-        raise InputError(
-            "backend fused", f"a data set of {need / 2**20:,.0f} MiB", f"at most {budget / 2**20:,.0f} MiB", hint
-        )
-    if max(nodes * prepared.channels, len(prepared.forward.indices)) > MAX_ENTRIES:
-        raise InputError("backend fused", f"{nodes:,} nodes", f"at most {MAX_ENTRIES:,} nodes and edges", hint)
+    size = 4 * k * nodes + targets.nbytes + rows
+    if size > budget:
+        return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"
+    largest = int(np.sort(np.diff(source.node_ptr))[::-1][:batch_size].sum())
+    if max(nodes * prepared.channels, len(prepared.forward.indices), largest * stack.widest) > MAX_ENTRIES:
+        return "more nodes or edges than 32-bit indices reach"
+    return ""
 
 
 def _upload_rows(device: Device, rows: PreparedRows) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
