@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
 from gcnbatch.backends.cuda.fused.step import Call
 from gcnbatch.backends.cuda.memory import DeviceArray
@@ -19,7 +20,8 @@ from gcnbatch.errors import BackendUnavailable, DeviceLost
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists
+DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists,
+IN_GRAPHS = (12, 4)  # and CUDA version of the driver from which graphs hold it
 TYPES = {
     "P": ctypes.c_void_p,
     "i": ctypes.c_int,
@@ -84,7 +86,8 @@ class Recorder:
         self._modules: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
         self._shared: dict[str, int] = {}
-        self._overlap = device.compute_capability >= DEPENDENT_LAUNCH
+        known = loader.driver_cuda_version() >= IN_GRAPHS
+        self._overlap = known and device.compute_capability >= DEPENDENT_LAUNCH
 
     def record(self, calls: Sequence[Call], repeats: int) -> Graph:
         """Return a graph of `repeats` times these launches, one behind the other."""
