@@ -57,7 +57,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
         return 0
 
     library = SimpleNamespace(cuDriverGetVersion=lambda by_reference: version(by_reference._obj))
-    monkeypatch.setattr(loader.ctypes, "CDLL", lambda name, mode: library)
+    monkeypatch.setattr(loader, "load_library", lambda name, mode: library)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     loader.load_cuda.cache_clear()

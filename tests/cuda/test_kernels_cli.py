@@ -89,7 +89,7 @@ def test_an_architecture_is_asked_for_where_there_is_no_device(call, nvcc: Path,
         raise OSError
 
     loader.load_cuda.cache_clear()
-    monkeypatch.setattr(loader.ctypes, "CDLL", missing)
+    monkeypatch.setattr(loader, "load_library", missing)
     assert call("build") == (
         2,
         "",

@@ -22,7 +22,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError
 
     loader.load_cuda.cache_clear()
-    monkeypatch.setattr(loader.ctypes, "CDLL", missing)
+    monkeypatch.setattr(loader, "load_library", missing)
 
 
 def states(device: int = 0) -> dict[str, registry.BackendStatus]:
@@ -104,6 +104,6 @@ def test_training_without_a_driver_leaves_with_3_and_one_line(
 
 def test_a_driver_alone_is_not_enough(monkeypatch) -> None:
     loader.load_cuda.cache_clear()
-    monkeypatch.setattr(loader.ctypes, "CDLL", lambda name, mode: SimpleNamespace())
+    monkeypatch.setattr(loader, "load_library", lambda name, mode: SimpleNamespace())
     monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
     assert states()["batched"].reason == "PyCUDA lacks the module pycuda.driver"

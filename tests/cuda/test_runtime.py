@@ -88,7 +88,7 @@ def test_no_driver(fake: Fake, monkeypatch) -> None:
     def missing(name: str, mode: int) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(loader.ctypes, "CDLL", missing)
+    monkeypatch.setattr(loader, "load_library", missing)
     assert refusal() == (
         "CUDA: no NVIDIA driver (libcuda.so.1 is not here). Install the driver of your GPU, or use --backend cpu."
     )
@@ -178,7 +178,7 @@ def test_the_report_without_anything(fake: Fake, no_compiler, monkeypatch) -> No
     def missing(name: str, mode: int) -> None:
         raise OSError
 
-    monkeypatch.setattr(loader.ctypes, "CDLL", missing)
+    monkeypatch.setattr(loader, "load_library", missing)
     found = report.collect()
     assert (found["driver"], found["devices"], found["compiler"]) == (None, [], None)
     assert found["missing"]["driver"] == found["missing"]["devices"]

@@ -15,6 +15,7 @@ from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.resources import install_guide
 
 LIBRARY = "libcuda.so.1"
+load_library = ctypes.CDLL
 _CPU = "or use --backend cpu"
 
 
@@ -75,7 +76,7 @@ def open_driver() -> ctypes.CDLL:
         When this machine has no NVIDIA driver.
     """
     try:
-        return ctypes.CDLL(LIBRARY, mode=ctypes.RTLD_GLOBAL)
+        return load_library(LIBRARY, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BackendUnavailable(
             "CUDA", f"no NVIDIA driver ({LIBRARY} is not here)", hint=f"Install the driver of your GPU, {_CPU}."
