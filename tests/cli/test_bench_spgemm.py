@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,27 +11,7 @@ import scipy.sparse as sp
 
 from gcnbatch.bench import matrices, spgemm
 from gcnbatch.bench.spgemm import Scipy
-from gcnbatch.cli import app
-from gcnbatch.data import synthetic
 from gcnbatch.errors import CheckFailed
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Path:
-    synthetic.write("quickstart", tmp_path / "quick.h5", graphs=40)
-    return tmp_path / "quick.h5"
 
 
 def test_bench_spgemm_on_the_host(call, tmp_path) -> None:

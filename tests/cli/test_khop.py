@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from gcnbatch.cli import app
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Path:
-    synthetic.write("quickstart", tmp_path / "quick.h5", graphs=40)
-    return tmp_path / "quick.h5"
 
 
 def test_khop_tells_the_size_and_prints_the_path(call, quick, tmp_path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch.backends.cpu import CpuBackend
-from gcnbatch.backends.cuda.fused import data
+from gcnbatch.backends.cuda import loader
+from gcnbatch.backends.cuda.fused import data, engine
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
@@ -31,6 +34,7 @@ class HostDevice:
     """Hands out addresses; keeps what was uploaded."""
 
     multiprocessors: int = 132
+    compute_capability: tuple[int, int] = (9, 0)
     used: int = 4096
     uploaded: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
 
@@ -209,3 +213,26 @@ def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot(tmp_path
     chosen: Any = Automatic()
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
         assert make_runner(chosen, work.task).backend == "cpu"
+
+
+def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(engine, "MAX_ENTRIES", 10)
+    graphs = write_set(tmp_path / "data.h5")
+    device: Any = HostDevice()
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+        weights = label_weights(work.task.targets, "binary", work.task.loss.weights)
+        held = data.FusedSet(device, work.task.source, work.task.targets, weights)
+    empty = device.empty(1)
+    model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, stack, model, held, rule, seed=0)
+    assert fused.eval_batch_size == engine.EVAL_GRAPHS
+    with pytest.raises(InputError) as error:
+        fused.predict(np.arange(graphs.n_graphs))
+    assert str(error.value) == (
+        f"backend fused: up to {graphs.n_nodes:,} nodes in a batch of {graphs.n_graphs} graphs; "
+        "expected at most 0 with layers as wide as these. Lower train.batch_size or train.eval_batch_size."
+    )

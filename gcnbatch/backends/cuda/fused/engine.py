@@ -16,15 +16,15 @@ from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
 from gcnbatch.backends.cuda.geometry_fused import columns_of
 from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.data.sparse import MAX_ENTRIES
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-MAX_ELEMENTS = 2**31 - 1  # of a matrix on the nodes of a batch: kernels index with 32 bits
-EVAL_ELEMENTS = 2**28  # of such a matrix in a batch that is only predicted: 1 GiB
+EVAL_ELEMENTS = 2**28  # of a matrix on the nodes of a batch that is only predicted: 1 GiB
 EVAL_GRAPHS = 16_384
-STEPS_OF_A_GRAPH = (32, 8, 1)  # a replay of a graph has a cost of its own
+STEPS_OF_A_GRAPH = (32, 8, 1)  # steps in long graphs are faster: cuda_src/FUSED.md
 
 
 class FusedEngine:
@@ -91,11 +91,11 @@ class FusedEngine:
 
     def _workspace(self, graphs: int, plan: Plan, training: bool) -> Workspace:
         capacity = self._data.capacity(graphs)
-        if capacity.rows * self._stack.widest > MAX_ELEMENTS:
+        if capacity.rows * self._stack.widest > MAX_ENTRIES:
             raise InputError(
                 "backend fused",
                 f"up to {capacity.rows:,} nodes in a batch of {graphs:,} graphs",
-                f"at most {MAX_ELEMENTS // self._stack.widest:,} with layers as wide as these",
+                f"at most {MAX_ENTRIES // self._stack.widest:,} with layers as wide as these",
                 "Lower train.batch_size or train.eval_batch_size.",
             )
         return Workspace(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
@@ -171,6 +171,6 @@ class FusedEngine:
             self._device.launch(call.entry, call.launch, *call.arguments)
 
     def close(self) -> None:
-        """Start what waits and give back the captured graphs."""
-        self.flush()
+        """Give back the captured graphs; what still waits is nobody's any more."""
+        self._waiting = 0
         self._forget_graphs()
