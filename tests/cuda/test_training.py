@@ -70,7 +70,8 @@ def test_two_runs_are_equal_to_the_bit(config: Config, name: str, tmp_path: Path
 
 def repeatable(config: Config, name: str) -> Config:
     """Return the configuration on a backend with an SpMM kernel that does not add atomically."""
-    return config.model_copy(update={"backend": name, "cuda": config.cuda.model_copy(update={"spmm": "csr"})})
+    spmm = "csr" if name == "nonbatched" else config.cuda.spmm
+    return config.model_copy(update={"backend": name, "cuda": config.cuda.model_copy(update={"spmm": spmm})})
 
 
 def test_streamed_batches_train_like_resident_ones(config: Config, tmp_path: Path, light: None) -> None:
