@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES
 from gcnbatch.bench import methods, problems, spmm
 from gcnbatch.bench.methods import Absent, Methods, Operands
 from gcnbatch.bench.problems import Shape
-from gcnbatch.bench.tune import served_as
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.cli.bench import METHODS
 from gcnbatch.data.writer import write_graphset
@@ -116,8 +116,17 @@ def test_the_fastest_is_what_it_says(columns: int) -> None:
     operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
     with Methods(operands.device, min).prepared("fastest", operands) as (call, choice):
         call()
-    form = served_as(choice, 24, columns, 4 if columns == 64 else 1).partition("/")[0]
-    assert operands.device.launched == [f"spmm_rows_float{4 if columns == 64 else 1}_{form}"]
+    vector = 4 if columns == 64 else 1
+    plan = CANDIDATES[choice].plan(24, columns, vector)
+    assert plan is not None
+    assert operands.device.launched == [f"spmm_rows_float{vector}_{plan[0]}"]
+
+
+def test_beyond_the_table_the_fastest_is_the_general_kernel() -> None:
+    operands: Any = Operands(HostDevice(), WIDE, 64)  # type: ignore[arg-type]
+    with Methods(operands.device, min).prepared("fastest", operands) as (call, choice):
+        call()
+    assert (operands.device.launched, choice) == (["spmm_csr_float4"], "csr")
 
 
 def test_channels_are_for_our_kernels(cusparse: CuSparse, tmp_path: Path) -> None:
