@@ -1,4 +1,8 @@
-"""Records of `bench spmm` as JSON lines, and what became slower between two of them."""
+"""Records of `bench spmm` as JSON lines, and what became slower between two of them.
+
+A line without a time holds what the rows below it share: machine, problem, columns. A row that says all itself is a
+record too.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,9 @@ from gcnbatch.bench.spmm import Record, point_of
 from gcnbatch.errors import InputError
 
 SLOWER = 1.1  # a median this many times the old one, and beyond both spreads, is slower
-_NEEDED = ("bench", "figure", "columns", "method", "cache", "launch", "us", "us_p20", "us_p80")
+_TIMES = ("us", "us_p20", "us_p80")
+_NEEDED = ("bench", "figure", "columns", "method", "cache", "launch", *_TIMES)
+_OWN = ("method", "choice", "cache", "launch", *_TIMES, "gflops", "gb_per_s", "error")  # fields of a row's line
 
 
 class Change(NamedTuple):
@@ -26,8 +32,16 @@ class Change(NamedTuple):
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
-    """Write a record per line."""
-    fileio.write_text(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+    """Write a row per record, and a line before those that share what else they say."""
+    lines: list[Record] = []
+    shared: Record = {}
+    for record in records:
+        others = {key: value for key, value in record.items() if key not in _OWN}
+        if others != shared:
+            lines.append(others)
+            shared = others
+        lines.append({key: record[key] for key in _OWN if key in record})
+    fileio.write_text(path, "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines))
 
 
 def read(path: Path) -> list[Record]:
@@ -42,17 +56,33 @@ def read(path: Path) -> list[Record]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"cannot be read ({error})", "rows.jsonl of an earlier 'bench spmm'") from error
-    return [_record(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _record(path: Path, number: int, line: str) -> Record:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("bench") != "spmm" or any(name not in found for name in _NEEDED):
-        raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
+    found: list[Record] = []
+    shared: Record = {}
+    for number, text in enumerate(lines, 1):
+        line = _line(text)
+        record = line if "bench" in line else {**shared, **line}
+        if line.get("bench") == "spmm" and "us" not in line:
+            shared = line
+        elif line and _whole(record):
+            found.append(record)
+        elif text.strip():
+            raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
     return found
+
+
+def _line(text: str) -> Record:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(record: Record) -> bool:
+    """Return whether all is there, and the times are times."""
+    if record.get("bench") != "spmm" or any(name not in record for name in _NEEDED):
+        return False
+    return all(isinstance(record[name], int | float) and record[name] > 0 for name in _TIMES)
 
 
 def compare(old: Sequence[Record], new: Sequence[Record]) -> list[Change]:

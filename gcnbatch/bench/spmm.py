@@ -98,7 +98,9 @@ def _open(names: Sequence[str], device: int, found: Outcome, say: Say) -> CudaBa
         backend: Any = registry.open_backend("batched", device, CudaConfig())
     except BackendUnavailable as error:
         if SCIPY not in names:
-            raise
+            raise BackendUnavailable(
+                "bench spmm", error.got, hint="Without a GPU: --methods scipy; see 'gcnbatch info'."
+            ) from error
         found.absent |= dict.fromkeys(wanted, error.got)
         say(f"no GPU: SciPy on the CPU alone is measured ({error.got})")
         return None
@@ -181,8 +183,8 @@ class _Session:
     ) -> None:
         measured, work = clock.summary(times), problem.work(columns)
         rates = {
-            "gflops": round(work.flops / measured["us"] * 1e-3, 2),
-            "gb_per_s": round(work.bytes / measured["us"] * 1e-3, 2),
+            "gflops": clock.short(work.flops / measured["us"] * 1e-3),
+            "gb_per_s": clock.short(work.bytes / measured["us"] * 1e-3),
         }
         what = {"bench": "spmm", "figure": problem.name, **problem.about, "nnz": int(problem.matrix.nnz)}
         how = {"columns": columns, "method": name, "choice": choice, "cache": cache, "launch": launch}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from gcnbatch.bench.spmm import Record, by_point
 
 OURS = "fastest"
 WIDE = 64  # the comparison with the papers' kernels is made from this many columns on
+CAPTION = "microseconds, median; on a GPU with the operands in the second-level cache and no launch cost"
 
 
 class Shown(NamedTuple):
@@ -72,6 +73,21 @@ def slower(changes: Sequence[Change]) -> Shown:
         if change.slower
     ]
     return Shown(["slower", "method", "cache", "launch", "us before", "us now", "ratio"], rows)
+
+
+def changed(changes: Sequence[Change]) -> str:
+    """Return in a line what the comparison with an old run came to."""
+    mean = exp(sum(log(change.ratio) for change in changes) / len(changes))
+    count = sum(change.slower for change in changes)
+    return f"compared: {len(changes)} figures, {count} slower; new over old {mean:.2f} in the geometric mean"
+
+
+def absent(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return reasons, and what each leaves out."""
+    grouped: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        grouped.setdefault(reason, []).append(name)
+    return [(f"left out: {', '.join(names)}", f"({reason})") for reason, names in grouped.items()]
 
 
 def _field(record: Record | None, name: str) -> Any:

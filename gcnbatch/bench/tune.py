@@ -22,7 +22,7 @@ from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
 from gcnbatch.config import CudaConfig
-from gcnbatch.errors import CheckFailed
+from gcnbatch.errors import BackendUnavailable, CheckFailed
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
@@ -128,7 +128,10 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
     -----
     Figures 8 to 10 are measured behind the grid, and tell how good the table's choices are.
     """
-    backend: Any = registry.open_backend("batched", device, CudaConfig())
+    try:
+        backend: Any = registry.open_backend("batched", device, CudaConfig())
+    except BackendUnavailable as error:
+        raise BackendUnavailable("bench tune", error.got, hint="It measures a GPU; see 'gcnbatch info'.") from error
     clock = DeviceClock(backend, repeats)
     found = Tuning(axes, _about(backend))
     batches = list(product(axes[0], axes[1], axes[3]))

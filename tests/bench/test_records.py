@@ -18,6 +18,18 @@ def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
     assert records.read(tmp_path / "rows.jsonl") == rows
 
 
+def test_what_rows_share_stands_once(tmp_path: Path) -> None:
+    rows = [record(), record(cache="cold"), record("cublas"), record(columns=128)]
+    path = tmp_path / "rows.jsonl"
+    records.write(path, rows)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert ["us" in line for line in lines] == [False, True, True, True, False, True]
+    assert (lines[0]["columns"], lines[4]["columns"]) == (64, 128)
+    assert {"figure", "gpu", "columns"}.isdisjoint(lines[1])
+    path.write_text(path.read_text() + json.dumps(record("scipy")) + "\n")
+    assert records.read(path) == [*rows, record("scipy")], "a row that says all itself"
+
+
 def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
     old = [record(columns=columns) for columns in (2, 4, 8, 16)]
     new = [
@@ -58,7 +70,17 @@ def test_times_of_two_machines_are_not_compared() -> None:
     assert len(records.compare([record()], [record(cpu="Other CPU")])) == 1
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"bench": "matmul"}', '{"bench": "spmm", "us": 1}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"bench": "matmul"}',
+        '{"bench": "spmm", "us": 1}',
+        json.dumps({**record(), "us": 0}),
+        json.dumps({**record(), "us_p80": "9"}),
+    ],
+)
 def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
     path = tmp_path / "old.jsonl"
     path.write_text(json.dumps(record()) + "\n\n" + line + "\n")

@@ -37,6 +37,18 @@ def test_what_became_slower() -> None:
     assert tables.slower(records.compare(old, new)).rows == [["8a/2", "fastest", "warm", "graph", 10.0, 20.0, 2.0]]
 
 
+def test_what_a_comparison_came_to() -> None:
+    old = [record(us=10.0, columns=columns) for columns in (2, 4)]
+    new = [record(us=us, columns=columns) for columns, us in ((2, 20.0), (4, 5.0))]
+    found = tables.changed(records.compare(old, new))
+    assert found == "compared: 2 figures, 1 slower; new over old 1.00 in the geometric mean"
+
+
+def test_reasons_stand_once() -> None:
+    found = tables.absent({"tf-loop": "no GPU", "cublas": "one size only", "swa-csr": "no GPU"})
+    assert found == [("left out: tf-loop, swa-csr", "(no GPU)"), ("left out: cublas", "(one size only)")]
+
+
 def test_a_panel_per_figure_and_a_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure))
