@@ -17,7 +17,7 @@ import numpy as np
 
 from gcnbatch.backends.cuda import batch, spmm_table
 from gcnbatch.backends.cuda.sparse import launch_each
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
 from gcnbatch.bench.problems import Problem
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.errors import BackendUnavailable
@@ -216,9 +216,9 @@ def launch_batch(
 
 def _choice(operands: Operands) -> str:
     """Return which kernel "auto" takes."""
-    problem = operands.problem
+    problem, vector = operands.problem, vector_width(operands.columns, operands.out, operands.dense)
     size = (problem.matrix.shape[0], problem.matrix.nnz, operands.columns, problem.layout.n_graphs)
-    return spmm_table.choose(spmm_table.load(operands.device.name, frozenset(CANDIDATES)), *size) or "csr"
+    return spmm_table.choose(spmm_table.load(operands.device.name, frozenset(CANDIDATES)), *size, vector) or "csr"
 
 
 def _check_loop(operands: Operands) -> None:

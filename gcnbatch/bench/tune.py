@@ -36,7 +36,7 @@ GRID: tuple[tuple[int, ...], ...] = (ROWS, PER_ROW, COLUMNS, BATCHES)
 REPEATS = 9
 LARGEST_BYTES = 1 << 28  # of the dense operand; a wider point takes the choice of the widest measured
 CHECKED = 1 << 17  # elements of a result up to which candidates are held to each other
-CLOSE = 1.05  # of candidates this close on rows of equal length, ragged ones decide
+CLOSE = 1.08  # how far from the fastest on rows of equal length ragged ones may lead
 
 Point = tuple[int, int, int, int]
 
@@ -95,12 +95,12 @@ class Tuning:
 
 
 def _fastest(measured: Sequence[Mapping[str, float]], narrower: str | None) -> str:
-    """Return, of the candidates that are about as fast as the fastest on the first batch, the fastest on the last."""
+    """Return, of the candidates close to the fastest on equal rows, the fastest on both batches together."""
     if not measured:
         return narrower or next(iter(CANDIDATES))
-    first, last = measured[0], measured[-1]
-    good = [name for name in first if name in last and first[name] <= CLOSE * min(first.values())]
-    return min(good or first, key=lambda name: last.get(name, first[name]))
+    equal, ragged = measured[0], measured[-1]
+    good = [name for name in equal if equal[name] <= CLOSE * min(equal.values())]
+    return min(good, key=lambda name: equal[name] * ragged[name])
 
 
 def points(axes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:

@@ -32,9 +32,10 @@ def test_the_fastest_of_each_point() -> None:
     assert set(Tuning(AXES, {}).table().fastest) <= set(CANDIDATES)
 
 
-def test_of_those_close_on_equal_rows_ragged_ones_decide() -> None:
+def test_of_those_close_on_equal_rows_both_batches_decide() -> None:
     axes = ((50,), (3,), (16,), (10,))
-    equal, ragged = {"branches": 2.0, "masks": 2.09, "slow": 2.2}, {"branches": 3.0, "masks": 2.5, "slow": 2.4}
+    equal = {"branches": 2.0, "even": 2.1, "masks": 2.15, "slow": 2.2}
+    ragged = {"branches": 3.0, "even": 2.9, "masks": 2.5, "slow": 1.0}
     assert Tuning(axes, {}, {(50, 3, 16, 10): [equal]}).table().fastest == ("branches",)
     assert Tuning(axes, {}, {(50, 3, 16, 10): [equal, ragged]}).table().fastest == ("masks",)
 

@@ -108,10 +108,11 @@ def test_sizes_that_a_table_does_not_decide() -> None:
     table = Table(AXES, ("2x1/8/256",) * 24, {})
 
     def chosen(rows: int, entries: int, width: int, graphs: int) -> str | None:
-        return spmm_table.choose(table, rows, entries, width, graphs)
+        return spmm_table.choose(table, rows, entries, width, graphs, 4)
 
     assert chosen(5000, 15_000, 64, 100) == "2x1/8/256"
-    assert chosen(5000, 5000 * 8, 16, 100) == "2x1/8/256"
+    assert chosen(5000, 5000 * 15, 16, 100) == chosen(5000, 5000 * 16, 64, 100) == "2x1/8/256"
+    assert chosen(5000, 5000 * 16, 16, 100) is None, "many entries for few columns"
     assert chosen(5000, 5000 * 17, 512, 100) is None, "rows far longer than any measured"
     assert chosen(232_965, 232_965 * 4, 64, 1) is None, "a graph far larger than any measured"
     assert chosen(0, 0, 64, 0) == "2x1/8/256"

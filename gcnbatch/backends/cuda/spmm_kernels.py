@@ -269,9 +269,10 @@ class Auto:
     coo = False
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        vector = vector_width(product.width, product.out, product.dense)
         size = (product.n_rows, product.n_entries, product.width, blocks.layout.n_graphs)
         table = spmm_table.load(device.name, _KNOWN)
-        name = spmm_table.choose(table, *size)
+        name = spmm_table.choose(table, *size, vector)
         (CANDIDATES[name] if name else ROW_SPLIT).batched(device, product, blocks)
 
     def graph(self, device: Device, product: Product) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch import fileio
+from gcnbatch.backends.cuda import geometry_sparse as geometry
 from gcnbatch.backends.cuda.cache import cache_folder
 
 AXES = ("rows", "per_row", "columns", "batch")
@@ -31,6 +32,8 @@ SHIPPED = Path(__file__).with_name("spmm_table.json")
 FORMAT = 1
 # How far beyond its largest point a table is asked: longer rows and larger graphs are the general kernel's.
 BEYOND = 4
+# Groups of threads that share a row in the general kernel, from which it is faster: long rows times narrow operands.
+MANY_GROUPS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +154,13 @@ def load(gpu: str, known: Collection[str]) -> Table:
 
 
 @lru_cache(maxsize=4096)
-def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int) -> str | None:
-    """Return the candidate for a batch of `n_graphs` with `n_rows` rows in all; None: the general kernel."""
+def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
+    """Return the candidate for a batch of `n_graphs` with `n_rows` rows in all; None: the general kernel.
+
+    `vector` floats are read at a time.
+    """
     rows, per_row = n_rows / max(n_graphs, 1), n_entries / max(n_rows, 1)
-    return table.nearest((rows, per_row, width, n_graphs)) if table.reaches(rows, per_row) else None
+    groups = 1 << geometry.sharing_bits(n_rows, n_entries, geometry.vector_bits(width, vector))
+    if groups >= MANY_GROUPS or not table.reaches(rows, per_row):
+        return None
+    return table.nearest((rows, per_row, width, n_graphs))
