@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.bench.methods import NAMES, SCIPY, TITLES
 from gcnbatch.bench.spmm import Record, by_point
+from gcnbatch.bench.tables import caption
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def draw(path: Path, records: Sequence[Record]) -> None:
         used += 1
     for ax in axes[used:]:
         ax.set_visible(False)
-    figure.suptitle(_caption(records), fontsize=9, color="#333333")
+    figure.suptitle(caption(records), fontsize=9, color="#333333")
     lines = {str(line.get_label()): line for ax in axes[: len(names)] for line in ax.get_lines()}
     figure.legend(handles=lines.values(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     save(figure, path)
@@ -70,13 +71,6 @@ def _axes(ax: Axes, title: str, x: str) -> None:
     ax.set_xlabel(x, fontsize=8)
     ax.set_ylabel("GFLOPS", fontsize=8)
     ax.tick_params(labelsize=7)
-
-
-def _caption(records: Sequence[Record]) -> str:
-    on = next((record["gpu"] for record in records if "gpu" in record), None)
-    if on is None:
-        return f"{records[0]['cpu']}: medians"
-    return f"{on}: medians, operands in the second-level cache, no launch cost (SciPy: on the host)"
 
 
 def _title(name: str, record: Record) -> str:

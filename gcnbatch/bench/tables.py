@@ -12,7 +12,6 @@ from gcnbatch.bench.spmm import Record, by_point
 
 OURS = "fastest"
 WIDE = 64  # the comparison with the papers' kernels is made from this many columns on
-CAPTION = "microseconds, median; on a GPU with the operands in the second-level cache and no launch cost"
 
 
 class Shown(NamedTuple):
@@ -20,6 +19,15 @@ class Shown(NamedTuple):
 
     header: list[str]
     rows: list[list[Any]]
+
+
+def caption(records: Sequence[Record]) -> str:
+    """Return where the times of `times` were taken, and how."""
+    on = next((record for record in records if "copy_gb_per_s" in record), None)
+    if on is None:
+        return f"{records[0]['cpu']}: median microseconds"
+    how = "operands in the second-level cache, no launch cost (SciPy: on the host)"
+    return f"{on['gpu']}: median microseconds, {how}; copy {on['copy_gb_per_s']:,.0f} GB/s"
 
 
 def times(records: Sequence[Record]) -> Shown:

@@ -108,7 +108,7 @@ def _show(done: Done) -> None:
     from gcnbatch.cli.tables import table
 
     records = done.outcome.records
-    typer.echo(f"{tables.CAPTION}\n")
+    typer.echo(f"{tables.caption(records)}\n")
     for shown in (tables.times(records), tables.ratios(records), tables.slower(done.changes)):
         if shown.rows:
             typer.echo("\n".join([*table(shown.header, shown.rows), ""]))

@@ -19,6 +19,15 @@ def test_a_line_per_point() -> None:
     assert (alone.header, alone.rows) == (["figure", "columns", "scipy"], [["8a", 64, 50.0]])
 
 
+def test_where_times_were_taken() -> None:
+    alone, both = [record("scipy")], [record("scipy"), record()]
+    assert tables.caption(alone) == "Some CPU: median microseconds"
+    assert tables.caption(both).startswith(
+        "Some GPU: median microseconds, operands in the second-level cache, no launch"
+    )
+    assert tables.caption(both).endswith("; copy 4,000 GB/s")
+
+
 def test_ratios_over_ours() -> None:
     found = [
         *(record(us=2.0, columns=columns) for columns in (2, 64, 128)),
