@@ -62,7 +62,7 @@ class Done(NamedTuple):
 
 
 def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> Done:
-    """Measure, and write records and plots into `folder`.
+    """Measure, and write records and plots into `folder`; they stay if they turn out not to compare.
 
     Raises
     ------
@@ -80,14 +80,13 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
         if not outcome.records:
             reasons = [f"{name}: {why}" for name, why in outcome.absent.items()]
             raise CheckFailed("bench spmm", "nothing could be timed", hint="; ".join([*outcome.wrong, *reasons]))
-        changes = records.compare(before, outcome.records) if compare else []
     except BaseException:
         with suppress(OSError):
             target.rmdir()
         raise
     records.write(target / ROWS, outcome.records)
     plots.draw(target / PLOT, outcome.records)
-    return Done(target, outcome, changes)
+    return Done(target, outcome, records.compare(before, outcome.records) if compare else [])
 
 
 def judge(done: Done) -> None:
