@@ -97,6 +97,15 @@ def test_what_became_slower_is_flagged(call, tmp_path: Path) -> None:
     assert "compared: 2 figures, 0 slower; new over old 0.0" in out
 
 
+def test_what_was_measured_stays_when_it_does_not_compare(call, tmp_path: Path) -> None:
+    assert call("spmm", *SMALL, "-o", tmp_path / "old")[0] == 0
+    other = (*SMALL, "--seed", 1, "--compare", tmp_path / "old" / "rows.jsonl", "-o", tmp_path / "new")
+    code, _, err = call("spmm", *other)
+    assert code == 2
+    assert "--compare: no figure of the old record was measured now" in err
+    assert len(records.read(tmp_path / "new" / "rows.jsonl")) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
