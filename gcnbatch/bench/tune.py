@@ -158,9 +158,9 @@ class _Measured:
 
     def times(self, columns: int) -> dict[str, float]:
         """Return the median microseconds of every candidate that differs at this width."""
-        device, rows = self._device, self._problem.matrix.shape[0]
+        device, (rows, inner) = self._device, self._problem.matrix.shape
         noise = np.random.default_rng(columns).random((1 << 16,), dtype=np.float32)
-        dense = device.upload(np.resize(noise, (rows, columns)))
+        dense = device.upload(np.resize(noise, (inner, columns)))
         out = device.empty((rows, columns))
         times, expected = {}, None
         for name in candidates(rows, columns, vector_width(columns, out, dense)):
