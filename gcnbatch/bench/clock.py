@@ -131,6 +131,11 @@ def summary(times: Sequence[float]) -> dict[str, Any]:
     return {"us": short(middle), "us_p20": short(low), "us_p80": short(high)}
 
 
+def rates(flops: int, nbytes: int, us: float) -> dict[str, Any]:
+    """Return a median time's rates as the fields of a record: gflops, gb_per_s."""
+    return {"gflops": short(flops / us * 1e-3), "gb_per_s": short(nbytes / us * 1e-3)}
+
+
 def short(value: float) -> float:
     """Return a measured number with the four digits that it is worth."""
     return float(f"{value:.4g}")

@@ -1,7 +1,8 @@
 """Records of `bench spmm` as JSON lines, and what became slower between two of them.
 
-A line without a time holds what the rows below it share: machine, problem, columns. A row that says all itself is a
-record too.
+A line without a time holds what the lines below it share: machine, problem, columns. Of them each is a method, with
+[median, 20th percentile, 80th] of its microseconds per state: {"warm graph": [1.9, 1.9, 1.9], …}. A record as `--json`
+prints it, which says all itself, is read too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcnbatch import fileio
+from gcnbatch.bench.clock import rates
 from gcnbatch.bench.methods import SCIPY
 from gcnbatch.bench.spmm import Record, point_of
 from gcnbatch.errors import InputError
@@ -19,7 +21,8 @@ from gcnbatch.errors import InputError
 SLOWER = 1.1  # a median this many times the old one, and beyond both spreads, is slower
 _TIMES = ("us", "us_p20", "us_p80")
 _NEEDED = ("bench", "figure", "columns", "method", "cache", "launch", *_TIMES)
-_OWN = ("method", "choice", "cache", "launch", *_TIMES, "gflops", "gb_per_s", "error")  # fields of a row's line
+_METHOD = ("method", "choice", "error")
+_STATE = ("cache", "launch", *_TIMES, "gflops", "gb_per_s")
 
 
 class Change(NamedTuple):
@@ -32,15 +35,19 @@ class Change(NamedTuple):
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
-    """Write a row per record, and a line before those that share what else they say."""
+    """Write a line per method, and one before those that share what else they say."""
     lines: list[Record] = []
     shared: Record = {}
     for record in records:
-        others = {key: value for key, value in record.items() if key not in _OWN}
+        others = {key: value for key, value in record.items() if key not in (*_METHOD, *_STATE)}
+        method = {key: record[key] for key in _METHOD}
+        state = f"{record['cache']} {record['launch']}"
         if others != shared:
             lines.append(others)
             shared = others
-        lines.append({key: record[key] for key in _OWN if key in record})
+        if state in lines[-1].get("us", {state}) or {**lines[-1], **method} != lines[-1]:
+            lines.append({**method, "us": {}})
+        lines[-1]["us"][state] = [record[key] for key in _TIMES]
     fileio.write_text(path, "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines))
 
 
@@ -60,11 +67,10 @@ def read(path: Path) -> list[Record]:
     shared: Record = {}
     for number, text in enumerate(lines, 1):
         line = _line(text)
-        record = line if "bench" in line else {**shared, **line}
         if line.get("bench") == "spmm" and "us" not in line:
             shared = line
-        elif line and _whole(record):
-            found.append(record)
+        elif rows := _rows(shared, line):
+            found += rows
         elif text.strip():
             raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
     return found
@@ -76,6 +82,20 @@ def _line(text: str) -> Record:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _rows(shared: Record, line: Record) -> list[Record]:
+    """Return the records of a line; none where it is no such line."""
+    if not isinstance(line.get("us"), dict):
+        return [line] if _whole(line) else []
+    rows = []
+    for state, times in line["us"].items():
+        told = [*state.split(" "), *(times if isinstance(times, list) else [])]
+        row = {**shared, **line, **dict(zip(_STATE, told, strict=False))}
+        if not _whole(row) or not {"flops", "bytes"} <= row.keys():
+            return []
+        rows.append({**row, **rates(row["flops"], row["bytes"], row["us"])})
+    return rows
 
 
 def _whole(record: Record) -> bool:

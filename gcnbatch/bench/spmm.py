@@ -182,13 +182,11 @@ class _Session:
         times: Sequence[float],
     ) -> None:
         measured, work = clock.summary(times), problem.work(columns)
-        rates = {
-            "gflops": clock.short(work.flops / measured["us"] * 1e-3),
-            "gb_per_s": clock.short(work.bytes / measured["us"] * 1e-3),
-        }
         what = {"bench": "spmm", "figure": problem.name, **problem.about, "nnz": int(problem.matrix.nnz)}
-        how = {"columns": columns, "method": name, "choice": choice, "cache": cache, "launch": launch}
-        self._found.records.append({**what, **how, **measured, **rates, "error": float(f"{error:.3g}"), **self._about})
+        point = {**what, "columns": columns, "flops": work.flops, "bytes": work.bytes, **self._about}
+        how = {"method": name, "choice": choice, "error": float(f"{error:.3g}"), "cache": cache, "launch": launch}
+        rates = clock.rates(work.flops, work.bytes, measured["us"])
+        self._found.records.append({**point, **how, **measured, **rates})
 
 
 def _worst(got: NDArray[Any], exact: NDArray[np.float64]) -> float:

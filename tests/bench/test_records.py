@@ -9,7 +9,9 @@ import pytest
 
 from gcnbatch.bench import records
 from gcnbatch.errors import InputError
-from tests.bench.rows import record
+from tests.bench.rows import FIGURE, record
+
+POINT = {**FIGURE, "columns": 2, "flops": 1, "bytes": 1, "method": "cublas"}
 
 
 def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
@@ -19,15 +21,22 @@ def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
 
 
 def test_what_rows_share_stands_once(tmp_path: Path) -> None:
-    rows = [record(), record(cache="cold"), record("cublas"), record(columns=128)]
+    rows = [record(), record(cache="cold"), record("cublas"), record("cublas"), record(columns=128)]
     path = tmp_path / "rows.jsonl"
     records.write(path, rows)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert ["us" in line for line in lines] == [False, True, True, True, False, True]
+    assert [list(line.get("us", ())) for line in lines] == [
+        [],
+        ["warm graph", "cold graph"],
+        ["warm graph"],
+        ["warm graph"],
+        [],
+        ["warm graph"],
+    ]
     assert (lines[0]["columns"], lines[4]["columns"]) == (64, 128)
-    assert {"figure", "gpu", "columns"}.isdisjoint(lines[1])
+    assert list(lines[1]) == ["method", "choice", "error", "us"]
     path.write_text(path.read_text() + json.dumps(record("scipy")) + "\n")
-    assert records.read(path) == [*rows, record("scipy")], "a row that says all itself"
+    assert records.read(path) == [*rows, record("scipy")], "a record that says all itself"
 
 
 def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
@@ -79,6 +88,10 @@ def test_times_of_two_machines_are_not_compared() -> None:
         '{"bench": "spmm", "us": 1}',
         json.dumps({**record(), "us": 0}),
         json.dumps({**record(), "us_p80": "9"}),
+        json.dumps({**POINT, "us": {"warm graph": [1.0, 1.0]}}),
+        json.dumps({**POINT, "us": {"warm": [1.0, 1.0, 1.0]}}),
+        json.dumps({**POINT, "us": {"warm graph": 3.0}}),
+        json.dumps({**FIGURE, "columns": 2, "method": "cublas", "us": {"warm graph": [1.0, 1.0, 1.0]}}),
     ],
 )
 def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
