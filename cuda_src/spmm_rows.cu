@@ -10,7 +10,7 @@
 //   left out by branches (spmm_rows_float4_<VECTORS>x<ENTRIES>): the fewest instructions, but rows of one warp that differ
 //     in length take turns, one for every length; a whole warp for each row spares the turns where rows are wide; or
 //   masked off (…m): all rows of a warp ask for their entries together. On an H200 a batch of 50 molecules, 830 rows of 1
-//     to 5 entries, takes 1.70 us at 64 columns by 1x5m, 2.39 by 1x3, 2.05 by 1x5 with as many threads a row. On rows of
+//     to 5 entries, takes 1.73 us at 64 columns by 1x5m, 2.39 by 1x3, 2.05 by a 1x5 with as many threads a row. On rows of
 //     equal length masks cost nothing below 256 columns, up to 9 % from 512 on.
 // cuda.spmm = "auto" takes form, threads of a row and of a block from a table that `gcnbatch bench tune` measures.
 //
@@ -19,7 +19,7 @@
 // 48. On an H200 the dense rows of a graph in shared memory, which spares the second-level cache, were 10 to 80 % slower
 // from 64 columns on: the barrier costs more than the loads. Stores that leave the cache first (st.cs) were 8 to 21 %
 // faster where operand and result together just overflow the cache, but only because a repeated product finds its
-// operand again: a network reads the result. Masked loads from a clamped place instead of none were up to 5 % slower.
+// operand again: a network reads the result. Loads from a clamped place instead of masked ones were 2 to 5 % slower.
 //
 // Shapes: out (n_rows, width), in (columns of the matrix, width) float32, row-major; indptr (n_rows + 1,), indices (nnz,)
 //   int32, data (nnz,) float32.

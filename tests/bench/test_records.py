@@ -57,6 +57,13 @@ def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
     ]
 
 
+def test_what_the_host_takes_part_in_may_differ_more() -> None:
+    host = {"launch": "host"}
+    old = [record(**host), record(columns=2, **host), record("scipy")]
+    new = [record(us=14.0, **host), record(us=16.0, columns=2, **host), record("scipy", us=14.0)]
+    assert [change.slower for change in records.compare(old, new)] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     "other", [{"seed": 1}, {"dim": [32, 256]}, {"cache": "cold"}, {"launch": "host"}, {"method": "cublas"}]
 )
