@@ -35,6 +35,10 @@ class Absent(Exception):
     """A method does not serve this problem, or cannot run here; the message says why."""
 
 
+class NotInstalled(Absent):
+    """A method needs a library that is not here, whatever the problem."""
+
+
 class Prepared(NamedTuple):
     """A method on its operands: the call, and what it chose (a kernel, an algorithm)."""
 
@@ -176,7 +180,7 @@ class Methods:
 
     def _libraries(self) -> Vendor:
         if self._vendor is None:
-            raise Absent(self.no_vendor)
+            raise NotInstalled(self.no_vendor)
         return self._vendor
 
 

@@ -16,7 +16,7 @@ from gcnbatch import environment
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.replay import NotCaptured
 from gcnbatch.bench import clock
-from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, Operands
+from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import Problem, check_memory
 from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
@@ -150,7 +150,8 @@ class _Session:
             try:
                 call, choice = stack.enter_context(self._methods.prepared(name, operands))
             except Absent as reason:
-                self._found.absent.setdefault(name, f"figure {problem.name}: {reason}")
+                where = "" if isinstance(reason, NotInstalled) else f"figure {problem.name}: "
+                self._found.absent.setdefault(name, f"{where}{reason}")
                 return
             operands.poison()
             call()

@@ -90,12 +90,12 @@ def changed(changes: Sequence[Change]) -> str:
     return f"compared: {len(changes)} figures, {count} slower; new over old {mean:.2f} in the geometric mean"
 
 
-def absent(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return reasons, and what each leaves out."""
+def absent(reasons: Mapping[str, str]) -> list[str]:
+    """Return a line per reason, with what it leaves out."""
     grouped: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         grouped.setdefault(reason, []).append(name)
-    return [(f"left out: {', '.join(names)}", f"({reason})") for reason, names in grouped.items()]
+    return [f"{reason}; left out: {', '.join(names)}" for reason, names in grouped.items()]
 
 
 def _field(record: Record | None, name: str) -> Any:

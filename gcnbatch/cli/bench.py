@@ -115,7 +115,7 @@ def _show(done: Done) -> None:
     if done.changes:
         typer.echo(f"{tables.changed(done.changes)}\n")
     if done.outcome.absent:
-        typer.echo("\n".join([*map(" ".join, tables.absent(done.outcome.absent)), ""]))
+        typer.echo("\n".join([*tables.absent(done.outcome.absent), ""]))
     typer.echo(str(done.folder))
 
 

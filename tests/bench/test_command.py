@@ -45,7 +45,7 @@ def test_without_a_gpu_scipy_is_measured_and_it_says_so(call, tmp_path: Path) ->
     lines = out.splitlines()
     assert lines[0].endswith(": median microseconds")
     assert lines[2].split() == ["figure", "columns", "scipy"]
-    assert f"left out: {', '.join(DEVICE_METHODS)} ({REASON})" in lines
+    assert f"{REASON}; left out: {', '.join(DEVICE_METHODS)}" in lines
     folder = tmp_path / lines[-1]
     assert folder.parent.name == "runs"
     assert folder.name.startswith("bench-spmm-")

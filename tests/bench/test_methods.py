@@ -12,7 +12,7 @@ import pytest
 
 from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES
 from gcnbatch.bench import methods, problems, spmm
-from gcnbatch.bench.methods import Absent, Methods, Operands
+from gcnbatch.bench.methods import Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import Shape
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.cli.bench import SPMM_EPILOG
@@ -144,7 +144,7 @@ def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
         Vendor(HostDevice())  # type: ignore[arg-type]
     assert str(caught.value).startswith("nvmath-python: cannot be imported (")
     assert str(caught.value).endswith("). pip install 'gcnbatch[bench]'")
-    with pytest.raises(Absent, match="nvmath-python: cannot be imported"):
+    with pytest.raises(NotInstalled, match="nvmath-python: cannot be imported"):
         product("cublas", EQUAL, 1)
 
 
