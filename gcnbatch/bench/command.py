@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch.bench import plots, problems, records
+from gcnbatch.bench import plots, problems, records, tables
 from gcnbatch.bench.problems import Problem
 from gcnbatch.bench.records import Change
 from gcnbatch.bench.spmm import Outcome, Say, chosen_methods, run
@@ -78,8 +78,8 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
     try:
         outcome = run(wanted, names, asked.repeats, asked.device, say)
         if not outcome.records:
-            reasons = [f"{name}: {why}" for name, why in outcome.absent.items()]
-            raise CheckFailed("bench spmm", "nothing could be timed", hint="; ".join([*outcome.wrong, *reasons]))
+            reasons = [*outcome.wrong, *tables.absent(outcome.absent)]
+            raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
     except BaseException:
         with suppress(OSError):
             target.rmdir()

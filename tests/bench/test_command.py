@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.backends import registry
-from gcnbatch.bench import records
+from gcnbatch.bench import command, records
 from gcnbatch.bench.methods import DEVICE_METHODS
+from gcnbatch.bench.spmm import Outcome
 from gcnbatch.cli import app
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable
@@ -130,4 +131,18 @@ def test_refusals_leave_nothing(call, tmp_path: Path, options: list[str], code: 
     left, out, err = call(*options)
     assert (left, out) == (code, "")
     assert err.startswith(f"error: {message}")
+    assert list(tmp_path.glob("runs/*")) == []
+
+
+def test_nothing_to_time(call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = Outcome(
+        absent={"cublas": "figure 10: one size only", "cusparse": "not installed", "swa-coo": "not installed"}
+    )
+    monkeypatch.setattr(command, "run", lambda *about: found)
+    code, out, err = call("spmm", "--figure", "10")
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: bench spmm: nothing could be timed. figure 10: one size only; left out: cublas. "
+        "not installed; left out: cusparse, swa-coo\n"
+    )
     assert list(tmp_path.glob("runs/*")) == []
