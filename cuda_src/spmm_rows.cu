@@ -10,8 +10,8 @@
 //   left out by branches (spmm_rows_float4_<VECTORS>x<ENTRIES>): the fewest instructions, but rows of one warp that differ
 //     in length take turns, one for every length; a whole warp for each row spares the turns where rows are wide; or
 //   masked off (…m): all rows of a warp ask for their entries together. On an H200 a batch of 50 molecules, 830 rows of 1
-//     to 5 entries, takes 1.73 us at 64 columns by 1x5m, 2.39 by 1x3, 2.05 by a 1x5 with as many threads a row. On rows of
-//     equal length masks cost nothing below 256 columns, up to 9 % from 512 on.
+//     to 5 entries, takes 1.73 us at 64 columns by 1x5m, 2.05 to 2.40 by forms with branches. On rows of equal length
+//     masks cost nothing below 256 columns, up to 9 % from 512 on.
 // cuda.spmm = "auto" takes form, threads of a row and of a block from a table that `gcnbatch bench tune` measures.
 //
 // Why registers are bounded as they are: with 32 of them the compiler keeps three entries of one vector in flight, with
