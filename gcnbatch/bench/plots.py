@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.bench.methods import NAMES, SCIPY, TITLES
 from gcnbatch.bench.spmm import Record, by_point
-from gcnbatch.bench.tables import caption
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def draw(path: Path, records: Sequence[Record]) -> None:
         used += 1
     for ax in axes[used:]:
         ax.set_visible(False)
-    figure.suptitle(caption(records), fontsize=9, color="#333333")
+    figure.suptitle(_caption(records), fontsize=8, color="#333333")
     lines = {str(line.get_label()): line for ax in axes[: len(names)] for line in ax.get_lines()}
     figure.legend(handles=lines.values(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     save(figure, path)
@@ -61,16 +60,25 @@ def _throughput(ax: Axes, name: str, records: Sequence[Record]) -> None:
 
 
 def _axes(ax: Axes, title: str, x: str) -> None:
-    """Name both axes; numbers on x as they are spoken, 64 and not 2 to the 6th."""
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+    """Name both axes, with numbers as they are spoken: 64, and not 2 to the 6th."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     ax.set_yscale("log")
-    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    low, high = ax.get_ylim()
+    if high < 100 * low:
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
     ax.set_title(title, loc="left", fontsize=9)
     ax.set_xlabel(x, fontsize=8)
     ax.set_ylabel("GFLOPS", fontsize=8)
     ax.tick_params(labelsize=7)
+
+
+def _caption(records: Sequence[Record]) -> str:
+    on = next((record["gpu"] for record in records if "gpu" in record), None)
+    return f"{on}: cache warm, no launch cost (SciPy: on the host)" if on else str(records[0]["cpu"])
 
 
 def _title(name: str, record: Record) -> str:
