@@ -128,4 +128,14 @@ def host_times(call: Call, repeats: int, enough: float = 0.2) -> Measured:
 def summary(times: Sequence[float]) -> dict[str, Any]:
     """Return median and spread as the fields of a record: us, us_p20, us_p80."""
     low, middle, high = np.percentile(times, (20, 50, 80))
-    return {"us": round(float(middle), 3), "us_p20": round(float(low), 3), "us_p80": round(float(high), 3)}
+    return {"us": short(middle), "us_p20": short(low), "us_p80": short(high)}
+
+
+def rates(flops: int, nbytes: int, us: float) -> dict[str, Any]:
+    """Return a median time's rates as the fields of a record: gflops, gb_per_s."""
+    return {"gflops": short(flops / us * 1e-3), "gb_per_s": short(nbytes / us * 1e-3)}
+
+
+def short(value: float) -> float:
+    """Return a measured number with the four digits that it is worth."""
+    return float(f"{value:.4g}")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch.bench import plots, problems, records
+from gcnbatch.bench import plots, problems, records, tables
 from gcnbatch.bench.problems import Problem
 from gcnbatch.bench.records import Change
 from gcnbatch.bench.spmm import Outcome, Say, chosen_methods, run
@@ -62,7 +62,7 @@ class Done(NamedTuple):
 
 
 def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> Done:
-    """Measure, and write records and plots into `folder`.
+    """Measure, and write records and plots into `folder`; they stay if they turn out not to compare.
 
     Raises
     ------
@@ -78,16 +78,15 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
     try:
         outcome = run(wanted, names, asked.repeats, asked.device, say)
         if not outcome.records:
-            reasons = [f"{name}: {why}" for name, why in outcome.absent.items()]
-            raise CheckFailed("bench spmm", "nothing could be timed", hint="; ".join([*outcome.wrong, *reasons]))
-        changes = records.compare(before, outcome.records) if compare else []
+            reasons = [*outcome.wrong, *tables.absent(outcome.absent)]
+            raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
     except BaseException:
         with suppress(OSError):
             target.rmdir()
         raise
     records.write(target / ROWS, outcome.records)
     plots.draw(target / PLOT, outcome.records)
-    return Done(target, outcome, changes)
+    return Done(target, outcome, records.compare(before, outcome.records) if compare else [])
 
 
 def judge(done: Done) -> None:

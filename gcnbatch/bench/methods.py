@@ -35,6 +35,10 @@ class Absent(Exception):
     """A method does not serve this problem, or cannot run here; the message says why."""
 
 
+class NotInstalled(Absent):
+    """A method needs a library that is not here, whatever the problem."""
+
+
 class Prepared(NamedTuple):
     """A method on its operands: the call, and what it chose (a kernel, an algorithm)."""
 
@@ -176,7 +180,7 @@ class Methods:
 
     def _libraries(self) -> Vendor:
         if self._vendor is None:
-            raise Absent(self.no_vendor)
+            raise NotInstalled(self.no_vendor)
         return self._vendor
 
 
@@ -215,11 +219,10 @@ def launch_batch(
 
 
 def _choice(operands: Operands) -> str:
-    """Return which candidate "auto" takes."""
-    device, (rows, _), layout = operands.device, operands.problem.matrix.shape, operands.problem.layout
-    vector = vector_width(operands.columns, operands.out, operands.dense)
-    size = (rows, operands.problem.matrix.nnz, operands.columns, layout.n_graphs)
-    return spmm_table.choose(spmm_table.load(device.name, frozenset(CANDIDATES)), *size, vector)
+    """Return which kernel "auto" takes."""
+    problem, vector = operands.problem, vector_width(operands.columns, operands.out, operands.dense)
+    size = (problem.matrix.shape[0], problem.matrix.nnz, operands.columns, problem.layout.n_graphs)
+    return spmm_table.choose(spmm_table.load(operands.device.name, frozenset(CANDIDATES)), *size, vector) or "csr"
 
 
 def _check_loop(operands: Operands) -> None:

@@ -42,6 +42,7 @@ def draw(path: Path, records: Sequence[Record]) -> None:
         used += 1
     for ax in axes[used:]:
         ax.set_visible(False)
+    figure.suptitle(_caption(records), fontsize=8, color="#333333")
     lines = {str(line.get_label()): line for ax in axes[: len(names)] for line in ax.get_lines()}
     figure.legend(handles=lines.values(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     save(figure, path)
@@ -55,11 +56,29 @@ def _throughput(ax: Axes, name: str, records: Sequence[Record]) -> None:
         if found:
             ax.plot(*zip(*found, strict=True), label=TITLES[method], markersize=3.5, **STYLES[method])
     ax.set_xscale("log", base=2)
+    _axes(ax, _title(name, records[0]), "columns of the dense matrix (nB)")
+
+
+def _axes(ax: Axes, title: str, x: str) -> None:
+    """Name both axes, with numbers as they are spoken: 64, and not 2 to the 6th."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     ax.set_yscale("log")
-    ax.set_title(_title(name, records[0]), loc="left", fontsize=9)
-    ax.set_xlabel("columns of the dense matrix (nB)", fontsize=8)
+    low, high = ax.get_ylim()
+    if high < 100 * low:
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    ax.set_title(title, loc="left", fontsize=9)
+    ax.set_xlabel(x, fontsize=8)
     ax.set_ylabel("GFLOPS", fontsize=8)
     ax.tick_params(labelsize=7)
+
+
+def _caption(records: Sequence[Record]) -> str:
+    on = next((record["gpu"] for record in records if "gpu" in record), None)
+    return f"{on}: cache warm, no launch cost (SciPy: on the host)" if on else str(records[0]["cpu"])
 
 
 def _title(name: str, record: Record) -> str:
@@ -71,6 +90,8 @@ def _title(name: str, record: Record) -> str:
 
 def _roofline(ax: Axes, records: Sequence[Record], copied: float) -> None:
     """GFLOPS over flops per byte, the cache cold, under what the memory allows at copy speed."""
+    from matplotlib.ticker import LogLocator
+
     intensities = []
     for method in NAMES:
         cold = [one for one in records if one["method"] == method and one["cache"] == "cold"]
@@ -82,11 +103,8 @@ def _roofline(ax: Axes, records: Sequence[Record], copied: float) -> None:
     if intensities:
         ends = [min(intensities) * 0.8, max(intensities) * 1.25]
         ax.plot(ends, [copied * end for end in ends], color="#333333", linewidth=1)
-        label, place = f"copy, {copied / 1e3:.2f} TB/s", (ends[0], copied * ends[0])
-        ax.annotate(label, place, (2, 6), textcoords="offset points", fontsize=7)
+        label, place = f"copy, {copied / 1e3:.2f} TB/s", (ends[1], copied * ends[1])
+        ax.annotate(label, place, (0, 4), textcoords="offset points", ha="right", fontsize=7)
     ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_title("roofline: second-level cache cold", loc="left", fontsize=9)
-    ax.set_xlabel("flops per unavoidable byte", fontsize=8)
-    ax.set_ylabel("GFLOPS", fontsize=8)
-    ax.tick_params(labelsize=7)
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    _axes(ax, "roofline: second-level cache cold", "flops per unavoidable byte")

@@ -24,7 +24,7 @@ from gcnbatch.bench import traffic
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import MAX_ENTRIES, Adjacency, Csr
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError
 
 COLUMNS = tuple(2**power for power in range(1, 11))
 MAX_COLUMNS = 1 << 16
@@ -136,7 +136,7 @@ def chosen(
     names = list(FIGURES) if "all" in figures or not (figures or free) else list(dict.fromkeys(figures))
     for name in names:
         if name not in FIGURES:
-            raise InputError("--figure", f"'{name}'", f"all, {', '.join(FIGURES)}", nearest(name, FIGURES))
+            raise InputError("--figure", f"'{name}'", f"all, {', '.join(FIGURES)}")
     if figures and free:
         hint = "Leave out --figure, or --batch, --dim and --nnz-per-row."
         raise InputError("--figure", "free parameters beside it", "one or the other", hint)

@@ -1,4 +1,9 @@
-"""Records of `bench spmm` as JSON lines, and what became slower between two of them."""
+"""Records of `bench spmm` as JSON lines, and what became slower between two of them.
+
+A line without a time holds what the lines below it share: machine, problem, columns. Of them each is a method, with
+[median, 20th percentile, 80th] of its microseconds per state: {"warm graph": [1.9, 1.9, 1.9], …}. A record as `--json`
+prints it, which says all itself, is read too.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcnbatch import fileio
+from gcnbatch.bench.clock import rates
 from gcnbatch.bench.methods import SCIPY
 from gcnbatch.bench.spmm import Record, point_of
 from gcnbatch.errors import InputError
 
 SLOWER = 1.1  # a median this many times the old one, and beyond both spreads, is slower
-_NEEDED = ("bench", "figure", "columns", "method", "cache", "launch", "us", "us_p20", "us_p80")
+SLOWER_HOST = 1.5  # where the host's speed is in it, which differs from run to run
+_TIMES = ("us", "us_p20", "us_p80")
+_NEEDED = ("bench", "figure", "columns", "method", "cache", "launch", *_TIMES)
+_METHOD = ("method", "choice", "error")
+_STATE = ("cache", "launch", *_TIMES, "gflops", "gb_per_s")
 
 
 class Change(NamedTuple):
@@ -26,8 +36,20 @@ class Change(NamedTuple):
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
-    """Write a record per line."""
-    fileio.write_text(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+    """Write a line per method, and one before those that share what else they say."""
+    lines: list[Record] = []
+    shared: Record = {}
+    for record in records:
+        others = {key: value for key, value in record.items() if key not in (*_METHOD, *_STATE)}
+        method = {key: record[key] for key in _METHOD}
+        state = f"{record['cache']} {record['launch']}"
+        if others != shared:
+            lines.append(others)
+            shared = others
+        if state in lines[-1].get("us", {state}) or {**lines[-1], **method} != lines[-1]:
+            lines.append({**method, "us": {}})
+        lines[-1]["us"][state] = [record[key] for key in _TIMES]
+    fileio.write_text(path, "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines))
 
 
 def read(path: Path) -> list[Record]:
@@ -42,17 +64,46 @@ def read(path: Path) -> list[Record]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"cannot be read ({error})", "rows.jsonl of an earlier 'bench spmm'") from error
-    return [_record(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _record(path: Path, number: int, line: str) -> Record:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("bench") != "spmm" or any(name not in found for name in _NEEDED):
-        raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
+    found: list[Record] = []
+    shared: Record = {}
+    for number, text in enumerate(lines, 1):
+        line = _line(text)
+        if line.get("bench") == "spmm" and "us" not in line:
+            shared = line
+        elif rows := _rows(shared, line):
+            found += rows
+        elif text.strip():
+            raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
     return found
+
+
+def _line(text: str) -> Record:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rows(shared: Record, line: Record) -> list[Record]:
+    """Return the records of a line; none where it is no such line."""
+    if not isinstance(line.get("us"), dict):
+        return [line] if _whole(line) else []
+    rows = []
+    for state, times in line["us"].items():
+        told = [*state.split(" "), *(times if isinstance(times, list) else [])]
+        row = {**shared, **line, **dict(zip(_STATE, told, strict=False))}
+        if not _whole(row) or not {"flops", "bytes"} <= row.keys():
+            return []
+        rows.append({**row, **rates(row["flops"], row["bytes"], row["us"])})
+    return rows
+
+
+def _whole(record: Record) -> bool:
+    """Return whether all is there, and the times are times."""
+    if record.get("bench") != "spmm" or any(name not in record for name in _NEEDED):
+        return False
+    return all(isinstance(record[name], int | float) and record[name] > 0 for name in _TIMES)
 
 
 def compare(old: Sequence[Record], new: Sequence[Record]) -> list[Change]:
@@ -71,7 +122,8 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> list[Change]:
             continue
         _same("cpu" if record["method"] == SCIPY else "gpu", before, record)
         ratio = record["us"] / before["us"]
-        slower = ratio > SLOWER and record["us_p20"] > before["us_p80"]
+        limit = SLOWER if record["launch"] == "graph" else SLOWER_HOST
+        slower = ratio > limit and record["us_p20"] > before["us_p80"]
         changes.append(Change(before, record, ratio, slower))
     if not changes:
         raise InputError("--compare", "no figure of the old record was measured now", "the same figures and columns")

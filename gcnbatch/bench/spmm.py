@@ -16,7 +16,7 @@ from gcnbatch import environment
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.replay import NotCaptured
 from gcnbatch.bench import clock
-from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, Operands
+from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import Problem, check_memory
 from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
@@ -98,7 +98,9 @@ def _open(names: Sequence[str], device: int, found: Outcome, say: Say) -> CudaBa
         backend: Any = registry.open_backend("batched", device, CudaConfig())
     except BackendUnavailable as error:
         if SCIPY not in names:
-            raise
+            raise BackendUnavailable(
+                "bench spmm", error.got, hint="Without a GPU: --methods scipy; see 'gcnbatch info'."
+            ) from error
         found.absent |= dict.fromkeys(wanted, error.got)
         say(f"no GPU: SciPy on the CPU alone is measured ({error.got})")
         return None
@@ -148,7 +150,8 @@ class _Session:
             try:
                 call, choice = stack.enter_context(self._methods.prepared(name, operands))
             except Absent as reason:
-                self._found.absent.setdefault(name, f"figure {problem.name}: {reason}")
+                where = "" if isinstance(reason, NotInstalled) else f"figure {problem.name}: "
+                self._found.absent.setdefault(name, f"{where}{reason}")
                 return
             operands.poison()
             call()
@@ -180,13 +183,11 @@ class _Session:
         times: Sequence[float],
     ) -> None:
         measured, work = clock.summary(times), problem.work(columns)
-        rates = {
-            "gflops": round(work.flops / measured["us"] * 1e-3, 2),
-            "gb_per_s": round(work.bytes / measured["us"] * 1e-3, 2),
-        }
         what = {"bench": "spmm", "figure": problem.name, **problem.about, "nnz": int(problem.matrix.nnz)}
-        how = {"columns": columns, "method": name, "choice": choice, "cache": cache, "launch": launch}
-        self._found.records.append({**what, **how, **measured, **rates, "error": float(f"{error:.3g}"), **self._about})
+        point = {**what, "columns": columns, "flops": work.flops, "bytes": work.bytes, **self._about}
+        how = {"method": name, "choice": choice, "error": float(f"{error:.3g}"), "cache": cache, "launch": launch}
+        rates = clock.rates(work.flops, work.bytes, measured["us"])
+        self._found.records.append({**point, **how, **measured, **rates})
 
 
 def _worst(got: NDArray[Any], exact: NDArray[np.float64]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -19,6 +19,15 @@ class Shown(NamedTuple):
 
     header: list[str]
     rows: list[list[Any]]
+
+
+def caption(records: Sequence[Record]) -> str:
+    """Return where the times of `times` were taken, and how."""
+    on = next((record for record in records if "copy_gb_per_s" in record), None)
+    if on is None:
+        return f"{records[0]['cpu']}: median microseconds"
+    how = "operands in the second-level cache, no launch cost (SciPy: on the host)"
+    return f"{on['gpu']}: median microseconds, {how}; copy {on['copy_gb_per_s']:,.0f} GB/s"
 
 
 def times(records: Sequence[Record]) -> Shown:
@@ -72,6 +81,21 @@ def slower(changes: Sequence[Change]) -> Shown:
         if change.slower
     ]
     return Shown(["slower", "method", "cache", "launch", "us before", "us now", "ratio"], rows)
+
+
+def changed(changes: Sequence[Change]) -> str:
+    """Return in a line what the comparison with an old run came to."""
+    mean = exp(sum(log(change.ratio) for change in changes) / len(changes))
+    count = sum(change.slower for change in changes)
+    return f"compared: {len(changes)} figures, {count} slower; new over old {mean:.2f} in the geometric mean"
+
+
+def absent(reasons: Mapping[str, str]) -> list[str]:
+    """Return a line per reason, with what it leaves out."""
+    grouped: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        grouped.setdefault(reason, []).append(name)
+    return [f"{reason}; left out: {', '.join(names)}" for reason, names in grouped.items()]
 
 
 def _field(record: Record | None, name: str) -> Any:

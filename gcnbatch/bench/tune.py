@@ -15,17 +15,18 @@ from tqdm import tqdm
 
 from gcnbatch import environment
 from gcnbatch.backends import registry
-from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_table
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, ShortRows, vector_width
+from gcnbatch.backends.cuda import batch, spmm_table
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, vector_width
 from gcnbatch.backends.cuda.spmm_table import Table
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
 from gcnbatch.config import CudaConfig
-from gcnbatch.errors import CheckFailed
+from gcnbatch.errors import BackendUnavailable, CheckFailed
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
+    from gcnbatch.backends.cuda.spmm_kernels import SpmmKernel
 
 ROWS = (16, 32, 64, 128)
 PER_ROW = (1, 2, 3, 5, 8)
@@ -35,7 +36,7 @@ GRID: tuple[tuple[int, ...], ...] = (ROWS, PER_ROW, COLUMNS, BATCHES)
 REPEATS = 9
 LARGEST_BYTES = 1 << 28  # of the dense operand; a wider point takes the choice of the widest measured
 CHECKED = 1 << 17  # elements of a result up to which candidates are held to each other
-CLOSE = 1.05  # of candidates this close on rows of equal length, ragged ones decide
+CLOSE = 1.08  # how far from the fastest on rows of equal length ragged ones may lead
 
 Point = tuple[int, int, int, int]
 
@@ -94,12 +95,12 @@ class Tuning:
 
 
 def _fastest(measured: Sequence[Mapping[str, float]], narrower: str | None) -> str:
-    """Return, of the candidates that are about as fast as the fastest on the first batch, the fastest on the last."""
+    """Return, of the candidates close to the fastest on equal rows, the fastest on both batches together."""
     if not measured:
-        return narrower or "csr"
-    first, last = measured[0], measured[-1]
-    good = [name for name in first if name in last and first[name] <= CLOSE * min(first.values())]
-    return min(good or first, key=lambda name: last.get(name, first[name]))
+        return narrower or next(iter(CANDIDATES))
+    equal, ragged = measured[0], measured[-1]
+    good = [name for name in equal if equal[name] <= CLOSE * min(equal.values())]
+    return min(good, key=lambda name: equal[name] * ragged[name])
 
 
 def points(axes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:
@@ -127,7 +128,10 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
     -----
     Figures 8 to 10 are measured behind the grid, and tell how good the table's choices are.
     """
-    backend: Any = registry.open_backend("batched", device, CudaConfig())
+    try:
+        backend: Any = registry.open_backend("batched", device, CudaConfig())
+    except BackendUnavailable as error:
+        raise BackendUnavailable("bench tune", error.got, hint="It measures a GPU; see 'gcnbatch info'.") from error
     clock = DeviceClock(backend, repeats)
     found = Tuning(axes, _about(backend))
     batches = list(product(axes[0], axes[1], axes[3]))
@@ -153,52 +157,46 @@ class _Measured:
         self._found = batch.adjacency(problem.adjacency, problem.layout, coo=False).map(self._device.upload)
 
     def times(self, columns: int) -> dict[str, float]:
-        """Return the median microseconds of every candidate that may be chosen at this width."""
-        device, rows = self._device, self._problem.matrix.shape[0]
+        """Return the median microseconds of every candidate that differs at this width."""
+        device, (rows, inner) = self._device, self._problem.matrix.shape
         noise = np.random.default_rng(columns).random((1 << 16,), dtype=np.float32)
-        dense = device.upload(np.resize(noise, (rows, columns)))
+        dense = device.upload(np.resize(noise, (inner, columns)))
         out = device.empty((rows, columns))
-        names = candidates(self._problem, columns, vector_width(columns, out, dense))
         times, expected = {}, None
-        for name in names:
+        for name in candidates(rows, columns, vector_width(columns, out, dense)):
             kernel = CANDIDATES[name]
 
-            def call(kernel: Any = kernel) -> None:
+            def call(kernel: SpmmKernel = kernel) -> None:
                 launch_batch(device, kernel, out, dense, self._found)
 
             call()
             if rows * columns <= CHECKED:
                 got = device.download(out)
                 expected = got if expected is None else expected
-                if not np.array_equal(got, expected):
-                    raise CheckFailed("bench tune", f"{name} and {names[0]} differ", hint="Report this with your GPU.")
+                if got.tobytes() != expected.tobytes():
+                    raise CheckFailed("bench tune", f"{name} and others differ", hint="Report this with your GPU.")
             times[name] = float(np.median(self._clock.warm(call)))
         return times
 
     def check(self, table: Table, columns: int) -> Check:
         """Return how the choice of `table` compares with the fastest at this width."""
         problem, times, vector = self._problem, self.times(columns), 4 if columns % 4 == 0 else 1
-        rows = problem.matrix.shape[0]
-        named = spmm_table.choose(table, rows, problem.matrix.nnz, columns, problem.layout.n_graphs, vector)
+        rows, per_row = problem.matrix.shape[0], problem.matrix.nnz / problem.matrix.shape[0]
+        named = table.nearest((rows / problem.layout.n_graphs, per_row, columns, problem.layout.n_graphs))
         chosen, best = served_as(named, rows, columns, vector), min(times, key=times.__getitem__)
         return Check(problem.name, columns, chosen, best, round(times[chosen] / times[best], 3))
 
 
-def candidates(problem: Problem, columns: int, vector: int) -> list[str]:
-    """Return the candidates that differ at this size; the general kernel alone where it shares rows among groups."""
-    rows, entries = problem.matrix.shape[0], problem.matrix.nnz
-    if geometry_sparse.sharing_bits(rows, entries, geometry_sparse.vector_bits(columns, vector)):
-        return ["csr"]
-    return [name for name in CANDIDATES if served_as(name, rows, columns, vector) == name]
+def candidates(n_rows: int, columns: int, vector: int) -> list[str]:
+    """Return the candidates that differ at this size, the first of those that do not."""
+    return list(dict.fromkeys(served_as(name, n_rows, columns, vector) for name in CANDIDATES))
 
 
-def served_as(name: str, rows: int, columns: int, vector: int) -> str:
-    """Return the candidate that really runs where `name` is chosen: not every size takes every kernel."""
-    kernel = CANDIDATES[name]
-    if not isinstance(kernel, ShortRows):
-        return name
-    found = kernel.plan(rows, columns, vector)
-    return "csr" if found is None else f"{found[0]}/{kernel.threads}"
+def served_as(name: str, n_rows: int, columns: int, vector: int) -> str:
+    """Return the first candidate that launches at this size what `name` does."""
+    size = (n_rows, columns, vector)
+    plan = CANDIDATES[name].plan(*size)
+    return next(other for other in CANDIDATES if CANDIDATES[other].plan(*size) == plan)
 
 
 def _about(backend: CudaBackend) -> dict[str, Any]:

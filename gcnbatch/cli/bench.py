@@ -14,12 +14,22 @@ from gcnbatch.cli.configuration import DeviceOption
 if TYPE_CHECKING:
     from gcnbatch.bench.command import Done
 
-METHODS = "scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest"
-
 app = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
 app.command("spgemm", epilog=bench_spgemm.EPILOG)(bench_spgemm.spgemm)
 
 SPMM_EPILOG = """\b
+Methods:
+  scipy          SciPy on the CPU
+  tf-loop        TensorFlow's kernel for a SparseTensor, a call per matrix
+  cusparse-loop  cuSPARSE on CSR, a call per matrix; its best algorithm
+  cublas         cuBLAS gemmBatched on the matrices with their zeros
+  cusparse       cuSPARSE on the block-diagonal matrix; its best algorithm
+  swa-coo        the papers' batched kernel for SparseTensors
+  swa-csr        the papers' batched kernel for CSR
+  fastest        ours: what cuda.spmm = "auto" runs
+cuSPARSE and cuBLAS need pip install 'gcnbatch[bench]'; what cannot run is listed with the reason.
+
+\b
 Examples:
   gcnbatch bench spmm --figure all                        the papers' figures 8 to 10
   gcnbatch bench spmm --figure 8a --columns 64,512        two points of one figure
@@ -38,29 +48,38 @@ Examples:
 
 @app.command("spmm", epilog=SPMM_EPILOG)
 def spmm(
-    data: Annotated[Path | None, typer.Argument(help="HDF5 data set.", metavar="[DATA.h5]", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Argument(help="Take a batch of this HDF5 data set.", metavar="DATA.h5", show_default=False)
+    ] = None,
     figure: Annotated[
         list[str] | None,
         typer.Option("--figure", metavar="8a|8b|9a…9f|10|all", help="May be repeated.", show_default="all"),
     ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="Matrices in the batch.", show_default=False)] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", help="Matrices in the batch.", show_default="100, of a data set 50")
+    ] = None,
     dim: Annotated[
-        str | None, typer.Option("--dim", metavar="N[-M]", help="Rows of a matrix.", show_default=False)
+        str | None, typer.Option("--dim", metavar="N[-M]", help="Rows of a matrix, or their range.", show_default="50")
     ] = None,
     nnz_per_row: Annotated[
-        str | None, typer.Option("--nnz-per-row", metavar="N[-M]", help="Entries of a row.", show_default=False)
+        str | None,
+        typer.Option("--nnz-per-row", metavar="N[-M]", help="Entries of a row, or their range.", show_default="3"),
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option("--columns", metavar="A,B,…", help="Of the dense matrix (nB).", show_default="2,4,…,1024"),
+        typer.Option("--columns", metavar="A,B,…", help="Columns of the dense matrix (nB).", show_default="2,4,…,1024"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random batch.")] = 0,
-    methods: Annotated[str, typer.Option("--methods", metavar="A,B,…", help=f"Of {METHODS}.", show_default="all")] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random matrices.")] = 0,
+    methods: Annotated[
+        str, typer.Option("--methods", metavar="A,B,…", help="Of those below.", show_default="all")
+    ] = "",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repetitions of a measurement.")] = 20,
     device: DeviceOption = None,
     compare: Annotated[
         Path | None,
-        typer.Option("--compare", metavar="OLD.jsonl", help="Flag what became slower.", show_default=False),
+        typer.Option(
+            "--compare", metavar="OLD.jsonl", help="Flag what is slower than in that rows.jsonl.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -70,7 +89,8 @@ def spmm(
 ) -> None:
     """Multiply batches of sparse matrices in every way there is: check against float64, then time.
 
-    Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
+    Random batches as in the papers' figures 8 to 10, or with --batch, --dim and --nnz-per-row of your own, or a batch
+    of a data set. Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
     """
     from gcnbatch.bench import command
 
@@ -85,14 +105,17 @@ def spmm(
 
 def _show(done: Done) -> None:
     from gcnbatch.bench import tables
-    from gcnbatch.cli.tables import facts, table
+    from gcnbatch.cli.tables import table
 
     records = done.outcome.records
+    typer.echo(f"{tables.caption(records)}\n")
     for shown in (tables.times(records), tables.ratios(records), tables.slower(done.changes)):
         if shown.rows:
             typer.echo("\n".join([*table(shown.header, shown.rows), ""]))
+    if done.changes:
+        typer.echo(f"{tables.changed(done.changes)}\n")
     if done.outcome.absent:
-        typer.echo("\n".join([*facts([(f"{name} left out:", why) for name, why in done.outcome.absent.items()]), ""]))
+        typer.echo("\n".join([*tables.absent(done.outcome.absent), ""]))
     typer.echo(str(done.folder))
 
 

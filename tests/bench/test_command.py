@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.backends import registry
-from gcnbatch.bench import records
+from gcnbatch.bench import command, records
 from gcnbatch.bench.methods import DEVICE_METHODS
+from gcnbatch.bench.spmm import Outcome
 from gcnbatch.cli import app
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable
@@ -43,9 +44,9 @@ def test_without_a_gpu_scipy_is_measured_and_it_says_so(call, tmp_path: Path) ->
     assert code == 0
     assert err == f"no GPU: SciPy on the CPU alone is measured ({REASON})\n"
     lines = out.splitlines()
-    assert lines[0].split() == ["figure", "columns", "scipy"]
-    for method in DEVICE_METHODS:
-        assert f"{method} left out:" in out
+    assert lines[0].endswith(": median microseconds")
+    assert lines[2].split() == ["figure", "columns", "scipy"]
+    assert f"{REASON}; left out: {', '.join(DEVICE_METHODS)}" in lines
     folder = tmp_path / lines[-1]
     assert folder.parent.name == "runs"
     assert folder.name.startswith("bench-spmm-")
@@ -88,11 +89,22 @@ def test_what_became_slower_is_flagged(call, tmp_path: Path) -> None:
     records.write(tmp_path / "fast.jsonl", fast)
     code, out, err = call("spmm", *SMALL, "--compare", tmp_path / "fast.jsonl", "-o", tmp_path / "new")
     assert code == 1
-    assert "slower" in out
+    assert "compared: 2 figures, 2 slower; new over old " in out
     assert err.splitlines()[-1] == (f"error: bench spmm: 2 of 2 figures became slower. See {tmp_path / 'new'}.")
     slow = [{**row, **{key: row[key] * 50 for key in ("us", "us_p20", "us_p80")}} for row in old]
     records.write(tmp_path / "slow.jsonl", slow)
-    assert call("spmm", *SMALL, "--compare", tmp_path / "slow.jsonl")[0] == 0
+    code, out, _ = call("spmm", *SMALL, "--compare", tmp_path / "slow.jsonl")
+    assert code == 0
+    assert "compared: 2 figures, 0 slower; new over old 0.0" in out
+
+
+def test_what_was_measured_stays_when_it_does_not_compare(call, tmp_path: Path) -> None:
+    assert call("spmm", *SMALL, "-o", tmp_path / "old")[0] == 0
+    other = (*SMALL, "--seed", 1, "--compare", tmp_path / "old" / "rows.jsonl", "-o", tmp_path / "new")
+    code, _, err = call("spmm", *other)
+    assert code == 2
+    assert "--compare: no figure of the old record was measured now" in err
+    assert len(records.read(tmp_path / "new" / "rows.jsonl")) == 2
 
 
 @pytest.mark.parametrize(
@@ -100,13 +112,17 @@ def test_what_became_slower_is_flagged(call, tmp_path: Path) -> None:
     [
         (["spmm", "--figure", "7"], 2, "--figure: '7'; expected all, 8a"),
         (["spmm", "--methods", "swa"], 2, "--methods: 'swa'; expected scipy, tf-loop"),
-        (["spmm", "--methods", "fastest,cublas"], 3, f"backend batched: {REASON}. Install one."),
+        (
+            ["spmm", "--methods", "fastest,cublas"],
+            3,
+            f"bench spmm: {REASON}. Without a GPU: --methods scipy; see 'gcnbatch info'.",
+        ),
         (["spmm", "none.h5"], 2, "none.h5: no such file"),
         (["spmm", "--compare", "none.jsonl"], 2, "none.jsonl: cannot be read"),
         (["spmm", "-o", "taken"], 2, "taken: already exists; expected a new or empty folder. Choose another -o."),
         (["spmm", "-o", "taken/file/more"], 2, "taken/file/more: cannot be made (Not a directory)"),
         (["spmm", "--repeats", "0"], 2, "Invalid value for '--repeats': "),
-        (["tune"], 3, f"backend batched: {REASON}. Install one."),
+        (["tune"], 3, f"bench tune: {REASON}. It measures a GPU; see 'gcnbatch info'."),
     ],
 )
 def test_refusals_leave_nothing(call, tmp_path: Path, options: list[str], code: int, message: str) -> None:
@@ -115,4 +131,18 @@ def test_refusals_leave_nothing(call, tmp_path: Path, options: list[str], code: 
     left, out, err = call(*options)
     assert (left, out) == (code, "")
     assert err.startswith(f"error: {message}")
+    assert list(tmp_path.glob("runs/*")) == []
+
+
+def test_nothing_to_time(call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = Outcome(
+        absent={"cublas": "figure 10: one size only", "cusparse": "not installed", "swa-coo": "not installed"}
+    )
+    monkeypatch.setattr(command, "run", lambda *about: found)
+    code, out, err = call("spmm", "--figure", "10")
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: bench spmm: nothing could be timed. figure 10: one size only; left out: cublas. "
+        "not installed; left out: cusparse, swa-coo\n"
+    )
     assert list(tmp_path.glob("runs/*")) == []

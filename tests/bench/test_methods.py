@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES
 from gcnbatch.bench import methods, problems, spmm
-from gcnbatch.bench.methods import Absent, Methods, Operands
+from gcnbatch.bench.methods import Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import Shape
-from gcnbatch.bench.tune import served_as
 from gcnbatch.bench.vendor import Vendor
-from gcnbatch.cli.bench import METHODS
+from gcnbatch.cli.bench import SPMM_EPILOG
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
 from tests.bench.libraries import CuBlas, CuSparse, HostDevice
@@ -116,8 +116,17 @@ def test_the_fastest_is_what_it_says(columns: int) -> None:
     operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
     with Methods(operands.device, min).prepared("fastest", operands) as (call, choice):
         call()
-    form = served_as(choice, 24, columns, 4 if columns == 64 else 1).partition("/")[0]
-    assert operands.device.launched == [f"spmm_rows_float{4 if columns == 64 else 1}_{form}"]
+    vector = 4 if columns == 64 else 1
+    plan = CANDIDATES[choice].plan(24, columns, vector)
+    assert plan is not None
+    assert operands.device.launched == [f"spmm_rows_float{vector}_{plan[0]}"]
+
+
+def test_beyond_the_table_the_fastest_is_the_general_kernel() -> None:
+    operands: Any = Operands(HostDevice(), WIDE, 64)  # type: ignore[arg-type]
+    with Methods(operands.device, min).prepared("fastest", operands) as (call, choice):
+        call()
+    assert (operands.device.launched, choice) == (["spmm_csr_float4"], "csr")
 
 
 def test_channels_are_for_our_kernels(cusparse: CuSparse, tmp_path: Path) -> None:
@@ -135,7 +144,7 @@ def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
         Vendor(HostDevice())  # type: ignore[arg-type]
     assert str(caught.value).startswith("nvmath-python: cannot be imported (")
     assert str(caught.value).endswith("). pip install 'gcnbatch[bench]'")
-    with pytest.raises(Absent, match="nvmath-python: cannot be imported"):
+    with pytest.raises(NotInstalled, match="nvmath-python: cannot be imported"):
         product("cublas", EQUAL, 1)
 
 
@@ -162,7 +171,8 @@ def test_methods_by_name() -> None:
     assert spmm.chosen_methods("") == methods.NAMES
     assert spmm.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
     assert set(methods.TITLES) == set(methods.NAMES)
-    assert ", ".join(methods.NAMES) == METHODS
+    told = [line.split()[0] for line in SPMM_EPILOG.partition("Methods:\n")[2].splitlines() if line.startswith("  ")]
+    assert tuple(told[: len(methods.NAMES)]) == methods.NAMES
     with pytest.raises(InputError) as caught:
         spmm.chosen_methods("cubla")
     assert str(caught.value) == (

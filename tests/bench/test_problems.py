@@ -73,7 +73,7 @@ def test_options_become_shapes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((["8c"], None, None, None, None), "--figure: '8c'; expected all, 8a, 8b, 9a, 9b, 9c, 9d, 9e, 9f, 10. "),
+        ((["8c"], None, None, None, None), "--figure: '8c'; expected all, 8a, 8b, 9a, 9b, 9c, 9d, 9e, 9f, 10"),
         (
             (["8a"], 3, None, None, None),
             "--figure: free parameters beside it; expected one or the other. "

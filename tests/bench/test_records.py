@@ -9,13 +9,34 @@ import pytest
 
 from gcnbatch.bench import records
 from gcnbatch.errors import InputError
-from tests.bench.rows import record
+from tests.bench.rows import FIGURE, record
+
+POINT = {**FIGURE, "columns": 2, "flops": 1, "bytes": 1, "method": "cublas"}
 
 
 def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
     rows = [record(), record("scipy", columns=2)]
     records.write(tmp_path / "rows.jsonl", rows)
     assert records.read(tmp_path / "rows.jsonl") == rows
+
+
+def test_what_rows_share_stands_once(tmp_path: Path) -> None:
+    rows = [record(), record(cache="cold"), record("cublas"), record("cublas"), record(columns=128)]
+    path = tmp_path / "rows.jsonl"
+    records.write(path, rows)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [list(line.get("us", ())) for line in lines] == [
+        [],
+        ["warm graph", "cold graph"],
+        ["warm graph"],
+        ["warm graph"],
+        [],
+        ["warm graph"],
+    ]
+    assert (lines[0]["columns"], lines[4]["columns"]) == (64, 128)
+    assert list(lines[1]) == ["method", "choice", "error", "us"]
+    path.write_text(path.read_text() + json.dumps(record("scipy")) + "\n")
+    assert records.read(path) == [*rows, record("scipy")], "a record that says all itself"
 
 
 def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
@@ -34,6 +55,13 @@ def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
         (4, 1.09, False),
         (8, 0.5, False),
     ]
+
+
+def test_what_the_host_takes_part_in_may_differ_more() -> None:
+    host = {"launch": "host"}
+    old = [record(**host), record(columns=2, **host), record("scipy")]
+    new = [record(us=14.0, **host), record(us=16.0, columns=2, **host), record("scipy", us=14.0)]
+    assert [change.slower for change in records.compare(old, new)] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +86,21 @@ def test_times_of_two_machines_are_not_compared() -> None:
     assert len(records.compare([record()], [record(cpu="Other CPU")])) == 1
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"bench": "matmul"}', '{"bench": "spmm", "us": 1}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"bench": "matmul"}',
+        '{"bench": "spmm", "us": 1}',
+        json.dumps({**record(), "us": 0}),
+        json.dumps({**record(), "us_p80": "9"}),
+        json.dumps({**POINT, "us": {"warm graph": [1.0, 1.0]}}),
+        json.dumps({**POINT, "us": {"warm": [1.0, 1.0, 1.0]}}),
+        json.dumps({**POINT, "us": {"warm graph": 3.0}}),
+        json.dumps({**FIGURE, "columns": 2, "method": "cublas", "us": {"warm graph": [1.0, 1.0, 1.0]}}),
+    ],
+)
 def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
     path = tmp_path / "old.jsonl"
     path.write_text(json.dumps(record()) + "\n\n" + line + "\n")

@@ -11,12 +11,20 @@ from tests.bench.rows import record
 
 
 def test_a_line_per_point() -> None:
-    ours, cold = record(us=2.0, choice="1x3/256"), record(us=9.0, cache="cold")
+    ours, cold = record(us=2.0, choice="1x3/32/256"), record(us=9.0, cache="cold")
     shown = tables.times([ours, record("swa-coo", us=5.0), record("scipy", us=50.0), cold])
     assert shown.header == ["figure", "columns", "scipy", "swa-coo", "fastest", "GFLOPS", "GB/s", "kernel"]
-    assert shown.rows == [["8a", 64, 50.0, 5.0, 2.0, 320.0, 665.0, "1x3/256"]]
+    assert shown.rows == [["8a", 64, 50.0, 5.0, 2.0, 320.0, 665.0, "1x3/32/256"]]
     alone = tables.times([record("scipy", us=50.0)])
     assert (alone.header, alone.rows) == (["figure", "columns", "scipy"], [["8a", 64, 50.0]])
+
+
+def test_where_times_were_taken() -> None:
+    alone, both = [record("scipy")], [record("scipy"), record()]
+    assert tables.caption(alone) == "Some CPU: median microseconds"
+    found = tables.caption(both)
+    assert found.startswith("Some GPU: median microseconds, operands in the second-level cache, no launch cost")
+    assert found.endswith("; copy 4,000 GB/s")
 
 
 def test_ratios_over_ours() -> None:
@@ -35,6 +43,18 @@ def test_what_became_slower() -> None:
     old = [record(us=10.0, columns=columns) for columns in (2, 4)]
     new = [record(us=us, columns=columns) for columns, us in ((2, 20.0), (4, 10.0))]
     assert tables.slower(records.compare(old, new)).rows == [["8a/2", "fastest", "warm", "graph", 10.0, 20.0, 2.0]]
+
+
+def test_what_a_comparison_came_to() -> None:
+    old = [record(us=10.0, columns=columns) for columns in (2, 4)]
+    new = [record(us=us, columns=columns) for columns, us in ((2, 20.0), (4, 5.0))]
+    found = tables.changed(records.compare(old, new))
+    assert found == "compared: 2 figures, 1 slower; new over old 1.00 in the geometric mean"
+
+
+def test_reasons_stand_once() -> None:
+    found = tables.absent({"tf-loop": "no GPU", "cublas": "one size only", "swa-csr": "no GPU"})
+    assert found == ["no GPU; left out: tf-loop, swa-csr", "one size only; left out: cublas"]
 
 
 def test_a_panel_per_figure_and_a_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,15 +59,17 @@ def test_threads_left_over_by_a_narrow_width_share_the_entries_of_long_rows() ->
 
 
 @quickly
-@given(ROWS, WIDTHS, st.sampled_from([1, 2, 4]), st.sampled_from([128, 256]), st.booleans())
-def test_short_rows_are_covered(n_rows: int, width: int, vectors: int, threads: int, wide: bool) -> None:
+@given(ROWS, WIDTHS, st.sampled_from([1, 2, 4]), st.sampled_from([(8, 256), (32, 128)]), st.booleans())
+def test_short_rows_are_covered(n_rows: int, width: int, vectors: int, at_most: tuple[int, int], wide: bool) -> None:
     vector = 4 if wide and width % 4 == 0 else 1
-    found = geometry.short_rows(n_rows, width, vector, vectors, threads)
+    lanes, threads = at_most
+    found = geometry.short_rows(n_rows, width, vector, vectors, lanes, threads)
     if found is None:
         assert vectors > 1, "one vector serves every width"
         return
     launch, lane_bits = found
     rows = threads >> lane_bits
+    assert 1 << lane_bits <= lanes
     assert launch.block == (threads, 1, 1)
     assert n_rows <= launch.grid[0] * rows < n_rows + rows
     columns = vectors * (vector << lane_bits)

@@ -71,13 +71,13 @@ def test_a_table_survives_its_file(tmp_path: Path) -> None:
         ({"rows": [0, 32]}, "not ascending"),
         ({"batch": []}, "the axes are not rows, per_row, columns, batch"),
         ({"fastest": [0] * 23}, "23 choices for 24 points"),
-        ({"candidates": ["4x4/256"]}, "unknown kernel '4x4/256'"),
+        ({"candidates": ["4x4/8/256"]}, "unknown kernel '4x4/8/256'"),
         ({"fastest": [7] * 24}, "not a table of kernels"),
         ({"columns": None}, "not a table of kernels"),
     ],
 )
 def test_what_is_no_table(change: dict[str, Any], message: str) -> None:
-    good = Table(AXES, ("csr",) * 24, {}).to_json()
+    good = Table(AXES, ("1x3/32/256",) * 24, {}).to_json()
     with pytest.raises(ValueError, match=message):
         Table.from_json({**good, **change}, KNOWN)
     with pytest.raises(ValueError, match="not a table"):
@@ -87,7 +87,7 @@ def test_what_is_no_table(change: dict[str, Any], message: str) -> None:
 def test_the_users_table_goes_before_the_shipped_one() -> None:
     assert spmm_table.load("Some GPU", KNOWN).fastest == SHIPPED.fastest
     spmm_table.load.cache_clear()
-    spmm_table.save(Table(AXES, ("swa_csr",) * 24, {}), spmm_table.user_table("Some  GPU (80GB)"))
+    spmm_table.save(Table(AXES, ("1x5m/16/128",) * 24, {}), spmm_table.user_table("Some  GPU (80GB)"))
     assert spmm_table.load("Some GPU 80GB", KNOWN).axes == AXES
     assert spmm_table.load("Another", KNOWN).axes == SHIPPED.axes
 
@@ -105,16 +105,17 @@ def test_a_broken_table_is_told_of_and_passed_over(capsys: pytest.CaptureFixture
 
 
 def test_sizes_that_a_table_does_not_decide() -> None:
-    table = Table(AXES, ("1x1/128",) * 24, {})
+    table = Table(AXES, ("2x1/8/256",) * 24, {})
 
-    def chosen(rows: int, entries: int, width: int, graphs: int) -> str:
+    def chosen(rows: int, entries: int, width: int, graphs: int) -> str | None:
         return spmm_table.choose(table, rows, entries, width, graphs, 4)
 
-    assert chosen(5000, 15_000, 64, 100) == "1x1/128"
-    assert chosen(5000, 5000 * 8, 16, 100) == "csr", "threads share the entries of a row"
-    assert chosen(5000, 5000 * 17, 512, 100) == "csr", "rows far longer than any measured"
-    assert chosen(232_965, 232_965 * 4, 64, 1) == "csr", "a graph far larger than any measured"
-    assert chosen(0, 0, 64, 0) == "1x1/128"
+    assert chosen(5000, 15_000, 64, 100) == "2x1/8/256"
+    assert chosen(5000, 5000 * 15, 16, 100) == chosen(5000, 5000 * 16, 64, 100) == "2x1/8/256"
+    assert chosen(5000, 5000 * 16, 16, 100) is None, "many entries for few columns"
+    assert chosen(5000, 5000 * 17, 512, 100) is None, "rows far longer than any measured"
+    assert chosen(232_965, 232_965 * 4, 64, 1) is None, "a graph far larger than any measured"
+    assert chosen(0, 0, 64, 0) == "2x1/8/256"
 
 
 class Noting:
@@ -141,45 +142,41 @@ def asked(width: int, n_rows: int = 500, address: int = 256) -> tuple[Product, B
 
 def test_auto_runs_what_the_table_names() -> None:
     device: Any = Noting()
-    for name in ("2x3/128", "csr", "swa_csr", "4x2/256"):
+    for name in ("2x5/8/128", "1x3m/16/256"):
         spmm_table.save(Table(AXES, (name,) * 24, {}), spmm_table.user_table(device.name))
         spmm_table.load.cache_clear()
         spmm_kernel("auto").batched(device, *asked(64))
+    spmm_kernel("auto").batched(device, *asked(64, 50_000))
     spmm_kernel("auto").graph(device, asked(64)[0])
-    assert device.launched == [
-        "spmm_rows_float4_2x3",
-        "spmm_csr_float4",
-        "spmm_swa_csr_batched",
-        "spmm_rows_float4_4x2",
-        "spmm_csr_float4",
-    ]
+    assert device.launched == ["spmm_rows_float4_2x5", "spmm_rows_float4_1x3m", "spmm_csr_float4", "spmm_csr_float4"]
 
 
 @pytest.mark.parametrize(
     ("form", "width", "rows", "address", "entry"),
     [
         ("4x2", 64, 500, 256, "spmm_rows_float4_4x2"),
-        ("4x2", 32, 500, 256, "spmm_rows_float4_1x3"),
-        ("2x5", 12, 500, 256, "spmm_rows_float4_1x5"),
+        ("4x2", 32, 500, 256, "spmm_rows_float4_1x3m"),
+        ("2x5", 12, 500, 256, "spmm_rows_float4_1x5m"),
         ("2x1", 192, 500, 256, "spmm_rows_float4_2x1"),
-        ("2x1", 96, 500, 256, "spmm_rows_float4_1x1"),
-        ("2x5", 75, 500, 256, "spmm_rows_float1_1x5"),
-        ("4x2", 75, 500, 256, "spmm_rows_float1_1x3"),
-        ("1x1", 64, 500, 260, "spmm_rows_float1_1x3"),
+        ("2x1", 96, 500, 256, "spmm_rows_float4_2x1"),
+        ("2x1", 48, 500, 256, "spmm_rows_float4_1x3m"),
+        ("2x5", 75, 500, 256, "spmm_rows_float1_1x5m"),
+        ("1x3", 64, 500, 260, "spmm_rows_float1_1x5m"),
         ("1x3", 64, 2**30, 256, "spmm_csr_float4"),
-        ("2x3", 64, 2**30, 256, "spmm_csr_float4"),
+        ("2x5", 64, 2**30, 256, "spmm_csr_float4"),
     ],
 )
 def test_a_form_that_does_not_fit_gives_way(form: str, width: int, rows: int, address: int, entry: str) -> None:
     device: Any = Noting()
-    ShortRows(form, 128).batched(device, *asked(width, rows, address))
-    ShortRows(form, 128).graph(device, asked(width, rows, address)[0])
+    ShortRows(form, 32, 128).batched(device, *asked(width, rows, address))
+    ShortRows(form, 32, 128).graph(device, asked(width, rows, address)[0])
     assert device.launched == [entry, "spmm_csr_float4" if address == 256 and width % 4 == 0 else "spmm_csr_float1"]
 
 
 def test_every_form_has_its_kernel() -> None:
     kernels = set(Sources(cuda_sources()).entries)
-    singles = {ShortRows.SINGLE.get(form, "1x3") for form in ShortRows.FORMS}
-    expected = {f"spmm_rows_float4_{form}" for form in ShortRows.FORMS} | {f"spmm_rows_float1_{one}" for one in singles}
+    forms = {kernel.form for kernel in CANDIDATES.values()}
+    expected = {f"spmm_rows_float4_{form}" for form in forms} | {f"spmm_rows_float1_{ShortRows.SINGLE}"}
     assert {name for name in kernels if name.startswith("spmm_rows")} == expected
-    assert set(ShortRows.NARROW.values()) <= set(ShortRows.FORMS)
+    assert set(ShortRows.NARROW.values()) <= forms
+    assert set(ShortRows.NARROW) == {form for form in forms if not form.startswith("1x")}

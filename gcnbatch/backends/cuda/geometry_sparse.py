@@ -13,11 +13,11 @@ from gcnbatch.backends.cuda.launch import MAX_GRID_X, MAX_GRID_YZ, Launch, ceil_
 
 THREADS = 256
 WARP_BITS = 5
+WARP = 1 << WARP_BITS
 NEIGHBOURS = 4  # entries that a thread has in flight: `NEIGHBOURS` of graph_view.cuh
 MAX_PASSES = 16
 BLOCKS_PER_MULTIPROCESSOR = 48  # a grid of more blocks than this walks over more rows per block
 CHUNKED_BLOCKS = 8  # blocks per multiprocessor that columns are split into; more columns are more work for a thread
-ROW_SEGMENT_BITS = 5  # lanes of `spmm_rows_*` read at most 2^5 floats, a cache line, in one go
 COLUMN_THREADS = 128  # `COLUMN_THREADS` of sparse_matmul.cu
 
 SWA_SHARED_BYTES = 32 * 1024
@@ -93,7 +93,9 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
 
 
 @lru_cache(maxsize=4096)
-def short_rows(n_rows: int, width: int, vector: int, vectors: int, threads: int) -> tuple[Launch, int] | None:
+def short_rows(
+    n_rows: int, width: int, vector: int, vectors: int, lanes: int, threads: int
+) -> tuple[Launch, int] | None:
     """Return the launch of `spmm_rows_*` and its lane_bits; None where these kernels do not serve the size.
 
     Parameters
@@ -101,16 +103,19 @@ def short_rows(n_rows: int, width: int, vector: int, vectors: int, threads: int)
     vector : {1, 4}
         Floats of a vector.
     vectors : int
-        Vectors of a thread; several must divide the row among whole groups of at least 4 lanes.
+        Vectors of a thread; several must divide the row among at least 4 lanes.
+    lanes : int
+        Most threads of a row; a power of two.
     threads : int
         Of a block.
 
-    >>> short_rows(5000, 64, 4, 2, 256)
+    >>> short_rows(5000, 64, 4, 2, 32, 256)
     (Launch(grid=(157, 1, 1), block=(256, 1, 1), shared=0), 3)
     """
     in_row = ceil_div(width, vector)
-    lane_bits = min(_log2(next_power_of_two(in_row // vectors)), ROW_SEGMENT_BITS - _log2(vector))
-    if vectors > 1 and (lane_bits < 2 or in_row % (vectors << lane_bits)):
+    whole = next_power_of_two(in_row) if vectors == 1 else (in_row & -in_row) // vectors
+    lane_bits = min(whole, lanes).bit_length() - 1
+    if vectors > 1 and lane_bits < 2:
         return None
     columns = ceil_div(in_row, vectors << lane_bits)
     if columns > MAX_GRID_YZ or n_rows << lane_bits > 2**32 - threads:

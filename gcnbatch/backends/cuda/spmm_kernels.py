@@ -106,31 +106,33 @@ class ShortRows:
     Parameters
     ----------
     form : str
-        Of `FORMS`: vectors of a thread, and entries that it has in flight.
+        Vectors of a thread, and entries that it has in flight; m: loads beyond a row's end are masked off.
+    lanes : int
+        Threads that share a row, at most; a power of two.
     threads : int
         Of a block.
 
     Notes
     -----
-    Widths that the form does not divide, or that are not read as float4, go to a form of one vector, sizes beyond
+    Widths that several vectors a thread do not divide go to a form of one, single floats to `SINGLE`, sizes beyond
     32-bit counts of threads to `RowSplit`. All add the entries of a row in order.
     """
 
     coo = False
-    FORMS = ("1x1", "1x3", "1x5", "2x1", "2x3", "2x5", "4x2")
-    NARROW = MappingProxyType({"2x1": "1x1", "2x3": "1x3", "2x5": "1x5", "4x2": "1x3"})
-    SINGLE = MappingProxyType({"1x5": "1x5", "2x5": "1x5"})  # of single floats; the others: "1x3"
+    NARROW = MappingProxyType({"2x1": "1x3m", "4x2": "1x3m", "2x5": "1x5m"})
+    SINGLE = "1x5m"
 
-    def __init__(self, form: str, threads: int) -> None:
-        self.form, self.threads = form, threads
+    def __init__(self, form: str, lanes: int, threads: int) -> None:
+        self.form, self.lanes, self.threads = form, lanes, threads
 
     def plan(self, n_rows: int, width: int, vector: int) -> tuple[str, Launch, int] | None:
         """Return the form that serves a size, its launch and lane_bits; None where `RowSplit` must."""
-        form = self.form if vector == 4 else self.SINGLE.get(self.form, "1x3")
-        found = geometry.short_rows(n_rows, width, vector, int(form[0]), self.threads)
+        size = (n_rows, width, vector)
+        form, lanes = (self.form, self.lanes) if vector == 4 else (self.SINGLE, geometry.WARP)
+        found = geometry.short_rows(*size, int(form[0]), lanes, self.threads)
         if found is None and form in self.NARROW:
             form = self.NARROW[form]
-            found = geometry.short_rows(n_rows, width, vector, 1, self.threads)
+            found = geometry.short_rows(*size, 1, lanes, self.threads)
         return None if found is None else (form, *found)
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
@@ -242,14 +244,27 @@ def vector_width(width: int, *operands: DeviceArray) -> int:
     return 1 if width % 4 or addresses % 16 else 4
 
 
-ROWS = {f"{form}/{threads}": ShortRows(form, threads) for form in ShortRows.FORMS for threads in (128, 256)}
-# What "auto" chooses from: all add the entries of a row in order.
-CANDIDATES: dict[str, SpmmKernel] = {**ROWS, "csr": ROW_SPLIT, "swa_csr": SwaCsr()}
+# What "auto" chooses from, as form/lanes/threads: all add the entries of a row in order.
+CANDIDATES = {
+    f"{form}/{lanes}/{threads}": ShortRows(form, lanes, threads)
+    for form, lanes, threads in (
+        ("1x3m", 16, 256),
+        ("1x5m", 16, 128),
+        ("1x5m", 16, 256),
+        ("1x3", 32, 256),
+        ("2x1", 8, 256),
+        ("2x1", 32, 256),
+        ("2x5", 8, 128),
+        ("2x5", 32, 128),
+        ("4x2", 8, 256),
+        ("4x2", 32, 128),
+    )
+}
 _KNOWN = frozenset(CANDIDATES)
 
 
 class Auto:
-    """The candidate that the device's table names (`spmm_table`); for one graph, the general kernel."""
+    """The candidate that the device's table names (`spmm_table`); beyond it, and for one graph, the general kernel."""
 
     coo = False
 
@@ -257,7 +272,8 @@ class Auto:
         vector = vector_width(product.width, product.out, product.dense)
         size = (product.n_rows, product.n_entries, product.width, blocks.layout.n_graphs)
         table = spmm_table.load(device.name, _KNOWN)
-        CANDIDATES[spmm_table.choose(table, *size, vector)].batched(device, product, blocks)
+        name = spmm_table.choose(table, *size, vector)
+        (CANDIDATES[name] if name else ROW_SPLIT).batched(device, product, blocks)
 
     def graph(self, device: Device, product: Product) -> None:
         ROW_SPLIT.graph(device, product)

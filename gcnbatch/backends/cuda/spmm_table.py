@@ -4,8 +4,8 @@
 writes the table into the user's cache folder. A table of an H200 ships with the package and serves every other device.
 
 Speed is all that a table decides. Candidates add the entries of a row in the same order, so results are the same to
-the bit whichever is chosen; where the general kernel shares a row among groups of threads, which changes the order, a
-rule that looks at sizes alone takes it.
+the bit whichever is chosen; the general kernel, which may share a row among groups of threads, takes over by a rule
+that looks at sizes alone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SHIPPED = Path(__file__).with_name("spmm_table.json")
 FORMAT = 1
 # How far beyond its largest point a table is asked: longer rows and larger graphs are the general kernel's.
 BEYOND = 4
+# Groups of threads that share a row in the general kernel, from which it is faster: long rows times narrow operands.
+MANY_GROUPS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +154,13 @@ def load(gpu: str, known: Collection[str]) -> Table:
 
 
 @lru_cache(maxsize=4096)
-def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str:
-    """Return the name of the candidate for a batch of `n_graphs` with `n_rows` rows in all."""
+def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
+    """Return the candidate for a batch of `n_graphs` with `n_rows` rows in all; None: the general kernel.
+
+    `vector` floats are read at a time.
+    """
     rows, per_row = n_rows / max(n_graphs, 1), n_entries / max(n_rows, 1)
-    shared = geometry.sharing_bits(n_rows, n_entries, geometry.vector_bits(width, vector))
-    if shared or not table.reaches(rows, per_row):
-        return "csr"
+    groups = 1 << geometry.sharing_bits(n_rows, n_entries, geometry.vector_bits(width, vector))
+    if groups >= MANY_GROUPS or not table.reaches(rows, per_row):
+        return None
     return table.nearest((rows, per_row, width, n_graphs))
