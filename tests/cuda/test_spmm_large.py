@@ -123,7 +123,7 @@ def test_products_of_a_skewed_graph_agree_with_the_reference(monkeypatch, width,
     host = Adjacency(forward, transpose, 1)
     backend = open_backend("batched")
     monkeypatch.setitem(backend.device.__dict__, "l2_bytes", cache)
-    found = adjacency(host, GraphLayout(np.array([0, n])), coo=False).map(backend.device.upload)
+    found = adjacency(host, GraphLayout(np.array([0, n])), coo=False, pieces=True).map(backend.device.upload)
     assert found.forward.large is not None
     h = rng.normal(size=(n, width)).astype(np.float32)
     on_device = backend.device.upload(h)
@@ -222,7 +222,7 @@ def test_a_value_that_is_not_a_number_reaches_only_its_neighbours(monkeypatch):
     indices = np.concatenate([np.arange(700) % (n - 1)] * 3 + [np.full(n - 3, n - 1)]).astype(np.int32)
     matrix = Csr(indptr, indices, np.ones(len(indices), np.float32), n)
     backend = open_backend("batched")
-    found = adjacency(Adjacency(matrix, matrix, 1), GraphLayout(np.array([0, n])), coo=False)
+    found = adjacency(Adjacency(matrix, matrix, 1), GraphLayout(np.array([0, n])), coo=False, pieces=True)
     x = np.ones((n, 16), np.float32)
     x[n - 1] = np.nan
     got = backend.device.download(backend.ops.spmm(found.map(backend.device.upload), backend.device.upload(x)))
