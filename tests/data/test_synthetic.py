@@ -199,8 +199,8 @@ def test_reaction_classes_are_hidden_from_a_bag_of_atoms_and_plain_in_the_bonds(
         assert low <= score <= high
 
 
-@pytest.mark.parametrize(("preset", "scale"), [("citation", 1.0), ("reddit", 0.01)])
-def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node(preset, scale):
+@pytest.mark.parametrize(("preset", "scale", "most"), [("citation", 1.0, 0.9), ("reddit", 0.03, 0.955)])
+def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node_but_not_plain(preset, scale, most):
     data = make(preset, scale=scale)
     split, labels = data.splits["standard"], data.y[:, 0]
     loops = adjacency(data) + sp.eye_array(data.n_nodes)
@@ -213,7 +213,7 @@ def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node(preset,
         for features in (x, average @ (average @ x))
     )
     assert alone < 0.5
-    assert near > alone + 0.3
+    assert alone + 0.3 < near < most
 
 
 # ------------------------------------------------------------------------------------------------ refusals
