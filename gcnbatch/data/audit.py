@@ -137,7 +137,9 @@ def _children(file: h5py.File, folder: str, path: Path) -> Iterator[tuple[str, h
         place = f"{path}:/{name if name.isprintable() else ascii(name)}"
         is_group = name in schema.GROUPS or folder == "splits"
         if not is_group and schema.array_rule(name) is None:
-            raise InputError(place, "unknown name", "only the arrays of format version 1", f"See {format_specification()}.")
+            raise InputError(
+                place, "unknown name", "only the arrays of format version 1", f"See {format_specification()}."
+            )
         if group.id.links.get_info(link.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
             raise InputError(place, "a soft, external or user-defined link", "arrays stored in the file itself")
         item = group[link]
