@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -144,6 +147,19 @@ def test_the_forecast_at_full_scale_is_reddit():
     cost = synthetic.forecast("reddit", 1.0)
     assert cost.nodes == 232_965
     assert cost.edges == 114_615_892 + 232_965
+
+
+def test_a_large_network_takes_less_memory_than_twice_its_file(tmp_path):
+    program = (
+        "import os, re, sys\n"
+        "from gcnbatch.data import synthetic, writer\n"
+        "taken = lambda: 1024 * int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "before = taken()\n"
+        "synthetic.write('reddit', sys.argv[1], scale=0.1)\n"
+        "print((taken() - before) / os.path.getsize(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "reddit.h5"], capture_output=True, check=True)
+    assert 0.5 < float(done.stdout) < 2
 
 
 # ------------------------------------------------------------------------------------------------ labels

@@ -25,12 +25,12 @@ from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.synthetic.bonds import Bonds, Edges
 
-BOND_BLOCK = 500_000  # bonds drawn at once
-_NODE_BLOCK = 4_096  # rows of dense features drawn at once
+BOND_BLOCK = 250_000  # bonds drawn at once
+_NODE_BLOCK = 1_024  # rows of dense features drawn at once
 _HUB = 40.0  # largest node weight, in means: the hubs of Cora and Reddit have about 40 times the mean degree
 _CLASS_FILL = 0.25  # most bonds, as a share of all pairs of nodes within classes of equal size
 _DISK_PER_BOND = 3  # bytes, measured
-_MEMORY, _MEMORY_PER_BOND = 150_000_000, 11  # bytes while a file is made, measured
+_MEMORY, _MEMORY_PER_BOND = 90_000_000, 11  # bytes while a file is made, measured
 _BYTES_PER_CSR_ROW = 50  # compressed
 Advance = Callable[[int], object]
 
