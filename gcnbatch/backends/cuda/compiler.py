@@ -28,7 +28,7 @@ NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
 OLDEST_CAPABILITY = (7, 0)
 OLDEST_OF_CUDA_13 = (7, 5)
 OLDEST_NVRTC = (12, 3)  # those of 12.0 to 12.2 crash on fused_step.cu, and this process with them
-INSTALL = "Install a CUDA toolkit, or pip install 'gcnbatch[cuda,nvrtc13]' (nvrtc12 for drivers older than 580)."
+INSTALL = "Install a CUDA toolkit, or pip install 'gcnbatch[cuda,nvrtc13]' (nvrtc12 for drivers below 580, or Volta)."
 
 
 class KernelCompileError(MachineError):
