@@ -36,7 +36,7 @@
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
-constexpr int at_most(int blocks) { return ROW_BLOCKS < blocks ? ROW_BLOCKS : blocks; }
+__host__ __device__ constexpr int at_most(int blocks) { return ROW_BLOCKS < blocks ? ROW_BLOCKS : blocks; }
 
 // sum[i] += weight * vector i of the dense row, for COUNT entries one after the other. All indices and weights are
 // loaded before the first dense row is asked for, all dense rows before the first is used. `in` points at the thread's

@@ -101,7 +101,7 @@ def gpus() -> tuple[list[dict[str, str]], str]:
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return [], "no NVIDIA driver (nvidia-smi not found)"
+        return [], "no nvidia-smi: no NVIDIA driver, or not on the PATH"
     query = [tool, f"--query-gpu={','.join(_GPU_FIELDS.values())}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=GPU_SECONDS, check=False)

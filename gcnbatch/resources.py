@@ -30,6 +30,11 @@ def install_guide() -> Path:
     return _folder("_docs", "docs") / "INSTALL_CUDA.md"
 
 
+def format_specification() -> Path:
+    """Return the path of the specification of the HDF5 format."""
+    return _folder("_docs", "datasets") / "FORMAT.md"
+
+
 def shipped_config(name: str) -> Path:
     """Return the path of a shipped configuration such as ``"quickstart"``."""
     path = configs() / f"{name}.toml"

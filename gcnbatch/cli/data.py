@@ -109,7 +109,7 @@ def synth(
     preset: Annotated[str, typer.Argument(metavar="PRESET", help="What to imitate.", show_default=False)],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")],
     graphs: Annotated[int | None, typer.Option(metavar="N", help="Graphs of a many-graph preset.")] = None,
-    scale: Annotated[float, typer.Option(metavar="S", help="Size of a one-graph preset.")] = 1.0,
+    scale: Annotated[float, typer.Option(metavar="S", help="Size of a one-graph preset, at most 4.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same data.")] = 0,
     bond_channels: Annotated[
         bool, typer.Option("--bond-channels", help="Molecules: a channel per bond type, and one for self-loops.")

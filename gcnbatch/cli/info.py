@@ -45,7 +45,7 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
                 ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores usable"),
                 ("memory", size(found["memory_bytes"])),
                 ("BLAS", "; ".join(blas)),
-                ("GPU", "; ".join(devices) or f"none: {found['gpu_note']}"),
+                *_gpus("; ".join(devices), found),
                 *_cuda(found["cuda"]),
                 ("gcnbatch", found["gcnbatch"]),
                 ("Python", f"{found['python']}, {found['platform']}"),
@@ -53,6 +53,13 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
             ]
         ),
     ]
+
+
+def _gpus(listed: str, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what nvidia-smi lists or why it lists nothing, which tells nothing where CUDA lists devices."""
+    if not listed and found["cuda"]["devices"]:
+        return []
+    return [("GPU", listed or f"none: {found['gpu_note']}")]
 
 
 def _cuda(found: dict[str, Any]) -> list[tuple[str, str]]:

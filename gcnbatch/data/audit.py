@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from gcnbatch.data import schema
 from gcnbatch.data.checks import check_header
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.resources import format_specification
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK = 3  # the first version whose metadata, down to the chunk index, is checksummed throughout
@@ -31,7 +32,7 @@ _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 _SUPERBLOCK_HINT = (
     f'{_CONVERT_HINT} A program of yours that writes the format opens the file with libver=("v110", "v110").'
 )
-_WRITE_HINT = "See datasets/FORMAT.md for how to write one."
+_WRITE_HINT = f"{format_specification()} says how to write one."
 
 
 @contextmanager
@@ -136,7 +137,9 @@ def _children(file: h5py.File, folder: str, path: Path) -> Iterator[tuple[str, h
         place = f"{path}:/{name if name.isprintable() else ascii(name)}"
         is_group = name in schema.GROUPS or folder == "splits"
         if not is_group and schema.array_rule(name) is None:
-            raise InputError(place, "unknown name", "only the arrays of format version 1", "See datasets/FORMAT.md.")
+            raise InputError(
+                place, "unknown name", "only the arrays of format version 1", f"See {format_specification()}."
+            )
         if group.id.links.get_info(link.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
             raise InputError(place, "a soft, external or user-defined link", "arrays stored in the file itself")
         item = group[link]

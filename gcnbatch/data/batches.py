@@ -116,11 +116,15 @@ class PreparedRows:
             shift = np.repeat(node_ptr[:-1] * stride, np.diff(self.entry_ptr))
             self.indices = (matrix.indices - shift).astype(np.int32)
 
+    @property
+    def indptr(self) -> Int64:
+        """First entry of each row, (rows + 1,)."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.row_length, dtype=np.int64)])
+
     def whole(self, n_columns: int) -> Csr:
         """Return the matrix of a set of one graph; the arrays are shared."""
         check_reach(len(self.indices), "edges")
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.row_length, dtype=np.int64)])
-        return Csr(indptr.astype(np.int32), self.indices, self.data, n_columns)
+        return Csr(self.indptr.astype(np.int32), self.indices, self.data, n_columns)
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64) -> Csr:
         """Return the rows of these graphs, which own `nodes` of the set and `node_ptr` in the batch."""

@@ -13,7 +13,10 @@ import pytest
 
 from gcnbatch import __version__, environment
 from gcnbatch.backends import registry
+from gcnbatch.backends.cuda import report
 from gcnbatch.cli import app
+
+NO_CUDA = {"missing": {"compiler": "none"}, "compiler": None, "cache": {"folder": "/", "files": 0, "bytes": 0}}
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_devices_come_from_the_driver(call, driver) -> None:
 @pytest.mark.parametrize(
     ("lines", "note"),
     [
-        (None, "no NVIDIA driver (nvidia-smi not found)"),
+        (None, "no nvidia-smi: no NVIDIA driver, or not on the PATH"),
         ("echo 'No devices were found'; exit 6", "nvidia-smi failed (No devices were found)"),
         ("exit 9", "nvidia-smi failed (exit code 9)"),
         ("true", "the NVIDIA driver lists no device"),
@@ -100,6 +103,15 @@ def test_without_devices_the_reason_is_told(call, driver, lines, note) -> None:
     driver(lines)
     line = next(line for line in call()[1].splitlines() if line.startswith("GPU"))
     assert f"none: {note}" in line
+
+
+def test_what_cuda_lists_is_not_denied_for_want_of_a_tool(call, driver, monkeypatch) -> None:
+    driver(None)
+    device = {"number": 0, "name": "NVIDIA T4", "capability": "7.5", "memory": 2**34, "multiprocessors": 40}
+    monkeypatch.setattr(report, "collect", lambda: {**NO_CUDA, "driver": "CUDA 13.0", "devices": [device]})
+    lines = [" ".join(line.split()) for line in call()[1].splitlines()]
+    assert "device 0 NVIDIA T4, compute capability 7.5, 40 SMs, 16.0 GiB" in lines
+    assert not any(line.startswith("GPU") for line in lines)
 
 
 def test_a_driver_that_hangs_is_left_alone(driver, monkeypatch) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gcnbatch.backends.cuda.compiler import Nvcc, find_nvcc, nvcc_version, usages
+from gcnbatch.backends.cuda.compiler import Nvcc, find_nvcc, find_nvrtc, nvcc_version, usages
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.resources import cuda_sources
 
@@ -17,8 +17,6 @@ REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
 # With sm_90 all that nvcc 13 offers.
 OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 100, 103, 110, 120, 121)]
 BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, (\d+))?\)\s*(?:void\s+)?(\w+)\(")
-
-pytestmark = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,8 @@ def sources() -> Sources:
 @pytest.fixture(scope="module", params=["sm_90", *(pytest.param(arch, marks=pytest.mark.slow) for arch in OTHERS)])
 def logs(request: pytest.FixtureRequest, sources: Sources) -> dict[str, str]:
     """What the compiler and the assembler say of each file."""
-    assert NVCC is not None
+    if NVCC is None:
+        pytest.skip("nvcc is not installed")
     known = subprocess.run([NVCC, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout.split()
     if request.param not in known:
         pytest.skip(f"this nvcc does not know {request.param}")
@@ -57,3 +56,13 @@ def test_blocks_fit_the_register_file(logs: dict[str, str], sources: Sources) ->
         for name, usage in usages(log).items():
             allocated = -(-usage.registers // 8) * 8  # registers are given to a thread by eights
             assert allocated * bounds.get(name, 1024) <= REGISTERS, name
+
+
+def test_nvrtc_takes_every_source(sources: Sources) -> None:
+    nvrtc = find_nvrtc()
+    if nvrtc is None:
+        pytest.skip("NVRTC is not installed (the extra 'nvrtc13')")
+    for source in sources.values():
+        log = nvrtc.compile(source, "sm_90").log
+        assert usages(log).keys() == {entry.name for entry in source.entries}
+        assert "warning" not in log, log

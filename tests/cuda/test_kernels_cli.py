@@ -67,7 +67,9 @@ def test_a_kernel_that_fails_does_not_hide_the_others(call, nvcc: Path, folder: 
 def test_what_all_kernels_lack_is_said_once(call, no_compiler) -> None:
     code, _, err = call("build", "--arch", "sm_80", "--arch", "sm_90")
     assert (code, err.count("\n")) == (3, 1)
-    assert err.startswith("error: CUDA: no kernel compiler (neither nvcc with a host compiler nor NVRTC). Install a")
+    assert err.startswith(
+        "error: CUDA: no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer). Install a"
+    )
 
 
 def test_a_cache_of_others_is_not_cleared(call, nvcc: Path, monkeypatch) -> None:

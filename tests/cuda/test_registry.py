@@ -67,7 +67,9 @@ def test_fused_needs_nvidias_binding_too(fake: Fake, nvcc, tmp_path, monkeypatch
 
 def test_without_a_compiler_they_are_not(fake: Fake, no_compiler, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
-    assert states()["batched"].reason == "no kernel compiler (neither nvcc with a host compiler nor NVRTC)"
+    assert (
+        states()["batched"].reason == "no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer)"
+    )
 
 
 def test_a_device_too_old_for_the_compiler(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:

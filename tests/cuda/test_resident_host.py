@@ -171,25 +171,54 @@ class HostDevice:
         self.log.append(entry)
 
 
+class CountingDevice(HostDevice):
+    """A device that counts the bytes it is asked to hold."""
+
+    held = 0
+
+    def upload(self, host: Any) -> Any:
+        self.held += np.asarray(host).nbytes
+        return super().upload(host)
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> Any:
+        found = super().empty(shape, dtype)
+        self.held += found.nbytes
+        return found
+
+
+def assert_held(graphs: Any, kernel: str, looped: bool) -> None:
+    """What is foretold is what the device holds, but for `node_ptr`."""
+    source, device = BatchSource(graphs), CountingDevice()
+    assert source.prepared is not None
+    needed = resident_bytes(source.prepared, graphs.y, kernel, looped)
+    ResidentSet(device, source, graphs.y, kernel, looped)  # type: ignore[arg-type]
+    assert device.held == needed + 4 * (graphs.n_graphs + 1)
+    assert can_reside(source, graphs.y, needed, kernel, looped)
+    assert not can_reside(source, graphs.y, needed - 1, kernel, looped)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("kernel", ["auto", "swa_csr", "tf"])
 @pytest.mark.parametrize("features", ["uint8", "float16", "csr"])
 @pytest.mark.parametrize("n_graphs", [1, 6])
-def test_resident_bytes_are_those_uploaded(features: str, n_graphs: int) -> None:
-    graphs = build_graphset(n_graphs, features=features)
-    source = BatchSource(graphs)
-    assert source.prepared is not None
-    needed = resident_bytes(source.prepared, graphs.y)
-    sent: list[int] = []
+def test_resident_bytes_are_those_held(n_graphs: int, features: str, kernel: str, looped: bool) -> None:
+    assert_held(build_graphset(n_graphs, features=features), kernel, looped)
 
-    class Counting(HostDevice):
-        def upload(self, host: Any) -> Any:
-            sent.append(np.asarray(host).nbytes)
-            return super().upload(host)
 
-    ResidentSet(Counting(), source, graphs.y)  # type: ignore[arg-type]
-    pointers = 4 * (graphs.n_graphs + 1) + 4 * 2  # node_ptr, and a last row pointer for each of the two matrices
-    assert sum(sent) == needed + pointers
-    assert can_reside(source, graphs.y, needed)
-    assert not can_reside(source, graphs.y, needed - 1)
+@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("kernel", ["auto", "csr", "swa_csr", "swa_coo", "tf"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_so_are_those_of_one_skewed_or_large_graph(
+    large: bool, weighted: bool, kernel: str, looped: bool, monkeypatch: Any
+) -> None:
+    graphs = synthetic_networks.generate("citation", 0, 0.4)
+    if weighted:
+        graphs = replace(graphs, weight=np.linspace(0.5, 1, graphs.n_edges).astype(np.float32))
+    if large:
+        monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
+        monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
+    assert_held(graphs, kernel, looped)
 
 
 def test_open_batches_chooses() -> None:

@@ -182,7 +182,9 @@ def test_the_report_without_anything(fake: Fake, no_compiler, monkeypatch) -> No
     found = report.collect()
     assert (found["driver"], found["devices"], found["compiler"]) == (None, [], None)
     assert found["missing"]["driver"] == found["missing"]["devices"]
-    assert found["missing"]["compiler"].startswith("no kernel compiler (neither nvcc with a host compiler nor NVRTC).")
+    assert found["missing"]["compiler"].startswith(
+        "no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer)."
+    )
 
 
 # --------------------------------------------------------------------------------------------------- memory

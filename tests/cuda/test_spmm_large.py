@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda import spmm_large
-from gcnbatch.backends.cuda.batch import GraphLayout, adjacency, csr
+from gcnbatch.backends.cuda.batch import GraphLayout, adjacency
 from gcnbatch.backends.cuda.launch import MAX_GRID_X
+from gcnbatch.backends.cuda.spmm_kernels import KERNELS
 from gcnbatch.backends.cuda.spmm_large import PIECE, Large, Scales, cut, cut_rows, large_product, slice_columns
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
@@ -63,11 +64,13 @@ def test_a_small_graph_is_cut_where_it_is_alone_and_skewed():
     assert cut(pointers([]), alone=True) is None
 
 
-def test_a_coo_kernel_gets_no_pieces():
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_only_kernels_that_go_with_pieces_get_them(kernel):
     indptr = pointers([64] * 20_000)
     matrix = Csr(indptr, np.zeros(indptr[-1], np.int32), np.ones(indptr[-1], np.float32), 20_000)
-    assert csr(matrix, coo=True).large is None
-    assert csr(matrix, coo=False).large is not None
+    layout, form = GraphLayout(np.array([0, 20_000])), KERNELS[kernel]
+    found = adjacency(Adjacency(matrix, matrix, 1), layout, form.coo, form.pieces).forward
+    assert (found.large is not None) == (kernel in ("auto", "csr"))
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 7, 16, 31, 41, 64, 100, 128])
@@ -120,7 +123,7 @@ def test_products_of_a_skewed_graph_agree_with_the_reference(monkeypatch, width,
     host = Adjacency(forward, transpose, 1)
     backend = open_backend("batched")
     monkeypatch.setitem(backend.device.__dict__, "l2_bytes", cache)
-    found = adjacency(host, GraphLayout(np.array([0, n])), coo=False).map(backend.device.upload)
+    found = adjacency(host, GraphLayout(np.array([0, n])), coo=False, pieces=True).map(backend.device.upload)
     assert found.forward.large is not None
     h = rng.normal(size=(n, width)).astype(np.float32)
     on_device = backend.device.upload(h)
@@ -219,7 +222,7 @@ def test_a_value_that_is_not_a_number_reaches_only_its_neighbours(monkeypatch):
     indices = np.concatenate([np.arange(700) % (n - 1)] * 3 + [np.full(n - 3, n - 1)]).astype(np.int32)
     matrix = Csr(indptr, indices, np.ones(len(indices), np.float32), n)
     backend = open_backend("batched")
-    found = adjacency(Adjacency(matrix, matrix, 1), GraphLayout(np.array([0, n])), coo=False)
+    found = adjacency(Adjacency(matrix, matrix, 1), GraphLayout(np.array([0, n])), coo=False, pieces=True)
     x = np.ones((n, 16), np.float32)
     x[n - 1] = np.nan
     got = backend.device.download(backend.ops.spmm(found.map(backend.device.upload), backend.device.upload(x)))

@@ -125,6 +125,28 @@ def test_a_run_goes_on_on_another_backend(
         np.testing.assert_allclose(there[parameter], value, atol=2e-3 * scale, err_msg=parameter)
 
 
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_step_waits_for_nothing(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gcnbatch.backends.cuda.device import Device
+
+    def wait(*_: Any) -> None:
+        raise AssertionError("the host waits for the device")
+
+    fits(config, name)
+    with opened(config) as workload:
+        runner = make_runner(open_backend(name), workload.task)
+        for epoch in range(2):  # in the first, kernels are loaded and graphs recorded; each begins with an upload
+            runner.begin_epoch(epoch, workload.repeated(4), 1e-3)
+            runner.step(0)
+            with monkeypatch.context() as patched:
+                for method in ("synchronize", "download") if epoch else ():
+                    patched.setattr(Device, method, wait)
+                for step in (1, 2, 3):
+                    runner.step(step)
+        assert runner.take_loss()[1] > 0
+        runner.close()
+
+
 def first_step(task: Task, name: str, batches: list[Any]) -> int:
     """Return the launches of one training step on `name`."""
     backend = open_backend(name)

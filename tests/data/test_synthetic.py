@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -146,6 +149,19 @@ def test_the_forecast_at_full_scale_is_reddit():
     assert cost.edges == 114_615_892 + 232_965
 
 
+def test_a_large_network_takes_less_memory_than_twice_its_file(tmp_path):
+    program = (
+        "import os, re, sys\n"
+        "from gcnbatch.data import synthetic, writer\n"
+        "taken = lambda: 1024 * int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "before = taken()\n"
+        "synthetic.write('reddit', sys.argv[1], scale=0.1)\n"
+        "print((taken() - before) / os.path.getsize(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "reddit.h5"], capture_output=True, check=True)
+    assert 0.5 < float(done.stdout) < 2
+
+
 # ------------------------------------------------------------------------------------------------ labels
 
 
@@ -199,8 +215,8 @@ def test_reaction_classes_are_hidden_from_a_bag_of_atoms_and_plain_in_the_bonds(
         assert low <= score <= high
 
 
-@pytest.mark.parametrize(("preset", "scale"), [("citation", 1.0), ("reddit", 0.01)])
-def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node(preset, scale):
+@pytest.mark.parametrize(("preset", "scale", "most"), [("citation", 1.0, 0.9), ("reddit", 0.03, 0.955)])
+def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node_but_not_plain(preset, scale, most):
     data = make(preset, scale=scale)
     split, labels = data.splits["standard"], data.y[:, 0]
     loops = adjacency(data) + sp.eye_array(data.n_nodes)
@@ -213,7 +229,7 @@ def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node(preset,
         for features in (x, average @ (average @ x))
     )
     assert alone < 0.5
-    assert near > alone + 0.3
+    assert alone + 0.3 < near < most
 
 
 # ------------------------------------------------------------------------------------------------ refusals

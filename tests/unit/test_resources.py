@@ -12,15 +12,16 @@ from gcnbatch import resources
 
 def test_folders_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resources.install_guide().read_text().startswith("# Installing for an NVIDIA GPU")
+    assert "format" in resources.format_specification().read_text().partition("\n")[0]
     (tmp_path / "gcnbatch" / "_docs").mkdir(parents=True)
     monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "gcnbatch")
     assert resources.install_guide() == tmp_path / "gcnbatch" / "_docs" / "INSTALL_CUDA.md"
+    assert resources.format_specification() == tmp_path / "gcnbatch" / "_docs" / "FORMAT.md"
     assert resources.configs() == tmp_path / "configs"
 
 
-def test_a_wheel_carries_every_folder() -> None:
+def test_a_wheel_carries_every_folder_and_what_hints_name() -> None:
     root = Path(__file__).parents[2]
     build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert build["force-include"] == {
-        name: f"gcnbatch/_{name}" for name in ("cuda_src", "configs", "docs") if (root / name).is_dir()
-    }
+    folders = {name: f"gcnbatch/_{name}" for name in ("cuda_src", "configs", "docs") if (root / name).is_dir()}
+    assert build["force-include"] == folders | {"datasets/FORMAT.md": "gcnbatch/_docs/FORMAT.md"}

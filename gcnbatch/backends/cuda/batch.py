@@ -244,18 +244,18 @@ def transposed(indptr: NDArray[Any], indices: Int32, n_cols: int) -> tuple[Int32
     return columns.indptr.astype(np.int32), columns.indices.astype(np.int32), columns.data
 
 
-def csr(matrix: Csr, coo: bool) -> DeviceCsr:
-    """Return a host matrix with int32 pointers and, if `coo`, the row of every entry; else, a large one in pieces."""
+def csr(matrix: Csr, coo: bool, pieces: bool) -> DeviceCsr:
+    """Return a host matrix with int32 pointers, if `coo` the row of every entry, if `pieces` those of a large one."""
     indptr = matrix.indptr.astype(np.int32, copy=False)
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)) if coo else None
-    large = None if coo else spmm_large.cut(indptr)
+    large = spmm_large.cut(indptr) if pieces else None
     return DeviceCsr(indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
 
 
-def adjacency(found: Adjacency, layout: GraphLayout, coo: bool) -> DeviceAdjacency:
+def adjacency(found: Adjacency, layout: GraphLayout, coo: bool, pieces: bool = False) -> DeviceAdjacency:
     """Return a host adjacency with its graphs."""
-    forward = csr(found.forward, coo)
-    transpose = forward if found.transpose is found.forward else csr(found.transpose, coo)
+    forward = csr(found.forward, coo, pieces)
+    transpose = forward if found.transpose is found.forward else csr(found.transpose, coo, pieces)
     return DeviceAdjacency(forward, transpose, found.n_channels, layout.node_ptr.astype(np.int32), layout)
 
 

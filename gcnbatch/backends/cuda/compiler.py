@@ -27,7 +27,8 @@ FLAGS = ("-std=c++17", "-lineinfo")
 NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
 OLDEST_CAPABILITY = (7, 0)
 OLDEST_OF_CUDA_13 = (7, 5)
-INSTALL = "Install a CUDA toolkit, or pip install 'gcnbatch[cuda,nvrtc13]' (nvrtc12 for drivers older than 580)."
+OLDEST_NVRTC = (12, 3)  # those of 12.0 to 12.2 crash on fused_step.cu, and this process with them
+INSTALL = "Install a CUDA toolkit, or pip install 'gcnbatch[cuda,nvrtc13]' (nvrtc12 for drivers below 580, or Volta)."
 
 
 class KernelCompileError(MachineError):
@@ -186,14 +187,16 @@ def nvcc_version(path: Path) -> str:
 
 
 def find_nvrtc() -> Nvrtc | None:
-    """Return NVRTC when cuda-bindings and the library are here."""
+    """Return NVRTC when cuda-bindings and the library are here, and it is not older than `OLDEST_NVRTC`."""
     try:
         from cuda.bindings import nvrtc
 
         status, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError):
         return None
-    return Nvrtc(nvrtc, f"{major}.{minor}") if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else None
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS or (major, minor) < OLDEST_NVRTC:
+        return None
+    return Nvrtc(nvrtc, f"{major}.{minor}")
 
 
 def arch_of(capability: tuple[int, int]) -> str:
@@ -213,7 +216,9 @@ def usages(log: str) -> dict[str, Usage]:
 
 def no_compiler() -> BackendUnavailable:
     """Return the error of a machine where kernels cannot be compiled."""
-    return BackendUnavailable("CUDA", "no kernel compiler (neither nvcc with a host compiler nor NVRTC)", hint=INSTALL)
+    return BackendUnavailable(
+        "CUDA", "no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer)", hint=INSTALL
+    )
 
 
 def _texts(source: KernelSource) -> dict[str, str]:

@@ -23,8 +23,8 @@ from gcnbatch.backends.cuda.batch import (
 )
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import ColumnPlan, EpochPlan, plan_columns, plan_epoch
-from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
-from gcnbatch.backends.cuda.spmm_large import Scales
+from gcnbatch.backends.cuda.spmm_kernels import SpmmKernel, spmm_kernel
+from gcnbatch.backends.cuda.spmm_large import Large, Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
 
-def resident_bytes(prepared: PreparedSet, targets: NDArray[Any]) -> int:
+def resident_bytes(prepared: PreparedSet, targets: NDArray[Any], kernel: str = "csr", looped: bool = False) -> int:
     """Return the device memory that `ResidentSet` takes for this set: its arrays, once."""
-    return targets.nbytes + features_bytes(prepared) + adjacency_bytes(prepared)
+    return targets.nbytes + features_bytes(prepared) + adjacency_bytes(prepared, kernel, looped)
 
 
 def features_bytes(prepared: PreparedSet) -> int:
@@ -50,19 +50,39 @@ def features_bytes(prepared: PreparedSet) -> int:
     return int(4 * x.size if alone else x.nbytes)
 
 
-def adjacency_bytes(prepared: PreparedSet) -> int:
-    """Return the device memory of the adjacency; that of a large graph needs no values where scales do."""
-    rows = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
-    alone = len(prepared.forward.entry_ptr) == 2
-    found = prepared.forward
-    plain = alone and prepared.scales is not None and spmm_large.is_large(len(found.indices), found.row_length)
-    return sum((4 if plain else 8) * len(part.indices) + 4 * len(part.row_length) for part in rows)
+def adjacency_bytes(prepared: PreparedSet, kernel: str = "csr", looped: bool = False) -> int:
+    """Return the device memory of the adjacency, in the form that a kernel and the non-batched loop want it in.
+
+    An entry has a column and a value; a row number for kernels on entries, where no gather would make it batch by
+    batch. One large graph has pieces, and no values where scales do.
+    """
+    form, alone, total = spmm_kernel(kernel), len(prepared.forward.entry_ptr) == 2, 0
+    for rows, scales in _matrices(prepared):
+        n_rows = len(prepared.forward.row_length) * prepared.channels if looped else len(rows.row_length)
+        found = None if looped else large(rows, scales, alone, form)
+        arrays = 1 + (found is None or not found.scales) + (form.coo and (alone or looped))
+        total += 4 * arrays * len(rows.indices) + 4 * (n_rows + 1) + (found.nbytes if found else 0)
+    return total
 
 
-def can_reside(source: BatchSource, targets: NDArray[Any], budget: int) -> bool:
+def large(rows: PreparedRows, scales: Scales | None, alone: bool, kernel: SpmmKernel) -> Large | None:
+    """Return the pieces of a matrix that is `alone` in its set and large, where the kernel goes with pieces."""
+    return spmm_large.cut(rows.indptr, scales, alone) if alone and kernel.pieces else None
+
+
+def _matrices(prepared: PreparedSet) -> list[tuple[PreparedRows, Scales | None]]:
+    """Return the adjacency and, unless it is the same, its transpose, each with its scales."""
+    scales = None if prepared.scales is None else Scales(*prepared.scales)
+    forward = (prepared.forward, scales)
+    return [forward] if prepared.symmetric else [forward, (prepared.transpose, scales and Scales(*scales[::-1]))]
+
+
+def can_reside(
+    source: BatchSource, targets: NDArray[Any], budget: int, kernel: str = "csr", looped: bool = False
+) -> bool:
     """Return whether the set is in memory, takes at most `budget` bytes on the device, and 32-bit indices reach it."""
     prepared = source.prepared
-    if prepared is None or resident_bytes(prepared, targets) > budget:
+    if prepared is None or resident_bytes(prepared, targets, kernel, looped) > budget:
         return False
     rows, entries = len(prepared.transpose.row_length), len(prepared.forward.indices)
     features = prepared.stored_x.nnz if sp.issparse(prepared.stored_x) else 0
@@ -109,7 +129,7 @@ class ResidentSet:
     ) -> None:
         assert source.prepared is not None
         self._device, self._prepared, self._node_ptr = device, source.prepared, source.node_ptr
-        self._coo, self._own = spmm_kernel(kernel).coo, kernel in spmm_large.BESIDE
+        self._kernel = spmm_kernel(kernel)
         self._level, self._targets = source.header.level, device.upload(targets)
         self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
@@ -117,11 +137,8 @@ class ResidentSet:
         self._channels = self._channel_matrices() if looped else None
         self._forward = self._transpose = NO_CSR
         if not looped:
-            scales = self._prepared.scales
-            self._forward = self._upload_rows(self._prepared.forward, scales)
-            self._transpose = self._forward
-            if not self._prepared.symmetric:
-                self._transpose = self._upload_rows(self._prepared.transpose, scales and scales[::-1])
+            uploaded = [self._upload_rows(*matrix) for matrix in _matrices(self._prepared)]
+            self._forward, self._transpose = uploaded[0], uploaded[-1]
         self._gathered = 1 if looped else 2 if self._prepared.symmetric else 3  # nodes, adjacency, its transpose
         self._whole = self._whole_batch() if source.n_graphs == 1 else None
 
@@ -156,20 +173,20 @@ class ResidentSet:
             # The only batch of a set of one graph is computed with directly: float32.
             self._x = upload(np.ascontiguousarray(x, dtype=np.float32 if len(self._node_ptr) == 2 else x.dtype))
 
-    def _upload_rows(self, rows: PreparedRows, scales: Any) -> DeviceCsr:
+    def _upload_rows(self, rows: PreparedRows, scales: Scales | None) -> DeviceCsr:
         """Copy a matrix; that of one large graph in pieces and, where scales do, without its values."""
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)]).astype(np.int32)
-        alone = len(self._node_ptr) == 2
-        large = spmm_large.cut(indptr, scales and Scales(*scales), alone) if self._own and alone else None
-        data = rows.data[:0] if large and large.scales else rows.data
+        found = large(rows, scales, len(self._node_ptr) == 2, self._kernel)
+        data = rows.data[:0] if found and found.scales else rows.data
         n_columns = rows.stride * int(self._node_ptr[-1])
-        return DeviceCsr(indptr, rows.indices, data, n_columns, None, large).map(self._device.upload)
+        return DeviceCsr(rows.indptr.astype(np.int32), rows.indices, data, n_columns, None, found).map(
+            self._device.upload
+        )
 
     def _channel_matrices(self) -> ChannelAdjacency:
         everything = np.arange(len(self._node_ptr) - 1)
         nodes = np.arange(int(self._node_ptr[-1]))
         found = self._prepared.gather(everything, nodes, self._node_ptr, nodes)
-        return batch.channel_adjacency(found.adjacency, self._layout, self._coo).map(self._device.upload)
+        return batch.channel_adjacency(found.adjacency, self._layout, self._kernel.coo).map(self._device.upload)
 
     def _whole_batch(self) -> DeviceBatch:
         x, upload = self._x, self._device.upload
@@ -276,12 +293,12 @@ class ResidentSet:
 
     def _with_rows(self, matrix: Csr) -> DeviceCsr:
         rows = None
-        if self._coo:
+        if self._kernel.coo:
             n_rows = matrix.indptr.size - 1
             rows = self._device.empty(matrix.indices.shape, np.int32)
             self._device.launch("csr_entry_rows", geometry_sparse.entry_rows(n_rows), rows, matrix.indptr, n_rows)
-        large = matrix.large if isinstance(matrix, DeviceCsr) else None
-        return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
+        pieces = matrix.large if isinstance(matrix, DeviceCsr) else None
+        return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows, pieces)
 
     def _empty_csr(self, n_rows: int, n_entries: int, n_cols: int) -> Csr:
         """Return an unfilled matrix; without rows its pointer is 0, which no kernel would write."""

@@ -34,7 +34,7 @@ class SparseOps:
 
     def __init__(self, device: Device, kernel: str = "csr") -> None:
         self.device = device
-        self._kernel, self._own = spmm_kernel(kernel), kernel in spmm_large.BESIDE
+        self._kernel = spmm_kernel(kernel)
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
         found = self._batched(adjacency)
@@ -72,7 +72,7 @@ class SparseOps:
         n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
         product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
         large = getattr(matrix, "large", None)
-        if large is not None and self._own:
+        if large is not None and self._kernel.pieces:
             spmm_large.multiply(self.device, product, large)
             return
         blocks = Blocks(found.node_ptr, found.layout, per_node)
@@ -90,7 +90,7 @@ class SparseOps:
         if isinstance(adjacency, DeviceAdjacency):
             return adjacency
         host = _host_adjacency(self.device, adjacency)
-        return batch.adjacency(host, _one_graph(host), self._kernel.coo).map(self.device.upload)
+        return batch.adjacency(host, _one_graph(host), self._kernel.coo, self._kernel.pieces).map(self.device.upload)
 
     def _features(self, x: Csr) -> DeviceFeatures:
         if isinstance(x, DeviceFeatures):

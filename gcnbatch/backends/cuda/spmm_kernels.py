@@ -70,9 +70,13 @@ class Blocks(NamedTuple):
 
 
 class SpmmKernel(Protocol):
-    """A way to multiply; `coo` says whether it needs the row of every entry."""
+    """A way to multiply.
+
+    `coo` says whether it needs the row of every entry, `pieces` whether large matrices go to `spmm_large` instead.
+    """
 
     coo: bool
+    pieces: bool
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         """Launch a product of a whole block-diagonal matrix; it overwrites, its dense parts begin at 0."""
@@ -85,6 +89,7 @@ class RowSplit:
     """Our own: rows of the whole batch flat over the device, sums in registers, 16-byte loads (`spmm_csr_float4`)."""
 
     coo = False
+    pieces = True
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         self.graph(device, product)
@@ -119,6 +124,7 @@ class ShortRows:
     """
 
     coo = False
+    pieces = False
     NARROW = MappingProxyType({"2x1": "1x3m", "4x2": "1x3m", "2x5": "1x5m"})
     SINGLE = "1x5m"
 
@@ -157,6 +163,7 @@ class SwaCsr:
     """
 
     coo = False
+    pieces = False
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         size = (blocks.layout.n_graphs, blocks.max_rows, product.width)
@@ -182,6 +189,7 @@ class SwaCoo:
     """SWA SpMM for SparseTensor as published: a sub-warp per non-zero, atomics; cases 1, 2 and 3 of the paper."""
 
     coo = True
+    pieces = False
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         shape = geometry.swa_coo(blocks.layout.n_graphs, blocks.max_rows, product.n_entries, product.width)
@@ -214,6 +222,7 @@ class TensorFlow:
     """
 
     coo = True
+    pieces = False
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         self.graph(device, product)
@@ -267,6 +276,7 @@ class Auto:
     """The candidate that the device's table names (`spmm_table`); beyond it, and for one graph, the general kernel."""
 
     coo = False
+    pieces = True
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
         vector = vector_width(product.width, product.out, product.dense)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
     from gcnbatch.backends.cuda.spmm_kernels import Product
 
-BESIDE = ("auto", "csr")  # the kernels of a configuration beside which a large matrix has these
 LARGE_ENTRIES = 1 << 20  # from which a matrix may be multiplied in pieces
 SKEW = 8  # times the mean that the longest row of a skewed matrix has at least
 DENSE_ROWS = 32  # mean entries of a row from which it is, even if no row is longer than a piece
@@ -76,6 +75,12 @@ class Large(NamedTuple):
 
     pieces: Pieces
     scales: Scales | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays, on the host."""
+        arrays = [*self.pieces[:4], *(self.scales or ())]
+        return sum(array.nbytes for array in arrays)
 
     def map(self, move: Move) -> Large:
         """Return the same with every array moved."""

@@ -68,12 +68,14 @@ def open_batches(
         When ``resident == "on"`` and the set does not fit, and, unless it is "off", when one graph does not: its only
         batch would be as large.
     """
-    if resident != "off" and can_reside(source, targets, budget):
+    if resident != "off" and can_reside(source, targets, budget, kernel, looped):
         return ResidentSet(device, source, targets, kernel, looped)
     if resident == "auto" and source.n_graphs == 1 and source.prepared is not None:
-        raise _too_large(source.prepared, targets, budget)
+        raise _too_large(source.prepared, targets, budget, kernel, looped)
     if resident == "on":
-        needed = f"{resident_bytes(source.prepared, targets) / 2**20:,.1f} MiB" if source.prepared else "not in memory"
+        needed = "not in memory"
+        if source.prepared:
+            needed = f"{resident_bytes(source.prepared, targets, kernel, looped) / 2**20:,.1f} MiB"
         raise MachineError(
             "data set on the device",
             needed,
@@ -83,25 +85,23 @@ def open_batches(
     return StreamingSet(device, source, targets, kernel, looped)
 
 
-def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int) -> MachineError:
-    """Return the error of one graph that does not fit, with what it takes."""
+def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int, kernel: str, looped: bool) -> MachineError:
+    """Return the error of one graph that does not fit, with what it takes and, if that fits, a smaller form."""
+    hint = "Use --backend cpu or a GPU with more memory, or end other programs on this one (nvidia-smi lists them)."
     if len(prepared.forward.indices) > MAX_ENTRIES:
         got, expected = f"{len(prepared.forward.indices):,} stored edges", f"at most {MAX_ENTRIES:,}: 32-bit indices"
     else:
         parts = {
             "features": features_bytes(prepared),
-            "adjacency": adjacency_bytes(prepared),
+            "adjacency": adjacency_bytes(prepared, kernel, looped),
             "targets": targets.nbytes,
         }
         shown = ", ".join(f"{name} {size / 2**30:,.2f}" for name, size in parts.items())
         got = f"{sum(parts.values()) / 2**30:,.2f} GiB needed ({shown})"
         expected = f"at most {budget / 2**30:,.2f} GiB of what is free; the rest is for computing"
-    return MachineError(
-        "one graph on the device",
-        got,
-        expected,
-        "Use --backend cpu or a GPU with more memory, or end other programs on this one (nvidia-smi lists them).",
-    )
+        if (least := resident_bytes(prepared, targets, "auto")) <= budget:
+            hint = f"Use --backend batched with cuda.spmm = 'auto', which takes {least / 2**30:,.2f} GiB."
+    return MachineError("one graph on the device", got, expected, hint)
 
 
 class StreamingSet:
@@ -114,7 +114,7 @@ class StreamingSet:
         self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", looped: bool = False
     ) -> None:
         self._source, self._targets, self._looped = source, targets, looped
-        self._coo = spmm_kernel(kernel).coo
+        self._kernel = spmm_kernel(kernel)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._slots = [_PinnedSlot(device) for _ in range(SLOTS)]
         self._turn = 0
@@ -158,8 +158,11 @@ class StreamingSet:
         found = self._source.batch(graphs)
         layout = GraphLayout(found.node_ptr, found.adjacency.n_channels)
         x = batch.features(found.x, layout) if isinstance(found.x, Csr) else found.x
-        form = batch.channel_adjacency if self._looped else batch.adjacency
-        adjacency = form(found.adjacency, layout, self._coo)
+        adjacency: Any
+        if self._looped:
+            adjacency = batch.channel_adjacency(found.adjacency, layout, self._kernel.coo)
+        else:
+            adjacency = batch.adjacency(found.adjacency, layout, self._kernel.coo, self._kernel.pieces)
         return DeviceBatch(found.node_ptr.astype(np.int32), x, adjacency, self._targets[found.rows], layout)
 
     def _send(self, found: DeviceBatch) -> DeviceBatch:

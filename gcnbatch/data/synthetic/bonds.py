@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
 
-EDGE_BLOCK = 1_000_000  # edges given at once
-WAITING = 8_000_000  # bonds that may wait to be sorted into the set
+EDGE_BLOCK, SHARE = 1 << 16, 64  # edges given at once: as many at least, or a share of the bonds
+WAITING = 1_000_000  # bonds that may wait to be sorted into the set, unless it is four times as large
 BUCKETS = 64  # at least, where there are nodes enough: a bucket is sorted with copies of it
 Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -45,7 +45,7 @@ class Bonds:
             if len(part):
                 new.append((part - self._starts[bucket]).astype(np.uint32))
         self._waiting += len(keys)
-        if self._waiting > WAITING:
+        if self._waiting > max(WAITING, self.count // 4):
             self.settle()
 
     def settle(self) -> None:
@@ -65,10 +65,11 @@ class Bonds:
         """
         indptr, larger, degree = self._rows()
         ends = np.cumsum(degree)
+        block = max(EDGE_BLOCK, self.count // SHARE)
         low = 0
         while low < self.nodes:
             before = ends[low - 1] if low else 0
-            high = max(int(np.searchsorted(ends, before + EDGE_BLOCK, side="right")), low + 1)
+            high = max(int(np.searchsorted(ends, before + block, side="right")), low + 1)
             yield self._block(indptr, larger, low, high)
             low = high
 
