@@ -1,0 +1,147 @@
+"""Geometry of the fused backend's kernels for wide layers (fused_wide.cu): pure arithmetic, tested without a GPU.
+
+Dimensions: `rows`, the most nodes that a batch may have; F / P columns of a layer's input / output, C channels, K = C F
++ C rounded up to 8, the columns of U.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
+
+TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused_gemm.cuh
+STAGE_BYTES = 4 * PANEL * (TILE_ROWS + TILE_COLUMNS)
+EPILOGUE_BYTES = 3072  # beyond the tiles of two teams, which take as much as three stages
+SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))  # compute capabilities whose blocks get no more than 99 KB
+ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
+ROWS_PER_SPLIT = 64  # of a weight gradient, at least
+FLOAT_BYTES, COUNTER_BYTES = 4, 4
+
+
+class ProductGeometry(NamedTuple):
+    """Of `fused_product_…` and `fused_product_dx_…`, and the bytes of their workspaces."""
+
+    launch: Launch
+    partials_bytes: int
+    counters_bytes: int
+
+
+class ProductDwGeometry(NamedTuple):
+    """Of `fused_product_dw_…`: its partials are (splits, K, P)."""
+
+    launch: Launch
+    splits: int
+    partials_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def augmented_columns(F: int, C: int) -> int:
+    """Return K, the columns of U: C products, C row sums, rounded up to 8.
+
+    >>> augmented_columns(512, 1), augmented_columns(75, 4)
+    (520, 304)
+    """
+    return 8 * ceil_div(C * F + C, 8)
+
+
+@lru_cache(maxsize=4096)
+def panels(rows: int, columns: int) -> tuple[int, int]:
+    """Return the rows of a panel and the floats of all panels of a (rows, columns) matrix: how U and V are stored.
+
+    The transpose of dY takes as many floats, its panels have P rows.
+
+    >>> panels(1850, 520)
+    (1920, 1044480)
+    """
+    capacity = TILE_ROWS * max(ceil_div(rows, TILE_ROWS), 1)
+    return capacity, capacity * PANEL * ceil_div(columns, PANEL)
+
+
+@lru_cache(maxsize=4096)
+def v_columns(C: int, P: int) -> int:
+    """Return the columns of V, whose channels begin with a panel.
+
+    >>> v_columns(1, 512), v_columns(4, 100)
+    (512, 512)
+    """
+    return C * PANEL * ceil_div(P, PANEL)
+
+
+class WeightGeometry(NamedTuple):
+    """Of `fused_weight_panels`, and the floats of its two outputs."""
+
+    launch: Launch
+    forward_floats: int
+    backward_floats: int
+
+
+@lru_cache(maxsize=4096)
+def weight_panels(F: int, C: int, P: int) -> WeightGeometry:
+    """Return how the weights of a layer are brought into the forms that the products read.
+
+    >>> weight_panels(512, 1, 512)[1:]
+    (278528, 262144)
+    """
+    deep, columns = ceil_div(C * F + C, PANEL), ceil_div(P, PANEL)
+    return WeightGeometry(Launch((deep, columns, 1), (PANEL, 8, 1)), deep * PANEL * P, C * columns * PANEL * F)
+
+
+@lru_cache(maxsize=4096)
+def propagate(rows: int, F: int, C: int) -> Launch:
+    """Return the launch of `fused_propagate`: a group of lanes for each row and channel.
+
+    >>> propagate(1850, 512, 1)
+    Launch(grid=(928, 1, 1), block=(128, 2, 1), shared=0)
+    """
+    vectors = F // 4 if F % 4 == 0 else F
+    x = min(next_power_of_two(vectors), ROW_LANES)
+    y = ROW_THREADS // x
+    return Launch((ceil_div(PANEL * ceil_div(rows, PANEL) * C, y), ceil_div(vectors, x), 1), (x, y, 1))
+
+
+@lru_cache(maxsize=4096)
+def propagate_backward(rows: int, P: int) -> Launch:
+    """Return the launch of `fused_propagate_backward`: a block for 32 rows and columns.
+
+    >>> propagate_backward(1850, 512)
+    Launch(grid=(58, 16, 1), block=(256, 1, 1), shared=0)
+    """
+    return Launch((ceil_div(rows, PANEL), ceil_div(P, PANEL), 1), (ROW_THREADS, 1, 1))
+
+
+def shared_bytes(capability: tuple[int, int]) -> int:
+    """Return the shared memory of a product: six stages, or three, and what its epilogue wants besides.
+
+    >>> shared_bytes((9, 0)), shared_bytes((8, 6))
+    (147456, 76800)
+    """
+    return 3 * STAGE_BYTES + EPILOGUE_BYTES if capability in SMALL_SHARED else 6 * STAGE_BYTES
+
+
+@lru_cache(maxsize=4096)
+def product(rows: int, columns: int, capability: tuple[int, int] = (9, 0)) -> ProductGeometry:
+    """Return the launch of `fused_product_…` (P columns) or `fused_product_dx_…` (F columns).
+
+    >>> product(1850, 512)[:2]
+    (Launch(grid=(15, 8, 1), block=(288, 1, 1), shared=147456), 61440)
+    """
+    grid = (max(ceil_div(rows, TILE_ROWS), 1), ceil_div(columns, TILE_COLUMNS), 1)
+    partials = grid[0] * columns * 2 * FLOAT_BYTES
+    return ProductGeometry(Launch(grid, (THREADS, 1, 1), shared_bytes(capability)), partials, grid[1] * COUNTER_BYTES)
+
+
+@lru_cache(maxsize=4096)
+def product_dw(
+    rows: int, K: int, P: int, multiprocessors: int, capability: tuple[int, int] = (9, 0)
+) -> ProductDwGeometry:
+    """Return the launch of `fused_product_dw_…`, whose splits busy every multiprocessor once.
+
+    >>> product_dw(1850, 520, 512, 132)[:2]
+    (Launch(grid=(5, 8, 3), block=(288, 1, 1), shared=147456), 3)
+    """
+    grid = ceil_div(K, TILE_ROWS), ceil_div(P, TILE_COLUMNS)
+    splits = max(min(multiprocessors // (grid[0] * grid[1]), ceil_div(rows, ROWS_PER_SPLIT)), 1)
+    launch = Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(capability))
+    return ProductDwGeometry(launch, splits, splits * K * P * FLOAT_BYTES)
