@@ -38,7 +38,7 @@
 
 namespace fused {
 
-constexpr int BM = 128, BN = 64, DEPTH = 32, PANEL = 32, MULTIPLYING = 256, GEMM_THREADS = 288;
+constexpr int BM = 128, BN = 64, DEPTH = 32, MULTIPLYING = 256, GEMM_THREADS = 288;
 constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32, TILES_M = WARP_ROWS / 16, TILES_N = WARP_COLUMNS / 8;
 constexpr int A_FLOATS = BM * DEPTH, B_FLOATS = BN * DEPTH;
 constexpr int MAX_STAGES = 8;
@@ -60,11 +60,6 @@ __device__ __forceinline__ const float* weight_row(const float* weight, const fl
 
 // max(x, 0) as NumPy takes it: NaN passes.
 __device__ __forceinline__ float positive(float x) { return x <= 0.f ? 0.f : x; }
-
-// Where element (i, k) of a matrix of panels is; `k` and the three after it are neighbours if k divides by 4.
-__device__ __forceinline__ long long in_panel(int i, int k, int rows) {
-  return (static_cast<long long>(k / PANEL) * rows + i) * PANEL + ((k % PANEL / 4 ^ i % 8) * 4 + k % 4);
-}
 
 __device__ __forceinline__ float* ring() {
   extern __shared__ __align__(1024) float shared[];
@@ -183,17 +178,6 @@ struct PanelColumns {
 };
 
 // ---- fragments ----
-
-// The nearest number of 11 bits; NaN and infinities pass.
-__device__ __forceinline__ unsigned to_tf32(float value) {
-  unsigned bits = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-#else
-  bits = round_to_tf32(value);
-#endif
-  return bits;
-}
 
 // Four 8 x 4 matrices; a lane brings the address of one row of them and gets an element of each.
 __device__ __forceinline__ void load_matrices(float* to, const float* row) {

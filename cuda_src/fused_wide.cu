@@ -77,7 +77,7 @@ __device__ bool fold_tiles(T& total, T* slots, unsigned* counters, int tiles, Pu
     put(total);
     __threadfence();
     asm volatile("bar.sync 1, %0;" ::"n"(BN) : "memory");
-    if (threadIdx.x == 0) before = atomicInc(counters + blockIdx.y, tiles - 1);
+    if (threadIdx.x == 0) before = atomicInc(counters + blockIdx.x, tiles - 1);
   }
   store();
   if (threadIdx.x == 0) {
@@ -95,20 +95,15 @@ __device__ bool fold_tiles(T& total, T* slots, unsigned* counters, int tiles, Pu
 
 __device__ __forceinline__ int tiles_of(int N) { return max(ceil_div(N, BM), 1); }
 
-// What a block beyond the batch's rows does.
-__device__ __forceinline__ void leave() {
-  wait_for_previous();
-  let_next_start();
-}
-
 // ---- forward ----
 
 template <int PRODUCTS>
 __device__ void product(float* y, float* stats, float* running_mean, float* running_var, float* partials,
                         unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
-                        float momentum, int P, int K, int capacity) {
-  const int m0 = blockIdx.x * BM, n0 = blockIdx.y * BN, N = size[0], tiles = tiles_of(N);
-  if (blockIdx.x >= tiles) return leave();
+                        float momentum, int P, int K, int capacity, int fresh) {
+  if (fresh) wait_for_previous();
+  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = size[0], tiles = tiles_of(N);
+  if (blockIdx.y >= tiles) return;
   const int p = n0 + OwnValues::column();
   const bool multiplies = threadIdx.x < MULTIPLYING, exists = multiplies && p < P;
   OwnValues own;
@@ -139,7 +134,7 @@ __device__ void product(float* y, float* stats, float* running_mean, float* runn
   }
   float2* found = reinterpret_cast<float2*>(partials) + p;
   const auto put = [&](const Moments& of_tile) {
-    if (exists) found[blockIdx.x * static_cast<long long>(P)] = make_float2(of_tile.mean, of_tile.squares);
+    if (exists) found[blockIdx.y * static_cast<long long>(P)] = make_float2(of_tile.mean, of_tile.squares);
   };
   const auto get = [&](int tile) {
     if (!exists) return Moments{};
@@ -161,8 +156,8 @@ __device__ void product_dx(float* g_prev, float* sums_prev, float* partials, uns
                            const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
                            const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
                            int C, int P, int capacity) {
-  const int m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
-  if (blockIdx.x >= tiles_of(size[0])) return leave();
+  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
+  if (blockIdx.y >= tiles_of(size[0])) return;
   OwnValues own;
   const AlongDepth operands = {
       {v, capacity, BM}, {weight, F, min(max(F - n0, 0), BN)}, m0, n0, C * ceil_div(P, PANEL) * PANEL};
@@ -208,7 +203,7 @@ __device__ void product_dx(float* g_prev, float* sums_prev, float* partials, uns
 
   float2* found = reinterpret_cast<float2*>(partials) + f;
   const auto put = [&](const float2& of_tile) {
-    if (exists) found[blockIdx.x * static_cast<long long>(F)] = of_tile;
+    if (exists) found[blockIdx.y * static_cast<long long>(F)] = of_tile;
   };
   const auto get = [&](int tile) {
     return exists ? load_l2(found + tile * static_cast<long long>(F)) : make_float2(0.f, 0.f);
@@ -313,12 +308,12 @@ struct Entries {
 template <int WIDTH>
 __device__ void propagate(float* u, const float* y, const float* stats, const float* gamma, const float* beta,
                           const unsigned char* kept, const int* indptr, const int* indices, const float* values,
-                          const float* row_sums, const int* size, float keep_scale, int row_sums_stride, int F, int C,
-                          int K, int capacity, int identity, int activate, int round) {
+                          const int* size, float keep_scale, int F, int C, int K, int capacity, int identity,
+                          int round) {
   const int pair = blockIdx.x * blockDim.y + threadIdx.y, i = C == 1 ? pair : pair / C, c = C == 1 ? 0 : pair % C;
   const int f = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x);
-  if (!activate) wait_for_previous();  // the batch may be as new as that; behind other layers it is older
   const int N = size[0];
+  if (blockIdx.x > 0 && i >= padded(N)) return;  // makes room
   constexpr int BATCH = 4;
   Entries<BATCH> entries;
   int k = 0, end = 0;
@@ -329,22 +324,22 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
     k = indptr[i], end = indptr[i + 1];
     entries.read(indices, values, k, end);
   }
-  if (activate) wait_for_previous();
-  let_next_start();
+  wait_for_previous();
   if (i >= padded(N)) return;
-  if (c == 0 && blockIdx.y == 0) {
-    for (int p = threadIdx.x; C * F + p < ceil_div(K, PANEL) * PANEL; p += blockDim.x) {
-      const float sum = p >= C || i >= N ? 0.f
-                        : identity       ? 1.f
-                                         : row_sums[static_cast<long long>(i) * row_sums_stride + p];
-      u[in_panel(i, C * F + p, capacity)] = rounded<1>({sum}, round).v[0];
-    }
+  if (c == 0 && blockIdx.y == 0) {  // the columns that fill up the last panel
+    for (int k = C * F + C + threadIdx.x; k < ceil_div(K, PANEL) * PANEL; k += blockDim.x)
+      u[in_panel(i, k, capacity)] = 0.f;
   }
+  const bool sums_row = f == 0;
   if (f >= F) return;
   float* to = u + in_panel(i, c * F + f, capacity);
-  if (i >= N) return store<WIDTH>(to, {});
+  if (i >= N) {
+    if (sums_row) u[in_panel(i, C * F + c, capacity)] = 0.f;
+    return store<WIDTH>(to, {});
+  }
   const Columns<WIDTH> column(stats, gamma, beta, f, F);
   Vector<WIDTH> sum = {};
+  float row_sum = 0.f;
   while (true) {
     entries.keep_channel(c, identity ? 1 : C);
     Vector<WIDTH> found[BATCH];
@@ -359,11 +354,12 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
       if (entries.index[b] < 0) continue;
+      row_sum += entries.value[b];
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) {
         const float z = (found[b].v[v] - column.of[v].mean) * column.of[v].slope + column.of[v].beta;
         const float kept_z = bits[b] >> v & 1 ? keep_scale * positive(z) : 0.f;
-        sum.v[v] = fmaf(entries.value[b], activate ? kept_z : found[b].v[v], sum.v[v]);
+        sum.v[v] = fmaf(entries.value[b], kept_z, sum.v[v]);
       }
     }
     k += BATCH;
@@ -371,6 +367,7 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
     entries.read(indices, values, k, end);
   }
   store<WIDTH>(to, rounded(sum, round));
+  if (sums_row) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, round).v[0];
 }
 
 template <int WIDTH>
@@ -389,8 +386,8 @@ __device__ void propagate_backward(float* dy_t, float* v, const float* g, const 
     first = t_indptr[(i0 + threadIdx.x / LANES) * C];
     end = t_indptr[(i0 + threadIdx.x / LANES) * C + 1];
   }
+  if (blockIdx.x > 0 && i0 >= N) return;  // makes room
   wait_for_previous();
-  let_next_start();
   if (i0 >= N) return;
   // dy = slope g + offset - tilt (y - mean)
   const Columns<WIDTH> column(exists ? stats : nullptr, gamma, nullptr, p, P);
@@ -474,25 +471,24 @@ __device__ inline void pack(float* forward, float* backward, const float* weight
 
 // ---- entry points ----
 
-// U[i, c F + f] = Σ values[k] Z[j, f] over the entries k of row i with indices[k] = j C + c;  U[i, C F + c] =
-// row_sums[i row_sums_stride + c];  0 beyond.  Z = kept ? keep_scale max((y - mean) slope + beta, 0) : 0, or y itself if
-// not `activate` (the features of the first layer). `identity`, for dense layers: U = [Z | 1 | 0], no adjacency.
+// U[i, c F + f] = Σ values[k] Z[j, f] over the entries k of row i with indices[k] = j C + c;  U[i, C F + c] = Σ values[k];
+// 0 beyond.  Z = kept ? keep_scale max((y - mean) slope + beta, 0) : 0. `identity`, for dense layers: U = [Z | 1 | 0],
+// no adjacency. The U of a first layer is staged instead (fused_stage.cuh).
 //
 // Source: own; one sparse row and channel by blockDim.x lanes of four columns (one where F does not divide by 4).
-// Shapes: y (N, F), u (N, K) panels; indptr (N + 1,), indices, values (nnz,); row_sums (N, row_sums_stride).
+// Shapes: y (N, F), u (N, K) panels; indptr (N + 1,), indices, values (nnz,).
 // Launch: blocks (x lanes, 256 / x rows and channels), grid (rows C / y, lanes / x). 1850 x 512: 128 x 2, grid (928, 1).
 // Traffic: reads 4 F for each entry, of which what rows nearby share comes from L1, writes 4 N K.
 extern "C" __global__ void __launch_bounds__(256, 4)
     fused_propagate(float* u, const float* y, const float* stats, const float* gamma, const float* beta,
                     const unsigned char* kept, const int* indptr, const int* indices, const float* values,
-                    const float* row_sums, const int* size, float keep_scale, int row_sums_stride, int F, int C, int K,
-                    int capacity, int identity, int activate, int round) {
+                    const int* size, float keep_scale, int F, int C, int K, int capacity, int identity, int round) {
   if (F % 4 == 0) {
-    fused::propagate<4>(u, y, stats, gamma, beta, kept, indptr, indices, values, row_sums, size, keep_scale,
-                        row_sums_stride, F, C, K, capacity, identity, activate, round);
+    fused::propagate<4>(u, y, stats, gamma, beta, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity,
+                        identity, round);
   } else {
-    fused::propagate<1>(u, y, stats, gamma, beta, kept, indptr, indices, values, row_sums, size, keep_scale,
-                        row_sums_stride, F, C, K, capacity, identity, activate, round);
+    fused::propagate<1>(u, y, stats, gamma, beta, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity,
+                        identity, round);
   }
 }
 
@@ -521,33 +517,34 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 
 // Y (N, P) = U (N, K) W' (K, P), and of its columns, if stats is given: stats = mean, 1 / sqrt(var + epsilon);
 // running = (1 - momentum) running + momentum batch, the variance unbiased (N = 1: as it is).
+// fresh: the batch and the weights may come from the kernel directly before; it is waited for at once.
 //
 // Source: own; moments of warps, tiles and the whole are combined as in batch_norm.cu.
-// Launch: 288 threads, grid (rows / 128, P / 64). 1850 x 512: (15, 8).
+// Launch: 288 threads, grid (P / 64, rows / 128). 1850 x 512: (8, 15).
 // Shared memory: dynamic, at least 75 KB: as many stages as fit, of 24 KB, in 3xTF32 by wgmma 32; no bank conflicts.
 // Traffic: reads 4 N K for each 64 columns and 4 K P for each 128 rows (from L2), writes 4 N P.
 // Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
 extern "C" __global__ void __launch_bounds__(288, 1)
     fused_product_tf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
                        unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
-                       float momentum, int P, int K, int capacity) {
+                       float momentum, int P, int K, int capacity, int fresh) {
   fused::product<1>(y, stats, running_mean, running_var, partials, counters, u, weight, size, epsilon, momentum, P, K,
-                    capacity);
+                    capacity, fresh);
 }
 
 extern "C" __global__ void __launch_bounds__(288, 1)
     fused_product_3xtf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
                          unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
-                         float momentum, int P, int K, int capacity) {
+                         float momentum, int P, int K, int capacity, int fresh) {
   fused::product<3>(y, stats, running_mean, running_var, partials, counters, u, weight, size, epsilon, momentum, P, K,
-                    capacity);
+                    capacity, fresh);
 }
 
 // G_prev (N, F) = kept and z > 0 ? keep_scale dZ : 0 with dZ = V (N, C P) Wᵀ and z = (y_prev - mean) slope + beta, all
 // of the layer before; sums_prev (2, F) = Σ G_prev and Σ G_prev x̂ of its columns, unless null.
 //
 // Source: own.
-// Launch, shared memory: as fused_product with F for P. 1850 x 512 x 512: grid (15, 8).
+// Launch, shared memory: as fused_product with F for P. 1850 x 512 x 512: grid (8, 15).
 // Traffic: reads 4 N C P for each 64 columns, 4 F C P for each 128 rows, 4 N F; writes 4 N F.
 // Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
 extern "C" __global__ void __launch_bounds__(288, 1)

@@ -24,7 +24,7 @@ def covers(blocks: int, each: int, n: int) -> bool:
 
 
 def test_numbers_are_those_of_the_source() -> None:
-    source = (cuda_sources() / "fused_gemm.cuh").read_text()
+    source = "".join((cuda_sources() / name).read_text() for name in ("fused.cuh", "fused_gemm.cuh"))
     for name, number in (
         ("BM", geometry.TILE_ROWS),
         ("BN", geometry.TILE_COLUMNS),
@@ -77,10 +77,10 @@ def test_weights_have_whole_panels(F: int, C: int, P: int) -> None:
 def test_a_product_is_covered_by_its_tiles(rows: int, columns: int) -> None:
     launch, partials, counters = geometry.product(rows, columns)
     assert launch.block == (geometry.THREADS, 1, 1)
-    assert covers(launch.grid[0], geometry.TILE_ROWS, rows) or (rows == 0 and launch.grid[0] == 1)
-    assert covers(launch.grid[1], geometry.TILE_COLUMNS, columns)
-    assert partials == launch.grid[0] * columns * 8  # two floats for each row tile and column
-    assert counters == launch.grid[1] * 4
+    assert covers(launch.grid[1], geometry.TILE_ROWS, rows) or (rows == 0 and launch.grid[1] == 1)
+    assert covers(launch.grid[0], geometry.TILE_COLUMNS, columns)
+    assert partials == launch.grid[1] * columns * 8  # two floats for each row tile and column
+    assert counters == launch.grid[0] * 4
     for capability, limit in {(8, 0): 163, (8, 6): 99, (9, 0): 227, (12, 0): 99}.items():
         shared = geometry.product(rows, columns, capability).launch.shared
         assert (

@@ -18,6 +18,20 @@ SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))  # compute capabilities whose 
 ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES, COUNTER_BYTES = 4, 4
+CAPABILITIES = ((9, 0),)  # that the products are made for
+WIDE_ENOUGH = 16_384  # weights of a layer, on average, from which these kernels are faster than the narrow ones
+DRAW_THREADS, DRAW_BLOCKS = 256, 66  # of a layer's dropout bits
+
+
+@lru_cache(maxsize=4096)
+def draw(rows: int, columns: int, layers: int) -> Launch:
+    """Return the launch of `fused_wide_draw` for layers of up to `columns` columns.
+
+    >>> draw(1850, 512, 2)
+    Launch(grid=(66, 2, 1), block=(256, 1, 1), shared=0)
+    """
+    blocks = ceil_div(ceil_div(rows * columns, 8), DRAW_THREADS)
+    return Launch((max(1, min(blocks, DRAW_BLOCKS)), layers, 1), (DRAW_THREADS, 1, 1))
 
 
 class ProductGeometry(NamedTuple):
@@ -125,11 +139,11 @@ def product(rows: int, columns: int, capability: tuple[int, int] = (9, 0)) -> Pr
     """Return the launch of `fused_product_…` (P columns) or `fused_product_dx_…` (F columns).
 
     >>> product(1850, 512)[:2]
-    (Launch(grid=(15, 8, 1), block=(288, 1, 1), shared=147456), 61440)
+    (Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=147456), 61440)
     """
-    grid = (max(ceil_div(rows, TILE_ROWS), 1), ceil_div(columns, TILE_COLUMNS), 1)
-    partials = grid[0] * columns * 2 * FLOAT_BYTES
-    return ProductGeometry(Launch(grid, (THREADS, 1, 1), shared_bytes(capability)), partials, grid[1] * COUNTER_BYTES)
+    grid = (ceil_div(columns, TILE_COLUMNS), max(ceil_div(rows, TILE_ROWS), 1), 1)
+    partials = grid[1] * columns * 2 * FLOAT_BYTES
+    return ProductGeometry(Launch(grid, (THREADS, 1, 1), shared_bytes(capability)), partials, grid[0] * COUNTER_BYTES)
 
 
 @lru_cache(maxsize=4096)

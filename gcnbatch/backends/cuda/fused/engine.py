@@ -14,6 +14,7 @@ from gcnbatch.backends.cuda.fused.data import FusedSet
 from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
 from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.geometry_fused import columns_of
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.data.sparse import MAX_ENTRIES
@@ -50,7 +51,10 @@ class FusedEngine:
         rule: Optimizer,
         seed: int,
     ) -> None:
-        packed = tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
+        if model.products:
+            packed = packed_weights(device, stack)
+        else:
+            packed = tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
         self._device, self._stack, self._data = device, stack, data
         self._model = replace(model, packed=packed)
         self._is_packed = False
@@ -98,7 +102,8 @@ class FusedEngine:
                 f"at most {MAX_ENTRIES // self._stack.widest:,} with layers as wide as these",
                 "Lower train.batch_size or train.eval_batch_size.",
             )
-        return Workspace(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
+        form = WideWorkspace if self._model.products else Workspace
+        return form(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
 
     def step(self) -> None:
         """Run the next step of the epoch; several are started together."""

@@ -1,0 +1,45 @@
+// What a step with wide layers has beside their products (fused_wide.cu): dropout's bits, the sums of a readout by graphs,
+// the update. FUSED.md follows the step.
+#include "fused_wide_update.cuh"
+
+using namespace fused;
+
+// The dropout bits of all layers of a step. layers (gridDim.y, 3): bits, key of the masks, columns.
+//
+// Launch: 256 threads, grid (blocks, layers); a thread draws eight elements at a time. Traffic: writes N P / 8 a layer.
+extern "C" __global__ void __launch_bounds__(256)
+    fused_wide_draw(const long long* layers, const int* size, unsigned long long seed, unsigned threshold) {
+  const long long* layer = layers + 3 * blockIdx.y;
+  const long long elements = layer[2] * size[0];
+  wait_for_previous();
+  draw_kept(blockIdx.x, gridDim.x, reinterpret_cast<unsigned char*>(layer[0]), size, seed, layer[1], threshold,
+            elements);
+}
+
+// sums (2, P) = what fused_readout left by graphs, parts (n_parts, columns_of(P), 2), added up in order; of the parts as
+// many are used as there are graphs. Launch: a thread per column.
+extern "C" __global__ void __launch_bounds__(256)
+    fused_wide_fold(float* sums, const float* parts, const int* size, int n_parts, int P) {
+  const int p = blockIdx.x * blockDim.x + threadIdx.x, used = min(n_parts, size[1]);
+  wait_for_previous();
+  if (p >= P) return;
+  float2 sum = make_float2(0.f, 0.f);
+#pragma unroll 8
+  for (int b = 0; b < used; ++b)
+    sum = combine(sum, reinterpret_cast<const float2*>(parts)[static_cast<long long>(b) * columns_of(P) + p]);
+  sums[p] = sum.x, sums[P + p] = sum.y;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    fused_wide_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
+                      const double* losses, const float* weight_decay, const float* l2, const float* rates,
+                      const int* progress, const long long* jobs, const int* chunks, const long long* stage,
+                      int n_chunks, int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1, float beta2,
+                      float rest2, float epsilon, float max_norm) {
+  __shared__ float tile[2 * PANEL][WideUpdate::LD];
+  const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
+  const WideUpdate phase = {parameters, m,        v,     gradients, norms, totals,   losses,   weight_decay, l2,
+                            rates,      progress, jobs,  chunks,    stage, n_chunks, n_stages, n_losses,     mode,
+                            rule,       max_norm};
+  phase.run(tile);
+}

@@ -1,0 +1,246 @@
+"""The launches of a step with wide layers: products on tensor cores, everything between them in kernels of its own.
+
+`cuda_src/FUSED.md` follows the step; `cuda_src/fused_wide.cu` has the layers' kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.backends.cuda import geometry_fused as narrow
+from gcnbatch.backends.cuda import geometry_fused_wide as geometry
+from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
+from gcnbatch.backends.cuda.fused.step import NULL, Call, LayerArrays, Optimizer, Workspace
+from gcnbatch.backends.cuda.memory import DeviceArray
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.device import Device
+
+
+def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
+    """Return arrays for each layer's weights as panels, forward and then backward."""
+    plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in stack.nodes)
+    return tuple(device.zeros(plan.forward_floats + plan.backward_floats) for plan in plans)
+
+
+@dataclass(frozen=True)
+class WideJob:
+    """What fused_wide_update.cuh does with the parameters of one layer; fields as there."""
+
+    weight: int
+    bias: int
+    F: int
+    C: int
+    P: int
+    right: DeviceArray
+    left: DeviceArray | None = None
+    parts: int = 1
+    panels: tuple[DeviceArray, DeviceArray] | None = None
+    round: int = 0
+
+    def fields(self) -> NDArray[np.int64]:
+        """Return the struct, 8 bytes an entry: pointers, then pairs of 4-byte numbers."""
+        arrays = (self.left, self.right, *(self.panels or (None, None)))
+        pointers = [array.ptr if array is not None else NULL for array in arrays]
+        stride = self.right.size // self.parts if self.left is None else 0
+        numbers = [self.weight, self.bias, self.F, self.C, self.P, self.parts, stride, self.round]
+        return np.concatenate([np.array(pointers, np.int64), np.array(numbers, np.int32).view(np.int64)])
+
+
+class WideWorkspace(Workspace):
+    """As `Workspace`; matrices between kernels are panels (cuda_src/fused_gemm.cuh).
+
+    The products are those of `model.products`: ``"tf32"``, or ``"3xtf32"`` for float32's accuracy.
+    """
+
+    # -------------------------------------------------------------------------------------------- arrays
+
+    @property
+    def _round(self) -> int:
+        """Whether what the products read is rounded beforehand."""
+        return int(self._model.products == "tf32")
+
+    def _allocate_batch(self) -> None:
+        super()._allocate_batch()
+        rows, nodes = self.capacity.rows, self._stack.nodes
+        self.panel_rows = geometry.panels(rows, 1)[0]
+        self._x = self._panels(self._data.k)
+        plans = [geometry.product(rows, width) for layer in nodes for width in (layer.n_in, layer.n_out)]
+        self._partials = self._device.empty(max(plan.partials_bytes for plan in plans), np.uint8)
+        self._counters = self._device.zeros(max(plan.counters_bytes for plan in plans), np.uint8)
+        if self._training:
+            self._dy_t = self._panels(max(layer.n_out for layer in nodes))
+            self._v = self._panels(max(geometry.v_columns(layer.channels, layer.n_out) for layer in nodes))
+        elif len(nodes) > 1:
+            self._u = self._panels(max(layer.k for layer in nodes[1:]))
+
+    def _panels(self, columns: int) -> DeviceArray:
+        return self._device.zeros(geometry.panels(self.capacity.rows, columns)[1])
+
+    def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
+        device, rows, width = self._device, self.capacity.rows, layer.n_out
+        y = device.empty((rows, width))
+        stats: DeviceArray | int = device.empty((2, width)) if layer.norm else NULL
+        is_first = layer is self._stack.nodes[0]
+        if not self._training:
+            return LayerArrays(y, stats, u=self._x if is_first else self._u)
+        by_graphs = layer is self._stack.nodes[-1] and layer.norm
+        return LayerArrays(
+            y,
+            stats,
+            u=self._x if is_first else self._panels(layer.k),
+            g=device.empty((rows, width)),
+            kept=device.empty(-(-rows * width // 8), np.uint8) if layer.dropout else NULL,
+            sums=device.empty((self._graph_blocks, narrow.columns_of(width), 2)) if by_graphs else NULL,
+            partials=device.empty((self._dw(layer).splits, layer.k, width)),
+            totals=device.zeros((2, width)) if layer.norm else NULL,
+        )
+
+    def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
+        return geometry.product_dw(self.capacity.rows, layer.k, layer.n_out, self._device.multiprocessors)
+
+    def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray]:
+        """Return a layer's weights, forward and backward."""
+        layer, packed = self._stack.nodes[number], self._packed[number]
+        plan = geometry.weight_panels(layer.n_in, layer.channels, layer.n_out)
+        return packed.view(0, plan.forward_floats), packed.view(plan.forward_floats, plan.backward_floats)
+
+    def pack(self) -> list[Call]:
+        calls = []
+        for number, layer in enumerate(self._stack.nodes):
+            shape = (layer.n_in, layer.channels, layer.n_out)
+            arguments = (*self._weight_panels(number), *self._weights_of(layer), *shape, self._round)
+            calls.append(Call("fused_weight_panels", geometry.weight_panels(*shape).launch, arguments))
+        return calls
+
+    # -------------------------------------------------------------------------------------------- forward
+
+    def forward(self) -> list[Call]:
+        calls = [self._product_call(0), *self._draw_calls()]
+        for number in range(1, len(self._layers)):
+            calls += [self._propagate_call(number), self._product_call(number)]
+        return [*calls, self._readout_call()]
+
+    def _norm_numbers(self, number: int) -> tuple[float, float, int]:
+        """Statistics are known to everyone: the product's last block folds them."""
+        return (*super()._norm_numbers(number)[:2], 0)
+
+    def _draw_calls(self) -> list[Call]:
+        """Return the launch that draws the bits of dropout; it follows the first product, which reads the batch."""
+        drawn = [
+            [arrays.kept.ptr, philox.purpose_key(layer.dropout), layer.n_out]
+            for layer, arrays in zip(self._stack.nodes, self._layers, strict=True)
+            if isinstance(arrays.kept, DeviceArray)
+        ]
+        if not drawn:
+            return []
+        self._drawn = self._device.upload(np.array(drawn, np.int64))
+        launch = geometry.draw(self.capacity.rows, max(layer.n_out for layer in self._stack.nodes), len(drawn))
+        return [Call("fused_wide_draw", launch, (self._drawn, self._size, self._seed, self._threshold))]
+
+    def _propagate_call(self, number: int) -> Call:
+        layer, before = self._stack.nodes[number], self._layers[number - 1]
+        _, stats, _, _, gamma, beta = self._normed(number - 1)
+        given = (before.y, stats, gamma, beta, before.kept, *self._rows, self._size, self._keep_scale)
+        shape = (layer.n_in, layer.channels, layer.k, self.panel_rows, int(layer.is_dense), self._round)
+        launch = geometry.propagate(self.capacity.rows, layer.n_in, layer.channels)
+        return Call("fused_propagate", launch, (self._layers[number].u, *given, *shape))
+
+    def _product_call(self, number: int) -> Call:
+        layer, arrays = self._stack.nodes[number], self._layers[number]
+        _, stats, running_mean, running_var, _, _ = self._normed(number)
+        if not self._training:
+            stats = NULL  # those of training are used instead
+        epsilon, momentum, _ = self._norm_numbers(number)
+        plan = geometry.product(self.capacity.rows, layer.n_out)
+        results = (arrays.y, stats, running_mean, running_var, self._partials, self._counters)
+        given = (arrays.u, self._weight_panels(number)[0], self._size, epsilon, momentum)
+        shape = (layer.n_out, layer.k, self.panel_rows, int(number == 0))
+        return Call(f"fused_product_{self._model.products}", plan.launch, (*results, *given, *shape))
+
+    # -------------------------------------------------------------------------------------------- backward
+
+    def backward(self) -> list[Call]:
+        calls = self._fold_calls()
+        for number in range(len(self._layers) - 1, -1, -1):
+            calls.append(self._propagate_backward_call(number))
+            if number > 0:
+                calls.append(self._product_dx_call(number))
+            calls.append(self._product_dw_call(number))
+        return calls
+
+    def _fold_calls(self) -> list[Call]:
+        """Return the launch that adds up what the readout found by graphs."""
+        arrays, width = self._layers[-1], self._stack.nodes[-1].n_out
+        if arrays.sums == NULL:
+            return []
+        arguments = (arrays.totals, arrays.sums, self._size, self._graph_blocks, width)
+        return [Call("fused_wide_fold", narrow.per_column(width), arguments)]
+
+    def _propagate_backward_call(self, number: int) -> Call:
+        layer, arrays = self._stack.nodes[number], self._layers[number]
+        _, stats, _, _, gamma, _ = self._normed(number)
+        results = (self._dy_t, self._v if number > 0 else NULL)
+        given = (arrays.g, arrays.y, stats, arrays.totals, gamma, *self._t_rows, self._size)
+        shape = (layer.channels, layer.n_out, self.panel_rows, int(layer.is_dense), self._round)
+        launch = geometry.propagate_backward(self.capacity.rows, layer.n_out)
+        return Call("fused_propagate_backward", launch, (*results, *given, *shape))
+
+    def _product_dx_call(self, number: int) -> Call:
+        layer, before = self._stack.nodes[number], self._layers[number - 1]
+        _, stats, _, _, gamma, beta = self._normed(number - 1)
+        plan = geometry.product(self.capacity.rows, layer.n_in)
+        results = (before.g, before.totals, self._partials, self._counters)
+        given = (self._v, self._weight_panels(number)[1], before.y, stats, gamma, beta, before.kept, self._size)
+        shape = (layer.n_in, layer.channels, layer.n_out, self.panel_rows)
+        arguments = (*results, *given, self._keep_scale, *shape)
+        return Call(f"fused_product_dx_{self._model.products}", plan.launch, arguments)
+
+    def _product_dw_call(self, number: int) -> Call:
+        layer, arrays = self._stack.nodes[number], self._layers[number]
+        shape = (layer.k, layer.n_out, self.panel_rows, int(number > 0))
+        arguments = (arrays.partials, arrays.u, self._dy_t, self._size, *shape)
+        return Call(f"fused_product_dw_{self._model.products}", self._dw(layer).launch, arguments)
+
+    # -------------------------------------------------------------------------------------------- update
+
+    def _update_call(self, rule: Optimizer, mode: int, totals: DeviceArray | int = NULL) -> Call:
+        call = super()._update_call(rule, mode, totals)
+        return Call("fused_wide_update", call.launch, call.arguments)
+
+    def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Upload the jobs, one per matrix W' and per vector, and which block does which tile."""
+        jobs = [job for number in range(len(self._layers)) for job in self._wide_jobs(number)]
+        for layer, given, gradient in zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True):
+            jobs.append(WideJob(layer.weight, layer.bias, layer.n_in, 1, layer.n_out, gradient, given))
+        tiles = [
+            (number, k, p, 0)
+            for number, job in enumerate(jobs)
+            for k in range(0, job.C * job.F + job.C, geometry.PANEL)
+            for p in range(0, job.P, geometry.PANEL)
+        ]
+        upload = self._device.upload
+        return (
+            upload(np.concatenate([job.fields() for job in jobs])),
+            upload(np.array(tiles, dtype=np.int32).ravel()),
+            self._device.zeros(len(tiles), np.float64),
+        )
+
+    def _wide_jobs(self, number: int) -> list[WideJob]:
+        layer, arrays = self._stack.nodes[number], self._layers[number]
+        assert isinstance(arrays.partials, DeviceArray)
+        shape, splits = (layer.n_in, layer.channels, layer.n_out), arrays.partials.shape[0]
+        panels = self._weight_panels(number)
+        own = WideJob(layer.weight, layer.bias, *shape, arrays.partials, parts=splits, panels=panels, round=self._round)
+        if layer.norm is None:
+            return [own]
+        assert isinstance(arrays.totals, DeviceArray)
+        width = layer.n_out
+        dbeta, dgamma = arrays.totals.view(0, width), arrays.totals.view(width, width)
+        norm = [(layer.norm.gamma, dgamma), (layer.norm.beta, dbeta)]
+        return [own, *(WideJob(0, start, 0, 1, width, sums) for start, sums in norm)]
