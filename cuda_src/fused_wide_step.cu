@@ -1,6 +1,13 @@
 // What a step with wide layers has beside their products (fused_wide.cu): dropout's bits, the sums of a readout by graphs,
 // the update. FUSED.md follows the step.
+#include "fused_wide_readout.cuh"
 #include "fused_wide_update.cuh"
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define CLUSTERS_OF_8 __cluster_dims__(8, 1, 1)
+#else
+#define CLUSTERS_OF_8
+#endif
 
 using namespace fused;
 
@@ -28,6 +35,19 @@ extern "C" __global__ void __launch_bounds__(256)
   for (int b = 0; b < used; ++b)
     sum = combine(sum, reinterpret_cast<const float2*>(parts)[static_cast<long long>(b) * columns_of(P) + p]);
   sums[p] = sum.x, sums[P + p] = sum.y;
+}
+
+extern "C" __global__ void __launch_bounds__(256) CLUSTERS_OF_8
+    fused_wide_readout(float* logits, float* g, float* sums, float* partials, unsigned* counters, double* losses,
+                       float* input, float* gradient, int* progress, const int* size, const float* rates,
+                       const int* node_ptr, const float* y, const float* stats, const float* gamma, const float* beta,
+                       const unsigned char* kept, const float* targets, const float* loss_weight, const float* weight,
+                       const float* bias, float keep_scale, int P, int K, int kind, int loss, int training) {
+  extern __shared__ float4 shared4[];
+  const WideReadout phase = {logits, g,        sums, partials, counters, losses,      input,  gradient, progress,
+                             size,   rates,    node_ptr, y,    stats,    gamma,       beta,   kept,     targets,
+                             loss_weight, weight, bias, keep_scale, P,   K,           kind,   loss,     training};
+  phase.run(reinterpret_cast<float*>(shared4));
 }
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -20,6 +20,7 @@ ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES, COUNTER_BYTES = 4, 4
 CAPABILITIES = ((9, 0),)  # that the products are made for
 WIDE_ENOUGH = 16_384  # weights of a layer, on average, from which these kernels are faster than the narrow ones
+CLUSTER, READOUT_THREADS = 8, 256  # blocks, and graphs, of a cluster of the readout
 DRAW_THREADS, DRAW_BLOCKS = 256, 66  # of a layer's dropout bits
 
 
@@ -32,6 +33,19 @@ def draw(rows: int, columns: int, layers: int) -> Launch:
     """
     blocks = ceil_div(ceil_div(rows * columns, 8), DRAW_THREADS)
     return Launch((max(1, min(blocks, DRAW_BLOCKS)), layers, 1), (DRAW_THREADS, 1, 1))
+
+
+@lru_cache(maxsize=4096)
+def readout(graphs: int, P: int, K: int) -> Launch:
+    """Return the launch of `fused_wide_readout` for up to `graphs` graphs and K outputs.
+
+    >>> readout(100, 512, 100)
+    Launch(grid=(8, 13, 1), block=(256, 1, 1), shared=46016)
+    """
+    slice_, classes = 4 * ceil_div(ceil_div(P, CLUSTER), 4), 4 * ceil_div(K, 4)
+    of_columns, of_classes = 3 * CLUSTER + 4, CLUSTER + 4
+    floats = slice_ * (of_columns + (K | 1)) + classes * of_classes + CLUSTER * max(classes, READOUT_THREADS)
+    return Launch((CLUSTER, max(ceil_div(graphs, CLUSTER), 1), 1), (READOUT_THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
 class ProductGeometry(NamedTuple):

@@ -15,7 +15,8 @@ from gcnbatch import philox
 from gcnbatch.backends.cuda import geometry_fused as narrow
 from gcnbatch.backends.cuda import geometry_fused_wide as geometry
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
-from gcnbatch.backends.cuda.fused.step import NULL, Call, LayerArrays, Optimizer, Workspace
+from gcnbatch.backends.cuda.fused.step import LOSSES, NULL, READOUTS, Call, LayerArrays, Optimizer, Workspace
+from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ class WideWorkspace(Workspace):
     # -------------------------------------------------------------------------------------------- arrays
 
     @property
+    def _clustered(self) -> bool:
+        """Whether the readout's own kernel takes the model: it has one dense layer on graphs, which fits."""
+        last, graphs = self._stack.nodes[-1], self._stack.graphs
+        launch = geometry.readout(self.capacity.graphs, last.n_out, self._stack.n_outputs)
+        return len(graphs) == 1 and launch.shared <= narrow.shared_limit(self._device.compute_capability)
+
+    @property
     def _round(self) -> int:
         """Whether what the products read is rounded beforehand."""
         return int(self._model.products == "tf32")
@@ -71,6 +79,9 @@ class WideWorkspace(Workspace):
         self.panel_rows = geometry.panels(rows, 1)[0]
         self._x = self._panels(self._data.k)
         plans = [geometry.product(rows, width) for layer in nodes for width in (layer.n_in, layer.n_out)]
+        if self._clustered:
+            self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
+        self._counted = self._device.zeros(geometry.CLUSTER, np.uint32)
         self._partials = self._device.empty(max(plan.partials_bytes for plan in plans), np.uint8)
         self._counters = self._device.zeros(max(plan.counters_bytes for plan in plans), np.uint8)
         if self._training:
@@ -89,14 +100,15 @@ class WideWorkspace(Workspace):
         is_first = layer is self._stack.nodes[0]
         if not self._training:
             return LayerArrays(y, stats, u=self._x if is_first else self._u)
-        by_graphs = layer is self._stack.nodes[-1] and layer.norm
+        is_last = layer is self._stack.nodes[-1]
+        parts = ceil_div(self.capacity.graphs, geometry.CLUSTER) if self._clustered else self._graph_blocks
         return LayerArrays(
             y,
             stats,
             u=self._x if is_first else self._panels(layer.k),
             g=device.empty((rows, width)),
-            kept=device.empty(-(-rows * width // 8), np.uint8) if layer.dropout else NULL,
-            sums=device.empty((self._graph_blocks, narrow.columns_of(width), 2)) if by_graphs else NULL,
+            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
+            sums=device.empty((parts, narrow.columns_of(width), 2)) if is_last and layer.norm else NULL,
             partials=device.empty((self._dw(layer).splits, layer.k, width)),
             totals=device.zeros((2, width)) if layer.norm else NULL,
         )
@@ -129,6 +141,21 @@ class WideWorkspace(Workspace):
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
         """Statistics are known to everyone: the product's last block folds them."""
         return (*super()._norm_numbers(number)[:2], 0)
+
+    def _readout_call(self) -> Call:
+        if not self._clustered:
+            return super()._readout_call()
+        stack, training, arrays, (head,) = self._stack, self._training, self._layers[-1], self._stack.graphs
+        _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
+        launch = geometry.readout(self.capacity.graphs, head.n_in, head.n_out)
+        results = (NULL if training else self.logits, arrays.g, arrays.totals, arrays.sums, self._counted)
+        kept_for_update = (self._losses, self._head_inputs[0], self._head_gradients[0])
+        known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
+        given = (arrays.y, stats, gamma, beta, arrays.kept, self._targets.astype_view(np.float32))
+        weights = (self._model.loss_weights, *self._weights_of(head), self._keep_scale)
+        kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target), int(training))
+        arguments = (*results, *kept_for_update, *known, *given, *weights, head.n_in, head.n_out, *kinds)
+        return Call("fused_wide_readout", launch, arguments)
 
     def _draw_calls(self) -> list[Call]:
         """Return the launch that draws the bits of dropout; it follows the first product, which reads the batch."""
@@ -177,7 +204,7 @@ class WideWorkspace(Workspace):
     def _fold_calls(self) -> list[Call]:
         """Return the launch that adds up what the readout found by graphs."""
         arrays, width = self._layers[-1], self._stack.nodes[-1].n_out
-        if arrays.sums == NULL:
+        if self._clustered or arrays.sums == NULL:
             return []
         arguments = (arrays.totals, arrays.sums, self._size, self._graph_blocks, width)
         return [Call("fused_wide_fold", narrow.per_column(width), arguments)]
