@@ -56,6 +56,11 @@ __device__ __forceinline__ unsigned to_tf32(float value) {
   return bits;
 }
 
+// What the tensor cores cut off of a number that they read as TF32, rounded.
+__device__ __forceinline__ float rest_of_tf32(float x) {
+  return __uint_as_float(to_tf32(x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)));
+}
+
 // ---- activations ----
 
 // Whether dropout kept element e; `kept` holds a bit per element, eight to a byte, or is null.

@@ -15,13 +15,19 @@
 //   are panels (fused_gemm.cuh). N = size[0] is known on the device only; grids are made for a capacity, blocks beyond N
 //   leave. stats (2, P): mean and 1 / sqrt(var + epsilon); sums (2, P): dbeta = Σ g and dgamma = Σ g x̂. Both are null
 //   without batch norm. gamma, beta (P,). kept: a bit per element, eight to a byte, or null without dropout;
-//   keep_scale = 1 / (1 - rate). round: whether panels are for TF32.
+//   keep_scale = 1 / (1 - rate). round: whether panels are for TF32; if not, those of B have their rests behind them.
 // Order: size, weights and adjacency are read before the kernel before has ended; they are older (fused.cuh).
 // Determinism: bit-repeatable; every sum has a fixed order, partial results are folded by the block that is last.
-// Requires: sm_80 for the products (below they do nothing). Any N, F, C, P; nothing is lost to borders where N divides
-//   by 128 and F and P by 64. NaN passes; in 3xTF32 an infinity becomes NaN.
+// Requires: sm_90a for the products (elsewhere they do nothing). Any N, F, C, P; nothing is lost to borders where N
+//   divides by 128 and F and P by 256. NaN passes; in 3xTF32 an infinity becomes NaN.
 
 #include "fused_gemm.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define CLUSTERS_OF_4 __cluster_dims__(4, 1, 1)
+#else
+#define CLUSTERS_OF_4
+#endif
 
 namespace fused {
 
@@ -141,7 +147,7 @@ __device__ void product(float* y, float* stats, float* running_mean, float* runn
     const float2 of_tile = load_l2(found + tile * static_cast<long long>(P));
     return Moments{static_cast<float>(min(N - tile * BM, BM)), of_tile.x, of_tile.y};
   };
-  if (!fold_tiles(total, reinterpret_cast<Moments*>(behind_tiles()), counters, tiles, put, get, store)) return;
+  if (!fold_tiles(total, reinterpret_cast<Moments*>(behind_tile()), counters, tiles, put, get, store)) return;
   if (!exists || N == 0) return;
   stats[p] = total.mean;
   stats[P + p] = 1.f / sqrtf(total.squares / N + epsilon);
@@ -208,18 +214,18 @@ __device__ void product_dx(float* g_prev, float* sums_prev, float* partials, uns
   const auto get = [&](int tile) {
     return exists ? load_l2(found + tile * static_cast<long long>(F)) : make_float2(0.f, 0.f);
   };
-  if (!fold_tiles(total, reinterpret_cast<float2*>(behind_tiles()), counters, tiles_of(N), put, get, store)) return;
+  if (!fold_tiles(total, reinterpret_cast<float2*>(behind_tile()), counters, tiles_of(N), put, get, store)) return;
   if (exists) sums_prev[f] = total.x, sums_prev[F + f] = total.y;
 }
 
 template <int PRODUCTS>
 __device__ void product_dw(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
                            int capacity, int early) {
-  const int m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
+  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
   const int rows = ceil_div(size[0], DEPTH) * DEPTH, part = ceil_div(ceil_div(rows, DEPTH), gridDim.z) * DEPTH;
   const int begin = min(static_cast<int>(blockIdx.z) * part, rows), end = min(begin + part, rows);
   OwnValues own;
-  const AcrossDepth operands = {{u, capacity, m0, K}, {dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end};
+  const AcrossDepth operands = {{u, capacity, m0, K}, {dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end, capacity};
   multiply<PRODUCTS>(own, operands, !early, [] {});
   if (threadIdx.x < MULTIPLYING) own.store(partials + static_cast<long long>(blockIdx.z) * K * P, m0, n0, K, P);
   if (early) wait_for_previous();
@@ -443,9 +449,13 @@ __device__ void propagate_backward(float* dy_t, float* v, const float* g, const 
   }
   __syncthreads();
   const int q = threadIdx.x / 8, r = threadIdx.x % 8 * 4;  // 8 lanes write a row of the transpose
-  if (p0 + q < P)
-    *reinterpret_cast<float4*>(dy_t + in_panel(p0 + q, i0 + r, P)) =
-        make_float4(tile[r][q], tile[r + 1][q], tile[r + 2][q], tile[r + 3][q]);
+  if (p0 + q >= P) return;
+  const float4 dy = make_float4(tile[r][q], tile[r + 1][q], tile[r + 2][q], tile[r + 3][q]);
+  float* to = dy_t + in_panel(p0 + q, i0 + r, P);
+  *reinterpret_cast<float4*>(to) = dy;
+  if (round) return;
+  *reinterpret_cast<float4*>(to + static_cast<long long>(capacity) * P) =
+      make_float4(rest_of_tf32(dy.x), rest_of_tf32(dy.y), rest_of_tf32(dy.z), rest_of_tf32(dy.w));
 }
 
 // ---- weights ----
@@ -455,16 +465,23 @@ __device__ inline void pack(float* forward, float* backward, const float* weight
                             int P, int round) {
   __shared__ float tile[PANEL][PANEL + 1];
   const int columns = ceil_div(P, PANEL) * PANEL, k0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL;
+  const long long rests = static_cast<long long>(gridDim.x) * PANEL * P, rests_back = static_cast<long long>(C) * columns * F;
   for (int y = threadIdx.y; y < PANEL; y += blockDim.y) {
     const int k = k0 + y, p = p0 + threadIdx.x;
     const float* row = weight_row(weight, bias, k, F, C, P);
     const float value = rounded<1>({row != nullptr && p < P ? row[p] : 0.f}, round).v[0];
     tile[y][threadIdx.x] = value;
-    if (k < C * F) backward[in_panel(k % F, k / F * columns + p, F)] = value;
+    if (k >= C * F) continue;
+    float* to = backward + in_panel(k % F, k / F * columns + p, F);
+    *to = value;
+    if (!round) to[rests_back] = rest_of_tf32(value);
   }
   __syncthreads();
-  for (int y = threadIdx.y; y < PANEL; y += blockDim.y)
-    if (p0 + y < P) forward[in_panel(p0 + y, k0 + threadIdx.x, P)] = tile[threadIdx.x][y];
+  for (int y = threadIdx.y; y < PANEL && p0 + y < P; y += blockDim.y) {
+    float* to = forward + in_panel(p0 + y, k0 + threadIdx.x, P);
+    *to = tile[threadIdx.x][y];
+    if (!round) to[rests] = rest_of_tf32(tile[threadIdx.x][y]);
+  }
 }
 
 }  // namespace fused
@@ -520,11 +537,11 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 // fresh: the batch and the weights may come from the kernel directly before; it is waited for at once.
 //
 // Source: own; moments of warps, tiles and the whole are combined as in batch_norm.cu.
-// Launch: 288 threads, grid (P / 64, rows / 128). 1850 x 512: (8, 15).
-// Shared memory: dynamic, at least 75 KB: as many stages as fit, of 24 KB, in 3xTF32 by wgmma 32; no bank conflicts.
-// Traffic: reads 4 N K for each 64 columns and 4 K P for each 128 rows (from L2), writes 4 N P.
+// Launch: 288 threads, clusters of 4, grid (P / 64, rows / 128), the columns up to whole clusters. 1850 x 512: (8, 15).
+// Shared memory: dynamic, at least 40 KB: as many stages as fit, of 24 KB, in 3xTF32 32 KB; no bank conflicts.
+// Traffic: reads 4 N K for each 256 columns and 4 K P for each 128 rows (from L2), writes 4 N P.
 // Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
-extern "C" __global__ void __launch_bounds__(288, 1)
+extern "C" __global__ void __launch_bounds__(288, 1) CLUSTERS_OF_4
     fused_product_tf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
                        unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
                        float momentum, int P, int K, int capacity, int fresh) {
@@ -532,7 +549,7 @@ extern "C" __global__ void __launch_bounds__(288, 1)
                     capacity, fresh);
 }
 
-extern "C" __global__ void __launch_bounds__(288, 1)
+extern "C" __global__ void __launch_bounds__(288, 1) CLUSTERS_OF_4
     fused_product_3xtf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
                          unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
                          float momentum, int P, int K, int capacity, int fresh) {
@@ -545,9 +562,9 @@ extern "C" __global__ void __launch_bounds__(288, 1)
 //
 // Source: own.
 // Launch, shared memory: as fused_product with F for P. 1850 x 512 x 512: grid (8, 15).
-// Traffic: reads 4 N C P for each 64 columns, 4 F C P for each 128 rows, 4 N F; writes 4 N F.
+// Traffic: reads 4 N C P for each 256 columns, 4 F C P for each 128 rows, 4 N F; writes 4 N F.
 // Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
-extern "C" __global__ void __launch_bounds__(288, 1)
+extern "C" __global__ void __launch_bounds__(288, 1) CLUSTERS_OF_4
     fused_product_dx_tf32(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
                           const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
                           const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
@@ -556,7 +573,7 @@ extern "C" __global__ void __launch_bounds__(288, 1)
                        kept, size, keep_scale, F, C, P, capacity);
 }
 
-extern "C" __global__ void __launch_bounds__(288, 1)
+extern "C" __global__ void __launch_bounds__(288, 1) CLUSTERS_OF_4
     fused_product_dx_3xtf32(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
                             const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
                             const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
@@ -570,16 +587,16 @@ extern "C" __global__ void __launch_bounds__(288, 1)
 // early: U and dY are older than the kernel before, which runs beside this one; it is waited for at the end.
 //
 // Source: own. Rows are split because 512 x 512 sums are too few tiles for the multiprocessors.
-// Launch: 288 threads, grid (K / 128, P / 64, splits). 1850 x 520 x 512: (5, 8, 3).
+// Launch: 288 threads, clusters of 4, grid (P / 64, K / 128, splits). 1850 x 520 x 512: (8, 5, 3).
 // Shared memory: as fused_product.
-// Traffic: reads 4 N K for each 64 columns and 4 N P for each 128 of K, writes 4 K P splits.
-extern "C" __global__ void __launch_bounds__(288, 1)
+// Traffic: reads 4 N K for each 256 columns and 4 N P for each 128 of K, writes 4 K P splits.
+extern "C" __global__ void __launch_bounds__(288, 1) CLUSTERS_OF_4
     fused_product_dw_tf32(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
                           int capacity, int early) {
   fused::product_dw<1>(partials, u, dy_t, size, K, P, capacity, early);
 }
 
-extern "C" __global__ void __launch_bounds__(288, 1)
+extern "C" __global__ void __launch_bounds__(288, 1) CLUSTERS_OF_4
     fused_product_dw_3xtf32(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
                             int capacity, int early) {
   fused::product_dw<3>(partials, u, dy_t, size, K, P, capacity, early);

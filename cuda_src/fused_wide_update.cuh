@@ -185,14 +185,25 @@ struct WideUpdate {
     }
     if (k < job.C * job.F) {
       const int c = k / job.F, columns = ceil_div(job.P, PANEL) * PANEL;
-      value.store(job.backward + in_panel(k - c * job.F, c * columns + p0 + first, job.F), 4);
+      put(job.backward + in_panel(k - c * job.F, c * columns + p0 + first, job.F), value, job.round,
+          static_cast<long long>(job.C) * columns * job.F);
     }
     __syncthreads();
     if (p0 + row >= job.P) return;
     Four across;
 #pragma unroll
     for (int i = 0; i < 4; ++i) across.v[i] = tile[first + i][row];
-    across.store(job.forward + in_panel(p0 + row, k0 + first, job.P), 4);
+    put(job.forward + in_panel(p0 + row, k0 + first, job.P), across, job.round,
+        static_cast<long long>(ceil_div(job.rows(), PANEL)) * PANEL * job.P);
+  }
+
+  // Four neighbours of a panel, and, but for TF32, their rests in the panels behind.
+  __device__ __forceinline__ static void put(float* to, Four value, int round, long long rests) {
+    value.store(to, 4);
+    if (round) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) value.v[i] = rest_of_tf32(value.v[i]);
+    value.store(to + rests, 4);
   }
 };
 

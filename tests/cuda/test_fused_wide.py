@@ -113,7 +113,8 @@ class Layer:
         wide = np.full((dy.shape[1], self.capacity(1)), np.nan, np.float32)
         wide[:, : -(-len(dy) // 32) * 32] = 0
         wide[:, : len(dy)] = round_to_11_bits(dy.T) if self.round else dy.T
-        return pack(wide)
+        rests = wide - (wide.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+        return np.concatenate([pack(wide), pack(round_to_11_bits(rests))])
 
     def panels(self, columns: int) -> tuple[int]:
         """Return the shape of an output of panels."""
@@ -134,7 +135,7 @@ class Layer:
         return np.concatenate([*np.moveaxis(weight.reshape(F, C, P), 1, 0), below])
 
     def workspaces(self, columns: int) -> tuple[Launch, Any, Any]:
-        plan = geometry.product(self.N + SPARE, columns, self.device.compute_capability)
+        plan = geometry.product(self.N + SPARE, columns, "tf32" if self.round else "3xtf32")
         device = self.device
         return (
             plan.launch,
@@ -237,10 +238,12 @@ def test_propagate_backward(N: int, F: int, C: int, P: int, batch_norm: bool) ->
     inputs = [g, y, stats, sums, gamma, t.indptr.astype(np.int32), t.indices.astype(np.int32), t.data, layer.size, C, P]
     numbers = [layer.capacity(P), 0]
     launch = geometry.propagate_backward(N + SPARE, P)
-    transposed = (P * layer.capacity(P),)
+    transposed = (2 * P * layer.capacity(P),)
     outputs: list[Any] = [transposed, layer.panels(geometry.v_columns(C, P))]
     panels, v_panels = layer.launch("fused_propagate_backward", launch, outputs, *inputs, *numbers, 0)
-    got = unpack(panels, P).T
+    got, rests = (unpack(half, P).T for half in np.split(panels, 2))
+    large = (got[:N].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    np.testing.assert_allclose(large + rests[:N], got[:N], rtol=2.0**-21)
     assert (got[N : -(-N // 32) * 32] == 0).all()
     scale = 1 + np.abs(dy).max()
     assert_close(got[:N], dy, scale)
@@ -256,10 +259,10 @@ def test_dy_is_the_v_of_a_dense_layer() -> None:
     layer = Layer(70, 64, 1, 40, batch_norm=False)
     g = layer.floats(70, 40)
     inputs = [g, None, None, None, None, None, None, None, layer.size, 1, 40, layer.capacity(40), 1, 0]
-    outputs = [(40 * layer.capacity(40),), layer.panels(40)]
+    outputs = [(2 * 40 * layer.capacity(40),), layer.panels(40)]
     launch = geometry.propagate_backward(70 + SPARE, 40)
     dy, v = layer.launch("fused_propagate_backward", launch, outputs, *inputs)
-    np.testing.assert_array_equal(unpack(dy, 40)[:, :70], g.T)
+    np.testing.assert_array_equal(unpack(dy[: len(dy) // 2], 40)[:, :70], g.T)
     np.testing.assert_array_equal(unpack(v, layer.capacity(40))[:70, :40], g)
     assert (unpack(v, layer.capacity(40))[:70, 40:] == 0).all()
 
@@ -353,9 +356,7 @@ def test_product_dw(N: int, F: int, C: int, P: int, precision: str) -> None:
     u, dy = layer.floats(N, layer.K), layer.floats(N, P)
     inputs = [layer.to_panels(u), layer.transposed_panels(dy), layer.size, layer.K, P, layer.capacity(P), 0]
     for rows in (N + SPARE, 20 * N + 2000):  # the latter with splits that have no rows
-        launch, splits, _ = geometry.product_dw(
-            rows, layer.K, P, layer.device.multiprocessors, layer.device.compute_capability
-        )
+        launch, splits, _ = geometry.product_dw(rows, layer.K, P, layer.device.multiprocessors, precision)
         (parts,) = layer.launch(f"fused_product_dw_{precision}", launch, [(splits, layer.K, P)], *inputs)
         assert_product(parts.sum(axis=0, dtype=np.float64), np.ascontiguousarray(u.T), dy, precision)
 
@@ -365,7 +366,7 @@ def test_product_dw(N: int, F: int, C: int, P: int, precision: str) -> None:
 
 @precisions
 def test_a_batch_without_nodes_yields_zero_sums(precision: str) -> None:
-    layer = Layer(0, 64, 1, 64)
+    layer = Layer(0, 64, 1, 64, round=int(precision == "tf32"))
     launch, partials, counters = layer.workspaces(64)
     empty = layer.to_panels(np.empty((0, 72), np.float32))
     weight, norm = layer.floats(64, 64), np.ones((2, 64), np.float32)
@@ -388,7 +389,7 @@ def test_a_batch_without_nodes_yields_zero_sums(precision: str) -> None:
     inputs.append(layer.capacity(64))
     (sums,) = layer.launch(f"fused_product_dx_{precision}", launch, [np.empty(0, np.float32), (2, 64)], *inputs)
     assert (sums == 0).all()
-    plan = geometry.product_dw(SPARE, 72, 64, 132, layer.device.compute_capability)
+    plan = geometry.product_dw(SPARE, 72, 64, 132, precision)
     (parts,) = layer.launch(
         f"fused_product_dw_{precision}",
         plan.launch,

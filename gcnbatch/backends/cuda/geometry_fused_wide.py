@@ -12,9 +12,10 @@ from typing import NamedTuple
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
 TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused_gemm.cuh
-STAGE_BYTES = 4 * PANEL * (TILE_ROWS + TILE_COLUMNS)
-EPILOGUE_BYTES = 3072  # beyond the tiles of two teams, which take as much as three stages
-SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))  # compute capabilities whose blocks get no more than 99 KB
+TOGETHER = 4  # blocks of a cluster of the products
+STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
+STAGES = {"tf32": 4, "3xtf32": 6}  # of a ring: two blocks of the former fit a multiprocessor
+EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
 ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES, COUNTER_BYTES = 4, 4
@@ -110,10 +111,10 @@ def weight_panels(F: int, C: int, P: int) -> WeightGeometry:
     """Return how the weights of a layer are brought into the forms that the products read.
 
     >>> weight_panels(512, 1, 512)[1:]
-    (278528, 262144)
+    (557056, 524288)
     """
     deep, columns = ceil_div(C * F + C, PANEL), ceil_div(P, PANEL)
-    return WeightGeometry(Launch((deep, columns, 1), (PANEL, 8, 1)), deep * PANEL * P, C * columns * PANEL * F)
+    return WeightGeometry(Launch((deep, columns, 1), (PANEL, 8, 1)), 2 * deep * PANEL * P, 2 * C * columns * PANEL * F)
 
 
 @lru_cache(maxsize=4096)
@@ -139,37 +140,40 @@ def propagate_backward(rows: int, P: int) -> Launch:
     return Launch((ceil_div(rows, PANEL), ceil_div(P, PANEL), 1), (ROW_THREADS, 1, 1))
 
 
-def shared_bytes(capability: tuple[int, int]) -> int:
-    """Return the shared memory of a product: six stages, or three, and what its epilogue wants besides.
+def shared_bytes(precision: str) -> int:
+    """Return the shared memory of a product.
 
-    >>> shared_bytes((9, 0)), shared_bytes((8, 6))
-    (147456, 76800)
+    >>> shared_bytes("tf32"), shared_bytes("3xtf32")
+    (98304, 196608)
     """
-    return 3 * STAGE_BYTES + EPILOGUE_BYTES if capability in SMALL_SHARED else 6 * STAGE_BYTES
+    return max(STAGES[precision] * STAGE_BYTES[precision], EPILOGUE_BYTES)
+
+
+def _column_blocks(columns: int) -> int:
+    """Return the blocks for so many columns, in whole clusters."""
+    return TOGETHER * ceil_div(columns, TOGETHER * TILE_COLUMNS)
 
 
 @lru_cache(maxsize=4096)
-def product(rows: int, columns: int, capability: tuple[int, int] = (9, 0)) -> ProductGeometry:
+def product(rows: int, columns: int, precision: str) -> ProductGeometry:
     """Return the launch of `fused_product_…` (P columns) or `fused_product_dx_…` (F columns).
 
-    >>> product(1850, 512)[:2]
-    (Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=147456), 61440)
+    >>> product(1850, 512, "tf32")[:2]
+    (Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=98304), 61440)
     """
-    grid = (ceil_div(columns, TILE_COLUMNS), max(ceil_div(rows, TILE_ROWS), 1), 1)
+    grid = (_column_blocks(columns), max(ceil_div(rows, TILE_ROWS), 1), 1)
     partials = grid[1] * columns * 2 * FLOAT_BYTES
-    return ProductGeometry(Launch(grid, (THREADS, 1, 1), shared_bytes(capability)), partials, grid[0] * COUNTER_BYTES)
+    return ProductGeometry(Launch(grid, (THREADS, 1, 1), shared_bytes(precision)), partials, grid[0] * COUNTER_BYTES)
 
 
 @lru_cache(maxsize=4096)
-def product_dw(
-    rows: int, K: int, P: int, multiprocessors: int, capability: tuple[int, int] = (9, 0)
-) -> ProductDwGeometry:
+def product_dw(rows: int, K: int, P: int, multiprocessors: int, precision: str) -> ProductDwGeometry:
     """Return the launch of `fused_product_dw_…`, whose splits busy every multiprocessor once.
 
-    >>> product_dw(1850, 520, 512, 132)[:2]
-    (Launch(grid=(5, 8, 3), block=(288, 1, 1), shared=147456), 3)
+    >>> product_dw(1850, 520, 512, 132, "tf32")[:2]
+    (Launch(grid=(8, 5, 3), block=(288, 1, 1), shared=98304), 3)
     """
-    grid = ceil_div(K, TILE_ROWS), ceil_div(P, TILE_COLUMNS)
+    grid = _column_blocks(P), ceil_div(K, TILE_ROWS)
     splits = max(min(multiprocessors // (grid[0] * grid[1]), ceil_div(rows, ROWS_PER_SPLIT)), 1)
-    launch = Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(capability))
+    launch = Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision))
     return ProductDwGeometry(launch, splits, splits * K * P * FLOAT_BYTES)

@@ -78,14 +78,18 @@ class WideWorkspace(Workspace):
         rows, nodes = self.capacity.rows, self._stack.nodes
         self.panel_rows = geometry.panels(rows, 1)[0]
         self._x = self._panels(self._data.k)
-        plans = [geometry.product(rows, width) for layer in nodes for width in (layer.n_in, layer.n_out)]
+        plans = [
+            geometry.product(rows, width, self._model.products)
+            for layer in nodes
+            for width in (layer.n_in, layer.n_out)
+        ]
         if self._clustered:
             self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
         self._counted = self._device.zeros(geometry.CLUSTER, np.uint32)
         self._partials = self._device.empty(max(plan.partials_bytes for plan in plans), np.uint8)
         self._counters = self._device.zeros(max(plan.counters_bytes for plan in plans), np.uint8)
         if self._training:
-            self._dy_t = self._panels(max(layer.n_out for layer in nodes))
+            self._dy_t = self._device.zeros(2 * self.panel_rows * max(layer.n_out for layer in nodes))
             self._v = self._panels(max(geometry.v_columns(layer.channels, layer.n_out) for layer in nodes))
         elif len(nodes) > 1:
             self._u = self._panels(max(layer.k for layer in nodes[1:]))
@@ -114,7 +118,9 @@ class WideWorkspace(Workspace):
         )
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
-        return geometry.product_dw(self.capacity.rows, layer.k, layer.n_out, self._device.multiprocessors)
+        return geometry.product_dw(
+            self.capacity.rows, layer.k, layer.n_out, self._device.multiprocessors, self._model.products
+        )
 
     def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray]:
         """Return a layer's weights, forward and backward."""
@@ -184,7 +190,7 @@ class WideWorkspace(Workspace):
         if not self._training:
             stats = NULL  # those of training are used instead
         epsilon, momentum, _ = self._norm_numbers(number)
-        plan = geometry.product(self.capacity.rows, layer.n_out)
+        plan = geometry.product(self.capacity.rows, layer.n_out, self._model.products)
         results = (arrays.y, stats, running_mean, running_var, self._partials, self._counters)
         given = (arrays.u, self._weight_panels(number)[0], self._size, epsilon, momentum)
         shape = (layer.n_out, layer.k, self.panel_rows, int(number == 0))
@@ -221,7 +227,7 @@ class WideWorkspace(Workspace):
     def _product_dx_call(self, number: int) -> Call:
         layer, before = self._stack.nodes[number], self._layers[number - 1]
         _, stats, _, _, gamma, beta = self._normed(number - 1)
-        plan = geometry.product(self.capacity.rows, layer.n_in)
+        plan = geometry.product(self.capacity.rows, layer.n_in, self._model.products)
         results = (before.g, before.totals, self._partials, self._counters)
         given = (self._v, self._weight_panels(number)[1], before.y, stats, gamma, beta, before.kept, self._size)
         shape = (layer.n_in, layer.channels, layer.n_out, self.panel_rows)
