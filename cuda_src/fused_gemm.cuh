@@ -18,10 +18,9 @@
 //
 // Warps. A block computes BM x BN = 128 x 64 values of C. Eight warps multiply, a ninth fetches: the depth comes in
 // stages of 32 through a ring in shared memory, which the ninth fills with bulk copies; barriers in shared memory tell
-// when a stage is full and when it is empty. Four blocks of neighbouring columns are a cluster: each fetches a quarter of
-// the rows of A for all four, because the second-level cache is what limits these products. Along the depth four warps
-// take 64 x 64 by wgmma; both operands from shared memory, or, in 3xTF32, A from registers. Across it (Uᵀ) four warps
-// take 128 x 32, A from registers: wgmma transposes no 32-bit numbers.
+// when a stage is full and when it is empty. Along the depth four warps take 64 x 64 by wgmma; both operands from shared
+// memory, or, in 3xTF32, A from registers. Across it (Uᵀ) four warps take 128 x 32, A from registers: wgmma transposes
+// no 32-bit numbers.
 //
 // Then sums go through shared memory once more, so that a thread owns 32 rows of one column: what is done by columns,
 // batch norm above all, happens in one thread, and rows are written in whole lines.
@@ -35,12 +34,11 @@
 
 #pragma once
 
-#include "fused.cuh"
-#include "matmul_tile.cuh"
+#include "fused_wide_columns.cuh"
 
 namespace fused {
 
-constexpr int BM = 128, BN = 64, DEPTH = 32, MULTIPLYING = 256, GEMM_THREADS = 288, CLUSTER = 4;
+constexpr int BM = ROW_TILE, BN = 64, DEPTH = 32, MULTIPLYING = 256, GEMM_THREADS = 288;
 constexpr int A_FLOATS = BM * DEPTH, B_FLOATS = BN * DEPTH;
 constexpr int MAX_STAGES = 8;
 constexpr int OWN_ROWS = 32;     // of one column, in a thread
@@ -77,28 +75,11 @@ __device__ __forceinline__ unsigned shared_address(const void* data) {
   return static_cast<unsigned>(__cvta_generic_to_shared(data));
 }
 
-// ---- clusters ----
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr bool HAS_WARPGROUPS = true;
 #else
 constexpr bool HAS_WARPGROUPS = false;
 #endif
-
-__device__ __forceinline__ int rank_in_cluster() {
-  unsigned rank = 0;
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#endif
-  return rank;
-}
-
-__device__ __forceinline__ void synchronize_cluster() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
 
 // ---- bulk copies and their barriers ----
 
@@ -116,7 +97,7 @@ __device__ __forceinline__ void wait_barrier(unsigned long long* barrier, int ph
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "{ .reg .pred p;\n"
-      "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
+      "again_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
       "@!p bra again_%=; }" ::"r"(shared_address(barrier)),
       "r"(phase)
       : "memory");
@@ -130,15 +111,9 @@ __device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int by
 #endif
 }
 
-// At the barrier of block `rank` of the cluster.
-__device__ __forceinline__ void arrive(unsigned long long* barrier, int rank) {
+__device__ __forceinline__ void arrive(unsigned long long* barrier) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "{ .reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
 
@@ -148,17 +123,6 @@ __device__ __forceinline__ void bulk_copy(float* to, const float* from, int byte
                    shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(full))
                : "memory");
-#endif
-}
-
-// To the same place of every block of the cluster.
-__device__ __forceinline__ void bulk_copy_to_all(float* to, const float* from, int bytes, unsigned long long* full) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(full)), "h"(static_cast<unsigned short>((1 << CLUSTER) - 1))
-      : "memory");
 #endif
 }
 
@@ -177,7 +141,7 @@ struct PanelRows {
   }
 };
 
-// BM columns from w0 of panels, the depth along the rows: pieces of 32 rows, one for each block of the cluster to fetch.
+// BM columns from w0 of panels, the depth along the rows: pieces of 32 columns.
 struct PanelColumns {
   static constexpr int FLOATS = DEPTH * PANEL;
   const float* panels;
@@ -233,26 +197,54 @@ struct AlongDepth {
   __device__ __forceinline__ long long rests_of_b() const {
     return static_cast<long long>(steps()) * b.rows * PANEL;
   }
-  __device__ __forceinline__ void fetch_share_of_a(float* tile, int step, int rank, unsigned long long* full) const {
-    constexpr int ROWS = BM / CLUSTER;
-    bulk_copy_to_all(tile + rank * ROWS * PANEL, a.piece(m0 + rank * ROWS, step), a.bytes() / CLUSTER, full);
+  __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
+    if (threadIdx.x % 32 == 0) bulk_copy(tile, a.piece(m0, step), a.bytes(), full);
   }
 };
 
-// A across the depth, B along it: dW' = Uᵀ dY, from U and the transpose of dY.
+// A across the depth, B along it: dW' = Uᵀ dY, from U and the transpose of dY. The ninth warp multiplies one more row of
+// A, a column of U, in ordinary float32: the rows that are the bias would take whole tiles.
 struct AcrossDepth {
   static constexpr bool B_IS_OLDER = false, DEEP = false;
   PanelColumns a;
   PanelRows b;
   int n0, begin, end, capacity;
+  int row;         // of the bias in dW'; negative: not in this block
+  float* results;  // of it
 
   __device__ __forceinline__ int steps() const { return (end - begin) / DEPTH; }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, begin / DEPTH + step); }
   __device__ __forceinline__ long long rests_of_b() const { return static_cast<long long>(capacity) * b.rows; }
-  __device__ __forceinline__ void fetch_share_of_a(float* tile, int step, int rank, unsigned long long* full) const {
-    static_assert(BM / PANEL == CLUSTER, "a piece for each block");
-    const float* from = a.piece(begin + step * DEPTH, rank);
-    if (rank < a.pieces()) bulk_copy_to_all(tile + rank * a.FLOATS, from, a.FLOATS * int(sizeof(float)), full);
+  // Of the bias, the element of U that a lane brings for a step: that of its row.
+  __device__ __forceinline__ float factor(int step) const {
+    return row >= 0 && step < steps() ? a.panels[in_panel(begin + step * DEPTH + threadIdx.x % 32, row, a.rows)] : 0.f;
+  }
+  // sums += 32 factors x (32, 64): a lane has columns lane and lane + 32.
+  __device__ __forceinline__ void add_row(float2& sums, const float* tile, float factor) const {
+    const int lane = threadIdx.x % 32;
+    const float* rows = tile + lane * PANEL;
+#pragma unroll
+    for (int chunk = 0; chunk < PANEL / 4; ++chunk) {
+      const float4 low = *reinterpret_cast<const float4*>(rows + (chunk ^ lane % 8) * 4);
+      const float4 high = *reinterpret_cast<const float4*>(rows + 32 * PANEL + (chunk ^ lane % 8) * 4);
+      const float of_low[4] = {low.x, low.y, low.z, low.w}, of_high[4] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float left = __shfl_sync(FULL_WARP, factor, 4 * chunk + i);
+        sums.x = fmaf(left, of_low[i], sums.x), sums.y = fmaf(left, of_high[i], sums.y);
+      }
+    }
+  }
+  __device__ __forceinline__ void store_row(float2 sums) const {
+    const int lane = threadIdx.x % 32;
+    if (row >= 0 && lane < b.existing) results[n0 + lane] = sums.x;
+    if (row >= 0 && lane + 32 < b.existing) results[n0 + lane + 32] = sums.y;
+  }
+
+  __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
+    const int number = threadIdx.x % 32;
+    if (number >= a.pieces()) return;
+    bulk_copy(tile + number * a.FLOATS, a.piece(begin + step * DEPTH, number), a.FLOATS * int(sizeof(float)), full);
   }
 };
 
@@ -292,11 +284,16 @@ struct Turn {
   }
 };
 
+// A warp has read a stage.
+__device__ __forceinline__ void give_back(unsigned long long* empty) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(empty);
+}
+
 // The ninth warp fills the ring; weights are older than the kernel before, and their first stages come early.
 template <int PRODUCTS, int STAGE, class Operands>
 __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, bool waits) {
   const int stages = stages_of_ring(STAGE), steps = from.steps(), early = Operands::B_IS_OLDER ? min(stages, steps) : 0;
-  const int rank = rank_in_cluster();
   const bool is_one = threadIdx.x % 32 == 0;
   const auto fetch_b = [&](int stage, int step) {
     unsigned long long* full = &barriers.full[stage];
@@ -309,20 +306,32 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
   for (int step = 0; is_one && step < early; ++step) fetch_b(step, step);
   if (waits) wait_for_previous();
   let_next_start();
-  Turn turn;
+  Turn turn, behind;
+  float2 sums = make_float2(0.f, 0.f);
+  float factor = 0.f;
+  if constexpr (!Operands::DEEP) factor = from.factor(0);
+  const auto follow = [&](int step) {  // the ninth warp multiplies what was fetched long ago
+    if constexpr (!Operands::DEEP) {
+      const float now = factor;
+      factor = from.factor(step + 1);
+      wait_barrier(&barriers.full[behind.stage], behind.phase);
+      if (from.row >= 0) from.add_row(sums, ring() + behind.stage * STAGE + A_FLOATS, now);
+      give_back(&barriers.empty[behind.stage]);
+      behind.next(stages);
+    }
+  };
   for (int step = 0; step < steps; ++step) {
     if (step >= stages) wait_barrier(&barriers.empty[turn.stage], turn.phase ^ 1);
     if (is_one && step >= early) fetch_b(turn.stage, step);
-    if (is_one) from.fetch_share_of_a(ring() + turn.stage * STAGE, step, rank, &barriers.full[turn.stage]);
+    __syncwarp();  // the barrier expects what comes
+    from.fetch_a(ring() + turn.stage * STAGE, step, &barriers.full[turn.stage]);
     turn.next(stages);
+    if (step >= stages - 1) follow(step - (stages - 1));
   }
-}
-
-// A warp has read the stage of `step`: every block of the cluster may fill it, if it has anything left to fill it with.
-__device__ __forceinline__ void give_back(unsigned long long* empty, int step, int stages, int steps) {
-  __syncwarp();
-  const int lane = threadIdx.x % 32;
-  if (step + stages < steps && lane < CLUSTER) arrive(empty, lane);
+  if constexpr (!Operands::DEEP) {
+    for (int step = max(steps - (stages - 1), 0); step < steps; ++step) follow(step);
+    from.store_row(sums);
+  }
 }
 
 using GroupSums = float[32];  // of 64 x 64 values, in a thread
@@ -411,7 +420,7 @@ __device__ __forceinline__ void multiply_by_groups(GroupSums& sum, const Operand
     for (int slice = 0; slice < DEPTH / 8; ++slice) multiply_group(sum, a + 2 * slice, b + 2 * slice);
     commit_group();
     wait_for_groups<1>();
-    if (read != nullptr) give_back(read, step - 1, stages, steps);
+    if (read != nullptr) give_back(read);
     read = &barriers.empty[turn.stage];
     turn.next(stages);
   }
@@ -458,7 +467,7 @@ __device__ __forceinline__ void multiply_split_by_groups(GroupSums& sum, const O
     wait_for_groups<0>();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) now[slice].hold();
-    give_back(empty, step, stages, steps);
+    give_back(empty);
 #pragma unroll
     for (int i = 0; i < 32; ++i) sum[i] += part[i];
   };
@@ -516,7 +525,7 @@ __device__ __forceinline__ void multiply_across_by_groups(GroupSums& sum, const 
     wait_for_groups<0>();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) a[slice][0].hold(), a[slice][1].hold();
-    give_back(&barriers.empty[turn.stage], step, stages, steps);
+    give_back(&barriers.empty[turn.stage]);
     if constexpr (PRODUCTS == 3) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) sum[i] += part[i / 16][i % 16];
@@ -587,12 +596,12 @@ __device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, b
   __shared__ Barriers barriers;
   if (threadIdx.x < MAX_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
-    init_barrier(&barriers.empty[threadIdx.x], CLUSTER * MULTIPLYING / 32);
+    init_barrier(&barriers.empty[threadIdx.x], MULTIPLYING / 32 + !Operands::DEEP);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
-  synchronize_cluster();
+  __syncthreads();
   if (!multiplies) {
     fetch<PRODUCTS, STAGE>(from, barriers, waits);
   } else {

@@ -7,11 +7,11 @@
 // weights, which it keeps in shared memory for the way back. The slices' parts of the logits are added over the
 // cluster's shared memory, in order, for one graph in each block; that block finds the graph's loss and the gradient by
 // its logits, which all blocks read for dR and G. So the weights are read once for eight graphs, and the nodes of a graph
-// by eight blocks. The sums of G and G x̂ are folded by the cluster that is last.
+// by eight blocks. The sums of G and G x̂ of the eight graphs are left for others to fold.
 //
-// Shapes: as in fused_readout; sums (2, P), partials (clusters, P) float2, counters (8,); weight (P, K), bias (K,);
+// Shapes: as in fused_readout; sums (clusters, P) float2; moments (tiles, P) float2; weight (P, K), bias (K,);
 //   input (B, P) and gradient (B, K) of the dense layer, for the update; losses (8 clusters,).
-// Launch: 256 threads, grid (8, graphs / 8), clusters (8, 1). 100 graphs: 104 blocks.
+// Launch: 512 threads, grid (8, graphs / 8), clusters (8, 1). 100 graphs: 104 blocks.
 // Shared memory: dynamic, see geometry_fused_wide.py. W is read along rows and, at an odd stride, across them: no bank
 //   conflicts; the eight graphs of a feature are two vectors that a warp reads at once.
 // Traffic: reads 8 N P + 4 P K clusters, writes 4 N P bytes; everything in L2.
@@ -20,6 +20,7 @@
 #pragma once
 
 #include "fused_readout.cuh"
+#include "fused_wide_columns.cuh"
 
 namespace fused {
 
@@ -54,14 +55,13 @@ __device__ __forceinline__ float load_of_block(const float* own, int rank) {
 
 // The phase with its arguments, in the order of fused_wide_readout in fused_wide_step.cu.
 struct WideReadout {
-  static constexpr int GRAPHS = 8, SLICES = 8, BLOCK = 256, LANES = 16, WIDTH = 4 * LANES, ROWS_AT_ONCE = 4;
+  static constexpr int GRAPHS = 8, SLICES = 8, BLOCK = 512, LANES = 16, WIDTH = 4 * LANES, HELD = 8;
   static constexpr int MAX_PARTS = 8, PARTS = BLOCK / WIDTH;
+  static constexpr int ROW_STEP = BLOCK / LANES / GRAPHS;  // lanes that share a graph's rows of four columns
 
   float* logits;
   float* g;
-  float* sums;
-  float* partials;
-  unsigned* counters;
+  float2* sums;
   double* losses;
   float* input;
   float* gradient;
@@ -70,9 +70,7 @@ struct WideReadout {
   const float* rates;
   const int* node_ptr;
   const float* y;
-  const float* stats;
-  const float* gamma;
-  const float* beta;
+  Norm norm;
   const unsigned char* kept;
   const float* targets;
   const float* loss_weight;
@@ -126,63 +124,97 @@ struct WideReadout {
     return bits;
   }
 
-  // A warp pools its graph: rows begin … end - 1 of the columns of this slice.
-  __device__ __forceinline__ void pool(const Shared& at, int first, int begin, int end, int b, bool is_there) const {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, S = slice();
-#pragma unroll 1
-    for (int c0 = 0; c0 < S; c0 += WIDTH) {
-      const int c = c0 + lane % LANES * 4, p = first + c, existing = c < S ? min(max(P - p, 0), 4) : 0;
-      float value[4];
-      int peak[4];
+  // Of a thread: its graph in the cluster, its first row in the graph, its first column in a WIDTH of them.
+  __device__ __forceinline__ static int own_graph() { return threadIdx.x / (BLOCK / GRAPHS); }
+  __device__ __forceinline__ static int own_row() { return threadIdx.x / LANES % ROW_STEP; }
+  __device__ __forceinline__ static int own_column() { return threadIdx.x % LANES * 4; }
+
+  // The first rows of a thread, and what dropout kept of them; both ways they are at hand.
+  struct Held {
+    float4 row[HELD];
+    unsigned bits[HELD];
+  };
+
+  __device__ __forceinline__ void hold(Held& held, int first, int c0, int begin, int end) const {
+    const int c = c0 + own_column(), p = first + c, existing = c < slice() ? min(max(P - p, 0), 4) : 0;
 #pragma unroll
-      for (int v = 0; v < 4; ++v) value[v] = kind == 2 ? -__int_as_float(0x7f800000) : 0.f, peak[v] = end;
-      const float4 no = make_float4(0.f, 0.f, 0.f, 0.f);
-      const int safe = min(c, S - 4);
-      const float4 mean = *reinterpret_cast<const float4*>(at.columns.mean + safe);
-      const float4 slope = *reinterpret_cast<const float4*>(at.columns.slope + safe);
-      const float4 shift = *reinterpret_cast<const float4*>(at.columns.beta + safe);
-#pragma unroll 1
-      for (int i0 = begin + lane / LANES; i0 < end; i0 += 2 * ROWS_AT_ONCE) {
-        float4 found[ROWS_AT_ONCE];
-        unsigned bits[ROWS_AT_ONCE];
-#pragma unroll
-        for (int u = 0; u < ROWS_AT_ONCE; ++u) {
-          const int i = i0 + 2 * u;
-          found[u] = i < end ? row_of(y, i, p, existing) : no;
-          bits[u] = i < end ? bits_of(i, p, existing) : 0;
-        }
-#pragma unroll
-        for (int u = 0; u < ROWS_AT_ONCE; ++u) {
-          const int i = i0 + 2 * u;
-          const float of_row[4] = {
-              positive((found[u].x - mean.x) * slope.x + shift.x), positive((found[u].y - mean.y) * slope.y + shift.y),
-              positive((found[u].z - mean.z) * slope.z + shift.z), positive((found[u].w - mean.w) * slope.w + shift.w)};
-#pragma unroll
-          for (int v = 0; v < 4; ++v) {
-            const float z = bits[u] >> v & 1 ? keep_scale * of_row[v] : 0.f;
-            if (kind != 2) {
-              value[v] += i < end ? z : 0.f;
-            } else if (i < end && (peak[v] == end || is_higher(z, i, value[v], peak[v]))) {
-              value[v] = z, peak[v] = i;
-            }
-          }
-        }
-      }
+    for (int r = 0; r < HELD; ++r) {
+      const int i = begin + own_row() + r * ROW_STEP;
+      held.row[r] = make_float4(0.f, 0.f, 0.f, 0.f), held.bits[r] = 0;
+      if (i < end) held.row[r] = row_of(y, i, p, existing), held.bits[r] = bits_of(i, p, existing);
+    }
+  }
+
+  // What batch norm makes of four columns.
+  struct FourColumns {
+    float mean[4], slope[4], shift[4];
+
+    __device__ __forceinline__ FourColumns(const Columns& from, int c, int S) {
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
-        const float other = __shfl_xor_sync(FULL_WARP, value[v], LANES);
-        const int other_peak = __shfl_xor_sync(FULL_WARP, peak[v], LANES);
-        if (kind != 2) {
-          value[v] += other;
-        } else if (other_peak < end && (peak[v] == end || is_higher(other, other_peak, value[v], peak[v]))) {
-          value[v] = other, peak[v] = other_peak;
-        }
-        if (c + v >= S || lane >= LANES) continue;
-        const float pooled = v >= existing || end == begin ? 0.f : kind == 1 ? value[v] / (end - begin) : value[v];
-        at.pooled[(c + v) * GRAPHS + warp] = pooled, at.peaks[(c + v) * GRAPHS + warp] = peak[v];
-        if (training && is_there && v < existing) input[b * P + p + v] = pooled;
+        const int safe = min(c + v, S - 1);
+        mean[v] = from.mean[safe], slope[v] = from.slope[safe], shift[v] = from.beta[safe];
       }
     }
+  };
+
+  // Pool the rows of all graphs, from column c0 of this slice on; all threads call.
+  __device__ __forceinline__ void pool(const Shared& at, const Held& held, int first, int c0, int begin, int end, int b,
+                                       bool is_there) const {
+    const int S = slice(), c = c0 + own_column(), p = first + c, existing = c < S ? min(max(P - p, 0), 4) : 0;
+    const FourColumns columns(at.columns, c, S);
+    float value[4];
+    int peak[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) value[v] = kind == 2 ? -__int_as_float(0x7f800000) : 0.f, peak[v] = end;
+    const auto take = [&](int i, float4 row, unsigned bits) {
+      const float of_row[4] = {row.x, row.y, row.z, row.w};
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        const float normal = (of_row[v] - columns.mean[v]) * columns.slope[v] + columns.shift[v];
+        const float z = bits >> v & 1 ? keep_scale * positive(normal) : 0.f;
+        if (kind != 2) {
+          value[v] += z;
+        } else if (peak[v] == end || is_higher(z, i, value[v], peak[v])) {
+          value[v] = z, peak[v] = i;
+        }
+      }
+    };
+#pragma unroll
+    for (int r = 0; r < HELD; ++r) {
+      const int i = begin + own_row() + r * ROW_STEP;
+      if (i < end) take(i, held.row[r], held.bits[r]);
+    }
+#pragma unroll 1
+    for (int i = begin + own_row() + HELD * ROW_STEP; i < end; i += ROW_STEP)
+      take(i, row_of(y, i, p, existing), bits_of(i, p, existing));
+
+    float* values_of = at.parts + threadIdx.x / LANES * WIDTH + own_column();
+    int* peaks_of = reinterpret_cast<int*>(values_of) + BLOCK * 4;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) values_of[v] = value[v], peaks_of[v] = peak[v];
+    __syncthreads();
+    const int graph = own_graph(), column = threadIdx.x % WIDTH, own = c0 + column;  // one column of one graph
+    float total = at.parts[graph * ROW_STEP * WIDTH + column];
+    int highest = reinterpret_cast<int*>(at.parts)[BLOCK * 4 + graph * ROW_STEP * WIDTH + column];
+#pragma unroll
+    for (int part = 1; part < ROW_STEP; ++part) {
+      const int place = (graph * ROW_STEP + part) * WIDTH + column;
+      const float other = at.parts[place];
+      const int other_peak = reinterpret_cast<int*>(at.parts)[BLOCK * 4 + place];
+      if (kind != 2) {
+        total += other;
+      } else if (other_peak < end && (highest == end || is_higher(other, other_peak, total, highest))) {
+        total = other, highest = other_peak;
+      }
+    }
+    if (own < S) {
+      const bool exists = first + own < P;
+      const float pooled = !exists || end == begin ? 0.f : kind == 1 ? total / (end - begin) : total;
+      at.pooled[own * GRAPHS + graph] = pooled, at.peaks[own * GRAPHS + graph] = highest;
+      if (training && is_there && exists) input[b * P + first + own] = pooled;
+    }
+    __syncthreads();
   }
 
   // sum[g] += factor * the eight graphs' numbers of a feature or class.
@@ -198,17 +230,24 @@ struct WideReadout {
   __device__ __forceinline__ int columns_at_once() const { return min(power_of_two(K), BLOCK); }
   __device__ __forceinline__ int n_parts() const { return min(BLOCK / columns_at_once(), MAX_PARTS); }
 
-  // This slice's part of the logits of the eight graphs, in n_parts() parts (parts, graphs, K).
+  // This slice's part of the logits of the eight graphs, (graphs, K) at the beginning of the parts; all threads call.
   __device__ __forceinline__ void multiply(const Shared& at) const {
     const int columns = columns_at_once(), n = n_parts(), part = threadIdx.x / columns, S = slice();
-    if (part >= n) return;
 #pragma unroll 1
-    for (int k = threadIdx.x % columns; k < K; k += columns) {
+    for (int k = threadIdx.x % columns; part < n && k < K; k += columns) {
       float sum[GRAPHS] = {};
 #pragma unroll 4
       for (int f = part; f < S; f += n) add_graphs(sum, at.weights[f * stride() + k], at.pooled + f * GRAPHS);
 #pragma unroll
       for (int graph = 0; graph < GRAPHS; ++graph) at.parts[(part * GRAPHS + graph) * K + k] = sum[graph];
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int e = threadIdx.x; n > 1 && e < GRAPHS * K; e += BLOCK) {
+      float total = at.parts[e];
+#pragma unroll 3
+      for (int other = 1; other < n; ++other) total += at.parts[other * GRAPHS * K + e];
+      at.parts[e] = total;
     }
   }
 
@@ -237,81 +276,76 @@ struct WideReadout {
     }
   }
 
-  // A warp gives its graph's dR to the nodes; the block's sums of G and G x̂ go to `partials`.
-  __device__ __forceinline__ void give(const Shared& at, int first, int begin, int end) const {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, S = slice();
-    float2* of_graphs = reinterpret_cast<float2*>(at.parts);  // (GRAPHS, WIDTH)
-#pragma unroll 1
-    for (int c0 = 0; c0 < S; c0 += WIDTH) {
-      const int c = c0 + lane % LANES * 4, p = first + c, existing = c < S ? min(max(P - p, 0), 4) : 0;
-      float share[4], mean[4], slope[4], shift[4], inverse[4];
-      int peak[4];
-      float2 sum[4] = {};
+  // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `sums`. All threads call.
+  __device__ __forceinline__ void give(const Shared& at, const Held& held, int first, int c0, int begin, int end) const {
+    const int graph = own_graph(), S = slice(), c = c0 + own_column(), p = first + c;
+    const int existing = c < S ? min(max(P - p, 0), 4) : 0;
+    const FourColumns columns(at.columns, c, S);
+    float share[4];
+    float2 sum[4] = {};  // of G and G (Y - mean)
+    int peak[4];
 #pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        const int safe = min(c + v, S - 1);
-        share[v] = at.back[safe * GRAPHS + warp] * keep_scale * (kind == 1 ? 1.f / (end - begin) : 1.f);
-        peak[v] = at.peaks[safe * GRAPHS + warp];
-        mean[v] = at.columns.mean[safe], slope[v] = at.columns.slope[safe], shift[v] = at.columns.beta[safe];
-        inverse[v] = at.columns.inverse[safe];
-      }
-#pragma unroll 1
-      for (int i0 = begin + lane / LANES; i0 < end; i0 += 2 * ROWS_AT_ONCE) {
-        float4 found[ROWS_AT_ONCE];
-        unsigned bits[ROWS_AT_ONCE];
-#pragma unroll
-        for (int u = 0; u < ROWS_AT_ONCE; ++u) {
-          const int i = min(i0 + 2 * u, end - 1);
-          found[u] = row_of(y, i, p, existing), bits[u] = bits_of(i, p, existing);
-        }
-#pragma unroll
-        for (int u = 0; u < ROWS_AT_ONCE; ++u) {
-          const int i = i0 + 2 * u;
-          if (i >= end) continue;
-          const float of_row[4] = {found[u].x, found[u].y, found[u].z, found[u].w};
-          float own[4];
-#pragma unroll
-          for (int v = 0; v < 4; ++v) {
-            const float distance = of_row[v] - mean[v];
-            const bool open = distance * slope[v] + shift[v] > 0.f && (bits[u] >> v & 1) && (kind != 2 || i == peak[v]);
-            own[v] = open ? share[v] : 0.f;
-            sum[v] = combine(sum[v], make_float2(own[v], own[v] * (distance * inverse[v])));
-          }
-          store4(g + i * P + p, make_float4(own[0], own[1], own[2], own[3]), existing, P % 4 == 0);
-        }
-      }
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        sum[v].x += __shfl_xor_sync(FULL_WARP, sum[v].x, LANES);
-        sum[v].y += __shfl_xor_sync(FULL_WARP, sum[v].y, LANES);
-        if (lane < LANES) of_graphs[warp * WIDTH + lane * 4 + v] = sum[v];
-      }
-      __syncthreads();
-      const int own = c0 + threadIdx.x;
-      if (threadIdx.x < WIDTH && own < S && first + own < P && sums) {
-        float2 total = make_float2(0.f, 0.f);
-#pragma unroll
-        for (int graph = 0; graph < GRAPHS; ++graph) total = combine(total, of_graphs[graph * WIDTH + threadIdx.x]);
-        reinterpret_cast<float2*>(partials)[blockIdx.y * P + first + own] = total;
-      }
-      __syncthreads();
+    for (int v = 0; v < 4; ++v) {
+      const int safe = min(c + v, S - 1);
+      share[v] = at.back[safe * GRAPHS + graph] * keep_scale * (kind == 1 ? 1.f / (end - begin) : 1.f);
+      peak[v] = at.peaks[safe * GRAPHS + graph];
     }
+    const auto put = [&](int i, float4 row, unsigned bits) {
+      const float of_row[4] = {row.x, row.y, row.z, row.w};
+      float own[4];
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        const float distance = of_row[v] - columns.mean[v];
+        const bool open =
+            distance * columns.slope[v] + columns.shift[v] > 0.f && (bits >> v & 1) && (kind != 2 || i == peak[v]);
+        own[v] = open ? share[v] : 0.f;
+        sum[v] = combine(sum[v], make_float2(own[v], own[v] * distance));
+      }
+      store4(g + i * P + p, make_float4(own[0], own[1], own[2], own[3]), existing, P % 4 == 0);
+    };
+#pragma unroll
+    for (int r = 0; r < HELD; ++r) {
+      const int i = begin + own_row() + r * ROW_STEP;
+      if (i < end) put(i, held.row[r], held.bits[r]);
+    }
+#pragma unroll 1
+    for (int i = begin + own_row() + HELD * ROW_STEP; i < end; i += ROW_STEP)
+      put(i, row_of(y, i, p, existing), bits_of(i, p, existing));
+    if (sums == nullptr) return;
+    float2* of_threads = reinterpret_cast<float2*>(at.parts);  // (BLOCK / 32, WIDTH)
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum[v].x += __shfl_xor_sync(FULL_WARP, sum[v].x, LANES);
+      sum[v].y += __shfl_xor_sync(FULL_WARP, sum[v].y, LANES);
+      if (threadIdx.x % 32 < LANES) of_threads[threadIdx.x / 32 * WIDTH + own_column() + v] = sum[v];
+    }
+    __syncthreads();
+    const int own = c0 + threadIdx.x;
+    if (threadIdx.x < WIDTH && own < S && first + own < P) {
+      float2 total = make_float2(0.f, 0.f);
+#pragma unroll
+      for (int warp = 0; warp < BLOCK / 32; ++warp) total = combine(total, of_threads[warp * WIDTH + threadIdx.x]);
+      total.y *= at.columns.inverse[own];
+      sums[blockIdx.y * P + first + own] = total;
+    }
+    __syncthreads();
   }
 
   __device__ __forceinline__ void run(float* shared) const {
     const Shared at = shared_at(shared);
-    const int S = slice(), rank = blockIdx.x, first = rank * S, warp = threadIdx.x / 32;
-    const int N = size[0], B = size[1], b0 = blockIdx.y * GRAPHS, own = b0 + rank;
+    const int S = slice(), rank = blockIdx.x, first = rank * S, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int N = size[0], B = size[1], b0 = blockIdx.y * GRAPHS, own = b0 + rank, b = b0 + own_graph();
     const bool is_idle = b0 >= B && blockIdx.y > 0;
     // Batch and weights are older than the phase before.
-    const int b = b0 + warp;
     const int begin = b < B ? node_ptr[b] : 0, end = b < B ? node_ptr[b + 1] : 0;
     const float label_weight = training ? rates[4 * size[2] + 3] : 0.f;
     if (!is_idle) {
-      const int count = min(max(P - first, 0), S) * K;
+#pragma unroll 2
+      for (int f = warp; f < S; f += BLOCK / 32) {
 #pragma unroll 4
-      for (int e = threadIdx.x; e < S * K; e += BLOCK)
-        at.weights[e / K * stride() + e % K] = e < count ? weight[static_cast<long long>(first) * K + e] : 0.f;
+        for (int k = lane; k < K; k += 32)
+          at.weights[f * stride() + k] = first + f < P ? weight[static_cast<long long>(first + f) * K + k] : 0.f;
+      }
       const int n_targets = loss == 1 ? 1 : K;
 #pragma unroll 1
       for (int k = threadIdx.x; training && k < K; k += BLOCK) {
@@ -324,67 +358,66 @@ struct WideReadout {
       if (training && threadIdx.x == 0) losses[own] = 0.0;
       return;
     }
+    Held held;
+    hold(held, first, 0, begin, end);
     if (progress && own == 0 && threadIdx.x == 0)
       *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
 #pragma unroll 1
-    for (int c = threadIdx.x; c < S; c += BLOCK) {
-      const int p = min(first + c, P - 1);
-      const float inverse = gamma ? stats[P + p] : 1.f;
-      at.columns.mean[c] = gamma ? stats[p] : 0.f, at.columns.inverse[c] = inverse;
-      at.columns.slope[c] = gamma ? gamma[p] * inverse : 1.f, at.columns.beta[c] = gamma ? beta[p] : 0.f;
+    for (int c0 = 0; c0 < S; c0 += WIDTH) {
+      const int c = c0 + threadIdx.x % WIDTH, p = c < S ? first + c : P;
+      const float4 own = norm.column<WIDTH, BLOCK>(reinterpret_cast<float2*>(at.parts), p, P, N, blockIdx.y == 0);
+      if (threadIdx.x < WIDTH && c < S) {
+        at.columns.mean[c] = own.x, at.columns.inverse[c] = own.y;
+        at.columns.slope[c] = own.z, at.columns.beta[c] = own.w;
+      }
+      __syncthreads();
     }
-    __syncthreads();
-    pool(at, first, begin, end, b, b < B);
-    __syncthreads();
+#pragma unroll 1
+    for (int c0 = 0; c0 < S; c0 += WIDTH) {
+      if (c0 > 0) hold(held, first, c0, begin, end);
+      pool(at, held, first, c0, begin, end, b, b < B);
+    }
     multiply(at);
     arrive_at_cluster();
     wait_for_cluster();
-    const int n = n_parts();
 #pragma unroll 1
     for (int k = threadIdx.x; k < K; k += BLOCK) {
-      float sum = bias[k];
+      float sum = bias[k], found[SLICES];
 #pragma unroll
-      for (int s = 0; s < SLICES; ++s) {
-#pragma unroll 2
-        for (int part = 0; part < n; ++part) sum += load_of_block(at.parts + (part * GRAPHS + rank) * K + k, s);
-      }
+      for (int s = 0; s < SLICES; ++s) found[s] = load_of_block(at.parts + rank * K + k, s);
+#pragma unroll
+      for (int s = 0; s < SLICES; ++s) sum += found[s];
       at.own_logits[k] = sum;
       if (logits && own < B) logits[static_cast<long long>(own) * K + k] = sum;
     }
     __syncthreads();
-    if (training && threadIdx.x < 32) {
+    if (training && warp == 0) {
       double total = 0.0;
       if (own < B) {
         total = loss_of_graph(at.own_gradient, at.own_logits, at.targets, at.loss_weight, K, loss, label_weight);
       } else {
-        for (int k = threadIdx.x; k < K; k += 32) at.own_gradient[k] = 0.f;
+        for (int k = lane; k < K; k += 32) at.own_gradient[k] = 0.f;
       }
-      if (threadIdx.x == 0) losses[own] = total;
+      if (lane == 0) losses[own] = total;
     }
     arrive_at_cluster();
     wait_for_cluster();  // the readers of the parts are done, too
     if (!training) return;
-#pragma unroll 1
-    for (int e = threadIdx.x; e < GRAPHS * K; e += BLOCK)
-      at.dlogits[e % K * GRAPHS + e / K] = load_of_block(at.own_gradient + e % K, e / K);
+    const int from = threadIdx.x % GRAPHS;
+#pragma unroll 2
+    for (int k = threadIdx.x / GRAPHS; k < K; k += BLOCK / GRAPHS)
+      at.dlogits[k * GRAPHS + from] = load_of_block(at.own_gradient + k, from);
     arrive_at_cluster();  // awaited at the end: nobody leaves while others read its gradient
 #pragma unroll 1
     for (int k = threadIdx.x; own < B && k < K; k += BLOCK) gradient[own * K + k] = at.own_gradient[k];
     __syncthreads();
     multiply_back(at);
-    give(at, first, begin, end);
-    wait_for_cluster();
-    if (sums == nullptr) return;
-    const int clusters = max(ceil_div(B, GRAPHS), 1);
-    if (!is_last_block(counters + rank, clusters)) return;
 #pragma unroll 1
-    for (int p = first + threadIdx.x; p < min(first + S, P); p += BLOCK) {
-      float2 total = make_float2(0.f, 0.f);
-#pragma unroll 8
-      for (int cluster = 0; cluster < clusters; ++cluster)
-        total = combine(total, load_l2(reinterpret_cast<const float2*>(partials) + cluster * P + p));
-      sums[p] = total.x, sums[P + p] = total.y;
+    for (int c0 = 0; c0 < S; c0 += WIDTH) {
+      if (S > WIDTH) hold(held, first, c0, begin, end);
+      give(at, held, first, c0, begin, end);
     }
+    wait_for_cluster();
   }
 };
 

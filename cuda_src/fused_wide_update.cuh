@@ -2,9 +2,9 @@
 // many parameters, and the weights are to be written as panels both ways.
 //
 // A job is W' = [W_1; …; W_C; b_1; …; b_C] of one layer, (C F + C, P), whose rows are where the parameters' flat arrays
-// have them; gamma and beta are jobs of one row (F = 0). Its gradient is the sum of `parts` matrices (what
+// have them; gamma and beta are jobs of biases alone (F = 0). Its gradient is the sum of `parts` matrices (what
 // fused_product_dw_… leaves), or, for dense layers on graphs, [inputs | 1]ᵀ gradients over the graphs of the batch.
-// `mode` as in fused_update.
+// `mode` as in fused_update. weight_decay and l2 are null where nothing decays.
 // Shapes: as in fused_update; chunks (n_chunks, 4): job, first row, first column; norms (n_chunks,).
 // Launch: 256 threads, four neighbours of a row in each; a block does a tile or stages graphs. 512 x 512: 17 x 16 tiles.
 // Shared memory: 8 KB, static; rows of 33 or read as they lie: no bank conflicts but two-way ones of the transpose.
@@ -75,10 +75,10 @@ struct WideUpdate {
 
   __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD]) const {
     const int block = blockIdx.x;
-    if (block < n_chunks) {
-      update_tile(block, tile);
+    if (block < n_stages) {
+      stage_batch(*reinterpret_cast<const Stage*>(stage), block, n_stages, wait_for_previous);
     } else {
-      stage_batch(*reinterpret_cast<const Stage*>(stage), block - n_chunks, n_stages, wait_for_previous);
+      update_tile(block - n_stages, tile);
     }
   }
 
@@ -107,19 +107,23 @@ struct WideUpdate {
   // The same of a dense layer on graphs: over the graphs, 32 at a time. All threads call.
   __device__ __forceinline__ Four sum_of_graphs(const WideJob& job, int k0, int p0, int B, float (&tile)[2 * PANEL][LD]) const {
     const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
-    Four sum = {};
+    Four sum = {}, left, right;
+    const auto read = [&](int b) {
+      left = Four::load(job.left + b * job.F + k0 + first, b < B ? min(max(job.F - k0 - first, 0), 4) : 0);
+      right = Four::load(job.right + b * job.P + p0 + first, b < B ? min(max(job.P - p0 - first, 0), 4) : 0);
+    };
+    read(row);
 #pragma unroll 1
     for (int b0 = 0; b0 < B; b0 += PANEL) {
-      const int b = b0 + row;
+      const bool is_there = b0 + row < B;
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int k = k0 + first + i, p = p0 + first + i;
-        const bool is_there = b < B;
-        tile[row][first + i] = !is_there || k > job.F ? 0.f : k == job.F ? 1.f : job.left[b * job.F + k];
-        tile[PANEL + row][first + i] = is_there && p < job.P ? job.right[b * job.P + p] : 0.f;
+        tile[row][first + i] = is_there && k0 + first + i == job.F ? 1.f : left.v[i];
+        tile[PANEL + row][first + i] = right.v[i];
       }
       __syncthreads();
+      read(b0 + PANEL + row);
 #pragma unroll 8
       for (int g = 0; g < PANEL; ++g) {
         const float left = tile[g][row];
@@ -139,12 +143,6 @@ struct WideUpdate {
     const int existing = k < job.rows() ? min(max(job.P - p, 0), 4) : 0, at = existing > 0 ? job.start(k) + p : 0;
     const int4 now = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
     const float4 rate = reinterpret_cast<const float4*>(rates)[now.w];
-    Four value = Four::load(parameters + at, existing), of_m = {}, of_v = {}, decay = {}, penalty = {};
-    if (mode != 1) {
-      of_m = Four::load(m + at, existing);
-      if (!rule.sgd) of_v = Four::load(v + at, existing);
-      decay = Four::load(weight_decay + at, existing), penalty = Four::load(l2 + at, existing);
-    }
     wait_for_previous();
 
     Four gradient;
@@ -166,6 +164,10 @@ struct WideUpdate {
       if (threadIdx.x == 0) norms[chunk] = squares;
       return;
     }
+    Four value = Four::load(parameters + at, existing), of_m = Four::load(m + at, existing), of_v = {};
+    Four decay = {}, penalty = {};
+    if (!rule.sgd) of_v = Four::load(v + at, existing);
+    if (weight_decay) decay = Four::load(weight_decay + at, existing), penalty = Four::load(l2 + at, existing);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       value.v[i] = rule.apply(value.v[i], gradient.v[i], of_m.v[i], of_v.v[i], decay.v[i], penalty.v[i], rate);

@@ -25,14 +25,15 @@ def covers(blocks: int, each: int, n: int) -> bool:
 
 
 def test_numbers_are_those_of_the_source() -> None:
-    source = "".join((cuda_sources() / name).read_text() for name in ("fused.cuh", "fused_gemm.cuh"))
+    source = "".join(
+        (cuda_sources() / name).read_text() for name in ("fused.cuh", "fused_gemm.cuh", "fused_wide_columns.cuh")
+    )
     for name, number in (
-        ("BM", geometry.TILE_ROWS),
         ("BN", geometry.TILE_COLUMNS),
         ("DEPTH", geometry.PANEL),
         ("PANEL", geometry.PANEL),
         ("GEMM_THREADS", geometry.THREADS),
-        ("CLUSTER", geometry.TOGETHER),
+        ("ROW_TILE", geometry.TILE_ROWS),
     ):
         assert re.search(rf"\b{name} = {number}\b", source), name
     bounds = re.findall(
@@ -57,9 +58,9 @@ def test_columns_of_products_and_sums_are_rounded_up(F: int, C: int, K: int) -> 
 @given(ROWS, COLUMNS, CHANNELS)
 def test_sparse_rows_have_every_channel_and_column(rows: int, columns: int, C: int) -> None:
     launch = geometry.propagate(rows, columns, C)
-    x, y, _ = launch.block
-    assert launch.grid[0] * y >= geometry.PANEL * -(-rows // geometry.PANEL) * C
-    assert covers(launch.grid[1], x * (4 if columns % 4 == 0 else 1), columns)
+    assert launch.grid[2] == C
+    assert covers(launch.grid[0], 32, rows) or (rows == 0 and launch.blocks == 0)
+    assert covers(launch.grid[1], 32, columns)
     backward = geometry.propagate_backward(rows, columns)
     assert covers(backward.grid[0], 32, rows) or (rows == 0 and backward.blocks == 0)
     assert covers(backward.grid[1], 32, columns)
@@ -78,13 +79,11 @@ def test_weights_have_whole_panels(F: int, C: int, P: int) -> None:
 @quickly
 @given(ROWS, COLUMNS, PRECISIONS)
 def test_a_product_is_covered_by_its_tiles(rows: int, columns: int, precision: str) -> None:
-    launch, partials, counters = geometry.product(rows, columns, precision)
+    launch = geometry.product(rows, columns, precision)
     assert launch.block == (geometry.THREADS, 1, 1)
+    assert launch.grid[1] == geometry.tiles(rows)
     assert covers(launch.grid[1], geometry.TILE_ROWS, rows) or (rows == 0 and launch.grid[1] == 1)
-    assert covers(launch.grid[0] // geometry.TOGETHER, geometry.TOGETHER * geometry.TILE_COLUMNS, columns)
-    assert launch.grid[0] % geometry.TOGETHER == 0
-    assert partials == launch.grid[1] * columns * 8  # two floats for each row tile and column
-    assert counters == launch.grid[0] * 4
+    assert covers(launch.grid[0], geometry.TILE_COLUMNS, columns)
     assert geometry.EPILOGUE_BYTES <= launch.shared <= 227 * 1024 - 2048  # 2 KB: what the kernels declare themselves
 
 
@@ -93,17 +92,15 @@ def test_a_product_is_covered_by_its_tiles(rows: int, columns: int, precision: s
 def test_a_weight_gradient_has_room_for_every_split(
     rows: int, F: int, C: int, P: int, chips: int, precision: str
 ) -> None:
-    K = geometry.augmented_columns(F, C)
-    launch, splits, partials = geometry.product_dw(rows, K, P, chips, precision)
-    assert covers(launch.grid[1], geometry.TILE_ROWS, K)
-    assert covers(launch.grid[0] // geometry.TOGETHER, geometry.TOGETHER * geometry.TILE_COLUMNS, P)
+    launch, splits = geometry.product_dw(rows, F, C, P, chips, precision)
+    assert covers(launch.grid[1], geometry.TILE_ROWS, C * F) or launch.grid[1] == C > -(-C * F // geometry.TILE_ROWS)
+    assert covers(launch.grid[0], geometry.TILE_COLUMNS, P)
     assert launch.grid[2] == splits >= 1
-    assert partials == splits * K * P * 4
     assert splits == 1 or rows > (splits - 1) * geometry.ROWS_PER_SPLIT
     assert splits == 1 or launch.blocks <= chips
 
 
 def test_the_wide_example_fills_the_device_once() -> None:
-    assert geometry.product(1850, 512, "tf32").launch.blocks == 120
-    assert geometry.product_dw(1850, 520, 512, 132, "tf32").launch.blocks == 120
-    assert geometry.product_dw(1850, 80, 512, 132, "3xtf32").launch.grid == (8, 1, 16)
+    assert geometry.product(1850, 512, "tf32").blocks == 120
+    assert geometry.product_dw(1850, 512, 1, 512, 132, "tf32").launch.blocks == 128
+    assert geometry.product_dw(1850, 75, 1, 512, 132, "3xtf32").launch.grid == (8, 1, 16)

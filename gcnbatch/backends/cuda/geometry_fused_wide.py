@@ -9,19 +9,18 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.launch import Launch, ceil_div
 
 TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused_gemm.cuh
-TOGETHER = 4  # blocks of a cluster of the products
 STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
 STAGES = {"tf32": 4, "3xtf32": 6}  # of a ring: two blocks of the former fit a multiprocessor
 EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
-ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
+ROW_THREADS = 256  # of a block of sparse rows
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
-FLOAT_BYTES, COUNTER_BYTES = 4, 4
+FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are made for
 WIDE_ENOUGH = 16_384  # weights of a layer, on average, from which these kernels are faster than the narrow ones
-CLUSTER, READOUT_THREADS = 8, 256  # blocks, and graphs, of a cluster of the readout
+CLUSTER, READOUT_THREADS = 8, 512  # blocks, and graphs, of a cluster of the readout
 DRAW_THREADS, DRAW_BLOCKS = 256, 66  # of a layer's dropout bits
 
 
@@ -41,7 +40,7 @@ def readout(graphs: int, P: int, K: int) -> Launch:
     """Return the launch of `fused_wide_readout` for up to `graphs` graphs and K outputs.
 
     >>> readout(100, 512, 100)
-    Launch(grid=(8, 13, 1), block=(256, 1, 1), shared=46016)
+    Launch(grid=(8, 13, 1), block=(512, 1, 1), shared=54208)
     """
     slice_, classes = 4 * ceil_div(ceil_div(P, CLUSTER), 4), 4 * ceil_div(K, 4)
     of_columns, of_classes = 3 * CLUSTER + 4, CLUSTER + 4
@@ -49,20 +48,11 @@ def readout(graphs: int, P: int, K: int) -> Launch:
     return Launch((CLUSTER, max(ceil_div(graphs, CLUSTER), 1), 1), (READOUT_THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
-class ProductGeometry(NamedTuple):
-    """Of `fused_product_…` and `fused_product_dx_…`, and the bytes of their workspaces."""
-
-    launch: Launch
-    partials_bytes: int
-    counters_bytes: int
-
-
 class ProductDwGeometry(NamedTuple):
     """Of `fused_product_dw_…`: its partials are (splits, K, P)."""
 
     launch: Launch
     splits: int
-    partials_bytes: int
 
 
 @lru_cache(maxsize=4096)
@@ -119,15 +109,12 @@ def weight_panels(F: int, C: int, P: int) -> WeightGeometry:
 
 @lru_cache(maxsize=4096)
 def propagate(rows: int, F: int, C: int) -> Launch:
-    """Return the launch of `fused_propagate`: a group of lanes for each row and channel.
+    """Return the launch of `fused_propagate`: a block for 32 rows and columns of a channel.
 
     >>> propagate(1850, 512, 1)
-    Launch(grid=(928, 1, 1), block=(128, 2, 1), shared=0)
+    Launch(grid=(58, 16, 1), block=(256, 1, 1), shared=0)
     """
-    vectors = F // 4 if F % 4 == 0 else F
-    x = min(next_power_of_two(vectors), ROW_LANES)
-    y = ROW_THREADS // x
-    return Launch((ceil_div(PANEL * ceil_div(rows, PANEL) * C, y), ceil_div(vectors, x), 1), (x, y, 1))
+    return Launch((ceil_div(rows, PANEL), ceil_div(F, PANEL), C), (ROW_THREADS, 1, 1))
 
 
 @lru_cache(maxsize=4096)
@@ -149,31 +136,32 @@ def shared_bytes(precision: str) -> int:
     return max(STAGES[precision] * STAGE_BYTES[precision], EPILOGUE_BYTES)
 
 
-def _column_blocks(columns: int) -> int:
-    """Return the blocks for so many columns, in whole clusters."""
-    return TOGETHER * ceil_div(columns, TOGETHER * TILE_COLUMNS)
+def tiles(rows: int) -> int:
+    """Return the tiles of rows of a product, for each of which there are parts of what columns sum up to.
+
+    >>> tiles(1850)
+    15
+    """
+    return max(ceil_div(rows, TILE_ROWS), 1)
 
 
 @lru_cache(maxsize=4096)
-def product(rows: int, columns: int, precision: str) -> ProductGeometry:
+def product(rows: int, columns: int, precision: str) -> Launch:
     """Return the launch of `fused_product_…` (P columns) or `fused_product_dx_…` (F columns).
 
-    >>> product(1850, 512, "tf32")[:2]
-    (Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=98304), 61440)
+    >>> product(1850, 512, "tf32")
+    Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=98304)
     """
-    grid = (_column_blocks(columns), max(ceil_div(rows, TILE_ROWS), 1), 1)
-    partials = grid[1] * columns * 2 * FLOAT_BYTES
-    return ProductGeometry(Launch(grid, (THREADS, 1, 1), shared_bytes(precision)), partials, grid[0] * COUNTER_BYTES)
+    return Launch((ceil_div(columns, TILE_COLUMNS), tiles(rows), 1), (THREADS, 1, 1), shared_bytes(precision))
 
 
 @lru_cache(maxsize=4096)
-def product_dw(rows: int, K: int, P: int, multiprocessors: int, precision: str) -> ProductDwGeometry:
+def product_dw(rows: int, F: int, C: int, P: int, multiprocessors: int, precision: str) -> ProductDwGeometry:
     """Return the launch of `fused_product_dw_…`, whose splits busy every multiprocessor once.
 
-    >>> product_dw(1850, 520, 512, 132, "tf32")[:2]
-    (Launch(grid=(8, 5, 3), block=(288, 1, 1), shared=98304), 3)
+    >>> product_dw(1850, 512, 1, 512, 132, "tf32").launch
+    Launch(grid=(8, 4, 4), block=(288, 1, 1), shared=98304)
     """
-    grid = _column_blocks(P), ceil_div(K, TILE_ROWS)
+    grid = ceil_div(P, TILE_COLUMNS), max(ceil_div(C * F, TILE_ROWS), C)
     splits = max(min(multiprocessors // (grid[0] * grid[1]), ceil_div(rows, ROWS_PER_SPLIT)), 1)
-    launch = Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision))
-    return ProductDwGeometry(launch, splits, splits * K * P * FLOAT_BYTES)
+    return ProductDwGeometry(Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision)), splits)

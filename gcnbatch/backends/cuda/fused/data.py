@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.stack import Stack
     from gcnbatch.config import CudaConfig
 
+ROWS_AT_ONCE = 256  # that a capacity grows by: few epochs need another one than the epoch before
 NODES_AT_ONCE = 1 << 17  # of the set, whose propagated features the host holds at a time
 
 
@@ -33,6 +34,10 @@ class Capacity(NamedTuple):
     rows: int
     edges: int
     t_edges: int
+
+    def holds(self, needed: Capacity) -> bool:
+        """Return whether there is room for what is needed."""
+        return all(have >= want for have, want in zip(self, needed, strict=True))
 
 
 def propagated(prepared: PreparedSet, node_ptr: Int64, k: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
@@ -124,6 +129,13 @@ class FusedSet:
         sizes = (np.diff(ptr) for ptr in self._ptrs.values())
         most = [int(np.sort(size)[::-1][:graphs].sum()) for size in sizes]
         return Capacity(graphs, *most)
+
+    def capacity_of(self, plan: EpochPlan, graphs: int) -> Capacity:
+        """Return what the batches of an epoch need, none of more than `graphs` graphs; rows are rounded up."""
+        most = self.capacity(graphs)
+        totals = plan.pointers["nodes"][plan.batch_ptr[1:] + np.arange(len(plan.batch_ptr) - 1)]
+        rows = ROWS_AT_ONCE * ceil_div(int(totals.max(initial=1)), ROWS_AT_ONCE)
+        return most._replace(rows=min(rows, most.rows))
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return where everything of every batch begins; pointers are "nodes", "edges" and "t_edges"."""

@@ -77,13 +77,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The rule of the update; `max_norm` 0 does not clip."""
+    """The rule of the update; `max_norm` 0 does not clip, without `decays` there is neither weight decay nor L2."""
 
     sgd: bool
     beta1: float
     beta2: float
     epsilon: float
     max_norm: float
+    decays: bool = True
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +16,28 @@ from gcnbatch.backends.cuda import geometry_fused as narrow
 from gcnbatch.backends.cuda import geometry_fused_wide as geometry
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
 from gcnbatch.backends.cuda.fused.step import LOSSES, NULL, READOUTS, Call, LayerArrays, Optimizer, Workspace
-from gcnbatch.backends.cuda.launch import ceil_div
+from gcnbatch.backends.cuda.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
 
+DECAY = 7  # number of fused_wide_update's argument weight_decay, before l2
+
+
 def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
     """Return arrays for each layer's weights as panels, forward and then backward."""
     plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in stack.nodes)
     return tuple(device.zeros(plan.forward_floats + plan.backward_floats) for plan in plans)
+
+
+class Parts(NamedTuple):
+    """Of sums of columns: columns from part to part, how many there may be, graphs of each (0: 128 rows)."""
+
+    stride: int
+    number: int
+    graphs: int
 
 
 @dataclass(frozen=True)
@@ -75,20 +86,13 @@ class WideWorkspace(Workspace):
 
     def _allocate_batch(self) -> None:
         super()._allocate_batch()
-        rows, nodes = self.capacity.rows, self._stack.nodes
-        self.panel_rows = geometry.panels(rows, 1)[0]
+        nodes = self._stack.nodes
+        self.panel_rows = geometry.panels(self.capacity.rows, 1)[0]
         self._x = self._panels(self._data.k)
-        plans = [
-            geometry.product(rows, width, self._model.products)
-            for layer in nodes
-            for width in (layer.n_in, layer.n_out)
-        ]
         if self._clustered:
             self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
-        self._counted = self._device.zeros(geometry.CLUSTER, np.uint32)
-        self._partials = self._device.empty(max(plan.partials_bytes for plan in plans), np.uint8)
-        self._counters = self._device.zeros(max(plan.counters_bytes for plan in plans), np.uint8)
         if self._training:
+            self._g = self._device.empty((self.capacity.rows, max(layer.n_out for layer in nodes)))
             self._dy_t = self._device.zeros(2 * self.panel_rows * max(layer.n_out for layer in nodes))
             self._v = self._panels(max(geometry.v_columns(layer.channels, layer.n_out) for layer in nodes))
         elif len(nodes) > 1:
@@ -104,23 +108,31 @@ class WideWorkspace(Workspace):
         is_first = layer is self._stack.nodes[0]
         if not self._training:
             return LayerArrays(y, stats, u=self._x if is_first else self._u)
-        is_last = layer is self._stack.nodes[-1]
-        parts = ceil_div(self.capacity.graphs, geometry.CLUSTER) if self._clustered else self._graph_blocks
+        tiles, sums = geometry.tiles(rows), self._parts_of_sums(layer)
         return LayerArrays(
             y,
             stats,
             u=self._x if is_first else self._panels(layer.k),
-            g=device.empty((rows, width)),
+            g=self._g,
             kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
-            sums=device.empty((parts, narrow.columns_of(width), 2)) if is_last and layer.norm else NULL,
+            moments=device.empty((tiles, width, 2)) if layer.norm else NULL,
+            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else NULL,
             partials=device.empty((self._dw(layer).splits, layer.k, width)),
             totals=device.zeros((2, width)) if layer.norm else NULL,
         )
 
+    def _parts_of_sums(self, layer: NodeLayer) -> Parts:
+        """Return the parts of batch norm's gradient: of a readout by graphs, of a product by tiles of rows."""
+        if layer is not self._stack.nodes[-1]:
+            return Parts(layer.n_out, geometry.tiles(self.capacity.rows), 0)
+        if self._clustered:
+            return Parts(layer.n_out, ceil_div(self.capacity.graphs, geometry.CLUSTER), geometry.CLUSTER)
+        return Parts(narrow.columns_of(layer.n_out), self._graph_blocks, 1)
+
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
-        return geometry.product_dw(
-            self.capacity.rows, layer.k, layer.n_out, self._device.multiprocessors, self._model.products
-        )
+        rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the splits
+        shape = (layer.n_in, layer.channels, layer.n_out)
+        return geometry.product_dw(rows, *shape, self._device.multiprocessors, self._model.products)
 
     def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray]:
         """Return a layer's weights, forward and backward."""
@@ -142,26 +154,41 @@ class WideWorkspace(Workspace):
         calls = [self._product_call(0), *self._draw_calls()]
         for number in range(1, len(self._layers)):
             calls += [self._propagate_call(number), self._product_call(number)]
-        return [*calls, self._readout_call()]
+        return [*calls, *self._fold_calls(), self._readout_call()]
 
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
-        """Statistics are known to everyone: the product's last block folds them."""
+        """Tell the readout of narrow layers, where it is used, that statistics are known."""
         return (*super()._norm_numbers(number)[:2], 0)
+
+    def _norm_of(self, number: int) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[float, float]]:
+        """Return statistics, what they come from and scale of a layer, its numbers; see struct Norm."""
+        moments, stats, *running, gamma, beta = self._normed(number)
+        return (stats, *running), (moments if self._training else NULL, gamma, beta), self._norm_numbers(number)[:2]
 
     def _readout_call(self) -> Call:
         if not self._clustered:
             return super()._readout_call()
         stack, training, arrays, (head,) = self._stack, self._training, self._layers[-1], self._stack.graphs
-        _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
-        launch = geometry.readout(self.capacity.graphs, head.n_in, head.n_out)
-        results = (NULL if training else self.logits, arrays.g, arrays.totals, arrays.sums, self._counted)
-        kept_for_update = (self._losses, self._head_inputs[0], self._head_gradients[0])
+        stats, (moments, *affine), numbers = self._norm_of(len(self._layers) - 1)
+        results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
+        of_head = (self._head_inputs[0], self._head_gradients[0])
         known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
-        given = (arrays.y, stats, gamma, beta, arrays.kept, self._targets.astype_view(np.float32))
-        weights = (self._model.loss_weights, *self._weights_of(head), self._keep_scale)
+        given = (arrays.y, moments, *affine, arrays.kept, self._targets.astype_view(np.float32))
+        weights = (self._model.loss_weights, *self._weights_of(head), self._keep_scale, *numbers)
         kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target), int(training))
-        arguments = (*results, *kept_for_update, *known, *given, *weights, head.n_in, head.n_out, *kinds)
+        arguments = (*results, *of_head, *stats, *known, *given, *weights, head.n_in, head.n_out, *kinds)
+        launch = geometry.readout(self.capacity.graphs, head.n_in, head.n_out)
         return Call("fused_wide_readout", launch, arguments)
+
+    def _fold_calls(self) -> list[Call]:
+        """Return the launch that folds the last layer's moments for the readout of narrow layers."""
+        last = len(self._layers) - 1
+        if self._clustered or not self._training or self._stack.nodes[last].norm is None:
+            return []
+        stats, moments, numbers = self._norm_of(last)
+        width = self._stack.nodes[last].n_out
+        launch = Launch((ceil_div(width, geometry.PANEL), 1, 1), (geometry.ROW_THREADS, 1, 1))
+        return [Call("fused_wide_fold", launch, (*stats, *moments, self._size, *numbers, width))]
 
     def _draw_calls(self) -> list[Call]:
         """Return the launch that draws the bits of dropout; it follows the first product, which reads the batch."""
@@ -178,28 +205,23 @@ class WideWorkspace(Workspace):
 
     def _propagate_call(self, number: int) -> Call:
         layer, before = self._stack.nodes[number], self._layers[number - 1]
-        _, stats, _, _, gamma, beta = self._normed(number - 1)
-        given = (before.y, stats, gamma, beta, before.kept, *self._rows, self._size, self._keep_scale)
+        stats, (moments, *affine), numbers = self._norm_of(number - 1)
+        given = (moments, before.y, *affine, before.kept, *self._rows, self._size, self._keep_scale, *numbers)
         shape = (layer.n_in, layer.channels, layer.k, self.panel_rows, int(layer.is_dense), self._round)
         launch = geometry.propagate(self.capacity.rows, layer.n_in, layer.channels)
-        return Call("fused_propagate", launch, (self._layers[number].u, *given, *shape))
+        return Call("fused_propagate", launch, (self._layers[number].u, *stats, *given, *shape))
 
     def _product_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
-        _, stats, running_mean, running_var, _, _ = self._normed(number)
-        if not self._training:
-            stats = NULL  # those of training are used instead
-        epsilon, momentum, _ = self._norm_numbers(number)
-        plan = geometry.product(self.capacity.rows, layer.n_out, self._model.products)
-        results = (arrays.y, stats, running_mean, running_var, self._partials, self._counters)
-        given = (arrays.u, self._weight_panels(number)[0], self._size, epsilon, momentum)
+        launch = geometry.product(self.capacity.rows, layer.n_out, self._model.products)
+        given = (arrays.u, self._weight_panels(number)[0], self._size)
         shape = (layer.n_out, layer.k, self.panel_rows, int(number == 0))
-        return Call(f"fused_product_{self._model.products}", plan.launch, (*results, *given, *shape))
+        return Call(f"fused_product_{self._model.products}", launch, (arrays.y, arrays.moments, *given, *shape))
 
     # -------------------------------------------------------------------------------------------- backward
 
     def backward(self) -> list[Call]:
-        calls = self._fold_calls()
+        calls = []
         for number in range(len(self._layers) - 1, -1, -1):
             calls.append(self._propagate_backward_call(number))
             if number > 0:
@@ -207,36 +229,27 @@ class WideWorkspace(Workspace):
             calls.append(self._product_dw_call(number))
         return calls
 
-    def _fold_calls(self) -> list[Call]:
-        """Return the launch that adds up what the readout found by graphs."""
-        arrays, width = self._layers[-1], self._stack.nodes[-1].n_out
-        if self._clustered or arrays.sums == NULL:
-            return []
-        arguments = (arrays.totals, arrays.sums, self._size, self._graph_blocks, width)
-        return [Call("fused_wide_fold", narrow.per_column(width), arguments)]
-
     def _propagate_backward_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
         _, stats, _, _, gamma, _ = self._normed(number)
-        results = (self._dy_t, self._v if number > 0 else NULL)
-        given = (arrays.g, arrays.y, stats, arrays.totals, gamma, *self._t_rows, self._size)
+        results = (self._dy_t, self._v if number > 0 else NULL, arrays.totals)
+        given = (arrays.g, arrays.y, stats, arrays.sums, gamma, *self._t_rows, self._size)
         shape = (layer.channels, layer.n_out, self.panel_rows, int(layer.is_dense), self._round)
         launch = geometry.propagate_backward(self.capacity.rows, layer.n_out)
-        return Call("fused_propagate_backward", launch, (*results, *given, *shape))
+        arguments = (*results, *given, *self._parts_of_sums(layer), *shape)
+        return Call("fused_propagate_backward", launch, arguments)
 
     def _product_dx_call(self, number: int) -> Call:
         layer, before = self._stack.nodes[number], self._layers[number - 1]
         _, stats, _, _, gamma, beta = self._normed(number - 1)
-        plan = geometry.product(self.capacity.rows, layer.n_in, self._model.products)
-        results = (before.g, before.totals, self._partials, self._counters)
+        launch = geometry.product(self.capacity.rows, layer.n_in, self._model.products)
         given = (self._v, self._weight_panels(number)[1], before.y, stats, gamma, beta, before.kept, self._size)
-        shape = (layer.n_in, layer.channels, layer.n_out, self.panel_rows)
-        arguments = (*results, *given, self._keep_scale, *shape)
-        return Call(f"fused_product_dx_{self._model.products}", plan.launch, arguments)
+        shape = (self._keep_scale, layer.n_in, layer.channels, layer.n_out, self.panel_rows)
+        return Call(f"fused_product_dx_{self._model.products}", launch, (before.g, before.sums, *given, *shape))
 
     def _product_dw_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
-        shape = (layer.k, layer.n_out, self.panel_rows, int(number > 0))
+        shape = (layer.n_in, layer.channels, layer.n_out, self.panel_rows, int(number > 0))
         arguments = (arrays.partials, arrays.u, self._dy_t, self._size, *shape)
         return Call(f"fused_product_dw_{self._model.products}", self._dw(layer).launch, arguments)
 
@@ -244,13 +257,19 @@ class WideWorkspace(Workspace):
 
     def _update_call(self, rule: Optimizer, mode: int, totals: DeviceArray | int = NULL) -> Call:
         call = super()._update_call(rule, mode, totals)
-        return Call("fused_wide_update", call.launch, call.arguments)
+        arguments = list(call.arguments)
+        if not rule.decays:
+            arguments[DECAY], arguments[DECAY + 1] = NULL, NULL
+        return Call("fused_wide_update", call.launch, tuple(arguments))
 
     def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Upload the jobs, one per matrix W' and per vector, and which block does which tile."""
-        jobs = [job for number in range(len(self._layers)) for job in self._wide_jobs(number)]
-        for layer, given, gradient in zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True):
-            jobs.append(WideJob(layer.weight, layer.bias, layer.n_in, 1, layer.n_out, gradient, given))
+        heads = zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True)
+        jobs = [  # these take longest and come first
+            WideJob(layer.weight, layer.bias, layer.n_in, 1, layer.n_out, gradient, given)
+            for layer, given, gradient in heads
+        ]
+        jobs += [job for number in range(len(self._layers)) for job in self._wide_jobs(number)]
         tiles = [
             (number, k, p, 0)
             for number, job in enumerate(jobs)
@@ -276,4 +295,5 @@ class WideWorkspace(Workspace):
         width = layer.n_out
         dbeta, dgamma = arrays.totals.view(0, width), arrays.totals.view(width, width)
         norm = [(layer.norm.gamma, dgamma), (layer.norm.beta, dbeta)]
-        return [own, *(WideJob(0, start, 0, 1, width, sums) for start, sums in norm)]
+        rows, columns = (width // geometry.PANEL, geometry.PANEL) if width % geometry.PANEL == 0 else (1, width)
+        return [own, *(WideJob(0, start, 0, rows, columns, sums) for start, sums in norm)]
