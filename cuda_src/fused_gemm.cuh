@@ -34,11 +34,11 @@
 
 #pragma once
 
-#include "fused_wide_columns.cuh"
+#include "fused.cuh"
 
 namespace fused {
 
-constexpr int BM = ROW_TILE, BN = 64, DEPTH = 32, MULTIPLYING = 256, GEMM_THREADS = 288;
+constexpr int BM = 128, BN = 64, DEPTH = 32, MULTIPLYING = 256, GEMM_THREADS = 288;
 constexpr int A_FLOATS = BM * DEPTH, B_FLOATS = BN * DEPTH;
 constexpr int MAX_STAGES = 8;
 constexpr int OWN_ROWS = 32;     // of one column, in a thread
@@ -191,6 +191,7 @@ struct AlongDepth {
   static constexpr bool B_IS_OLDER = true, DEEP = true;
   PanelRows a, b;
   int m0, n0, depth;
+  struct Row {};
 
   __device__ __forceinline__ int steps() const { return ceil_div(depth, DEPTH); }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, step); }
@@ -215,30 +216,36 @@ struct AcrossDepth {
   __device__ __forceinline__ int steps() const { return (end - begin) / DEPTH; }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, begin / DEPTH + step); }
   __device__ __forceinline__ long long rests_of_b() const { return static_cast<long long>(capacity) * b.rows; }
-  // Of the bias, the element of U that a lane brings for a step: that of its row.
-  __device__ __forceinline__ float factor(int step) const {
-    return row >= 0 && step < steps() ? a.panels[in_panel(begin + step * DEPTH + threadIdx.x % 32, row, a.rows)] : 0.f;
+  // Of the bias a lane has columns lane / 4 + 8 m and, of every stage, 8 rows: four lanes share a column.
+  struct Row {
+    float sums[BN / 8], factors[8];
+  };
+  __device__ __forceinline__ void read_factors(Row& own, int step) const {
+    const int i = begin + step * DEPTH + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int r = 0; r < 8; ++r) own.factors[r] = row >= 0 && step < steps() ? a.panels[in_panel(i + r, row, a.rows)] : 0.f;
   }
-  // sums += 32 factors x (32, 64): a lane has columns lane and lane + 32.
-  __device__ __forceinline__ void add_row(float2& sums, const float* tile, float factor) const {
-    const int lane = threadIdx.x % 32;
-    const float* rows = tile + lane * PANEL;
+  __device__ __forceinline__ void add_row(Row& own, const float (&factors)[8], const float* tile) const {
+    const int n = threadIdx.x % 32 / 4, chunk = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int chunk = 0; chunk < PANEL / 4; ++chunk) {
-      const float4 low = *reinterpret_cast<const float4*>(rows + (chunk ^ lane % 8) * 4);
-      const float4 high = *reinterpret_cast<const float4*>(rows + 32 * PANEL + (chunk ^ lane % 8) * 4);
-      const float of_low[4] = {low.x, low.y, low.z, low.w}, of_high[4] = {high.x, high.y, high.z, high.w};
+    for (int m = 0; m < BN / 8; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float left = __shfl_sync(FULL_WARP, factor, 4 * chunk + i);
-        sums.x = fmaf(left, of_low[i], sums.x), sums.y = fmaf(left, of_high[i], sums.y);
+      for (int half = 0; half < 2; ++half) {
+        const float4 b = *reinterpret_cast<const float4*>(tile + (n + 8 * m) * PANEL + (chunk + half ^ n) * 4);
+        own.sums[m] = fmaf(factors[4 * half], b.x, own.sums[m]);
+        own.sums[m] = fmaf(factors[4 * half + 1], b.y, own.sums[m]);
+        own.sums[m] = fmaf(factors[4 * half + 2], b.z, own.sums[m]);
+        own.sums[m] = fmaf(factors[4 * half + 3], b.w, own.sums[m]);
       }
     }
   }
-  __device__ __forceinline__ void store_row(float2 sums) const {
-    const int lane = threadIdx.x % 32;
-    if (row >= 0 && lane < b.existing) results[n0 + lane] = sums.x;
-    if (row >= 0 && lane + 32 < b.existing) results[n0 + lane + 32] = sums.y;
+  __device__ __forceinline__ void store_row(const Row& own) const {
+    const int n = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int m = 0; m < BN / 8; ++m) {
+      const float sum = warp_sum(own.sums[m], 4);
+      if (row >= 0 && threadIdx.x % 4 == 0 && n + 8 * m < b.existing) results[n0 + n + 8 * m] = sum;
+    }
   }
 
   __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
@@ -307,15 +314,16 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
   if (waits) wait_for_previous();
   let_next_start();
   Turn turn, behind;
-  float2 sums = make_float2(0.f, 0.f);
-  float factor = 0.f;
-  if constexpr (!Operands::DEEP) factor = from.factor(0);
+  typename Operands::Row own = {};
+  if constexpr (!Operands::DEEP) from.read_factors(own, 0);
   const auto follow = [&](int step) {  // the ninth warp multiplies what was fetched long ago
     if constexpr (!Operands::DEEP) {
-      const float now = factor;
-      factor = from.factor(step + 1);
+      float now[8];
+#pragma unroll
+      for (int r = 0; r < 8; ++r) now[r] = own.factors[r];
+      from.read_factors(own, step + 1);
       wait_barrier(&barriers.full[behind.stage], behind.phase);
-      if (from.row >= 0) from.add_row(sums, ring() + behind.stage * STAGE + A_FLOATS, now);
+      if (from.row >= 0) from.add_row(own, now, ring() + behind.stage * STAGE + A_FLOATS);
       give_back(&barriers.empty[behind.stage]);
       behind.next(stages);
     }
@@ -330,7 +338,7 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
   }
   if constexpr (!Operands::DEEP) {
     for (int step = max(steps - (stages - 1), 0); step < steps; ++step) follow(step);
-    from.store_row(sums);
+    from.store_row(own);
   }
 }
 

@@ -2,9 +2,9 @@
 //
 // fused.cuh tells the arithmetic of a layer, FUSED.md the step. One layer is two kernels forward and three backward:
 //
-//   fused_propagate            U = [A_1 Z | … | A_C Z | a | 0], Z made from the Y of the layer before and its moments
-//   fused_product_…            Y = U W', and the moments of its columns, by tiles of rows
-//   fused_propagate_backward   dY of G and its sums through batch norm, and V = A_cᵀ dY, channels side by side
+//   fused_propagate            U = [A_1 Z | … | A_C Z | a | 0], Z made from the Y of the layer before
+//   fused_product_…            Y = U W', and the moments of its columns: the layer's batch norm
+//   fused_propagate_backward   dY of G through batch norm, and V = A_cᵀ dY, channels side by side
 //   fused_product_dx_…         dZ = V Wᵀ, G = dZ through dropout and ReLU, and the sums that batch norm's gradient wants
 //   fused_product_dw_…         dW' = Uᵀ dY, in parts by rows
 //
@@ -17,14 +17,15 @@
 //   without batch norm. gamma, beta (P,). kept: a bit per element, eight to a byte, or null without dropout;
 //   keep_scale = 1 / (1 - rate). round: whether panels are for TF32; if not, those of B have their rests behind them.
 // Order: size, weights and adjacency are read before the kernel before has ended; they are older (fused.cuh).
-// Determinism: bit-repeatable; every sum has a fixed order, parts are folded in order by whoever needs their sum.
+// Determinism: bit-repeatable; every sum has a fixed order, partial results are folded by the block that is last.
 // Requires: sm_90a for the products (elsewhere they do nothing). Any N, F, C, P; nothing is lost to borders where N
 //   divides by 128 and F and P by 64. NaN passes; in 3xTF32 an infinity becomes NaN.
 
 #include "fused_gemm.cuh"
-#include "fused_wide_columns.cuh"
 
 namespace fused {
+
+// ---- batch norm by columns ----
 
 // Number, mean and sum of squared distances from the mean of some values (batch_norm.cu).
 struct Moments {
@@ -38,68 +39,133 @@ __device__ inline Moments combine(const Moments& a, const Moments& b) {
   return {number, a.mean + delta * share, a.squares + b.squares + delta * delta * a.number * share};
 }
 
+using ::combine;
+
+// What batch norm and relu make of a column: z = (y - mean) slope + beta.
+struct Column {
+  float mean, inverse, slope, beta;
+};
+
+__device__ inline Column column_of(const float* stats, const float* gamma, const float* beta, int p, int P) {
+  if (stats == nullptr) return {0.f, 1.f, 1.f, 0.f};
+  const float inverse = stats[P + p];
+  return {stats[p], inverse, gamma[p] * inverse, beta != nullptr ? beta[p] : 0.f};
+}
+
+// ---- reductions over the rows of a tile ----
+
 constexpr int ROW_GROUPS = BM / OWN_ROWS;
 
-// Combine what threads found of their 32 rows into the tile's; the threads of the first row group have it.
-template <class T>
-__device__ __forceinline__ T fold_tile(T found) {
-  T* slots = reinterpret_cast<T*>(behind_tile());
-  if (threadIdx.x < MULTIPLYING) slots[threadIdx.x] = found;
-  __syncthreads();
-  if (threadIdx.x < BN) {
+// Combine what threads found of their 32 rows into the tile's, and what tiles found into the matrix's. True in the 64
+// threads that hold a column's total. `slots`: MULTIPLYING values in shared memory that nobody uses.
+//   put(value)   hand on what the tile found; get(tile) is what another one handed on
+//   store()      what else the block has to write: on its way while the tiles are counted
+template <class T, class Put, class Get, class Store>
+__device__ bool fold_tiles(T& total, T* slots, unsigned* counters, int tiles, Put put, Get get, Store store) {
+  __shared__ bool is_last;
+  const int column = OwnValues::column(), group = threadIdx.x / BN;
+  const auto fold = [&] {
+    if (group < ROW_GROUPS) slots[threadIdx.x] = total;
+    __syncthreads();
+    if (group != 0) return;
 #pragma unroll
-    for (int group = 1; group < ROW_GROUPS; ++group) found = combine(found, slots[group * BN + threadIdx.x]);
+    for (int other = 1; other < ROW_GROUPS; ++other) total = combine(total, slots[other * BN + column]);
+  };
+  fold();
+  unsigned before = 0;
+  if (group == 0) {
+    put(total);
+    __threadfence();
+    asm volatile("bar.sync 1, %0;" ::"n"(BN) : "memory");
+    if (threadIdx.x == 0) before = atomicInc(counters + blockIdx.x, tiles - 1);
   }
-  return found;
+  store();
+  if (threadIdx.x == 0) {
+    is_last = before == tiles - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (!is_last) return false;
+  total = T{};
+#pragma unroll 4
+  for (int tile = group; group < ROW_GROUPS && tile < tiles; tile += ROW_GROUPS) total = combine(total, get(tile));
+  fold();
+  return group == 0;
 }
+
+__device__ __forceinline__ int tiles_of(int N) { return max(ceil_div(N, BM), 1); }
 
 // ---- forward ----
 
 template <int PRODUCTS>
-__device__ void product(float* y, float2* moments, const float* u, const float* weight, const int* size, int P, int K,
-                        int capacity, int fresh) {
+__device__ void product(float* y, float* stats, float* running_mean, float* running_var, float* partials,
+                        unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
+                        float momentum, int P, int K, int capacity, int fresh) {
   if constexpr (!HAS_WARPGROUPS) return;
   if (fresh) wait_for_previous();
-  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = size[0];
-  if (blockIdx.y >= tiles_of(N)) return;
+  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = size[0], tiles = tiles_of(N);
+  if (blockIdx.y >= tiles) return;
+  const int p = n0 + OwnValues::column();
+  const bool multiplies = threadIdx.x < MULTIPLYING, exists = multiplies && p < P;
   OwnValues own;
   const AlongDepth operands = {{u, capacity, BM}, {weight, P, min(max(P - n0, 0), BN)}, m0, n0, K};
-  multiply<PRODUCTS>(own, operands, true, [] {});
-  if (threadIdx.x < MULTIPLYING) own.store(y, m0, n0, N, P);
-  if (moments == nullptr) return;
+  float old_mean = 0.f, old_var = 0.f;
+  const auto read_ahead = [&] {
+    if (stats != nullptr && exists) old_mean = running_mean[p], old_var = running_var[p];
+  };
+  multiply<PRODUCTS>(own, operands, true, read_ahead);
 
-  const int rows = min(max(N - m0 - own.first_row(), 0), OWN_ROWS), p = n0 + OwnValues::column();
-  Moments found = {};
-  if (threadIdx.x < MULTIPLYING && rows > 0) {
+  const auto store = [&] {
+    if (multiplies) own.store(y, m0, n0, N, P);
+  };
+  if (stats == nullptr) return store();
+
+  Moments total = {};
+  if (multiplies) {
+    const int rows = min(max(N - m0 - own.first_row(), 0), OWN_ROWS);
     float sum = 0.f;
 #pragma unroll
     for (int r = 0; r < OWN_ROWS; ++r) sum += r < rows ? own.value[r] : 0.f;
-    found.number = rows, found.mean = sum / rows;
+    total.number = rows, total.mean = rows > 0 ? sum / rows : 0.f;
 #pragma unroll
     for (int r = 0; r < OWN_ROWS; ++r) {
-      const float distance = own.value[r] - found.mean;
-      found.squares += r < rows ? distance * distance : 0.f;
+      const float distance = own.value[r] - total.mean;
+      total.squares += r < rows ? distance * distance : 0.f;
     }
   }
-  found = fold_tile(found);
-  if (threadIdx.x < BN && p < P) moments[static_cast<long long>(blockIdx.y) * P + p] = make_float2(found.mean, found.squares);
+  float2* found = reinterpret_cast<float2*>(partials) + p;
+  const auto put = [&](const Moments& of_tile) {
+    if (exists) found[blockIdx.y * static_cast<long long>(P)] = make_float2(of_tile.mean, of_tile.squares);
+  };
+  const auto get = [&](int tile) {
+    if (!exists) return Moments{};
+    const float2 of_tile = load_l2(found + tile * static_cast<long long>(P));
+    return Moments{static_cast<float>(min(N - tile * BM, BM)), of_tile.x, of_tile.y};
+  };
+  if (!fold_tiles(total, reinterpret_cast<Moments*>(behind_tile()), counters, tiles, put, get, store)) return;
+  if (!exists || N == 0) return;
+  stats[p] = total.mean;
+  stats[P + p] = 1.f / sqrtf(total.squares / N + epsilon);
+  running_mean[p] = old_mean + momentum * (total.mean - old_mean);
+  running_var[p] = old_var + momentum * (total.squares / max(N - 1, 1) - old_var);
 }
 
 // ---- backward ----
 
 template <int PRODUCTS>
-__device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, const float* weight, const float* y_prev,
-                           const float* stats_prev, const float* gamma_prev, const float* beta_prev,
-                           const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
-                           int capacity) {
+__device__ void product_dx(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
+                           const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
+                           const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
+                           int C, int P, int capacity) {
   if constexpr (!HAS_WARPGROUPS) return;
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
   if (blockIdx.y >= tiles_of(size[0])) return;
   OwnValues own;
   const AlongDepth operands = {
       {v, capacity, BM}, {weight, F, min(max(F - n0, 0), BN)}, m0, n0, C * ceil_div(P, PANEL) * PANEL};
-  float y[OWN_ROWS], mean = 0.f, inverse = 1.f, slope = 1.f, shift = 0.f;
+  float y[OWN_ROWS];
   unsigned is_there;  // bit r: what dropout kept
+  Column of;
   const auto own_rows = [&] {  // that exist; asked for twice, as registers are short in between
     const bool exists = threadIdx.x < MULTIPLYING && n0 + OwnValues::column() < F;
     return exists ? min(max(size[0] - m0 - OwnValues::first_row(), 0), OWN_ROWS) : 0;
@@ -107,10 +173,7 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
   const auto read_ahead = [&] {
     const int f = n0 + OwnValues::column(), m = m0 + OwnValues::first_row(), rows = own_rows();
     is_there = ~0u;
-    if (stats_prev != nullptr && f < F) {
-      mean = stats_prev[f], inverse = stats_prev[F + f];
-      slope = gamma_prev[f] * inverse, shift = beta_prev[f];
-    }
+    of = f < F ? column_of(stats_prev, gamma_prev, beta_prev, f, F) : Column{0.f, 1.f, 1.f, 0.f};
     const float* row = y_prev + static_cast<long long>(m) * F + f;
 #pragma unroll
     for (int r = 0; r < OWN_ROWS; ++r) {
@@ -125,19 +188,30 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
   multiply<PRODUCTS>(own, operands, true, read_ahead);
 
   const int f = n0 + OwnValues::column(), N = size[0], rows = own_rows();
-  float2 found = make_float2(0.f, 0.f);
+  const bool multiplies = threadIdx.x < MULTIPLYING, exists = multiplies && f < F;
+  float2 total = make_float2(0.f, 0.f);
 #pragma unroll
   for (int r = 0; r < OWN_ROWS; ++r) {
-    const float distance = y[r] - mean;
-    const bool passes = r < rows && (is_there >> r & 1) && distance * slope + shift > 0.f;
+    const float distance = y[r] - of.mean;
+    const bool passes = r < rows && (is_there >> r & 1) && distance * of.slope + of.beta > 0.f;
     const float g = passes ? keep_scale * own.value[r] : 0.f;
     own.value[r] = g;
-    found = combine(found, make_float2(g, passes ? g * (distance * inverse) : 0.f));
+    total = combine(total, make_float2(g, passes ? g * (distance * of.inverse) : 0.f));
   }
-  if (threadIdx.x < MULTIPLYING) own.store(g_prev, m0, n0, N, F);
-  if (sums_prev == nullptr) return;
-  found = fold_tile(found);
-  if (threadIdx.x < BN && f < F) sums_prev[static_cast<long long>(blockIdx.y) * F + f] = found;
+  const auto store = [&] {
+    if (multiplies) own.store(g_prev, m0, n0, N, F);
+  };
+  if (sums_prev == nullptr) return store();
+
+  float2* found = reinterpret_cast<float2*>(partials) + f;
+  const auto put = [&](const float2& of_tile) {
+    if (exists) found[blockIdx.y * static_cast<long long>(F)] = of_tile;
+  };
+  const auto get = [&](int tile) {
+    return exists ? load_l2(found + tile * static_cast<long long>(F)) : make_float2(0.f, 0.f);
+  };
+  if (!fold_tiles(total, reinterpret_cast<float2*>(behind_tile()), counters, tiles_of(N), put, get, store)) return;
+  if (exists) sums_prev[f] = total.x, sums_prev[F + f] = total.y;
 }
 
 template <int PRODUCTS>
@@ -199,6 +273,25 @@ __device__ __forceinline__ void store(float* to, const Vector<WIDTH>& from) {
   }
 }
 
+template <int WIDTH>
+struct Columns {
+  Column of[WIDTH];
+
+  __device__ __forceinline__ Columns(const float* stats, const float* gamma, const float* beta, int p, int P) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) of[i] = {0.f, 1.f, 1.f, 0.f};
+    if (stats == nullptr) return;
+    const Vector<WIDTH> mean = load<WIDTH>(stats + p), inverse = load<WIDTH>(stats + P + p),
+                        scale = load<WIDTH>(gamma + p);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) of[i] = {mean.v[i], inverse.v[i], scale.v[i] * inverse.v[i], 0.f};
+    if (beta == nullptr) return;
+    const Vector<WIDTH> shift = load<WIDTH>(beta + p);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) of[i].beta = shift.v[i];
+  }
+};
+
 // Up to BATCH entries of a sparse row from k on, on their way at once; index -1: none.
 template <int BATCH>
 struct Entries {
@@ -240,118 +333,82 @@ struct RowTile {
   }
 };
 
-// The activations of a block's own rows are in shared memory; those of others are made again from their Y.
 template <int WIDTH>
-__device__ void propagate(float* u, const float* y, const Norm& norm, const unsigned char* kept, const int* indptr,
-                          const int* indices, const float* values, const int* size, float keep_scale, int F, int C,
-                          int K, int capacity, int identity, int round) {
-  __shared__ float2 slots[ROW_THREADS];
-  __shared__ float mean[PANEL], slope[PANEL], shift[PANEL];
-  __shared__ RowTile tile;  // of Z
-  constexpr int LANES = PANEL / WIDTH, ROWS_AT_ONCE = ROW_THREADS / LANES, BATCH = 4;
-  const int i0 = blockIdx.x * PANEL, f0 = blockIdx.y * PANEL, c = blockIdx.z, column = threadIdx.x % LANES * WIDTH;
-  const int f = f0 + column, N = size[0];
-  const bool exists = f < F;
-  if (blockIdx.x > 0 && i0 >= padded(N)) return;  // makes room
+__device__ void propagate(float* u, const float* y, const float* stats, const float* gamma, const float* beta,
+                          const unsigned char* kept, const int* indptr, const int* indices, const float* values,
+                          const int* size, float keep_scale, int F, int C, int K, int capacity, int identity,
+                          int round) {
+  const int pair = blockIdx.x * blockDim.y + threadIdx.y, i = C == 1 ? pair : pair / C, c = C == 1 ? 0 : pair % C;
+  const int f = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x);
+  const int N = size[0];
+  if (blockIdx.x > 0 && i >= padded(N)) return;  // makes room
+  constexpr int BATCH = 4;
   Entries<BATCH> entries;
   int k = 0, end = 0;
-  const auto open = [&](int i) {
-    const bool is_there = exists && i < N && !identity;
-    k = is_there ? indptr[i] : 0, end = is_there ? indptr[i + 1] : 0;
+  entries.read(indices, values, 0, 0);
+  if (identity) {
+    entries.index[0] = i, entries.value[0] = 1.f;
+  } else if (i < N) {
+    k = indptr[i], end = indptr[i + 1];
     entries.read(indices, values, k, end);
-    entries.keep_channel(c, C);
-  };
-  struct Read {
-    Vector<WIDTH> y;
-    int bits;
-  };
-  const auto read = [&](int i) {
-    const int e = i * F + f;
-    return Read{load<WIDTH>(y + e), kept == nullptr ? 15 : kept[e >> 3] >> (e & 7)};
-  };
-  int far = -1;  // the first entry at hand whose row is not here, as few are not: it is asked for early
-  Read found;
-  const auto read_far = [&] {
-    far = -1;
-#pragma unroll
-    for (int b = 0; b < BATCH; ++b)
-      if (far < 0 && entries.index[b] >= 0 && !tile.has(entries.index[b], i0)) far = entries.index[b];
-    if (far >= 0) found = read(far);
-  };
-  const auto z_of = [&](const Read& from) {
-    Vector<WIDTH> z;
-#pragma unroll
-    for (int v = 0; v < WIDTH; ++v) {
-      const float normal = (from.y.v[v] - mean[column + v]) * slope[column + v] + shift[column + v];
-      z.v[v] = from.bits >> v & 1 ? keep_scale * positive(normal) : 0.f;
-    }
-    return z;
-  };
-  const int first = i0 + threadIdx.x / LANES;
-  open(first);
+  }
   wait_for_previous();
-  if (i0 >= padded(N)) return;
-  Read own;
-  if (exists && first < N) own = read(first);
-  read_far();
-  const float4 of = norm.column<PANEL, ROW_THREADS>(slots, f0 + threadIdx.x % PANEL, F, N, blockIdx.x + c == 0);
-  if (threadIdx.x < PANEL) mean[threadIdx.x] = of.x, slope[threadIdx.x] = of.z, shift[threadIdx.x] = of.w;
-  __syncthreads();
-#pragma unroll 1
-  for (int i = first; i < i0 + PANEL; i += ROWS_AT_ONCE) {
-    if (!exists || i >= N) continue;
-    if (i != first) own = read(i);
-    tile.put(i - i0, column, z_of(own));
+  if (i >= padded(N)) return;
+  if (c == 0 && blockIdx.y == 0) {  // the columns that fill up the last panel
+    for (int k = C * F + C + threadIdx.x; k < ceil_div(K, PANEL) * PANEL; k += blockDim.x)
+      u[in_panel(i, k, capacity)] = 0.f;
   }
-  __syncthreads();
-#pragma unroll 1
-  for (int i = first; i < i0 + PANEL; i += ROWS_AT_ONCE) {
-    if (i != first) {
-      open(i);
-      read_far();
-    }
-    Vector<WIDTH> sum = {};
-    float row_sum = 0.f;
-    if (identity && i < N) {
-      if (exists) sum = tile.get<WIDTH>(i - i0, column);
-      row_sum = 1.f;
-    }
-    while (k < end) {
+  const bool sums_row = f == 0;
+  if (f >= F) return;
+  float* to = u + in_panel(i, c * F + f, capacity);
+  if (i >= N) {
+    if (sums_row) u[in_panel(i, C * F + c, capacity)] = 0.f;
+    return store<WIDTH>(to, {});
+  }
+  const Columns<WIDTH> column(stats, gamma, beta, f, F);
+  Vector<WIDTH> sum = {};
+  float row_sum = 0.f;
+  while (true) {
+    entries.keep_channel(c, identity ? 1 : C);
+    Vector<WIDTH> found[BATCH];
+    int bits[BATCH];
 #pragma unroll
-      for (int b = 0; b < BATCH; ++b) {
-        if (entries.index[b] < 0) continue;
-        const bool is_near = tile.has(entries.index[b], i0);
-        const Vector<WIDTH> z = is_near ? tile.get<WIDTH>(entries.index[b] - i0, column)
-                                        : z_of(entries.index[b] == far ? found : read(entries.index[b]));
-        row_sum += entries.value[b];
+    for (int b = 0; b < BATCH; ++b) {
+      if (entries.index[b] < 0) continue;
+      const long long e = static_cast<long long>(entries.index[b]) * F + f;
+      found[b] = load<WIDTH>(y + e);
+      bits[b] = kept == nullptr ? 15 : kept[e >> 3] >> (e & 7);
+    }
 #pragma unroll
-        for (int v = 0; v < WIDTH; ++v) sum.v[v] = fmaf(entries.value[b], z.v[v], sum.v[v]);
+    for (int b = 0; b < BATCH; ++b) {
+      if (entries.index[b] < 0) continue;
+      row_sum += entries.value[b];
+#pragma unroll
+      for (int v = 0; v < WIDTH; ++v) {
+        const float z = (found[b].v[v] - column.of[v].mean) * column.of[v].slope + column.of[v].beta;
+        const float kept_z = bits[b] >> v & 1 ? keep_scale * positive(z) : 0.f;
+        sum.v[v] = fmaf(entries.value[b], kept_z, sum.v[v]);
       }
-      k += BATCH;
-      if (k >= end) break;
-      entries.read(indices, values, k, end);
-      entries.keep_channel(c, C);
-      read_far();
     }
-    if (exists) store<WIDTH>(u + in_panel(i, c * F + f, capacity), rounded(sum, round));
-    if (f == 0) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, round).v[0];
-    if (f0 + c > 0) continue;  // the columns that fill up the last panel
-    for (int filling = C * F + C + threadIdx.x % LANES; filling < ceil_div(K, PANEL) * PANEL; filling += LANES)
-      u[in_panel(i, filling, capacity)] = 0.f;
+    k += BATCH;
+    if (k >= end) break;
+    entries.read(indices, values, k, end);
   }
+  store<WIDTH>(to, rounded(sum, round));
+  if (sums_row) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, round).v[0];
 }
 
 // Per column of a tile: dy = slope g + offset - tilt (y - mean).
 struct Backward {
   float mean[PANEL], slope[PANEL], offset[PANEL], tilt[PANEL];
 
-  __device__ __forceinline__ void set(int column, const float* stats, float2 sums, const float* gamma, int p, int P,
-                                      int N) {
+  __device__ __forceinline__ void set(int column, const float* stats, const float* sums, const float* gamma, int p,
+                                      int P, int N) {
     const bool exists = p < P && stats != nullptr;
     const float inverse = exists ? stats[P + p] : 1.f, factor = exists ? gamma[p] * inverse : 1.f, share = 1.f / N;
     mean[column] = exists ? stats[p] : 0.f, slope[column] = factor;
-    offset[column] = exists ? -factor * (sums.x * share) : 0.f;
-    tilt[column] = exists ? factor * inverse * (sums.y * share) : 0.f;
+    offset[column] = exists ? -factor * (sums[p] * share) : 0.f;
+    tilt[column] = exists ? factor * inverse * (sums[P + p] * share) : 0.f;
   }
   __device__ __forceinline__ float of(float g, float y, int column) const {
     return fmaf(slope[column], g, offset[column]) - tilt[column] * (y - mean[column]);
@@ -359,12 +416,10 @@ struct Backward {
 };
 
 template <int WIDTH>
-__device__ void propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y,
-                                   const float* stats, const float2* parts, const float* gamma, const int* t_indptr,
-                                   const int* t_indices, const float* t_values, const int* size, int part_stride,
-                                   int max_parts, int graphs_of_part, int C, int P, int capacity, int identity,
+__device__ void propagate_backward(float* dy_t, float* v, const float* g, const float* y, const float* stats,
+                                   const float* sums, const float* gamma, const int* t_indptr, const int* t_indices,
+                                   const float* t_values, const int* size, int C, int P, int capacity, int identity,
                                    int round) {
-  __shared__ float2 slots[ROW_THREADS];
   __shared__ RowTile tile;  // of dy
   __shared__ Backward columns;
   constexpr int LANES = PANEL / WIDTH, ROWS_AT_ONCE = ROW_THREADS / LANES, BATCH = 4;
@@ -408,18 +463,7 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
   Read own;
   if (exists && first < N) own = read(first);
   read_far();
-  const int own_p = p0 + threadIdx.x % PANEL;
-  float2 total = make_float2(0.f, 0.f);
-  if (stats != nullptr) {
-    const int n_parts = graphs_of_part > 0 ? min(max_parts, ceil_div(size[1], graphs_of_part)) : tiles_of(N);
-    total = fold_parts<PANEL, ROW_THREADS>(slots, n_parts, [&](int part) {
-      return own_p < P ? parts[static_cast<long long>(part) * part_stride + own_p] : make_float2(0.f, 0.f);
-    });
-  }
-  if (threadIdx.x < PANEL) {
-    columns.set(threadIdx.x, stats, total, gamma, own_p, P, N);
-    if (stats != nullptr && blockIdx.x == 0 && own_p < P) sums[own_p] = total.x, sums[P + own_p] = total.y;
-  }
+  if (threadIdx.x < PANEL) columns.set(threadIdx.x, stats, sums, gamma, p0 + threadIdx.x, P, N);
   __syncthreads();
 #pragma unroll 1
   for (int i = first; i < i0 + PANEL; i += ROWS_AT_ONCE) {
@@ -504,96 +548,96 @@ __device__ inline void pack(float* forward, float* backward, const float* weight
 
 // U[i, c F + f] = Σ values[k] Z[j, f] over the entries k of row i with indices[k] = j C + c;  U[i, C F + c] = Σ values[k];
 // 0 beyond.  Z = kept ? keep_scale max((y - mean) slope + beta, 0) : 0. `identity`, for dense layers: U = [Z | 1 | 0],
-// no adjacency. The U of a first layer is staged instead (fused_stage.cuh). With `moments` the statistics of Y's columns
-// are folded first, and written: stats = mean, 1 / sqrt(var + epsilon); running = (1 - momentum) running + momentum
-// batch, the variance unbiased (N = 1: as it is).
+// no adjacency. The U of a first layer is staged instead (fused_stage.cuh).
 //
-// Source: own. Rows are asked for before the columns' statistics are there.
-// Shapes: y (N, F), u (N, K) panels; indptr (N + 1,), indices, values (nnz,); moments (tiles, F) float2.
-// Launch: 256 threads for 32 rows and columns of a channel, grid (rows / 32, F / 32, C). 1850 x 512: (58, 16, 1).
-// Shared memory: 3 KB, static; columns side by side.
+// Source: own; one sparse row and channel by blockDim.x lanes of four columns (one where F does not divide by 4).
+// Shapes: y (N, F), u (N, K) panels; indptr (N + 1,), indices, values (nnz,).
+// Launch: blocks (x lanes, 256 / x rows and channels), grid (rows C / y, lanes / x). 1850 x 512: 128 x 2, grid (928, 1).
 // Traffic: reads 4 F for each entry, of which what rows nearby share comes from L1, writes 4 N K.
 extern "C" __global__ void __launch_bounds__(256, 4)
-    fused_propagate(float* u, float* stats, float* running_mean, float* running_var, const float* moments,
-                    const float* y, const float* gamma, const float* beta, const unsigned char* kept, const int* indptr,
-                    const int* indices, const float* values, const int* size, float keep_scale, float epsilon,
-                    float momentum, int F, int C, int K, int capacity, int identity, int round) {
-  const fused::Norm norm = {reinterpret_cast<const float2*>(moments), stats, running_mean, running_var, gamma, beta,
-                            epsilon, momentum};
+    fused_propagate(float* u, const float* y, const float* stats, const float* gamma, const float* beta,
+                    const unsigned char* kept, const int* indptr, const int* indices, const float* values,
+                    const int* size, float keep_scale, int F, int C, int K, int capacity, int identity, int round) {
   if (F % 4 == 0) {
-    fused::propagate<4>(u, y, norm, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity, identity, round);
+    fused::propagate<4>(u, y, stats, gamma, beta, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity,
+                        identity, round);
   } else {
-    fused::propagate<1>(u, y, norm, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity, identity, round);
+    fused::propagate<1>(u, y, stats, gamma, beta, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity,
+                        identity, round);
   }
 }
 
 // dY = slope (G - dbeta / N - x̂ dgamma / N), written as the panels of its transpose;  V[i, c P + p] = Σ t_values[k]
 // dY[t_indices[k], p] over the entries k of row i C + c of the transposed adjacency, or dY itself if `identity`. v null:
-// only dY (first layers). sums (2, P) = dbeta, dgamma, folded from parts: one for each 128 rows, or, if graphs_of_part
-// is not 0, for so many graphs, at most max_parts. stats null: no batch norm, dY = G.
+// only dY (first layers).
 //
 // Source: own; as fused_propagate. dY of a neighbour is made again from its y and g: no wait between the two results.
-// Shapes: g, y (N, P); dy_t (P, N), v (N, C P) panels; t_indptr (N C + 1,), t_indices, t_values (nnz,); parts (parts,
-//   part_stride) float2.
+// Shapes: g, y (N, P); dy_t (P, N), v (N, C P) panels; t_indptr (N C + 1,), t_indices, t_values (nnz,).
 // Launch: 256 threads for 32 rows and columns, grid (rows / 32, P / 32). 1850 x 512: (58, 16).
-// Shared memory: 7 KB, static, among it 4 KB to write whole lines of the transpose; no conflicts.
-// Traffic: reads 8 P for each entry and row, writes 4 N P (C + 1), for 3xTF32 (C + 2).
+// Shared memory: 4 KB, static, to write whole lines of the transpose; no conflicts.
+// Traffic: reads 8 P for each entry and row, writes 4 N P (C + 1).
 extern "C" __global__ void __launch_bounds__(256, 4)
-    fused_propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y, const float* stats,
-                             const float* parts, const float* gamma, const int* t_indptr, const int* t_indices,
-                             const float* t_values, const int* size, int part_stride, int max_parts, int graphs_of_part,
-                             int C, int P, int capacity, int identity, int round) {
-  const float2* pairs = reinterpret_cast<const float2*>(parts);
+    fused_propagate_backward(float* dy_t, float* v, const float* g, const float* y, const float* stats,
+                             const float* sums, const float* gamma, const int* t_indptr, const int* t_indices,
+                             const float* t_values, const int* size, int C, int P, int capacity, int identity,
+                             int round) {
   if (P % 4 == 0) {
-    fused::propagate_backward<4>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
-                                 part_stride, max_parts, graphs_of_part, C, P, capacity, identity, round);
+    fused::propagate_backward<4>(dy_t, v, g, y, stats, sums, gamma, t_indptr, t_indices, t_values, size, C, P, capacity,
+                                 identity, round);
   } else {
-    fused::propagate_backward<1>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
-                                 part_stride, max_parts, graphs_of_part, C, P, capacity, identity, round);
+    fused::propagate_backward<1>(dy_t, v, g, y, stats, sums, gamma, t_indptr, t_indices, t_values, size, C, P, capacity,
+                                 identity, round);
   }
 }
 
-// Y (N, P) = U (N, K) W' (K, P), and, if `moments` is given, mean and squared distances of its columns in each 128 rows.
+// Y (N, P) = U (N, K) W' (K, P), and of its columns, if stats is given: stats = mean, 1 / sqrt(var + epsilon);
+// running = (1 - momentum) running + momentum batch, the variance unbiased (N = 1: as it is).
 // fresh: the batch and the weights may come from the kernel directly before; it is waited for at once.
 //
-// Source: own.
+// Source: own; moments of warps, tiles and the whole are combined as in batch_norm.cu.
 // Launch: 288 threads, grid (P / 64, rows / 128). 1850 x 512: (8, 15).
 // Shared memory: dynamic, at least 40 KB: as many stages as fit, of 24 KB, in 3xTF32 32 KB; no bank conflicts.
 // Traffic: reads 4 N K for each 64 columns and 4 K P for each 128 rows (from L2), writes 4 N P.
+// Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_tf32(float* y, float* moments, const float* u, const float* weight, const int* size, int P, int K,
-                       int capacity, int fresh) {
-  fused::product<1>(y, reinterpret_cast<float2*>(moments), u, weight, size, P, K, capacity, fresh);
+    fused_product_tf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
+                       unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
+                       float momentum, int P, int K, int capacity, int fresh) {
+  fused::product<1>(y, stats, running_mean, running_var, partials, counters, u, weight, size, epsilon, momentum, P, K,
+                    capacity, fresh);
 }
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_3xtf32(float* y, float* moments, const float* u, const float* weight, const int* size, int P, int K,
-                         int capacity, int fresh) {
-  fused::product<3>(y, reinterpret_cast<float2*>(moments), u, weight, size, P, K, capacity, fresh);
+    fused_product_3xtf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
+                         unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
+                         float momentum, int P, int K, int capacity, int fresh) {
+  fused::product<3>(y, stats, running_mean, running_var, partials, counters, u, weight, size, epsilon, momentum, P, K,
+                    capacity, fresh);
 }
 
 // G_prev (N, F) = kept and z > 0 ? keep_scale dZ : 0 with dZ = V (N, C P) Wᵀ and z = (y_prev - mean) slope + beta, all
-// of the layer before; sums_prev: Σ G_prev and Σ G_prev x̂ of its columns in each 128 rows, unless null.
+// of the layer before; sums_prev (2, F) = Σ G_prev and Σ G_prev x̂ of its columns, unless null.
 //
 // Source: own.
 // Launch, shared memory: as fused_product with F for P. 1850 x 512 x 512: grid (8, 15).
 // Traffic: reads 4 N C P for each 64 columns, 4 F C P for each 128 rows, 4 N F; writes 4 N F.
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dx_tf32(float* g_prev, float* sums_prev, const float* v, const float* weight, const float* y_prev,
-                          const float* stats_prev, const float* gamma_prev, const float* beta_prev,
-                          const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
-                          int capacity) {
-  fused::product_dx<1>(g_prev, reinterpret_cast<float2*>(sums_prev), v, weight, y_prev, stats_prev, gamma_prev,
-                       beta_prev, kept, size, keep_scale, F, C, P, capacity);
+// Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
+extern "C" __global__ void __launch_bounds__(288, 2)
+    fused_product_dx_tf32(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
+                          const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
+                          const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
+                          int C, int P, int capacity) {
+  fused::product_dx<1>(g_prev, sums_prev, partials, counters, v, weight, y_prev, stats_prev, gamma_prev, beta_prev,
+                       kept, size, keep_scale, F, C, P, capacity);
 }
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dx_3xtf32(float* g_prev, float* sums_prev, const float* v, const float* weight, const float* y_prev,
-                            const float* stats_prev, const float* gamma_prev, const float* beta_prev,
-                            const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
-                            int capacity) {
-  fused::product_dx<3>(g_prev, reinterpret_cast<float2*>(sums_prev), v, weight, y_prev, stats_prev, gamma_prev,
-                       beta_prev, kept, size, keep_scale, F, C, P, capacity);
+    fused_product_dx_3xtf32(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
+                            const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
+                            const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
+                            int C, int P, int capacity) {
+  fused::product_dx<3>(g_prev, sums_prev, partials, counters, v, weight, y_prev, stats_prev, gamma_prev, beta_prev,
+                       kept, size, keep_scale, F, C, P, capacity);
 }
 
 // partials[s] (K, P) = Uᵀ dY over the rows of split s < gridDim.z, zeros if it has none; who reads them adds them up. The

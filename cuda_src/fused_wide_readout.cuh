@@ -7,9 +7,9 @@
 // weights, which it keeps in shared memory for the way back. The slices' parts of the logits are added over the
 // cluster's shared memory, in order, for one graph in each block; that block finds the graph's loss and the gradient by
 // its logits, which all blocks read for dR and G. So the weights are read once for eight graphs, and the nodes of a graph
-// by eight blocks. The sums of G and G x̂ of the eight graphs are left for others to fold.
+// by eight blocks. The sums of G and G x̂ are folded by the cluster that is last.
 //
-// Shapes: as in fused_readout; sums (clusters, P) float2; moments (tiles, P) float2; weight (P, K), bias (K,);
+// Shapes: as in fused_readout; sums (2, P), partials (clusters, P) float2, counters (8,); weight (P, K), bias (K,);
 //   input (B, P) and gradient (B, K) of the dense layer, for the update; losses (8 clusters,).
 // Launch: 512 threads, grid (8, graphs / 8), clusters (8, 1). 100 graphs: 104 blocks.
 // Shared memory: dynamic, see geometry_fused_wide.py. W is read along rows and, at an odd stride, across them: no bank
@@ -20,7 +20,6 @@
 #pragma once
 
 #include "fused_readout.cuh"
-#include "fused_wide_columns.cuh"
 
 namespace fused {
 
@@ -61,7 +60,9 @@ struct WideReadout {
 
   float* logits;
   float* g;
-  float2* sums;
+  float* sums;
+  float2* partials;
+  unsigned* counters;
   double* losses;
   float* input;
   float* gradient;
@@ -70,7 +71,9 @@ struct WideReadout {
   const float* rates;
   const int* node_ptr;
   const float* y;
-  Norm norm;
+  const float* stats;
+  const float* gamma;
+  const float* beta;
   const unsigned char* kept;
   const float* targets;
   const float* loss_weight;
@@ -276,7 +279,7 @@ struct WideReadout {
     }
   }
 
-  // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `sums`. All threads call.
+  // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `partials`. All threads call.
   __device__ __forceinline__ void give(const Shared& at, const Held& held, int first, int c0, int begin, int end) const {
     const int graph = own_graph(), S = slice(), c = c0 + own_column(), p = first + c;
     const int existing = c < S ? min(max(P - p, 0), 4) : 0;
@@ -326,7 +329,7 @@ struct WideReadout {
 #pragma unroll
       for (int warp = 0; warp < BLOCK / 32; ++warp) total = combine(total, of_threads[warp * WIDTH + threadIdx.x]);
       total.y *= at.columns.inverse[own];
-      sums[blockIdx.y * P + first + own] = total;
+      partials[blockIdx.y * P + first + own] = total;
     }
     __syncthreads();
   }
@@ -363,15 +366,13 @@ struct WideReadout {
     if (progress && own == 0 && threadIdx.x == 0)
       *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
 #pragma unroll 1
-    for (int c0 = 0; c0 < S; c0 += WIDTH) {
-      const int c = c0 + threadIdx.x % WIDTH, p = c < S ? first + c : P;
-      const float4 own = norm.column<WIDTH, BLOCK>(reinterpret_cast<float2*>(at.parts), p, P, N, blockIdx.y == 0);
-      if (threadIdx.x < WIDTH && c < S) {
-        at.columns.mean[c] = own.x, at.columns.inverse[c] = own.y;
-        at.columns.slope[c] = own.z, at.columns.beta[c] = own.w;
-      }
-      __syncthreads();
+    for (int c = threadIdx.x; c < S; c += BLOCK) {
+      const int p = min(first + c, P - 1);
+      const float inverse = gamma ? stats[P + p] : 1.f;
+      at.columns.mean[c] = gamma ? stats[p] : 0.f, at.columns.inverse[c] = inverse;
+      at.columns.slope[c] = gamma ? gamma[p] * inverse : 1.f, at.columns.beta[c] = gamma ? beta[p] : 0.f;
     }
+    __syncthreads();
 #pragma unroll 1
     for (int c0 = 0; c0 < S; c0 += WIDTH) {
       if (c0 > 0) hold(held, first, c0, begin, end);
@@ -418,6 +419,16 @@ struct WideReadout {
       give(at, held, first, c0, begin, end);
     }
     wait_for_cluster();
+    if (sums == nullptr) return;
+    const int clusters = max(ceil_div(B, GRAPHS), 1);
+    if (!is_last_block(counters + rank, clusters)) return;
+#pragma unroll 1
+    for (int p = first + threadIdx.x; p < min(first + S, P); p += BLOCK) {
+      float2 total = make_float2(0.f, 0.f);
+#pragma unroll 16
+      for (int cluster = 0; cluster < clusters; ++cluster) total = combine(total, load_l2(partials + cluster * P + p));
+      sums[p] = total.x, sums[P + p] = total.y;
+    }
   }
 };
 

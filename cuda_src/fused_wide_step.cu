@@ -23,31 +23,30 @@ extern "C" __global__ void __launch_bounds__(256)
             elements);
 }
 
-// Batch norm's statistics of a layer from the moments of its tiles, for the readout that does not fold them itself.
-// Launch: 256 threads for 32 columns.
+// sums (2, P) = what fused_readout left by graphs, parts (n_parts, columns_of(P), 2), added up in order; of the parts as
+// many are used as there are graphs. Launch: a thread per column.
 extern "C" __global__ void __launch_bounds__(256)
-    fused_wide_fold(float* stats, float* running_mean, float* running_var, const float* moments, const float* gamma,
-                    const float* beta, const int* size, float epsilon, float momentum, int P) {
-  __shared__ float2 slots[256];
-  const Norm norm = {reinterpret_cast<const float2*>(moments), stats, running_mean, running_var, gamma, beta, epsilon,
-                     momentum};
+    fused_wide_fold(float* sums, const float* parts, const int* size, int n_parts, int P) {
+  const int p = blockIdx.x * blockDim.x + threadIdx.x, used = min(n_parts, size[1]);
   wait_for_previous();
-  norm.column<PANEL, 256>(slots, blockIdx.x * PANEL + threadIdx.x % PANEL, P, size[0], true);
+  if (p >= P) return;
+  float2 sum = make_float2(0.f, 0.f);
+#pragma unroll 8
+  for (int b = 0; b < used; ++b)
+    sum = combine(sum, reinterpret_cast<const float2*>(parts)[static_cast<long long>(b) * columns_of(P) + p]);
+  sums[p] = sum.x, sums[P + p] = sum.y;
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) CLUSTERS_OF_8
-    fused_wide_readout(float* logits, float* g, float* sums, double* losses, float* input, float* gradient,
-                       float* stats, float* running_mean, float* running_var, int* progress, const int* size,
-                       const float* rates, const int* node_ptr, const float* y, const float* moments,
-                       const float* gamma, const float* beta, const unsigned char* kept, const float* targets,
-                       const float* loss_weight, const float* weight, const float* bias, float keep_scale,
-                       float epsilon, float momentum, int P, int K, int kind, int loss, int training) {
+    fused_wide_readout(float* logits, float* g, float* sums, float* partials, unsigned* counters, double* losses,
+                       float* input, float* gradient, int* progress, const int* size, const float* rates,
+                       const int* node_ptr, const float* y, const float* stats, const float* gamma, const float* beta,
+                       const unsigned char* kept, const float* targets, const float* loss_weight, const float* weight,
+                       const float* bias, float keep_scale, int P, int K, int kind, int loss, int training) {
   extern __shared__ float4 shared4[];
-  const Norm norm = {reinterpret_cast<const float2*>(moments), stats, running_mean, running_var, gamma, beta, epsilon,
-                     momentum};
-  const WideReadout phase = {logits, g,    reinterpret_cast<float2*>(sums), losses, input, gradient, progress, size,
-                             rates,  node_ptr, y, norm, kept, targets, loss_weight, weight, bias, keep_scale, P, K,
-                             kind, loss, training};
+  const WideReadout phase = {logits, g,           sums,   reinterpret_cast<float2*>(partials), counters, losses, input,
+                             gradient, progress, size, rates, node_ptr, y, stats, gamma, beta, kept, targets,
+                             loss_weight, weight, bias, keep_scale, P, K, kind, loss, training};
   phase.run(reinterpret_cast<float*>(shared4));
 }
 

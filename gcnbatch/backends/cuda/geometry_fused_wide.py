@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
 TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused_gemm.cuh
 STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
 STAGES = {"tf32": 4, "3xtf32": 6}  # of a ring: two blocks of the former fit a multiprocessor
 EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
-ROW_THREADS = 256  # of a block of sparse rows
+ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are made for
@@ -109,12 +109,15 @@ def weight_panels(F: int, C: int, P: int) -> WeightGeometry:
 
 @lru_cache(maxsize=4096)
 def propagate(rows: int, F: int, C: int) -> Launch:
-    """Return the launch of `fused_propagate`: a block for 32 rows and columns of a channel.
+    """Return the launch of `fused_propagate`: a group of lanes for each row and channel.
 
     >>> propagate(1850, 512, 1)
-    Launch(grid=(58, 16, 1), block=(256, 1, 1), shared=0)
+    Launch(grid=(928, 1, 1), block=(128, 2, 1), shared=0)
     """
-    return Launch((ceil_div(rows, PANEL), ceil_div(F, PANEL), C), (ROW_THREADS, 1, 1))
+    vectors = F // 4 if F % 4 == 0 else F
+    x = min(next_power_of_two(vectors), ROW_LANES)
+    y = ROW_THREADS // x
+    return Launch((ceil_div(PANEL * ceil_div(rows, PANEL) * C, y), ceil_div(vectors, x), 1), (x, y, 1))
 
 
 @lru_cache(maxsize=4096)

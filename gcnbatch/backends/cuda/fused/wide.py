@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda import geometry_fused as narrow
 from gcnbatch.backends.cuda import geometry_fused_wide as geometry
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
 from gcnbatch.backends.cuda.fused.step import LOSSES, NULL, READOUTS, Call, LayerArrays, Optimizer, Workspace
-from gcnbatch.backends.cuda.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 
 if TYPE_CHECKING:
@@ -30,14 +30,6 @@ def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
     """Return arrays for each layer's weights as panels, forward and then backward."""
     plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in stack.nodes)
     return tuple(device.zeros(plan.forward_floats + plan.backward_floats) for plan in plans)
-
-
-class Parts(NamedTuple):
-    """Of sums of columns: columns from part to part, how many there may be, graphs of each (0: 128 rows)."""
-
-    stride: int
-    number: int
-    graphs: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +83,10 @@ class WideWorkspace(Workspace):
         self._x = self._panels(self._data.k)
         if self._clustered:
             self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
+        widest = max(width for layer in nodes for width in (layer.n_in, layer.n_out))
+        parts = max(geometry.tiles(self.capacity.rows), ceil_div(self.capacity.graphs, geometry.CLUSTER))
+        self._partials = self._device.empty((parts, widest, 2))
+        self._counters = self._device.zeros(ceil_div(widest, geometry.TILE_COLUMNS) + geometry.CLUSTER, np.uint32)
         if self._training:
             self._g = self._device.empty((self.capacity.rows, max(layer.n_out for layer in nodes)))
             self._dy_t = self._device.zeros(2 * self.panel_rows * max(layer.n_out for layer in nodes))
@@ -108,26 +104,18 @@ class WideWorkspace(Workspace):
         is_first = layer is self._stack.nodes[0]
         if not self._training:
             return LayerArrays(y, stats, u=self._x if is_first else self._u)
-        tiles, sums = geometry.tiles(rows), self._parts_of_sums(layer)
+        is_last = layer is self._stack.nodes[-1]
+        parts = self._graph_blocks if is_last and not self._clustered else 0
         return LayerArrays(
             y,
             stats,
             u=self._x if is_first else self._panels(layer.k),
             g=self._g,
             kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
-            moments=device.empty((tiles, width, 2)) if layer.norm else NULL,
-            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else NULL,
+            sums=device.empty((parts, narrow.columns_of(width), 2)) if parts and layer.norm else NULL,
             partials=device.empty((self._dw(layer).splits, layer.k, width)),
             totals=device.zeros((2, width)) if layer.norm else NULL,
         )
-
-    def _parts_of_sums(self, layer: NodeLayer) -> Parts:
-        """Return the parts of batch norm's gradient: of a readout by graphs, of a product by tiles of rows."""
-        if layer is not self._stack.nodes[-1]:
-            return Parts(layer.n_out, geometry.tiles(self.capacity.rows), 0)
-        if self._clustered:
-            return Parts(layer.n_out, ceil_div(self.capacity.graphs, geometry.CLUSTER), geometry.CLUSTER)
-        return Parts(narrow.columns_of(layer.n_out), self._graph_blocks, 1)
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
         rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the splits
@@ -154,41 +142,26 @@ class WideWorkspace(Workspace):
         calls = [self._product_call(0), *self._draw_calls()]
         for number in range(1, len(self._layers)):
             calls += [self._propagate_call(number), self._product_call(number)]
-        return [*calls, *self._fold_calls(), self._readout_call()]
+        return [*calls, self._readout_call()]
 
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
-        """Tell the readout of narrow layers, where it is used, that statistics are known."""
+        """Statistics are known to everyone: the product's last block folds them."""
         return (*super()._norm_numbers(number)[:2], 0)
-
-    def _norm_of(self, number: int) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[float, float]]:
-        """Return statistics, what they come from and scale of a layer, its numbers; see struct Norm."""
-        moments, stats, *running, gamma, beta = self._normed(number)
-        return (stats, *running), (moments if self._training else NULL, gamma, beta), self._norm_numbers(number)[:2]
 
     def _readout_call(self) -> Call:
         if not self._clustered:
             return super()._readout_call()
         stack, training, arrays, (head,) = self._stack, self._training, self._layers[-1], self._stack.graphs
-        stats, (moments, *affine), numbers = self._norm_of(len(self._layers) - 1)
-        results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
-        of_head = (self._head_inputs[0], self._head_gradients[0])
-        known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
-        given = (arrays.y, moments, *affine, arrays.kept, self._targets.astype_view(np.float32))
-        weights = (self._model.loss_weights, *self._weights_of(head), self._keep_scale, *numbers)
-        kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target), int(training))
-        arguments = (*results, *of_head, *stats, *known, *given, *weights, head.n_in, head.n_out, *kinds)
+        _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
         launch = geometry.readout(self.capacity.graphs, head.n_in, head.n_out)
+        results = (NULL if training else self.logits, arrays.g, arrays.totals, self._partials, self._counters)
+        kept_for_update = (self._losses, self._head_inputs[0], self._head_gradients[0])
+        known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
+        given = (arrays.y, stats, gamma, beta, arrays.kept, self._targets.astype_view(np.float32))
+        weights = (self._model.loss_weights, *self._weights_of(head), self._keep_scale)
+        kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target), int(training))
+        arguments = (*results, *kept_for_update, *known, *given, *weights, head.n_in, head.n_out, *kinds)
         return Call("fused_wide_readout", launch, arguments)
-
-    def _fold_calls(self) -> list[Call]:
-        """Return the launch that folds the last layer's moments for the readout of narrow layers."""
-        last = len(self._layers) - 1
-        if self._clustered or not self._training or self._stack.nodes[last].norm is None:
-            return []
-        stats, moments, numbers = self._norm_of(last)
-        width = self._stack.nodes[last].n_out
-        launch = Launch((ceil_div(width, geometry.PANEL), 1, 1), (geometry.ROW_THREADS, 1, 1))
-        return [Call("fused_wide_fold", launch, (*stats, *moments, self._size, *numbers, width))]
 
     def _draw_calls(self) -> list[Call]:
         """Return the launch that draws the bits of dropout; it follows the first product, which reads the batch."""
@@ -205,23 +178,28 @@ class WideWorkspace(Workspace):
 
     def _propagate_call(self, number: int) -> Call:
         layer, before = self._stack.nodes[number], self._layers[number - 1]
-        stats, (moments, *affine), numbers = self._norm_of(number - 1)
-        given = (moments, before.y, *affine, before.kept, *self._rows, self._size, self._keep_scale, *numbers)
+        _, stats, _, _, gamma, beta = self._normed(number - 1)
+        given = (before.y, stats, gamma, beta, before.kept, *self._rows, self._size, self._keep_scale)
         shape = (layer.n_in, layer.channels, layer.k, self.panel_rows, int(layer.is_dense), self._round)
         launch = geometry.propagate(self.capacity.rows, layer.n_in, layer.channels)
-        return Call("fused_propagate", launch, (self._layers[number].u, *stats, *given, *shape))
+        return Call("fused_propagate", launch, (self._layers[number].u, *given, *shape))
 
     def _product_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
+        _, stats, running_mean, running_var, _, _ = self._normed(number)
+        if not self._training:
+            stats = NULL  # those of training are used instead
+        epsilon, momentum, _ = self._norm_numbers(number)
         launch = geometry.product(self.capacity.rows, layer.n_out, self._model.products)
-        given = (arrays.u, self._weight_panels(number)[0], self._size)
+        results = (arrays.y, stats, running_mean, running_var, self._partials, self._counters)
+        given = (arrays.u, self._weight_panels(number)[0], self._size, epsilon, momentum)
         shape = (layer.n_out, layer.k, self.panel_rows, int(number == 0))
-        return Call(f"fused_product_{self._model.products}", launch, (arrays.y, arrays.moments, *given, *shape))
+        return Call(f"fused_product_{self._model.products}", launch, (*results, *given, *shape))
 
     # -------------------------------------------------------------------------------------------- backward
 
     def backward(self) -> list[Call]:
-        calls = []
+        calls = self._fold_calls()
         for number in range(len(self._layers) - 1, -1, -1):
             calls.append(self._propagate_backward_call(number))
             if number > 0:
@@ -229,23 +207,32 @@ class WideWorkspace(Workspace):
             calls.append(self._product_dw_call(number))
         return calls
 
+    def _fold_calls(self) -> list[Call]:
+        """Return the launch that adds up what the readout found by graphs."""
+        arrays, width = self._layers[-1], self._stack.nodes[-1].n_out
+        if self._clustered or arrays.sums == NULL:
+            return []
+        arguments = (arrays.totals, arrays.sums, self._size, self._graph_blocks, width)
+        return [Call("fused_wide_fold", narrow.per_column(width), arguments)]
+
     def _propagate_backward_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
         _, stats, _, _, gamma, _ = self._normed(number)
-        results = (self._dy_t, self._v if number > 0 else NULL, arrays.totals)
-        given = (arrays.g, arrays.y, stats, arrays.sums, gamma, *self._t_rows, self._size)
+        results = (self._dy_t, self._v if number > 0 else NULL)
+        given = (arrays.g, arrays.y, stats, arrays.totals, gamma, *self._t_rows, self._size)
         shape = (layer.channels, layer.n_out, self.panel_rows, int(layer.is_dense), self._round)
         launch = geometry.propagate_backward(self.capacity.rows, layer.n_out)
-        arguments = (*results, *given, *self._parts_of_sums(layer), *shape)
-        return Call("fused_propagate_backward", launch, arguments)
+        return Call("fused_propagate_backward", launch, (*results, *given, *shape))
 
     def _product_dx_call(self, number: int) -> Call:
         layer, before = self._stack.nodes[number], self._layers[number - 1]
         _, stats, _, _, gamma, beta = self._normed(number - 1)
         launch = geometry.product(self.capacity.rows, layer.n_in, self._model.products)
+        results = (before.g, before.totals, self._partials, self._counters)
         given = (self._v, self._weight_panels(number)[1], before.y, stats, gamma, beta, before.kept, self._size)
-        shape = (self._keep_scale, layer.n_in, layer.channels, layer.n_out, self.panel_rows)
-        return Call(f"fused_product_dx_{self._model.products}", launch, (before.g, before.sums, *given, *shape))
+        shape = (layer.n_in, layer.channels, layer.n_out, self.panel_rows)
+        arguments = (*results, *given, self._keep_scale, *shape)
+        return Call(f"fused_product_dx_{self._model.products}", launch, arguments)
 
     def _product_dw_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
