@@ -16,7 +16,7 @@
 //   conflicts; the eight graphs of a feature are two vectors that a warp reads at once.
 // Traffic: reads 8 N P + 4 P K clusters, writes 4 N P bytes; everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit.
-// Requires: sm_90.
+// Requires: sm_90; before, it is empty.
 #pragma once
 
 #include "fused_readout.cuh"
@@ -24,6 +24,12 @@
 namespace fused {
 
 // ---- clusters ----
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool HAS_CLUSTERS = true;
+#else
+constexpr bool HAS_CLUSTERS = false;
+#endif
 
 __device__ __forceinline__ void arrive_at_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) CLUSTERS_OF_8
   const WideReadout phase = {logits, g,           sums,   reinterpret_cast<float2*>(partials), counters, losses, input,
                              gradient, progress, size, rates, node_ptr, y, stats, gamma, beta, kept, targets,
                              loss_weight, weight, bias, keep_scale, P, K, kind, loss, training};
-  phase.run(reinterpret_cast<float*>(shared4));
+  if constexpr (HAS_CLUSTERS) phase.run(reinterpret_cast<float*>(shared4));
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)

@@ -16,7 +16,7 @@ NVCC = find_nvcc()
 REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
 # With sm_90a all that nvcc 13 offers.
 OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)]
-BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, (\d+))?\)\s*(?:void\s+)?(\w+)\(")
+BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
 
 
 @pytest.fixture(scope="module")
