@@ -56,40 +56,51 @@ __device__ inline Column column_of(const float* stats, const float* gamma, const
 
 constexpr int ROW_GROUPS = BM / OWN_ROWS;
 
+// Combine what the row groups of a block found; the first has the total. All threads call; `slots`: MULTIPLYING values in
+// shared memory that nobody uses.
+template <class T>
+__device__ __forceinline__ void fold_groups(T& total, T* slots) {
+  if (threadIdx.x < MULTIPLYING) slots[threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.x >= BN) return;
+#pragma unroll
+  for (int group = 1; group < ROW_GROUPS; ++group) total = combine(total, slots[group * BN + threadIdx.x]);
+}
+
+// Add 1 to a counter that goes back to 0 at `limit`; return what it was. What the block's threads wrote before is visible
+// to who counts after, and the other way round.
+__device__ __forceinline__ unsigned count(unsigned* counter, unsigned limit) {
+  unsigned before = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(limit - 1)
+               : "memory");
+#endif
+  return before;
+}
+
 // Combine what threads found of their 32 rows into the tile's, and what tiles found into the matrix's. True in the 64
-// threads that hold a column's total. `slots`: MULTIPLYING values in shared memory that nobody uses.
+// threads that hold a column's total. `slots` as above.
 //   put(value)   hand on what the tile found; get(tile) is what another one handed on
 //   store()      what else the block has to write: on its way while the tiles are counted
 template <class T, class Put, class Get, class Store>
 __device__ bool fold_tiles(T& total, T* slots, unsigned* counters, int tiles, Put put, Get get, Store store) {
   __shared__ bool is_last;
-  const int column = OwnValues::column(), group = threadIdx.x / BN;
-  const auto fold = [&] {
-    if (group < ROW_GROUPS) slots[threadIdx.x] = total;
-    __syncthreads();
-    if (group != 0) return;
-#pragma unroll
-    for (int other = 1; other < ROW_GROUPS; ++other) total = combine(total, slots[other * BN + column]);
-  };
-  fold();
+  const int group = threadIdx.x / BN;
+  fold_groups(total, slots);
+  if (group == 0) put(total);
+  __syncthreads();
   unsigned before = 0;
-  if (group == 0) {
-    put(total);
-    __threadfence();
-    asm volatile("bar.sync 1, %0;" ::"n"(BN) : "memory");
-    if (threadIdx.x == 0) before = atomicInc(counters + blockIdx.x, tiles - 1);
-  }
+  if (threadIdx.x == 0) before = count(counters + blockIdx.x, tiles);
   store();
-  if (threadIdx.x == 0) {
-    is_last = before == tiles - 1;
-    __threadfence();
-  }
+  if (threadIdx.x == 0) is_last = before == tiles - 1;
   __syncthreads();
   if (!is_last) return false;
   total = T{};
 #pragma unroll 4
   for (int tile = group; group < ROW_GROUPS && tile < tiles; tile += ROW_GROUPS) total = combine(total, get(tile));
-  fold();
+  fold_groups(total, slots);
   return group == 0;
 }
 
@@ -153,10 +164,10 @@ __device__ void product(float* y, float* stats, float* running_mean, float* runn
 // ---- backward ----
 
 template <int PRODUCTS>
-__device__ void product_dx(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
-                           const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
-                           const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
-                           int C, int P, int capacity) {
+__device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, const float* weight, const float* y_prev,
+                           const float* stats_prev, const float* gamma_prev, const float* beta_prev,
+                           const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
+                           int capacity) {
   if constexpr (!HAS_WARPGROUPS) return;
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
   if (blockIdx.y >= tiles_of(size[0])) return;
@@ -188,30 +199,19 @@ __device__ void product_dx(float* g_prev, float* sums_prev, float* partials, uns
   multiply<PRODUCTS>(own, operands, true, read_ahead);
 
   const int f = n0 + OwnValues::column(), N = size[0], rows = own_rows();
-  const bool multiplies = threadIdx.x < MULTIPLYING, exists = multiplies && f < F;
-  float2 total = make_float2(0.f, 0.f);
+  float2 found = make_float2(0.f, 0.f);
 #pragma unroll
   for (int r = 0; r < OWN_ROWS; ++r) {
     const float distance = y[r] - of.mean;
     const bool passes = r < rows && (is_there >> r & 1) && distance * of.slope + of.beta > 0.f;
     const float g = passes ? keep_scale * own.value[r] : 0.f;
     own.value[r] = g;
-    total = combine(total, make_float2(g, passes ? g * (distance * of.inverse) : 0.f));
+    found = combine(found, make_float2(g, passes ? g * (distance * of.inverse) : 0.f));
   }
-  const auto store = [&] {
-    if (multiplies) own.store(g_prev, m0, n0, N, F);
-  };
-  if (sums_prev == nullptr) return store();
-
-  float2* found = reinterpret_cast<float2*>(partials) + f;
-  const auto put = [&](const float2& of_tile) {
-    if (exists) found[blockIdx.y * static_cast<long long>(F)] = of_tile;
-  };
-  const auto get = [&](int tile) {
-    return exists ? load_l2(found + tile * static_cast<long long>(F)) : make_float2(0.f, 0.f);
-  };
-  if (!fold_tiles(total, reinterpret_cast<float2*>(behind_tile()), counters, tiles_of(N), put, get, store)) return;
-  if (exists) sums_prev[f] = total.x, sums_prev[F + f] = total.y;
+  if (threadIdx.x < MULTIPLYING) own.store(g_prev, m0, n0, N, F);
+  if (sums_prev == nullptr) return;
+  fold_groups(found, reinterpret_cast<float2*>(behind_tile()));
+  if (threadIdx.x < BN && f < F) sums_prev[static_cast<long long>(blockIdx.y) * F + f] = found;
 }
 
 template <int PRODUCTS>
@@ -398,17 +398,34 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
   if (sums_row) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, round).v[0];
 }
 
+// Sum over `parts` parts of COLUMNS columns; `get(part)` is that of column threadIdx.x % COLUMNS. The total is returned to
+// the first COLUMNS threads. All THREADS threads call; `slots` holds a pair of each.
+template <int COLUMNS, int THREADS, class Get>
+__device__ __forceinline__ float2 fold_parts(float2* slots, int parts, Get get) {
+  constexpr int GROUPS = THREADS / COLUMNS;
+  float2 total = make_float2(0.f, 0.f);
+#pragma unroll 2
+  for (int part = threadIdx.x / COLUMNS; part < parts; part += GROUPS) total = combine(total, get(part));
+  slots[threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.x < COLUMNS) {
+#pragma unroll
+    for (int group = 1; group < GROUPS; ++group) total = combine(total, slots[group * COLUMNS + threadIdx.x]);
+  }
+  return total;
+}
+
 // Per column of a tile: dy = slope g + offset - tilt (y - mean).
 struct Backward {
   float mean[PANEL], slope[PANEL], offset[PANEL], tilt[PANEL];
 
-  __device__ __forceinline__ void set(int column, const float* stats, const float* sums, const float* gamma, int p,
-                                      int P, int N) {
+  __device__ __forceinline__ void set(int column, const float* stats, float2 sums, const float* gamma, int p, int P,
+                                      int N) {
     const bool exists = p < P && stats != nullptr;
     const float inverse = exists ? stats[P + p] : 1.f, factor = exists ? gamma[p] * inverse : 1.f, share = 1.f / N;
     mean[column] = exists ? stats[p] : 0.f, slope[column] = factor;
-    offset[column] = exists ? -factor * (sums[p] * share) : 0.f;
-    tilt[column] = exists ? factor * inverse * (sums[P + p] * share) : 0.f;
+    offset[column] = exists ? -factor * (sums.x * share) : 0.f;
+    tilt[column] = exists ? factor * inverse * (sums.y * share) : 0.f;
   }
   __device__ __forceinline__ float of(float g, float y, int column) const {
     return fmaf(slope[column], g, offset[column]) - tilt[column] * (y - mean[column]);
@@ -416,10 +433,12 @@ struct Backward {
 };
 
 template <int WIDTH>
-__device__ void propagate_backward(float* dy_t, float* v, const float* g, const float* y, const float* stats,
-                                   const float* sums, const float* gamma, const int* t_indptr, const int* t_indices,
-                                   const float* t_values, const int* size, int C, int P, int capacity, int identity,
+__device__ void propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y,
+                                   const float* stats, const float2* parts, const float* gamma, const int* t_indptr,
+                                   const int* t_indices, const float* t_values, const int* size, int part_stride,
+                                   int max_parts, int graphs_of_part, int C, int P, int capacity, int identity,
                                    int round) {
+  __shared__ float2 slots[ROW_THREADS];
   __shared__ RowTile tile;  // of dy
   __shared__ Backward columns;
   constexpr int LANES = PANEL / WIDTH, ROWS_AT_ONCE = ROW_THREADS / LANES, BATCH = 4;
@@ -463,7 +482,18 @@ __device__ void propagate_backward(float* dy_t, float* v, const float* g, const 
   Read own;
   if (exists && first < N) own = read(first);
   read_far();
-  if (threadIdx.x < PANEL) columns.set(threadIdx.x, stats, sums, gamma, p0 + threadIdx.x, P, N);
+  const int own_p = p0 + threadIdx.x % PANEL;
+  float2 total = make_float2(0.f, 0.f);
+  if (stats != nullptr) {
+    const int n_parts = graphs_of_part > 0 ? min(max_parts, ceil_div(size[1], graphs_of_part)) : tiles_of(N);
+    total = fold_parts<PANEL, ROW_THREADS>(slots, n_parts, [&](int part) {
+      return own_p < P ? parts[static_cast<long long>(part) * part_stride + own_p] : make_float2(0.f, 0.f);
+    });
+  }
+  if (threadIdx.x < PANEL) {
+    columns.set(threadIdx.x, stats, total, gamma, own_p, P, N);
+    if (stats != nullptr && blockIdx.x == 0 && own_p < P) sums[own_p] = total.x, sums[P + own_p] = total.y;
+  }
   __syncthreads();
 #pragma unroll 1
   for (int i = first; i < i0 + PANEL; i += ROWS_AT_ONCE) {
@@ -569,24 +599,27 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 
 // dY = slope (G - dbeta / N - x̂ dgamma / N), written as the panels of its transpose;  V[i, c P + p] = Σ t_values[k]
 // dY[t_indices[k], p] over the entries k of row i C + c of the transposed adjacency, or dY itself if `identity`. v null:
-// only dY (first layers).
+// only dY (first layers). sums (2, P) = dbeta, dgamma, folded from parts: one for each 128 rows, or, if graphs_of_part
+// is not 0, for so many graphs, at most max_parts. stats null: no batch norm, dY = G.
 //
 // Source: own; as fused_propagate. dY of a neighbour is made again from its y and g: no wait between the two results.
-// Shapes: g, y (N, P); dy_t (P, N), v (N, C P) panels; t_indptr (N C + 1,), t_indices, t_values (nnz,).
+// Shapes: g, y (N, P); dy_t (P, N), v (N, C P) panels; t_indptr (N C + 1,), t_indices, t_values (nnz,); parts (parts,
+//   part_stride) float2.
 // Launch: 256 threads for 32 rows and columns, grid (rows / 32, P / 32). 1850 x 512: (58, 16).
-// Shared memory: 4 KB, static, to write whole lines of the transpose; no conflicts.
-// Traffic: reads 8 P for each entry and row, writes 4 N P (C + 1).
+// Shared memory: 7 KB, static, among it 4 KB to write whole lines of the transpose; no conflicts.
+// Traffic: reads 8 P for each entry and row, writes 4 N P (C + 1), for 3xTF32 (C + 2).
 extern "C" __global__ void __launch_bounds__(256, 4)
-    fused_propagate_backward(float* dy_t, float* v, const float* g, const float* y, const float* stats,
-                             const float* sums, const float* gamma, const int* t_indptr, const int* t_indices,
-                             const float* t_values, const int* size, int C, int P, int capacity, int identity,
-                             int round) {
+    fused_propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y, const float* stats,
+                             const float* parts, const float* gamma, const int* t_indptr, const int* t_indices,
+                             const float* t_values, const int* size, int part_stride, int max_parts, int graphs_of_part,
+                             int C, int P, int capacity, int identity, int round) {
+  const float2* pairs = reinterpret_cast<const float2*>(parts);
   if (P % 4 == 0) {
-    fused::propagate_backward<4>(dy_t, v, g, y, stats, sums, gamma, t_indptr, t_indices, t_values, size, C, P, capacity,
-                                 identity, round);
+    fused::propagate_backward<4>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
+                                 part_stride, max_parts, graphs_of_part, C, P, capacity, identity, round);
   } else {
-    fused::propagate_backward<1>(dy_t, v, g, y, stats, sums, gamma, t_indptr, t_indices, t_values, size, C, P, capacity,
-                                 identity, round);
+    fused::propagate_backward<1>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
+                                 part_stride, max_parts, graphs_of_part, C, P, capacity, identity, round);
   }
 }
 
@@ -616,28 +649,27 @@ extern "C" __global__ void __launch_bounds__(288, 1)
 }
 
 // G_prev (N, F) = kept and z > 0 ? keep_scale dZ : 0 with dZ = V (N, C P) Wᵀ and z = (y_prev - mean) slope + beta, all
-// of the layer before; sums_prev (2, F) = Σ G_prev and Σ G_prev x̂ of its columns, unless null.
+// of the layer before; sums_prev: Σ G_prev and Σ G_prev x̂ of its columns in each 128 rows, unless null.
 //
 // Source: own.
 // Launch, shared memory: as fused_product with F for P. 1850 x 512 x 512: grid (8, 15).
 // Traffic: reads 4 N C P for each 64 columns, 4 F C P for each 128 rows, 4 N F; writes 4 N F.
-// Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
 extern "C" __global__ void __launch_bounds__(288, 2)
-    fused_product_dx_tf32(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
-                          const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
-                          const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
-                          int C, int P, int capacity) {
-  fused::product_dx<1>(g_prev, sums_prev, partials, counters, v, weight, y_prev, stats_prev, gamma_prev, beta_prev,
-                       kept, size, keep_scale, F, C, P, capacity);
+    fused_product_dx_tf32(float* g_prev, float* sums_prev, const float* v, const float* weight, const float* y_prev,
+                          const float* stats_prev, const float* gamma_prev, const float* beta_prev,
+                          const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
+                          int capacity) {
+  fused::product_dx<1>(g_prev, reinterpret_cast<float2*>(sums_prev), v, weight, y_prev, stats_prev, gamma_prev,
+                       beta_prev, kept, size, keep_scale, F, C, P, capacity);
 }
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dx_3xtf32(float* g_prev, float* sums_prev, float* partials, unsigned* counters, const float* v,
-                            const float* weight, const float* y_prev, const float* stats_prev, const float* gamma_prev,
-                            const float* beta_prev, const unsigned char* kept, const int* size, float keep_scale, int F,
-                            int C, int P, int capacity) {
-  fused::product_dx<3>(g_prev, sums_prev, partials, counters, v, weight, y_prev, stats_prev, gamma_prev, beta_prev,
-                       kept, size, keep_scale, F, C, P, capacity);
+    fused_product_dx_3xtf32(float* g_prev, float* sums_prev, const float* v, const float* weight, const float* y_prev,
+                            const float* stats_prev, const float* gamma_prev, const float* beta_prev,
+                            const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
+                            int capacity) {
+  fused::product_dx<3>(g_prev, reinterpret_cast<float2*>(sums_prev), v, weight, y_prev, stats_prev, gamma_prev,
+                       beta_prev, kept, size, keep_scale, F, C, P, capacity);
 }
 
 // partials[s] (K, P) = Uᵀ dY over the rows of split s < gridDim.z, zeros if it has none; who reads them adds them up. The

@@ -7,9 +7,9 @@
 // weights, which it keeps in shared memory for the way back. The slices' parts of the logits are added over the
 // cluster's shared memory, in order, for one graph in each block; that block finds the graph's loss and the gradient by
 // its logits, which all blocks read for dR and G. So the weights are read once for eight graphs, and the nodes of a graph
-// by eight blocks. The sums of G and G x̂ are folded by the cluster that is last.
+// by eight blocks. The sums of G and G x̂ of the eight graphs are left for others to fold.
 //
-// Shapes: as in fused_readout; sums (2, P), partials (clusters, P) float2, counters (8,); weight (P, K), bias (K,);
+// Shapes: as in fused_readout; sums (clusters, P) float2; weight (P, K), bias (K,);
 //   input (B, P) and gradient (B, K) of the dense layer, for the update; losses (8 clusters,).
 // Launch: 512 threads, grid (8, graphs / 8), clusters (8, 1). 100 graphs: 104 blocks.
 // Shared memory: dynamic, see geometry_fused_wide.py. W is read along rows and, at an odd stride, across them: no bank
@@ -66,9 +66,7 @@ struct WideReadout {
 
   float* logits;
   float* g;
-  float* sums;
-  float2* partials;
-  unsigned* counters;
+  float2* sums;
   double* losses;
   float* input;
   float* gradient;
@@ -285,7 +283,7 @@ struct WideReadout {
     }
   }
 
-  // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `partials`. All threads call.
+  // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `sums`. All threads call.
   __device__ __forceinline__ void give(const Shared& at, const Held& held, int first, int c0, int begin, int end) const {
     const int graph = own_graph(), S = slice(), c = c0 + own_column(), p = first + c;
     const int existing = c < S ? min(max(P - p, 0), 4) : 0;
@@ -335,7 +333,7 @@ struct WideReadout {
 #pragma unroll
       for (int warp = 0; warp < BLOCK / 32; ++warp) total = combine(total, of_threads[warp * WIDTH + threadIdx.x]);
       total.y *= at.columns.inverse[own];
-      partials[blockIdx.y * P + first + own] = total;
+      sums[blockIdx.y * P + first + own] = total;
     }
     __syncthreads();
   }
@@ -425,16 +423,6 @@ struct WideReadout {
       give(at, held, first, c0, begin, end);
     }
     wait_for_cluster();
-    if (sums == nullptr) return;
-    const int clusters = max(ceil_div(B, GRAPHS), 1);
-    if (!is_last_block(counters + rank, clusters)) return;
-#pragma unroll 1
-    for (int p = first + threadIdx.x; p < min(first + S, P); p += BLOCK) {
-      float2 total = make_float2(0.f, 0.f);
-#pragma unroll 16
-      for (int cluster = 0; cluster < clusters; ++cluster) total = combine(total, load_l2(partials + cluster * P + p));
-      sums[p] = total.x, sums[P + p] = total.y;
-    }
   }
 };
 

@@ -23,28 +23,13 @@ extern "C" __global__ void __launch_bounds__(256)
             elements);
 }
 
-// sums (2, P) = what fused_readout left by graphs, parts (n_parts, columns_of(P), 2), added up in order; of the parts as
-// many are used as there are graphs. Launch: a thread per column.
-extern "C" __global__ void __launch_bounds__(256)
-    fused_wide_fold(float* sums, const float* parts, const int* size, int n_parts, int P) {
-  const int p = blockIdx.x * blockDim.x + threadIdx.x, used = min(n_parts, size[1]);
-  wait_for_previous();
-  if (p >= P) return;
-  float2 sum = make_float2(0.f, 0.f);
-#pragma unroll 8
-  for (int b = 0; b < used; ++b)
-    sum = combine(sum, reinterpret_cast<const float2*>(parts)[static_cast<long long>(b) * columns_of(P) + p]);
-  sums[p] = sum.x, sums[P + p] = sum.y;
-}
-
 extern "C" __global__ void __launch_bounds__(512, 1) CLUSTERS_OF_8
-    fused_wide_readout(float* logits, float* g, float* sums, float* partials, unsigned* counters, double* losses,
-                       float* input, float* gradient, int* progress, const int* size, const float* rates,
+    fused_wide_readout(float* logits, float* g, float* sums, double* losses, float* input, float* gradient, int* progress, const int* size, const float* rates,
                        const int* node_ptr, const float* y, const float* stats, const float* gamma, const float* beta,
                        const unsigned char* kept, const float* targets, const float* loss_weight, const float* weight,
                        const float* bias, float keep_scale, int P, int K, int kind, int loss, int training) {
   extern __shared__ float4 shared4[];
-  const WideReadout phase = {logits, g,           sums,   reinterpret_cast<float2*>(partials), counters, losses, input,
+  const WideReadout phase = {logits, g,           reinterpret_cast<float2*>(sums), losses, input,
                              gradient, progress, size, rates, node_ptr, y, stats, gamma, beta, kept, targets,
                              loss_weight, weight, bias, keep_scale, P, K, kind, loss, training};
   if constexpr (HAS_CLUSTERS) phase.run(reinterpret_cast<float*>(shared4));

@@ -143,6 +143,11 @@ class Layer:
         )
 
 
+def by_tiles(values: Array) -> list[Array]:
+    """Return the rows in the tiles by which products find moments and sums."""
+    return [values[first : first + geometry.TILE_ROWS] for first in range(0, max(len(values), 1), geometry.TILE_ROWS)]
+
+
 def pack(matrix: Array) -> Array:
     """Return a matrix of whole panels as panels: chunk q of row i stands at q ^ i % 8."""
     rows = np.arange(len(matrix))
@@ -229,17 +234,20 @@ def test_propagate_backward(N: int, F: int, C: int, P: int, batch_norm: bool) ->
     y, g, a = layer.floats(N, P), layer.floats(N, P), layer.adjacency()
     stats, gamma, _ = layer.norm(P, y)
     x_hat = activation(y, stats, None, None)[1]
-    sums = np.stack([g.sum(axis=0), (g * x_hat).sum(axis=0)]).astype(np.float32) if batch_norm else None
-    dy = g.astype(np.float64)
-    if sums is not None and stats is not None:
-        dy = gamma * stats[1].astype(np.float64) * (g - sums[0].astype(np.float64) / N - x_hat * (sums[1] / float(N)))
+    parts, dy = None, g.astype(np.float64)
+    if stats is not None:
+        pairs = np.stack([g, g * x_hat], axis=-1)
+        parts = np.stack([tile.sum(axis=0) for tile in by_tiles(pairs)]).astype(np.float32)
+        dbeta, dgamma = parts.sum(axis=0, dtype=np.float64).T
+        dy = gamma * stats[1].astype(np.float64) * (g - dbeta / N - x_hat * (dgamma / N))
     t = sp.csr_array(a.T)
-    inputs = [g, y, stats, sums, gamma, t.indptr.astype(np.int32), t.indices.astype(np.int32), t.data, layer.size, C, P]
-    numbers = [layer.capacity(P), 0]
+    inputs = [g, y, stats, parts, gamma, t.indptr.astype(np.int32), t.indices.astype(np.int32), t.data, layer.size]
+    numbers = [P, 0, 0, C, P, layer.capacity(P), 0]
     launch = geometry.propagate_backward(N + SPARE, P)
     transposed = (2 * P * layer.capacity(P),)
-    outputs: list[Any] = [transposed, layer.panels(geometry.v_columns(C, P))]
-    panels, v_panels = layer.launch("fused_propagate_backward", launch, outputs, *inputs, *numbers, 0)
+    nothing = np.empty(0, np.float32)
+    outputs: list[Any] = [transposed, layer.panels(geometry.v_columns(C, P)), (2, P) if batch_norm else nothing]
+    panels, v_panels, *sums = layer.launch("fused_propagate_backward", launch, outputs, *inputs, *numbers, 0)
     got, rests = (unpack(half, P).T for half in np.split(panels, 2))
     large = (got[:N].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     np.testing.assert_allclose(large + rests[:N], got[:N], rtol=2.0**-21)
@@ -249,16 +257,30 @@ def test_propagate_backward(N: int, F: int, C: int, P: int, batch_norm: bool) ->
     v = unpack(v_panels, layer.capacity(P))[:N].reshape(N, C, -1)
     assert (v[:, :, P:] == 0).all()
     assert_close(v[:, :, :P].reshape(N, C * P), (t.astype(np.float64) @ dy).reshape(N, C * P), 10 * scale)
-    outputs[1] = np.empty(0, np.float32)
-    (alone,) = layer.launch("fused_propagate_backward", launch, outputs, *inputs, *numbers, 0)
-    np.testing.assert_array_equal(alone, panels)
+    if parts is not None:
+        assert_close(sums[0], parts.sum(axis=0, dtype=np.float64).T, np.abs(parts).sum(axis=0).max())
+    outputs[1] = nothing
+    (alone, *_) = layer.launch("fused_propagate_backward", launch, outputs, *inputs, *numbers, 0)
+    np.testing.assert_array_equal(alone[: len(panels) // 2], panels[: len(panels) // 2])
+
+
+def test_sums_by_graphs_are_those_of_the_graphs_that_there_are() -> None:
+    layer = Layer(40, 8, 1, 20)
+    layer.size = np.array([40, 11], np.int32)  # two parts of eight graphs, a third is not used
+    parts, y, g = layer.floats(3, 24, 2), layer.floats(40, 20), layer.floats(40, 20)
+    stats, gamma, _ = layer.norm(20, y)
+    inputs = [g, y, stats, parts, gamma, None, None, None, layer.size, 24, 3, 8, 1, 20, layer.capacity(20), 1, 0]
+    outputs = [(2 * 20 * layer.capacity(20),), layer.panels(20), (2, 20)]
+    launch = geometry.propagate_backward(40 + SPARE, 20)
+    *_, sums = layer.launch("fused_propagate_backward", launch, outputs, *inputs)
+    np.testing.assert_allclose(sums, parts[:2, :20].sum(axis=0).T, rtol=1e-6)
 
 
 def test_dy_is_the_v_of_a_dense_layer() -> None:
     layer = Layer(70, 64, 1, 40, batch_norm=False)
     g = layer.floats(70, 40)
-    inputs = [g, g, None, None, None, None, None, None, layer.size, 1, 40, layer.capacity(40), 1, 0]
-    outputs = [(2 * 40 * layer.capacity(40),), layer.panels(40)]
+    inputs = [g, g, None, None, None, None, None, None, layer.size, 40, 0, 0, 1, 40, layer.capacity(40), 1, 0]
+    outputs = [(2 * 40 * layer.capacity(40),), layer.panels(40), np.empty(0, np.float32)]
     launch = geometry.propagate_backward(70 + SPARE, 40)
     dy, v = layer.launch("fused_propagate_backward", launch, outputs, *inputs)
     np.testing.assert_array_equal(unpack(dy[: len(dy) // 2], 40)[:, :70], g.T)
@@ -317,26 +339,10 @@ def test_product_dx(N: int, F: int, C: int, P: int, precision: str, batch_norm: 
     v, weight, y = layer.floats(N, C * P), layer.floats(F, C * P), layer.floats(N, F)
     stats, gamma, beta = layer.norm(F, y)
     kept, mask = layer.kept(N, F)
-    launch, partials, counters = layer.workspaces(F)
-    outputs = [(N, F), (2, F) if batch_norm else np.empty(0, np.float32)]
-    inputs = [
-        partials,
-        counters,
-        layer.v_panels(v),
-        layer.weight_panels(weight, None)[1],
-        y,
-        stats,
-        gamma,
-        beta,
-        kept,
-        layer.size,
-        KEEP_SCALE,
-        F,
-        C,
-        P,
-    ]
-    inputs.append(layer.capacity(C * P))
-    g, *sums = layer.launch(f"fused_product_dx_{precision}", launch, outputs, *inputs)
+    outputs = [(N, F), (geometry.tiles(N), F, 2) if batch_norm else np.empty(0, np.float32)]
+    inputs = [layer.v_panels(v), layer.weight_panels(weight, None)[1], y, stats, gamma, beta, kept, layer.size]
+    numbers = [KEEP_SCALE, F, C, P, layer.capacity(C * P)]
+    g, *sums = layer.launch(f"fused_product_dx_{precision}", layer.workspaces(F)[0], outputs, *inputs, *numbers)
     z, x_hat = activation(y, stats, gamma, beta)
     passes = (z > 0) & (mask > 0)
     assert (g[~passes] == 0).all()
@@ -344,8 +350,9 @@ def test_product_dx(N: int, F: int, C: int, P: int, precision: str, batch_norm: 
     assert_product(dz, v, weight.T, precision)
     if batch_norm:
         wide = g.astype(np.float64)
-        assert_close(sums[0][0], wide.sum(axis=0), np.abs(wide).sum(axis=0).max())
-        assert_close(sums[0][1], (wide * x_hat).sum(axis=0), np.abs(wide * x_hat).sum(axis=0).max())
+        dbeta, dgamma = sums[0].sum(axis=0, dtype=np.float64).T
+        assert_close(dbeta, wide.sum(axis=0), np.abs(wide).sum(axis=0).max())
+        assert_close(dgamma, (wide * x_hat).sum(axis=0), np.abs(wide * x_hat).sum(axis=0).max())
 
 
 @cases
@@ -367,27 +374,12 @@ def test_product_dw(N: int, F: int, C: int, P: int, precision: str) -> None:
 @precisions
 def test_a_batch_without_nodes_yields_zero_sums(precision: str) -> None:
     layer = Layer(0, 64, 1, 64, round=int(precision == "tf32"))
-    launch, partials, counters = layer.workspaces(64)
     empty = layer.to_panels(np.empty((0, 72), np.float32))
     weight, norm = layer.floats(64, 64), np.ones((2, 64), np.float32)
-    inputs = [
-        partials,
-        counters,
-        empty,
-        layer.weight_panels(weight, None)[1],
-        None,
-        norm,
-        norm[0],
-        norm[1],
-        None,
-        layer.size,
-        1.0,
-        64,
-        1,
-        64,
-    ]
-    inputs.append(layer.capacity(64))
-    (sums,) = layer.launch(f"fused_product_dx_{precision}", launch, [np.empty(0, np.float32), (2, 64)], *inputs)
+    inputs = [empty, layer.weight_panels(weight, None)[1], None, norm, norm[0], norm[1], None, layer.size]
+    outputs = [np.empty(0, np.float32), (1, 64, 2)]
+    numbers = [1.0, 64, 1, 64, layer.capacity(64)]
+    (sums,) = layer.launch(f"fused_product_dx_{precision}", layer.workspaces(64)[0], outputs, *inputs, *numbers)
     assert (sums == 0).all()
     plan = geometry.product_dw(SPARE, 64, 1, 64, 132, precision)
     (parts,) = layer.launch(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,14 @@ def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
     """Return arrays for each layer's weights as panels, forward and then backward."""
     plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in stack.nodes)
     return tuple(device.zeros(plan.forward_floats + plan.backward_floats) for plan in plans)
+
+
+class Parts(NamedTuple):
+    """Of sums of columns: columns from part to part, how many there may be, graphs of each (0: 128 rows)."""
+
+    stride: int
+    number: int
+    graphs: int
 
 
 @dataclass(frozen=True)
@@ -84,9 +92,8 @@ class WideWorkspace(Workspace):
         if self._clustered:
             self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
         widest = max(width for layer in nodes for width in (layer.n_in, layer.n_out))
-        parts = max(geometry.tiles(self.capacity.rows), ceil_div(self.capacity.graphs, geometry.CLUSTER))
-        self._partials = self._device.empty((parts, widest, 2))
-        self._counters = self._device.zeros(ceil_div(widest, geometry.TILE_COLUMNS) + geometry.CLUSTER, np.uint32)
+        self._partials = self._device.empty((geometry.tiles(self.capacity.rows), widest, 2))
+        self._counters = self._device.zeros(ceil_div(widest, geometry.TILE_COLUMNS), np.uint32)
         if self._training:
             self._g = self._device.empty((self.capacity.rows, max(layer.n_out for layer in nodes)))
             self._dy_t = self._device.zeros(2 * self.panel_rows * max(layer.n_out for layer in nodes))
@@ -104,18 +111,25 @@ class WideWorkspace(Workspace):
         is_first = layer is self._stack.nodes[0]
         if not self._training:
             return LayerArrays(y, stats, u=self._x if is_first else self._u)
-        is_last = layer is self._stack.nodes[-1]
-        parts = self._graph_blocks if is_last and not self._clustered else 0
+        sums = self._parts_of_sums(layer)
         return LayerArrays(
             y,
             stats,
             u=self._x if is_first else self._panels(layer.k),
             g=self._g,
             kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
-            sums=device.empty((parts, narrow.columns_of(width), 2)) if parts and layer.norm else NULL,
+            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else NULL,
             partials=device.empty((self._dw(layer).splits, layer.k, width)),
             totals=device.zeros((2, width)) if layer.norm else NULL,
         )
+
+    def _parts_of_sums(self, layer: NodeLayer) -> Parts:
+        """Return the parts of batch norm's gradient: of a readout by graphs, of a product by tiles of rows."""
+        if layer is not self._stack.nodes[-1]:
+            return Parts(layer.n_out, geometry.tiles(self.capacity.rows), 0)
+        if self._clustered:
+            return Parts(layer.n_out, ceil_div(self.capacity.graphs, geometry.CLUSTER), geometry.CLUSTER)
+        return Parts(narrow.columns_of(layer.n_out), self._graph_blocks, 1)
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
         rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the splits
@@ -154,7 +168,7 @@ class WideWorkspace(Workspace):
         stack, training, arrays, (head,) = self._stack, self._training, self._layers[-1], self._stack.graphs
         _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
         launch = geometry.readout(self.capacity.graphs, head.n_in, head.n_out)
-        results = (NULL if training else self.logits, arrays.g, arrays.totals, self._partials, self._counters)
+        results = (NULL if training else self.logits, arrays.g, arrays.sums)
         kept_for_update = (self._losses, self._head_inputs[0], self._head_gradients[0])
         known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
         given = (arrays.y, stats, gamma, beta, arrays.kept, self._targets.astype_view(np.float32))
@@ -199,7 +213,7 @@ class WideWorkspace(Workspace):
     # -------------------------------------------------------------------------------------------- backward
 
     def backward(self) -> list[Call]:
-        calls = self._fold_calls()
+        calls = []
         for number in range(len(self._layers) - 1, -1, -1):
             calls.append(self._propagate_backward_call(number))
             if number > 0:
@@ -207,32 +221,23 @@ class WideWorkspace(Workspace):
             calls.append(self._product_dw_call(number))
         return calls
 
-    def _fold_calls(self) -> list[Call]:
-        """Return the launch that adds up what the readout found by graphs."""
-        arrays, width = self._layers[-1], self._stack.nodes[-1].n_out
-        if self._clustered or arrays.sums == NULL:
-            return []
-        arguments = (arrays.totals, arrays.sums, self._size, self._graph_blocks, width)
-        return [Call("fused_wide_fold", narrow.per_column(width), arguments)]
-
     def _propagate_backward_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
         _, stats, _, _, gamma, _ = self._normed(number)
-        results = (self._dy_t, self._v if number > 0 else NULL)
-        given = (arrays.g, arrays.y, stats, arrays.totals, gamma, *self._t_rows, self._size)
+        results = (self._dy_t, self._v if number > 0 else NULL, arrays.totals)
+        given = (arrays.g, arrays.y, stats, arrays.sums, gamma, *self._t_rows, self._size)
         shape = (layer.channels, layer.n_out, self.panel_rows, int(layer.is_dense), self._round)
         launch = geometry.propagate_backward(self.capacity.rows, layer.n_out)
-        return Call("fused_propagate_backward", launch, (*results, *given, *shape))
+        arguments = (*results, *given, *self._parts_of_sums(layer), *shape)
+        return Call("fused_propagate_backward", launch, arguments)
 
     def _product_dx_call(self, number: int) -> Call:
         layer, before = self._stack.nodes[number], self._layers[number - 1]
         _, stats, _, _, gamma, beta = self._normed(number - 1)
         launch = geometry.product(self.capacity.rows, layer.n_in, self._model.products)
-        results = (before.g, before.totals, self._partials, self._counters)
         given = (self._v, self._weight_panels(number)[1], before.y, stats, gamma, beta, before.kept, self._size)
-        shape = (layer.n_in, layer.channels, layer.n_out, self.panel_rows)
-        arguments = (*results, *given, self._keep_scale, *shape)
-        return Call(f"fused_product_dx_{self._model.products}", launch, arguments)
+        shape = (self._keep_scale, layer.n_in, layer.channels, layer.n_out, self.panel_rows)
+        return Call(f"fused_product_dx_{self._model.products}", launch, (before.g, before.sums, *given, *shape))
 
     def _product_dw_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
