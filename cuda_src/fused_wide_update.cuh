@@ -48,6 +48,11 @@ struct Four {
   }
 };
 
+// Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
+__device__ __forceinline__ void bring_near(const float* data) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(data));
+}
+
 // The phase with its arguments, in the order of fused_wide_update in fused_wide_step.cu.
 struct WideUpdate {
   static constexpr int LD = PANEL + 1;
@@ -143,6 +148,10 @@ struct WideUpdate {
     const int existing = k < job.rows() ? min(max(job.P - p, 0), 4) : 0, at = existing > 0 ? job.start(k) + p : 0;
     const int4 now = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
     const float4 rate = reinterpret_cast<const float4*>(rates)[now.w];
+    if (existing > 0 && threadIdx.x % 8 == 0) {  // a line of 128 bytes to eight threads
+      bring_near(parameters + at), bring_near(m + at);
+      if (!rule.sgd) bring_near(v + at);
+    }
     wait_for_previous();
 
     Four gradient;
