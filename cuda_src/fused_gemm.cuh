@@ -71,43 +71,15 @@ __device__ __forceinline__ int stages_of_ring(int stage_floats) {
   return min(static_cast<int>(bytes / sizeof(float)) / stage_floats, MAX_STAGES);
 }
 
+__device__ __forceinline__ unsigned shared_address(const void* data) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(data));
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr bool HAS_WARPGROUPS = true;
 #else
 constexpr bool HAS_WARPGROUPS = false;
 #endif
-
-__device__ __forceinline__ unsigned shared_address(const void* data) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(data));
-}
-
-// ---- clusters ----
-
-constexpr int SPLITS = 4;  // of the depth: blocks that add up what they found, a cluster
-
-__device__ __forceinline__ void synchronize_cluster() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-// The address in the cluster's shared memory of what lies at `own` in block `rank`.
-__device__ __forceinline__ unsigned address_in(const float* own, int rank) {
-  unsigned address = 0;
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(own)), "r"(rank));
-#endif
-  return address;
-}
-
-__device__ __forceinline__ float load_there(unsigned address) {
-  float value = 0.f;
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-#endif
-  return value;
-}
 
 // ---- bulk copies and their barriers ----
 
@@ -239,7 +211,7 @@ struct AcrossDepth {
   PanelRows b;
   int n0, begin, end, capacity;
   int row;         // of the bias in dW'; negative: not in this block
-  float* results;  // of it, (BN,), in shared memory
+  float* results;  // of it
 
   __device__ __forceinline__ int steps() const { return (end - begin) / DEPTH; }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, begin / DEPTH + step); }
@@ -272,7 +244,7 @@ struct AcrossDepth {
 #pragma unroll
     for (int m = 0; m < BN / 8; ++m) {
       const float sum = warp_sum(own.sums[m], 4);
-      if (threadIdx.x % 4 == 0) results[n + 8 * m] = sum;
+      if (row >= 0 && threadIdx.x % 4 == 0 && n + 8 * m < b.existing) results[n0 + n + 8 * m] = sum;
     }
   }
 
@@ -620,39 +592,7 @@ struct OwnValues {
 // The floats of shared memory behind that tile.
 __device__ __forceinline__ float* behind_tile() { return ring() + BM * TILE_LD; }
 
-// Add up the tiles and rows of a cluster's splits, in order, a quarter of the rows in each block: rows m0 ... of C (rows,
-// columns) from column n0 on, and `row` (negative: none). All threads call; they may leave afterwards.
-__device__ __forceinline__ void fold_splits(float* c, const float* row_sums, int row, int m0, int n0, int rows,
-                                            int columns) {
-  constexpr int OWN = BM / SPLITS, GROUPS = MULTIPLYING / BN, EACH = OWN / GROUPS;
-  const int rank = blockIdx.z % SPLITS, column = threadIdx.x % BN, n = n0 + column;
-  const int first = rank * OWN + threadIdx.x / BN * EACH;
-  synchronize_cluster();
-  if (threadIdx.x < MULTIPLYING && n < columns) {
-    float sum[EACH] = {};
-#pragma unroll
-    for (int split = 0; split < SPLITS; ++split) {
-      const unsigned there = address_in(ring() + first * TILE_LD + column, split);
-      float found[EACH];
-#pragma unroll
-      for (int r = 0; r < EACH; ++r) found[r] = load_there(there + r * TILE_LD * int(sizeof(float)));
-#pragma unroll
-      for (int r = 0; r < EACH; ++r) sum[r] += found[r];
-    }
-#pragma unroll
-    for (int r = 0; r < EACH; ++r)
-      if (m0 + first + r < rows) c[static_cast<long long>(m0 + first + r) * columns + n] = sum[r];
-    if (row >= 0 && rank == 0 && threadIdx.x < BN) {
-      float total = 0.f;
-#pragma unroll
-      for (int split = 0; split < SPLITS; ++split) total += load_there(address_in(row_sums + column, split));
-      c[static_cast<long long>(row) * columns + n] = total;
-    }
-  }
-  synchronize_cluster();  // nobody leaves while others read its sums
-}
-
-// The product; every thread must call. Across the depth the sums stay in shared memory (`fold_splits`). Lets the next kernel start, and waits for the one before if `waits`: else all
+// The product; every thread must call. Lets the next kernel start, and waits for the one before if `waits`: else all
 // that is read must be older, and the caller waits before it ends.
 //   read_ahead()   what the epilogue wants, asked for when the sums are put down
 template <int PRODUCTS, class Operands, class ReadAhead>
@@ -693,10 +633,8 @@ __device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, b
     asm volatile("" ::: "memory");  // not earlier: the sums still take their registers
     read_ahead();
   }
-  if constexpr (Operands::DEEP) {
-    __syncthreads();
-    if (multiplies) own.take();
-  }
+  __syncthreads();
+  if (multiplies) own.take();
 }
 
 }  // namespace fused

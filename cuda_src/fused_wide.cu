@@ -23,12 +23,6 @@
 
 #include "fused_gemm.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define IN_SPLITS __cluster_dims__(1, 1, 4)
-#else
-#define IN_SPLITS
-#endif
-
 namespace fused {
 
 // ---- batch norm by columns ----
@@ -227,15 +221,14 @@ __device__ void product_dw(float* partials, const float* u, const float* dy_t, c
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
   const int rows = ceil_div(size[0], DEPTH) * DEPTH, part = ceil_div(ceil_div(rows, DEPTH), gridDim.z) * DEPTH;
   const int begin = min(static_cast<int>(blockIdx.z) * part, rows), end = min(begin + part, rows);
-  __shared__ float row_sums[BN];
-  float* own_part = partials + static_cast<long long>(blockIdx.z / SPLITS) * (ceil_div(C * F + C, 8) * 8) * P;
+  float* own_part = partials + static_cast<long long>(blockIdx.z) * (ceil_div(C * F + C, 8) * 8) * P;
   const int channel = blockIdx.y, row = channel < C ? C * F + channel : -1;  // of the bias
   OwnValues own;
   const AcrossDepth operands = {
       {u, capacity, m0, C * F}, {dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end, capacity, row,
-      row_sums};
+      own_part + static_cast<long long>(max(row, 0)) * P};
   multiply<PRODUCTS>(own, operands, !early, [] {});
-  fold_splits(own_part, row_sums, row, m0, n0, C * F, P);
+  if (threadIdx.x < MULTIPLYING) own.store(own_part, m0, n0, C * F, P);
   if (early) wait_for_previous();
 }
 
@@ -679,22 +672,22 @@ extern "C" __global__ void __launch_bounds__(288, 1)
                        beta_prev, kept, size, keep_scale, F, C, P, capacity);
 }
 
-// partials[s] (K, P) = Uᵀ dY over the rows of splits 4 s … 4 s + 3 of gridDim.z, zeros if they have none; who reads them
-// adds them up. The rows that round up K are not written.
+// partials[s] (K, P) = Uᵀ dY over the rows of split s < gridDim.z, zeros if it has none; who reads them adds them up. The
+// rows that round up K are not written.
 //
 // early: U and dY are older than the kernel before, which runs beside this one; it is waited for at the end.
 //
 // Source: own. Rows are split because 512 x 512 sums are too few tiles for the multiprocessors.
-// Launch: 288 threads, clusters of 4 splits, grid (P / 64, C F / 128, at least C; splits). 1850 x 512 x 512: (8, 4, 4).
+// Launch: 288 threads, grid (P / 64, C F / 128, at least C; splits). 1850 x 512 x 512: (8, 4, 4).
 // Shared memory: as fused_product.
-// Traffic: reads 4 N K for each 64 columns and 4 N P for each 128 of K, writes K P splits.
-extern "C" __global__ void __launch_bounds__(288, 1) IN_SPLITS
+// Traffic: reads 4 N K for each 64 columns and 4 N P for each 128 of K, writes 4 K P splits.
+extern "C" __global__ void __launch_bounds__(288, 1)
     fused_product_dw_tf32(float* partials, const float* u, const float* dy_t, const int* size, int F, int C, int P,
                           int capacity, int early) {
   fused::product_dw<1>(partials, u, dy_t, size, F, C, P, capacity, early);
 }
 
-extern "C" __global__ void __launch_bounds__(288, 1) IN_SPLITS
+extern "C" __global__ void __launch_bounds__(288, 1)
     fused_product_dw_3xtf32(float* partials, const float* u, const float* dy_t, const int* size, int F, int C, int P,
                             int capacity, int early) {
   fused::product_dw<3>(partials, u, dy_t, size, F, C, P, capacity, early);

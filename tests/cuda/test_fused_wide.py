@@ -362,8 +362,8 @@ def test_product_dw(N: int, F: int, C: int, P: int, precision: str) -> None:
     u, dy = layer.floats(N, layer.K), layer.floats(N, P)
     inputs = [layer.to_panels(u), layer.transposed_panels(dy), layer.size, F, C, P, layer.capacity(P), 0]
     for rows in (N + SPARE, 20 * N + 2000):  # the latter with splits that have no rows
-        launch, number = geometry.product_dw(rows, F, C, P, layer.device.multiprocessors, precision)
-        (parts,) = layer.launch(f"fused_product_dw_{precision}", launch, [(number, layer.K, P)], *inputs)
+        launch, splits = geometry.product_dw(rows, F, C, P, layer.device.multiprocessors, precision)
+        (parts,) = layer.launch(f"fused_product_dw_{precision}", launch, [(splits, layer.K, P)], *inputs)
         found, existing = parts.sum(axis=0, dtype=np.float64)[: C * F + C], np.ascontiguousarray(u.T[: C * F + C])
         assert_product(found, existing, dy, precision)
 
@@ -385,7 +385,7 @@ def test_a_batch_without_nodes_yields_zero_sums(precision: str) -> None:
     (parts,) = layer.launch(
         f"fused_product_dw_{precision}",
         plan.launch,
-        [(plan.parts, 72, 64)],
+        [(plan.splits, 72, 64)],
         empty,
         empty,
         layer.size,

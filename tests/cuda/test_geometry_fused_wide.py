@@ -90,12 +90,12 @@ def test_a_product_is_covered_by_its_tiles(rows: int, columns: int, precision: s
 def test_a_weight_gradient_has_room_for_every_split(
     rows: int, F: int, C: int, P: int, chips: int, precision: str
 ) -> None:
-    launch, parts = geometry.product_dw(rows, F, C, P, chips, precision)
+    launch, splits = geometry.product_dw(rows, F, C, P, chips, precision)
     assert covers(launch.grid[1], geometry.TILE_ROWS, C * F) or launch.grid[1] == C > -(-C * F // geometry.TILE_ROWS)
     assert covers(launch.grid[0], geometry.TILE_COLUMNS, P)
-    assert launch.grid[2] == geometry.SPLITS * parts >= geometry.SPLITS
-    assert parts == 1 or rows > (parts - 1) * geometry.SPLITS * geometry.ROWS_PER_SPLIT
-    assert parts == 1 or launch.blocks <= chips
+    assert launch.grid[2] == splits >= 1
+    assert splits == 1 or rows > (splits - 1) * geometry.ROWS_PER_SPLIT
+    assert splits == 1 or launch.blocks <= chips
 
 
 def test_the_wide_example_fills_the_device_once() -> None:

@@ -16,8 +16,7 @@ STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
 STAGES = {"tf32": 4, "3xtf32": 6}  # of a ring: two blocks of the former fit a multiprocessor
 EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
 ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
-SPLITS = 4  # of the rows of a weight gradient, whose blocks are a cluster that leaves one part
-ROWS_PER_SPLIT = 64  # at least, where there is more than one part
+ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are made for
 WIDE_ENOUGH = 16_384  # weights of a layer, on average, from which these kernels are faster than the narrow ones
@@ -50,10 +49,10 @@ def readout(graphs: int, P: int, K: int) -> Launch:
 
 
 class ProductDwGeometry(NamedTuple):
-    """Of `fused_product_dw_…`: its partials are (parts, K, P)."""
+    """Of `fused_product_dw_…`: its partials are (splits, K, P)."""
 
     launch: Launch
-    parts: int
+    splits: int
 
 
 @lru_cache(maxsize=4096)
@@ -167,5 +166,5 @@ def product_dw(rows: int, F: int, C: int, P: int, multiprocessors: int, precisio
     Launch(grid=(8, 4, 4), block=(288, 1, 1), shared=98304)
     """
     grid = ceil_div(P, TILE_COLUMNS), max(ceil_div(C * F, TILE_ROWS), C)
-    parts = max(min(multiprocessors // (SPLITS * grid[0] * grid[1]), ceil_div(rows, SPLITS * ROWS_PER_SPLIT)), 1)
-    return ProductDwGeometry(Launch((*grid, SPLITS * parts), (THREADS, 1, 1), shared_bytes(precision)), parts)
+    splits = max(min(multiprocessors // (grid[0] * grid[1]), ceil_div(rows, ROWS_PER_SPLIT)), 1)
+    return ProductDwGeometry(Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision)), splits)

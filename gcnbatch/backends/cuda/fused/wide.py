@@ -119,7 +119,7 @@ class WideWorkspace(Workspace):
             g=self._g,
             kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
             sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else NULL,
-            partials=device.empty((self._dw(layer).parts, layer.k, width)),
+            partials=device.empty((self._dw(layer).splits, layer.k, width)),
             totals=device.zeros((2, width)) if layer.norm else NULL,
         )
 
@@ -132,7 +132,7 @@ class WideWorkspace(Workspace):
         return Parts(narrow.columns_of(layer.n_out), self._graph_blocks, 1)
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
-        rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the parts
+        rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the splits
         shape = (layer.n_in, layer.channels, layer.n_out)
         return geometry.product_dw(rows, *shape, self._device.multiprocessors, self._model.products)
 
