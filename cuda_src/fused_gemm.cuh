@@ -191,7 +191,6 @@ struct AlongDepth {
   static constexpr bool B_IS_OLDER = true, DEEP = true;
   PanelRows a, b;
   int m0, n0, depth;
-  struct Row {};
 
   __device__ __forceinline__ int steps() const { return ceil_div(depth, DEPTH); }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, step); }
@@ -203,51 +202,16 @@ struct AlongDepth {
   }
 };
 
-// A across the depth, B along it: dW' = Uᵀ dY, from U and the transpose of dY. The ninth warp multiplies one more row of
-// A, a column of U, in ordinary float32: the rows that are the bias would take whole tiles.
+// A across the depth, B along it: dW' = Uᵀ dY, from U and the transpose of dY.
 struct AcrossDepth {
   static constexpr bool B_IS_OLDER = false, DEEP = false;
   PanelColumns a;
   PanelRows b;
   int n0, begin, end, capacity;
-  int row;         // of the bias in dW'; negative: not in this block
-  float* results;  // of it
 
   __device__ __forceinline__ int steps() const { return (end - begin) / DEPTH; }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, begin / DEPTH + step); }
   __device__ __forceinline__ long long rests_of_b() const { return static_cast<long long>(capacity) * b.rows; }
-  // Of the bias a lane has columns lane / 4 + 8 m and, of every stage, 8 rows: four lanes share a column.
-  struct Row {
-    float sums[BN / 8], factors[8];
-  };
-  __device__ __forceinline__ void read_factors(Row& own, int step) const {
-    const int i = begin + step * DEPTH + threadIdx.x % 4 * 8;
-#pragma unroll
-    for (int r = 0; r < 8; ++r) own.factors[r] = row >= 0 && step < steps() ? a.panels[in_panel(i + r, row, a.rows)] : 0.f;
-  }
-  __device__ __forceinline__ void add_row(Row& own, const float (&factors)[8], const float* tile) const {
-    const int n = threadIdx.x % 32 / 4, chunk = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < BN / 8; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float4 b = *reinterpret_cast<const float4*>(tile + (n + 8 * m) * PANEL + (chunk + half ^ n) * 4);
-        own.sums[m] = fmaf(factors[4 * half], b.x, own.sums[m]);
-        own.sums[m] = fmaf(factors[4 * half + 1], b.y, own.sums[m]);
-        own.sums[m] = fmaf(factors[4 * half + 2], b.z, own.sums[m]);
-        own.sums[m] = fmaf(factors[4 * half + 3], b.w, own.sums[m]);
-      }
-    }
-  }
-  __device__ __forceinline__ void store_row(const Row& own) const {
-    const int n = threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int m = 0; m < BN / 8; ++m) {
-      const float sum = warp_sum(own.sums[m], 4);
-      if (row >= 0 && threadIdx.x % 4 == 0 && n + 8 * m < b.existing) results[n0 + n + 8 * m] = sum;
-    }
-  }
-
   __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
     const int number = threadIdx.x % 32;
     if (number >= a.pieces()) return;
@@ -313,32 +277,13 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
   for (int step = 0; is_one && step < early; ++step) fetch_b(step, step);
   if (waits) wait_for_previous();
   let_next_start();
-  Turn turn, behind;
-  typename Operands::Row own = {};
-  if constexpr (!Operands::DEEP) from.read_factors(own, 0);
-  const auto follow = [&](int step) {  // the ninth warp multiplies what was fetched long ago
-    if constexpr (!Operands::DEEP) {
-      float now[8];
-#pragma unroll
-      for (int r = 0; r < 8; ++r) now[r] = own.factors[r];
-      from.read_factors(own, step + 1);
-      wait_barrier(&barriers.full[behind.stage], behind.phase);
-      if (from.row >= 0) from.add_row(own, now, ring() + behind.stage * STAGE + A_FLOATS);
-      give_back(&barriers.empty[behind.stage]);
-      behind.next(stages);
-    }
-  };
+  Turn turn;
   for (int step = 0; step < steps; ++step) {
     if (step >= stages) wait_barrier(&barriers.empty[turn.stage], turn.phase ^ 1);
     if (is_one && step >= early) fetch_b(turn.stage, step);
     __syncwarp();  // the barrier expects what comes
     from.fetch_a(ring() + turn.stage * STAGE, step, &barriers.full[turn.stage]);
     turn.next(stages);
-    if (step >= stages - 1) follow(step - (stages - 1));
-  }
-  if constexpr (!Operands::DEEP) {
-    for (int step = max(steps - (stages - 1), 0); step < steps; ++step) follow(step);
-    from.store_row(own);
   }
 }
 
@@ -604,7 +549,7 @@ __device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, b
   __shared__ Barriers barriers;
   if (threadIdx.x < MAX_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
-    init_barrier(&barriers.empty[threadIdx.x], MULTIPLYING / 32 + !Operands::DEEP);
+    init_barrier(&barriers.empty[threadIdx.x], MULTIPLYING / 32);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif

@@ -215,20 +215,16 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
 }
 
 template <int PRODUCTS>
-__device__ void product_dw(float* partials, const float* u, const float* dy_t, const int* size, int F, int C, int P,
+__device__ void product_dw(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
                            int capacity, int early) {
   if constexpr (!HAS_WARPGROUPS) return;
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
   const int rows = ceil_div(size[0], DEPTH) * DEPTH, part = ceil_div(ceil_div(rows, DEPTH), gridDim.z) * DEPTH;
   const int begin = min(static_cast<int>(blockIdx.z) * part, rows), end = min(begin + part, rows);
-  float* own_part = partials + static_cast<long long>(blockIdx.z) * (ceil_div(C * F + C, 8) * 8) * P;
-  const int channel = blockIdx.y, row = channel < C ? C * F + channel : -1;  // of the bias
   OwnValues own;
-  const AcrossDepth operands = {
-      {u, capacity, m0, C * F}, {dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end, capacity, row,
-      own_part + static_cast<long long>(max(row, 0)) * P};
+  const AcrossDepth operands = {{u, capacity, m0, K}, {dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end, capacity};
   multiply<PRODUCTS>(own, operands, !early, [] {});
-  if (threadIdx.x < MULTIPLYING) own.store(own_part, m0, n0, C * F, P);
+  if (threadIdx.x < MULTIPLYING) own.store(partials + static_cast<long long>(blockIdx.z) * K * P, m0, n0, K, P);
   if (early) wait_for_previous();
 }
 
@@ -672,25 +668,24 @@ extern "C" __global__ void __launch_bounds__(288, 1)
                        beta_prev, kept, size, keep_scale, F, C, P, capacity);
 }
 
-// partials[s] (K, P) = Uᵀ dY over the rows of split s < gridDim.z, zeros if it has none; who reads them adds them up. The
-// rows that round up K are not written.
+// partials[s] (K, P) = Uᵀ dY over the rows of split s < gridDim.z, zeros if it has none; who reads them adds them up.
 //
 // early: U and dY are older than the kernel before, which runs beside this one; it is waited for at the end.
 //
 // Source: own. Rows are split because 512 x 512 sums are too few tiles for the multiprocessors.
-// Launch: 288 threads, grid (P / 64, C F / 128, at least C; splits). 1850 x 512 x 512: (8, 4, 4).
+// Launch: 288 threads, grid (P / 64, K / 128, splits). 1850 x 520 x 512: (8, 5, 3).
 // Shared memory: as fused_product.
 // Traffic: reads 4 N K for each 64 columns and 4 N P for each 128 of K, writes 4 K P splits.
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dw_tf32(float* partials, const float* u, const float* dy_t, const int* size, int F, int C, int P,
+    fused_product_dw_tf32(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
                           int capacity, int early) {
-  fused::product_dw<1>(partials, u, dy_t, size, F, C, P, capacity, early);
+  fused::product_dw<1>(partials, u, dy_t, size, K, P, capacity, early);
 }
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dw_3xtf32(float* partials, const float* u, const float* dy_t, const int* size, int F, int C, int P,
+    fused_product_dw_3xtf32(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
                             int capacity, int early) {
-  fused::product_dw<3>(partials, u, dy_t, size, F, C, P, capacity, early);
+  fused::product_dw<3>(partials, u, dy_t, size, K, P, capacity, early);
 }
 
 // The weights in the two forms in which the products read them: `forward`, panels of the transpose of W' (P rows, C F +

@@ -90,8 +90,9 @@ def test_a_product_is_covered_by_its_tiles(rows: int, columns: int, precision: s
 def test_a_weight_gradient_has_room_for_every_split(
     rows: int, F: int, C: int, P: int, chips: int, precision: str
 ) -> None:
-    launch, splits = geometry.product_dw(rows, F, C, P, chips, precision)
-    assert covers(launch.grid[1], geometry.TILE_ROWS, C * F) or launch.grid[1] == C > -(-C * F // geometry.TILE_ROWS)
+    K = geometry.augmented_columns(F, C)
+    launch, splits = geometry.product_dw(rows, K, P, chips, precision)
+    assert covers(launch.grid[1], geometry.TILE_ROWS, K)
     assert covers(launch.grid[0], geometry.TILE_COLUMNS, P)
     assert launch.grid[2] == splits >= 1
     assert splits == 1 or rows > (splits - 1) * geometry.ROWS_PER_SPLIT
@@ -100,5 +101,5 @@ def test_a_weight_gradient_has_room_for_every_split(
 
 def test_the_wide_example_fills_the_device_once() -> None:
     assert geometry.product(1850, 512, "tf32").blocks == 120
-    assert geometry.product_dw(1850, 512, 1, 512, 132, "tf32").launch.blocks == 128
-    assert geometry.product_dw(1850, 75, 1, 512, 132, "3xtf32").launch.grid == (8, 1, 16)
+    assert geometry.product_dw(1850, 520, 512, 132, "tf32").launch.blocks == 120
+    assert geometry.product_dw(1850, 80, 512, 132, "3xtf32").launch.grid == (8, 1, 16)

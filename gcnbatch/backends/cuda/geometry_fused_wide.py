@@ -19,7 +19,7 @@ ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are made for
-WIDE_ENOUGH = 16_384  # weights of a layer, on average, from which these kernels are faster than the narrow ones
+WIDE_ENOUGH = 12_288  # weights of a layer, on average, from which these kernels are faster than the narrow ones
 CLUSTER, READOUT_THREADS = 8, 512  # blocks, and graphs, of a cluster of the readout
 DRAW_THREADS, DRAW_BLOCKS = 256, 66  # of a layer's dropout bits
 
@@ -159,12 +159,12 @@ def product(rows: int, columns: int, precision: str) -> Launch:
 
 
 @lru_cache(maxsize=4096)
-def product_dw(rows: int, F: int, C: int, P: int, multiprocessors: int, precision: str) -> ProductDwGeometry:
+def product_dw(rows: int, K: int, P: int, multiprocessors: int, precision: str) -> ProductDwGeometry:
     """Return the launch of `fused_product_dw_…`, whose splits busy every multiprocessor once.
 
-    >>> product_dw(1850, 512, 1, 512, 132, "tf32").launch
-    Launch(grid=(8, 4, 4), block=(288, 1, 1), shared=98304)
+    >>> product_dw(1850, 520, 512, 132, "tf32").launch
+    Launch(grid=(8, 5, 3), block=(288, 1, 1), shared=98304)
     """
-    grid = ceil_div(P, TILE_COLUMNS), max(ceil_div(C * F, TILE_ROWS), C)
+    grid = ceil_div(P, TILE_COLUMNS), ceil_div(K, TILE_ROWS)
     splits = max(min(multiprocessors // (grid[0] * grid[1]), ceil_div(rows, ROWS_PER_SPLIT)), 1)
     return ProductDwGeometry(Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision)), splits)

@@ -133,8 +133,8 @@ class WideWorkspace(Workspace):
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
         rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the splits
-        shape = (layer.n_in, layer.channels, layer.n_out)
-        return geometry.product_dw(rows, *shape, self._device.multiprocessors, self._model.products)
+        at_once = self._device.multiprocessors
+        return geometry.product_dw(rows, layer.k, layer.n_out, at_once, self._model.products)
 
     def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray]:
         """Return a layer's weights, forward and backward."""
@@ -241,7 +241,7 @@ class WideWorkspace(Workspace):
 
     def _product_dw_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
-        shape = (layer.n_in, layer.channels, layer.n_out, self.panel_rows, int(number > 0))
+        shape = (layer.k, layer.n_out, self.panel_rows, int(number > 0))
         arguments = (arrays.partials, arrays.u, self._dy_t, self._size, *shape)
         return Call(f"fused_product_dw_{self._model.products}", self._dw(layer).launch, arguments)
 
