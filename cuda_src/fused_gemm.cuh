@@ -128,7 +128,6 @@ __device__ __forceinline__ void bulk_copy(float* to, const float* from, int byte
 
 // ---- operands ----
 
-
 // Rows of panels, the depth along the panels; `existing` of a piece are there. A piece of A is BM rows, of B BN.
 struct PanelRows {
   const float* panels;
@@ -194,9 +193,7 @@ struct AlongDepth {
 
   __device__ __forceinline__ int steps() const { return ceil_div(depth, DEPTH); }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, step); }
-  __device__ __forceinline__ long long rests_of_b() const {
-    return static_cast<long long>(steps()) * b.rows * PANEL;
-  }
+  __device__ __forceinline__ long long rests_of_b() const { return static_cast<long long>(steps()) * b.rows * PANEL; }
   __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
     if (threadIdx.x % 32 == 0) bulk_copy(tile, a.piece(m0, step), a.bytes(), full);
   }
@@ -255,7 +252,8 @@ struct Turn {
   }
 };
 
-// A warp has read a stage.
+// A warp has read a stage: what its lanes read comes before the arrival of one of them. (compute-sanitizer's racecheck does
+// not take it from __syncwarp and reports hazards; with an arrival of every lane it reports none.)
 __device__ __forceinline__ void give_back(unsigned long long* empty) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(empty);

@@ -276,7 +276,8 @@ struct WideReadout {
       for (int graph = part; graph < GRAPHS; graph += PARTS) {
         float total = 0.f;
 #pragma unroll
-        for (int other = 0; other < PARTS; ++other) total += at.parts[graph * BLOCK + other * WIDTH + threadIdx.x % WIDTH];
+        for (int other = 0; other < PARTS; ++other)
+          total += at.parts[graph * BLOCK + other * WIDTH + threadIdx.x % WIDTH];
         if (f < S) at.back[f * GRAPHS + graph] = total;
       }
       __syncthreads();
@@ -284,7 +285,8 @@ struct WideReadout {
   }
 
   // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `sums`. All threads call.
-  __device__ __forceinline__ void give(const Shared& at, const Held& held, int first, int c0, int begin, int end) const {
+  __device__ __forceinline__ void give(const Shared& at, const Held& held, int first, int c0, int begin,
+                                       int end) const {
     const int graph = own_graph(), S = slice(), c = c0 + own_column(), p = first + c;
     const int existing = c < S ? min(max(P - p, 0), 4) : 0;
     const FourColumns columns(at.columns, c, S);

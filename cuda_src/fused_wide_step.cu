@@ -24,14 +24,21 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) CLUSTERS_OF_8
-    fused_wide_readout(float* logits, float* g, float* sums, double* losses, float* input, float* gradient, int* progress, const int* size, const float* rates,
-                       const int* node_ptr, const float* y, const float* stats, const float* gamma, const float* beta,
-                       const unsigned char* kept, const float* targets, const float* loss_weight, const float* weight,
-                       const float* bias, float keep_scale, int P, int K, int kind, int loss, int training) {
+    fused_wide_readout(float* logits, float* g, float* sums, double* losses, float* input, float* gradient,
+                       int* progress, const int* size, const float* rates, const int* node_ptr, const float* y,
+                       const float* stats, const float* gamma, const float* beta, const unsigned char* kept,
+                       const float* targets, const float* loss_weight, const float* weight, const float* bias,
+                       float keep_scale, int P, int K, int kind, int loss, int training) {
   extern __shared__ float4 shared4[];
-  const WideReadout phase = {logits, g,           reinterpret_cast<float2*>(sums), losses, input,
-                             gradient, progress, size, rates, node_ptr, y, stats, gamma, beta, kept, targets,
-                             loss_weight, weight, bias, keep_scale, P, K, kind, loss, training};
+  const WideReadout phase = {logits,   g,           reinterpret_cast<float2*>(sums),
+                             losses,   input,       gradient,
+                             progress, size,        rates,
+                             node_ptr, y,           stats,
+                             gamma,    beta,        kept,
+                             targets,  loss_weight, weight,
+                             bias,     keep_scale,  P,
+                             K,        kind,        loss,
+                             training};
   if constexpr (HAS_CLUSTERS) phase.run(reinterpret_cast<float*>(shared4));
 }
 
@@ -39,12 +46,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     fused_wide_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
                       const double* losses, const float* weight_decay, const float* l2, const float* rates,
                       const int* progress, const long long* jobs, const int* chunks, const long long* stage,
-                      int n_chunks, int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1, float beta2,
-                      float rest2, float epsilon, float max_norm) {
+                      int n_chunks, int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1,
+                      float beta2, float rest2, float epsilon, float max_norm) {
   __shared__ float tile[2 * PANEL][WideUpdate::LD];
   const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
-  const WideUpdate phase = {parameters, m,        v,     gradients, norms, totals,   losses,   weight_decay, l2,
-                            rates,      progress, jobs,  chunks,    stage, n_chunks, n_stages, n_losses,     mode,
-                            rule,       max_norm};
+  const WideUpdate phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
+                            weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
+                            n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
   phase.run(tile);
 }

@@ -49,9 +49,7 @@ struct Four {
 };
 
 // Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
-__device__ __forceinline__ void bring_near(const float* data) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(data));
-}
+__device__ __forceinline__ void bring_near(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
 
 // The phase with its arguments, in the order of fused_wide_update in fused_wide_step.cu.
 struct WideUpdate {
@@ -98,7 +96,8 @@ struct WideUpdate {
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
         const bool is_there = s + u < job.parts;
-        found[u] = Four::load(from + static_cast<long long>(is_there ? s + u : s) * job.part_stride, is_there ? existing : 0);
+        found[u] =
+            Four::load(from + static_cast<long long>(is_there ? s + u : s) * job.part_stride, is_there ? existing : 0);
       }
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
@@ -110,7 +109,8 @@ struct WideUpdate {
   }
 
   // The same of a dense layer on graphs: over the graphs, 32 at a time. All threads call.
-  __device__ __forceinline__ Four sum_of_graphs(const WideJob& job, int k0, int p0, int B, float (&tile)[2 * PANEL][LD]) const {
+  __device__ __forceinline__ Four sum_of_graphs(const WideJob& job, int k0, int p0, int B,
+                                                float (&tile)[2 * PANEL][LD]) const {
     const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
     Four sum = {}, left, right;
     const auto read = [&](int b) {

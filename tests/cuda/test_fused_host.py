@@ -198,7 +198,7 @@ class Rounded(Fused):
     [
         (Small(), "a data set of 0 MiB where 0 MiB may be taken"),
         (Streamed(), "another cuda.spmm or cuda.resident than auto and auto or on"),
-        (Rounded(), "cuda.precision tf32 but for layers of 12,288 weights and more on compute capability 9.0"),
+        (Rounded(), "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0"),
     ],
 )
 def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Path) -> None:

@@ -342,7 +342,9 @@ def test_product_dx(N: int, F: int, C: int, P: int, precision: str, batch_norm: 
     outputs = [(N, F), (geometry.tiles(N), F, 2) if batch_norm else np.empty(0, np.float32)]
     inputs = [layer.v_panels(v), layer.weight_panels(weight, None)[1], y, stats, gamma, beta, kept, layer.size]
     numbers = [KEEP_SCALE, F, C, P, layer.capacity(C * P)]
-    g, *sums = layer.launch(f"fused_product_dx_{precision}", layer.workspaces(F)[0], outputs, *inputs, *numbers)
+    g, *sums = layer.launch(
+        f"fused_product_dx_{precision}", geometry.product_dx(N + SPARE, F, precision), outputs, *inputs, *numbers
+    )
     z, x_hat = activation(y, stats, gamma, beta)
     passes = (z > 0) & (mask > 0)
     assert (g[~passes] == 0).all()
@@ -378,7 +380,9 @@ def test_a_batch_without_nodes_yields_zero_sums(precision: str) -> None:
     inputs = [empty, layer.weight_panels(weight, None)[1], None, norm, norm[0], norm[1], None, layer.size]
     outputs = [np.empty(0, np.float32), (1, 64, 2)]
     numbers = [1.0, 64, 1, 64, layer.capacity(64)]
-    (sums,) = layer.launch(f"fused_product_dx_{precision}", layer.workspaces(64)[0], outputs, *inputs, *numbers)
+    (sums,) = layer.launch(
+        f"fused_product_dx_{precision}", geometry.product_dx(SPARE, 64, precision), outputs, *inputs, *numbers
+    )
     assert (sums == 0).all()
     plan = geometry.product_dw(SPARE, 72, 64, 132, precision)
     (parts,) = layer.launch(

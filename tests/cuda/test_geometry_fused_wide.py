@@ -82,6 +82,7 @@ def test_a_product_is_covered_by_its_tiles(rows: int, columns: int, precision: s
     assert launch.grid[1] == geometry.tiles(rows)
     assert covers(launch.grid[1], geometry.TILE_ROWS, rows) or (rows == 0 and launch.grid[1] == 1)
     assert covers(launch.grid[0], geometry.TILE_COLUMNS, columns)
+    assert geometry.product_dx(rows, columns, precision).grid == launch.grid
     assert geometry.EPILOGUE_BYTES <= launch.shared <= 227 * 1024 - 2048  # 2 KB: what the kernels declare themselves
 
 

@@ -13,13 +13,14 @@ from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
 TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused_gemm.cuh
 STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
-STAGES = {"tf32": 4, "3xtf32": 6}  # of a ring: two blocks of the former fit a multiprocessor
+STAGES = {"tf32": 6, "3xtf32": 4}  # of the ring of a product forward
+STAGES_BACKWARD = 4  # in TF32 two blocks fit a multiprocessor: the two products of a layer run side by side
 EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
 ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are made for
-WIDE_ENOUGH = 12_288  # weights of a layer, on average, from which these kernels are faster than the narrow ones
+WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which these kernels are faster than the narrow ones
 CLUSTER, READOUT_THREADS = 8, 512  # blocks, and graphs, of a cluster of the readout
 DRAW_THREADS, DRAW_BLOCKS = 256, 66  # of a layer's dropout bits
 
@@ -130,13 +131,13 @@ def propagate_backward(rows: int, P: int) -> Launch:
     return Launch((ceil_div(rows, PANEL), ceil_div(P, PANEL), 1), (ROW_THREADS, 1, 1))
 
 
-def shared_bytes(precision: str) -> int:
-    """Return the shared memory of a product.
+def shared_bytes(precision: str, stages: int) -> int:
+    """Return the shared memory of a product with a ring of so many stages.
 
-    >>> shared_bytes("tf32"), shared_bytes("3xtf32")
-    (98304, 196608)
+    >>> shared_bytes("tf32", 6), shared_bytes("3xtf32", 4)
+    (147456, 131072)
     """
-    return max(STAGES[precision] * STAGE_BYTES[precision], EPILOGUE_BYTES)
+    return max(stages * STAGE_BYTES[precision], EPILOGUE_BYTES)
 
 
 def tiles(rows: int) -> int:
@@ -150,12 +151,24 @@ def tiles(rows: int) -> int:
 
 @lru_cache(maxsize=4096)
 def product(rows: int, columns: int, precision: str) -> Launch:
-    """Return the launch of `fused_product_…` (P columns) or `fused_product_dx_…` (F columns).
+    """Return the launch of `fused_product_…`.
 
     >>> product(1850, 512, "tf32")
+    Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=147456)
+    """
+    shared = shared_bytes(precision, STAGES[precision])
+    return Launch((ceil_div(columns, TILE_COLUMNS), tiles(rows), 1), (THREADS, 1, 1), shared)
+
+
+@lru_cache(maxsize=4096)
+def product_dx(rows: int, columns: int, precision: str) -> Launch:
+    """Return the launch of `fused_product_dx_…`, of F columns.
+
+    >>> product_dx(1850, 512, "tf32")
     Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=98304)
     """
-    return Launch((ceil_div(columns, TILE_COLUMNS), tiles(rows), 1), (THREADS, 1, 1), shared_bytes(precision))
+    shared = shared_bytes(precision, STAGES_BACKWARD)
+    return Launch((ceil_div(columns, TILE_COLUMNS), tiles(rows), 1), (THREADS, 1, 1), shared)
 
 
 @lru_cache(maxsize=4096)
@@ -167,4 +180,4 @@ def product_dw(rows: int, K: int, P: int, multiprocessors: int, precision: str) 
     """
     grid = ceil_div(P, TILE_COLUMNS), ceil_div(K, TILE_ROWS)
     splits = max(min(multiprocessors // (grid[0] * grid[1]), ceil_div(rows, ROWS_PER_SPLIT)), 1)
-    return ProductDwGeometry(Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision)), splits)
+    return ProductDwGeometry(Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision, STAGES_BACKWARD)), splits)

@@ -234,7 +234,7 @@ class WideWorkspace(Workspace):
     def _product_dx_call(self, number: int) -> Call:
         layer, before = self._stack.nodes[number], self._layers[number - 1]
         _, stats, _, _, gamma, beta = self._normed(number - 1)
-        launch = geometry.product(self.capacity.rows, layer.n_in, self._model.products)
+        launch = geometry.product_dx(self.capacity.rows, layer.n_in, self._model.products)
         given = (self._v, self._weight_panels(number)[1], before.y, stats, gamma, beta, before.kept, self._size)
         shape = (self._keep_scale, layer.n_in, layer.channels, layer.n_out, self.panel_rows)
         return Call(f"fused_product_dx_{self._model.products}", launch, (before.g, before.sums, *given, *shape))
