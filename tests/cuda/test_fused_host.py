@@ -117,6 +117,49 @@ def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     assert names == [*["fused_forward"] * 2, "fused_readout", *["fused_backward"] * 2, "fused_update"]
 
 
+def test_a_step_of_wide_layers_is_two_launches_forward_and_three_backward_a_layer(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[256,256]", "model.dropout=0.5"), True, "tf32")
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    names = [call.entry.removeprefix("fused_") for call in (*at.forward(), *at.backward(), *at.update(rule))]
+    first, second = ["product_tf32", "wide_draw"], ["propagate", "product_tf32"]
+    back = ["propagate_backward", "product_dx_tf32", "product_dw_tf32", "propagate_backward", "product_dw_tf32"]
+    assert names == [*first, *second, "wide_readout", *back, "wide_update"]
+
+
+@pytest.mark.parametrize(
+    ("widths", "capability", "precision", "products"),
+    [
+        ("64,64", (9, 0), "fp32", ""),
+        ("256,256", (9, 0), "fp32", "3xtf32"),
+        ("256,256", (9, 0), "tf32", "tf32"),
+        ("256,256", (8, 0), "tf32", ""),
+    ],
+)
+def test_what_multiplies_depends_on_weights_and_gpu(
+    widths: str, capability: tuple[int, int], precision: str, products: str, tmp_path: Path
+) -> None:
+    write_set(tmp_path / "data.h5")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths}]")) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+    assert stack.products(capability, precision) == products
+
+
+def test_a_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = write_set(tmp_path / "data.h5")
+    monkeypatch.setattr(data, "ROWS_AT_ONCE", 4)
+    device: Any = HostDevice()
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        held = data.FusedSet(device, work.task.source, work.task.targets, np.ones(graphs.n_graphs))
+    sizes, most = np.diff(graphs.node_ptr), held.capacity(8)
+    order = np.argsort(sizes, kind="stable")
+    batches = [order[:5], order[5:13]]
+    needed = held.capacity_of(held.plan(batches), 8)
+    assert needed == most._replace(rows=-(-int(sizes[order[5:13]].sum()) // 4) * 4)
+    assert most.holds(needed)
+    assert not needed.holds(most)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_first_layer_finds_the_neighbours_summed(
     channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
