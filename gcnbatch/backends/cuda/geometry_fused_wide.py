@@ -14,7 +14,8 @@ from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused_gemm.cuh
 STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
 STAGES = {"tf32": 6, "3xtf32": 4}  # of the ring of a product forward
-STAGES_BACKWARD = 4  # in TF32 two blocks fit a multiprocessor: the two products of a layer run side by side
+# … and backward; in TF32 two blocks fit a multiprocessor: the two products of a layer run side by side
+STAGES_BACKWARD = {"tf32": 4, "3xtf32": 6}
 EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
 ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
@@ -167,7 +168,7 @@ def product_dx(rows: int, columns: int, precision: str) -> Launch:
     >>> product_dx(1850, 512, "tf32")
     Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=98304)
     """
-    shared = shared_bytes(precision, STAGES_BACKWARD)
+    shared = shared_bytes(precision, STAGES_BACKWARD[precision])
     return Launch((ceil_div(columns, TILE_COLUMNS), tiles(rows), 1), (THREADS, 1, 1), shared)
 
 
@@ -180,4 +181,6 @@ def product_dw(rows: int, K: int, P: int, multiprocessors: int, precision: str) 
     """
     grid = ceil_div(P, TILE_COLUMNS), ceil_div(K, TILE_ROWS)
     splits = max(min(multiprocessors // (grid[0] * grid[1]), ceil_div(rows, ROWS_PER_SPLIT)), 1)
-    return ProductDwGeometry(Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision, STAGES_BACKWARD)), splits)
+    return ProductDwGeometry(
+        Launch((*grid, splits), (THREADS, 1, 1), shared_bytes(precision, STAGES_BACKWARD[precision])), splits
+    )
