@@ -13,7 +13,7 @@ from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
 TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused_gemm.cuh
 STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
-STAGES = {"tf32": 6, "3xtf32": 4}  # of the ring of a product forward
+STAGES = {"tf32": 6, "3xtf32": 6}  # of the ring of a product forward
 # … and backward; in TF32 two blocks fit a multiprocessor: the two products of a layer run side by side
 STAGES_BACKWARD = {"tf32": 4, "3xtf32": 6}
 EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
@@ -135,8 +135,8 @@ def propagate_backward(rows: int, P: int) -> Launch:
 def shared_bytes(precision: str, stages: int) -> int:
     """Return the shared memory of a product with a ring of so many stages.
 
-    >>> shared_bytes("tf32", 6), shared_bytes("3xtf32", 4)
-    (147456, 131072)
+    >>> shared_bytes("tf32", 6), shared_bytes("3xtf32", 6)
+    (147456, 196608)
     """
     return max(stages * STAGE_BYTES[precision], EPILOGUE_BYTES)
 
