@@ -14,6 +14,7 @@ constexpr int TILE = 16, THREADS = 32 * TILE;  // rows; a warp per row where row
 constexpr int WARPS = THREADS / 32;
 constexpr int BATCH = 4;                   // neighbours that a warp has in flight
 constexpr int GROUP = 64;                  // columns that a tile's product yields at a time
+constexpr int USUAL = 64;                  // columns of the layers that have kernels of their own
 constexpr int SLICES = 8;                  // of K, a warp each for half of the rows
 constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns fall on 16 banks twice
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;

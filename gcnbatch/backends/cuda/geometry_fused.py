@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
-THREADS, TILE, GROUP, SLICES = 512, 16, 64, 8  # as in fused_tile.cuh
+THREADS, TILE, GROUP, SLICES, USUAL = 512, 16, 64, 8, 64  # as in fused_tile.cuh
 PARTIAL_FLOATS = SLICES * TILE * (GROUP + 4)
 WEIGHTS_IN_SHARED = 16 * 1024  # floats of dense layers on graphs that a block copies to its shared memory
 FLOAT_BYTES = 4

@@ -327,6 +327,15 @@ class Workspace:
             return 1.0, 0.0, 0
         return norm.epsilon, norm.momentum, self.blocks if self._training else 0
 
+    def _kernel(self, phase: str, number: int) -> str:
+        """Return the name of a phase's kernel for a layer: the usual ones have theirs in fused_usual.cu."""
+        layer = self._stack.nodes[number]
+        if layer.is_dense or layer.channels > 1 or layer.n_out != geometry.USUAL or self._threshold:
+            return phase
+        if number == 0:
+            return f"{phase}_first"
+        return f"{phase}_usual" if layer.n_in == geometry.USUAL else phase
+
     def _forward_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
         kind = FIRST if number == 0 else DENSE if layer.is_dense else CONVOLUTION
@@ -343,7 +352,7 @@ class Workspace:
         shape = (layer.n_in, layer.channels, layer.n_out, layer.k, kind)
         launch = geometry.forward(self.blocks, layer.n_in, layer.n_out, layer.k)
         arguments = (*own, x, *before, *self._rows, self._packed[number], *scalars, *shape)
-        return Call("fused_forward", launch, arguments)
+        return Call(self._kernel("fused_forward", number), launch, arguments)
 
     def _readout_call(self) -> Call:
         stack, last, training = self._stack, self._stack.nodes[-1], self._training
@@ -408,7 +417,7 @@ class Workspace:
         launch = geometry.backward(dx_blocks, self.blocks, n_in, layer.channels, layer.n_out, layer.k)
         packed = self._packed[number]
         arguments = (*results, arrays.partials, *own, *before, *self._t_rows, packed, *numbers, *shape)
-        return Call("fused_backward", launch, arguments)
+        return Call(self._kernel("fused_backward", number), launch, arguments)
 
     # -------------------------------------------------------------------------------------------- update
 
