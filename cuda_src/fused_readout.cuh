@@ -22,8 +22,7 @@
 namespace fused {
 
 constexpr int HEAD_FIELDS = 8;
-constexpr int ROWS = 8;                        // of Y that a thread keeps from the way forward for the way back
-constexpr int COLUMN_LANES = THREADS / GROUP;  // threads of a column, side by side in a warp: its sums are shuffles
+constexpr int ROWS = 8;  // of Y that a thread keeps from the way forward for the way back
 
 // A dense layer on graphs: weight (F, P), bias (P,); input (B, F) and gradient (B, P) are stored for the update.
 struct Head {
@@ -218,9 +217,8 @@ struct Readout {
       wait();
       return;
     }
-    float4* scratch4 = shared4;
-    float2* scratch = reinterpret_cast<float2*>(shared4);
-    long long* heads_of = reinterpret_cast<long long*>(scratch4 + THREADS);  // (n_heads, HEAD_FIELDS)
+    float* scratch = reinterpret_cast<float*>(shared4);
+    long long* heads_of = reinterpret_cast<long long*>(scratch + FOLD_FLOATS);  // (n_heads, HEAD_FIELDS)
     const Columns columns = columns_at(reinterpret_cast<float*>(heads_of + n_heads * HEAD_FIELDS), P);
     float* sums_of = columns.beta + columns_of(P);  // (columns_of(P), 2)
     int* peak_of = reinterpret_cast<int*>(sums_of + 2 * columns_of(P));
@@ -264,7 +262,7 @@ struct Readout {
       if (training && threadIdx.x < n_targets) target = targets[b * n_targets + threadIdx.x];
       if (!has_columns && N > 0) {
         const Statistics from = {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
-        set_columns(columns, scratch4, from, N, P, block == 0);
+        set_columns(columns, scratch, from, N, P, block == 0);
       }
       has_columns = true;
       __syncthreads();  // columns are there; the readers of the graph before are done
@@ -321,7 +319,7 @@ struct Readout {
 #pragma unroll 1
           for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
         }
-        dense_forward(out, in, head, reinterpret_cast<float*>(scratch));
+        dense_forward(out, in, head, scratch);
         if (m + 1 < n_heads) {
 #pragma unroll 1
           for (int k = threadIdx.x; k < head.P; k += THREADS) {
@@ -386,7 +384,7 @@ struct Readout {
           for (int i = begin + lane + (is_narrow ? ROWS * COLUMN_LANES : 0); i < end; i += COLUMN_LANES)
             give(i, y[i * P + p]);
         }
-        sum = make_float2(warp_sum(sum.x, COLUMN_LANES), warp_sum(sum.y, COLUMN_LANES));
+        sum = sum_of_lanes(sum);
         if (lane == 0 && p < P) sums_of[2 * p] += sum.x, sums_of[2 * p + 1] += sum.y;
       }
     }

@@ -1,7 +1,9 @@
 // The kernels of fused_step.cu once more for the usual layers: one channel, USUAL columns, no dropout. The compiler knows the
-// sizes and leaves out what they do not need; what a phase does is in its header, arguments are those of fused_step.cu.
+// sizes and leaves out what they do not need; what a phase does is in its header, arguments are those of fused_step.cu. The
+// readout is another one (fused_usual_readout.cuh).
 #include "fused_backward.cuh"
 #include "fused_forward.cuh"
+#include "fused_usual_readout.cuh"
 
 using namespace fused;
 
@@ -47,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                          kind};
   phase.C = 1, phase.P = USUAL, phase.kept = nullptr, phase.kept_prev = nullptr, phase.keep_scale = 1.f;
   phase.kind = 0;
+  __builtin_assume(phase.K <= Weights<3>::CHUNK);
   phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
@@ -93,6 +96,18 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   phase.C = 1, phase.P = USUAL, phase.kept = nullptr, phase.kept_prev = nullptr, phase.keep_scale = 1.f;
   phase.kind = 1, phase.F = USUAL, phase.K = USUAL + 8;
   phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_readout_usual(float* g, float* sums, double* losses, int* progress, const int* size, const float* rates,
+                        const int* node_ptr, const float* y, const float* moments, float* stats, float* running_mean,
+                        float* running_var, const float* gamma, const float* beta, const float* targets,
+                        const float* loss_weight, const long long* heads, float epsilon, float momentum, int parts,
+                        int K, int kind, int loss) {
+  const UsualReadout phase = {g,     sums,    losses,      progress, size,    rates,    node_ptr, y,
+                              moments, stats, running_mean, running_var, gamma, beta,   targets,  loss_weight,
+                              heads, epsilon, momentum,    parts,    K,       kind,     loss};
+  phase.run(blockIdx.x, gridDim.x, wait_for_previous);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)

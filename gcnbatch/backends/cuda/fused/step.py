@@ -218,7 +218,7 @@ class Workspace:
         self._node_ptr = device.zeros(at.graphs + 1, np.int32)
         self._rows = self._csr(at.rows, at.edges)
         self._t_rows = self._rows if self._data.symmetric else self._csr(at.rows * channels, at.t_edges)
-        self._x = device.empty((at.rows, self._data.k))
+        self._x = device.zeros((ceil_div(at.rows, geometry.TILE) * geometry.TILE, self._data.k))
         self._targets = device.empty((at.graphs, self._data.targets.shape[1]), self._data.targets.dtype)
 
     def _csr(self, rows: int, entries: int) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
@@ -333,7 +333,7 @@ class Workspace:
         if layer.is_dense or layer.channels > 1 or layer.n_out != geometry.USUAL or self._threshold:
             return phase
         if number == 0:
-            return f"{phase}_first"
+            return f"{phase}_first" if layer.k <= geometry.CHUNK else phase
         return f"{phase}_usual" if layer.n_in == geometry.USUAL else phase
 
     def _forward_call(self, number: int) -> Call:
@@ -354,7 +354,32 @@ class Workspace:
         arguments = (*own, x, *before, *self._rows, self._packed[number], *scalars, *shape)
         return Call(self._kernel("fused_forward", number), launch, arguments)
 
+    def _has_usual_readout(self) -> bool:
+        """Whether the readout is the one of fused_usual_readout.cuh."""
+        stack = self._stack
+        return (
+            self._training
+            and stack.nodes[-1].n_out == geometry.USUAL
+            and stack.readout != "max"
+            and stack.target != "multiclass"
+            and len(stack.graphs) == 1
+            and stack.n_outputs <= geometry.USUAL_OUTPUTS
+            and not self._threshold
+        )
+
+    def _usual_readout_call(self) -> Call:
+        stack, arrays = self._stack, self._layers[-1]
+        results = (arrays.g, arrays.sums, self._losses)
+        known = (self.plan.progress, self._size, self.plan.rates, self._node_ptr, arrays.y)
+        labels = (self._targets, self._model.loss_weights, self._heads)
+        numbers = (*self._norm_numbers(len(self._layers) - 1), stack.n_outputs)
+        kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target))
+        arguments = (*results, *known, *self._normed(len(self._layers) - 1), *labels, *numbers, *kinds)
+        return Call("fused_readout_usual", geometry.usual_readout(self._graph_blocks), arguments)
+
     def _readout_call(self) -> Call:
+        if self._has_usual_readout():
+            return self._usual_readout_call()
         stack, last, training = self._stack, self._stack.nodes[-1], self._training
         arrays = self._layers[-1]
         results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
