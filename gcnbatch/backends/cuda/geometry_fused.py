@@ -86,6 +86,12 @@ def usual_readout(blocks: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
+def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int) -> Launch:
+    """Return the launch of `fused_logits`: eight graphs a block, at most eight blocks a multiprocessor."""
+    shared = FLOAT_BYTES * (4 * columns_of(n_out) + 8 * head_floats)
+    return Launch((max(1, min(ceil_div(graphs, 8), 8 * multiprocessors)), 1, 1), (256, 1, 1), shared)
+
+
 def lanes(parts: int) -> int:
     """Return how many threads share an element of a gradient that has `parts` parts."""
     return UPDATE_LANES if parts >= MANY_PARTS else min(next_power_of_two(parts), UPDATE_LANES)
