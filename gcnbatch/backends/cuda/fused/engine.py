@@ -176,7 +176,8 @@ class FusedEngine:
             plan = Plan(self._device, 1, len(graphs))
             at = self._single[training] = self._workspace(len(graphs), plan, training)
         rates = np.zeros((1, 4), np.float32)
-        rates[:, 3] = self._data.weights([graphs])
+        if training:
+            rates[:, 3] = self._data.weights([graphs])
         at.begin_epoch(0, self._data.plan([graphs]), rates, 0)
         return at
 
