@@ -24,7 +24,8 @@ __device__ __forceinline__ int parts_in_use(int N, int parts) { return min(parts
 
 // How many rows each of `parts` parts has.
 struct RowsOfParts {
-  int tiles, further, last, missing;  // tiles of every part; parts with one more; the part with the last tile, cut short
+  int tiles, further, last,
+      missing;  // tiles of every part; parts with one more; the part with the last tile, cut short
 
   __device__ RowsOfParts(int N, int parts) {
     const int all = (N + TILE - 1) / TILE;
@@ -119,7 +120,8 @@ struct Column {
 // Column first + threadIdx.x / COLUMN_LANES, in each of its lanes; all threads call. Distances are taken from the first
 // part's mean, which costs no digits: it is within a few deviations of the batch's. One lane keeps what training learnt,
 // where `keep` says so.
-__device__ __forceinline__ Column column_of(float* scratch, const Statistics& from, int N, int first, int P, bool keep) {
+__device__ __forceinline__ Column column_of(float* scratch, const Statistics& from, int N, int first, int P,
+                                            bool keep) {
   const int p = first + threadIdx.x / COLUMN_LANES;
   Column column = {0.f, 1.f, 1.f, 0.f};
   if (from.gamma && p < P) column.slope = from.gamma[p], column.beta = from.beta[p];

@@ -114,7 +114,7 @@ struct Update {
 #pragma unroll 1
     for (int unit = block; unit < n_chunks + n_stages; unit += blocks) {
       if (unit != block) __syncthreads();  // shared memory is free again
-      if (unit < n_stages) {  // first, for they follow the longest chain of pointers before they wait
+      if (unit < n_stages) {               // first, for they follow the longest chain of pointers before they wait
         stage_batch(*reinterpret_cast<const Stage*>(stage), unit, n_stages, wait_once);
       } else {
         update_chunk(unit - n_stages, reinterpret_cast<float*>(shared4), wait_once);

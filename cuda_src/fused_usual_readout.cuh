@@ -128,7 +128,8 @@ struct UsualReadout {
       share = warp_sum(share, COLUMN_LANES);
       if (kind == 1) share /= n;
       const auto give = [&](int i, float of_row) {
-        const float distance = of_row - column.mean, own_share = distance * column.slope + column.beta > 0.f ? share : 0.f;
+        const float distance = of_row - column.mean,
+                    own_share = distance * column.slope + column.beta > 0.f ? share : 0.f;
         g[(begin + i) * USUAL + p] = own_share;
         sum.x += own_share, sum.y += own_share * (distance * column.inverse);
       };
