@@ -27,6 +27,10 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"n_channels": 3},
         ("model.widths=[33,64]", "model.dropout=0.25", "model.dense=[16]", "model.head=[8]", "train.l2=1e-3"),
     ),
+    "one channel of 64 columns": (
+        {"n_channels": 1},
+        ("model.widths=[64,64,64]", "model.readout=mean", "train.pos_weight=[2.0]"),
+    ),
     "max readout, clipping, SGD": (
         {"target": "multiclass"},
         ("model.readout=max", "train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
