@@ -25,6 +25,7 @@ from gcnbatch.data.batches import BatchSource
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.engine import FusedEngine
+    from gcnbatch.backends.cuda.fused.kipf import KipfEngine, TwoLayers
     from gcnbatch.backends.cuda.fused.stack import Stack
     from gcnbatch.backends.cuda.fused.step import Model, Optimizer
 
@@ -118,6 +119,31 @@ class CudaBackend:
 
         held = data.FusedSet(self.device, source, targets, label_weights)
         return engine.FusedEngine(self.device, stack, model, held, rule, seed)
+
+    def fused_kipf_refusal(self, layers: TwoLayers, source: BatchSource, clip_norm: float) -> str:
+        """Return what the fused step of a node-level set cannot take here, or nothing; as `fused_refusal`."""
+        from gcnbatch.backends.cuda.fused import kipf
+
+        return kipf.refusal(source, layers, clip_norm, self.device.compute_capability, self._options)
+
+    def fused_kipf(
+        self,
+        layers: TwoLayers,
+        model: Model,
+        rule: Optimizer,
+        source: BatchSource,
+        targets: NDArray[np.int32],
+        class_weights: NDArray[np.float32],
+        seed: int,
+    ) -> KipfEngine:
+        """Return the fused step of Kipf's GCN on a graph, which `fused_kipf_refusal` has nothing against."""
+        from gcnbatch.backends.cuda.fused import kipf, kipf_data
+
+        assert source.prepared is not None
+        rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
+        graph = kipf_data.KipfGraph(source.prepared, targets[:, 0], layers.hidden, *rates)
+        weight = float(class_weights[graph.labels].sum(dtype=np.float64))
+        return kipf.KipfEngine(self.device, layers, model, graph, weight, rule, seed)
 
 
 class DeviceMeter:

@@ -1,0 +1,410 @@
+// A full-batch training step of Kipf's GCN with two layers on one graph, in four kernels; FUSED.md follows it.
+//
+//   Z = dropout(relu(U W1)),  U = A dropout(X)      logits = A (Z W2)      loss over the labelled rows alone
+//
+// Source: own. The first layer is (A X) W1 instead of A (X W1): U depends on no parameter, so the next step's is made
+// beside this step's kernels, and two waits of all nodes for each other are saved, one forward, one backward. Only rows
+// of Z that a labelled row sees are computed: R rows, of T labelled rows' neighbours. U is a sparse matrix (R, F) whose
+// structure never changes; an entry is the sum of the products A_ij X_jf, which are listed once, of elements of X that
+// dropout kept. All the rest is sums of weighted rows, in a fixed order by one writer each: repeats to the bit.
+//
+// Shapes: F, P, K columns of X, of Z, of the logits. Matrices that only these kernels see have rows padded to 4 floats:
+//   t, dt (R, pad(K)), dlogits (T, pad(K)), dz (R, pad(P)); parameters have not.
+//   What a next step needs while this one's is in use comes twice: step s finds it in half s % 2.
+//   progress (3,): the number of the step in the plan as kipf_forward, kipf_loss and kipf_update read it; each is
+//   written by a kernel that is neither the reader nor the one before it (fused.cuh, order of kernels).
+// Requires: K at most 128.
+#include "fused.cuh"
+
+namespace {
+
+constexpr int THREADS = 128, WARPS = THREADS / 32;
+constexpr int AHEAD = 4;  // entries that a thread has asked for before it uses the first
+
+__device__ __forceinline__ int pad(int columns) { return (columns + 3) / 4 * 4; }
+
+// ---- sums of weighted rows ----
+
+// The entries first, first + step, … below last: each a value and the row it weighs.
+struct Entries {
+  const float* values;
+  const int* rows;  // null: entry e weighs row e
+  int first, last, step;
+  int stride;  // from value to value
+};
+
+struct Some {
+  float value[AHEAD];
+  int row[AHEAD];  // -1: none
+};
+
+__device__ __forceinline__ Some read_some(const Entries& of, int first) {
+  Some some;
+#pragma unroll
+  for (int u = 0; u < AHEAD; ++u) {
+    const int e = first + u * of.step;
+    const bool is_there = e < of.last;
+    some.value[u] = is_there ? of.values[e * of.stride] : 0.f;
+    some.row[u] = !is_there ? -1 : of.rows ? of.rows[e] : e;
+  }
+  return some;
+}
+
+__device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x) {
+  sum.x += factor * x.x, sum.y += factor * x.y, sum.z += factor * x.z, sum.w += factor * x.w;
+}
+
+__device__ __forceinline__ float4 plus(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// Sum of value * row(row number) over the entries, of which `some` are the first.
+template <class Row>
+__device__ __forceinline__ float4 sum_rows(const Entries& of, Some some, Row row) {
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 1
+  for (int e = of.first; e < of.last; e += AHEAD * of.step) {
+    float4 x[AHEAD];
+#pragma unroll
+    for (int u = 0; u < AHEAD; ++u) x[u] = some.row[u] >= 0 ? row(some.row[u]) : make_float4(0.f, 0.f, 0.f, 0.f);
+    const Some next = read_some(of, e + AHEAD * of.step);
+#pragma unroll
+    for (int u = 0; u < AHEAD; ++u) add_scaled(sum, some.value[u], x[u]);
+    some = next;
+  }
+  return sum;
+}
+
+// A row is summed up by groups of 2^lane_bits neighbouring threads, four columns each.
+__device__ __forceinline__ int lane_of(int thread, int lane_bits) { return thread & ((1 << lane_bits) - 1); }
+
+// Sum over the groups of a warp, in each of them.
+__device__ __forceinline__ float4 fold_warp(float4 sum, int lane_bits) {
+  for (int offset = 1 << lane_bits; offset < 32; offset *= 2) {
+    sum = plus(sum, make_float4(__shfl_xor_sync(FULL_WARP, sum.x, offset), __shfl_xor_sync(FULL_WARP, sum.y, offset),
+                                __shfl_xor_sync(FULL_WARP, sum.z, offset), __shfl_xor_sync(FULL_WARP, sum.w, offset)));
+  }
+  return sum;
+}
+
+// The same over the groups of the block, right in its first group. Callers keep calls apart by a barrier.
+__device__ __forceinline__ float4 fold_block(float4 sum, int lane_bits) {
+  __shared__ float4 of_warp[WARPS][32];
+  const int thread = threadIdx.x, lane = thread % 32;
+  sum = fold_warp(sum, lane_bits);
+  if (lane >> lane_bits == 0) of_warp[thread / 32][lane] = sum;
+  __syncthreads();
+  if (thread >> lane_bits == 0) {
+#pragma unroll
+    for (int warp = 1; warp < WARPS; ++warp) sum = plus(sum, of_warp[warp][lane]);
+  }
+  return sum;
+}
+
+__device__ __forceinline__ float component(const float4& x, int i) {
+  return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+// ---- a warp's row ----
+
+// Row `row` of A X, for X with padded rows of K columns: each group of lanes holds it. Zero beyond the last row.
+struct WarpRow {
+  Entries of;
+  Some some;
+  int lane, lane_bits;
+
+  __device__ __forceinline__ WarpRow(const float* a_values, const int* a_rows, const int* a_ptr, int row, int n_rows,
+                                     int lane_bits)
+      : lane(lane_of(threadIdx.x, lane_bits)), lane_bits(lane_bits) {
+    const bool is_there = row < n_rows;
+    const int group = static_cast<int>(threadIdx.x % 32) >> lane_bits;
+    of = {a_values, a_rows, is_there ? a_ptr[row] + group : 0, is_there ? a_ptr[row + 1] : 0, 32 >> lane_bits, 1};
+    some = read_some(of, of.first);
+  }
+
+  __device__ __forceinline__ float4 times(const float* x, int K) const {
+    const bool is_there = 4 * lane < K;
+    return fold_warp(sum_rows(of, some,
+                              [=](int r) {
+                                return is_there ? reinterpret_cast<const float4*>(x + r * pad(K))[lane]
+                                                : make_float4(0.f, 0.f, 0.f, 0.f);
+                              }),
+                     lane_bits);
+  }
+};
+
+__device__ __forceinline__ float max_over(float value, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
+  return value;
+}
+
+// ---- dropout ----
+
+// The bits of step `next`, eight elements a byte: of the elements of X up to `n_drawn_x`, then of Z. drawn (n_drawn,):
+// which Philox blocks anybody asks for.
+__device__ __forceinline__ void draw(int d, unsigned char* kept, const int* keys, const int* drawn,
+                                     unsigned long long seed, unsigned long long purpose_x,
+                                     unsigned long long purpose_z, unsigned threshold, int next, int n_drawn,
+                                     int n_drawn_x) {
+  if (d >= n_drawn) return;
+  const PhiloxKey key = {seed, d < n_drawn_x ? purpose_x : purpose_z, static_cast<unsigned long long>(keys[2 * next]),
+                         static_cast<unsigned long long>(keys[2 * next + 1])};
+  const PhiloxBlock bits = philox(key, drawn[d]);
+  unsigned byte = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) byte |= (bits.value[i] >= threshold) << i;
+  kept[(next & 1) * n_drawn + d] = static_cast<unsigned char>(byte);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------- forward
+
+// z = dropout(relu(U W1)), t = z W2; beside it the bits of the next step's dropout are drawn.
+//
+// Shapes: z (R, P) or null; U by u_ptr (R+1,), u_columns, u_values (nnz,), the latter u_stride apart from half to half;
+//   kept_first (R,): the number of the first bit of a row of Z, null without dropout; keys (steps, 2): epoch and step.
+// Launch: a block of 128 threads a row, then a thread a byte to draw. Cora: 644 rows + 43 blocks; a row of U has 88
+//   entries, at most 788, a row of W1 is four lanes' worth: 32 entries at a time.
+// Shared memory: 4 (P K + P) bytes dynamic for W2 and the row of Z, 2 KB static; rows of W2 of an even number of
+//   columns meet in banks, K is small. Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
+extern "C" __global__ void __launch_bounds__(128)
+    kipf_forward(float* z, float* t, unsigned char* kept, int* progress, const int* keys, const int* u_ptr,
+                 const int* u_columns, const float* u_values, const int* kept_first, const float* w1, const float* w2,
+                 const int* drawn, unsigned long long seed, unsigned long long purpose_x, unsigned long long purpose_z,
+                 unsigned threshold, float keep_scale, int u_stride, int n_rows, int n_drawn, int n_drawn_x, int P,
+                 int K, int lane_bits, int out_bits) {
+  extern __shared__ float shared[];
+  float *const w2_here = shared, *const z_here = shared + P * K;
+  const int step = progress ? progress[0] : 0, half = step & 1, row = blockIdx.x, thread = threadIdx.x;
+  if (row >= n_rows) {
+    draw((row - n_rows) * THREADS + thread, kept, keys, drawn, seed, purpose_x, purpose_z, threshold, step + 1, n_drawn,
+         n_drawn_x);
+    fused::wait_for_previous();
+    if (row == 0 && thread == 0) progress[2] = step;
+    return;
+  }
+  const int first_column = 4 * lane_of(thread, lane_bits), columns_at_once = 4 << lane_bits;
+  const int first = u_ptr[row] + (thread >> lane_bits);
+  const Entries of = {u_values + half * u_stride, u_columns, first, u_ptr[row + 1], THREADS >> lane_bits, 1};
+  Some some = read_some(of, first);
+  const unsigned char* const bits = kept + half * n_drawn;
+  const int first_bit = kept_first ? kept_first[row] : 0;
+  const bool aligned = is_aligned(w1, P);
+  fused::wait_for_previous();
+  if (progress && row == 0 && thread == 0) progress[2] = step;
+
+  for (int i = thread; i < P * K; i += THREADS) w2_here[i] = w2[i];
+#pragma unroll 1
+  for (int begin = 0; begin < P; begin += columns_at_once) {
+    const int column = begin + first_column;
+    if (begin > 0) some = read_some(of, first);
+    const float4 sum = fold_block(
+        sum_rows(of, some, [=](int f) { return load4(w1 + f * P + column, P - column, aligned); }), lane_bits);
+    if (thread >> lane_bits == 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int p = column + i, bit = first_bit + p;
+        if (p >= P) break;
+        const float y = component(sum, i);
+        float value = y > 0.f ? y : y != y ? y : 0.f;
+        if (kept_first) value = bits[bit >> 3] >> (bit & 7) & 1 ? value * keep_scale : 0.f;
+        z_here[p] = value;
+        if (z) z[row * P + p] = value;
+      }
+    }
+    __syncthreads();
+  }
+  const int out_lane = lane_of(thread, out_bits);
+  const Entries inner = {z_here, nullptr, thread >> out_bits, P, THREADS >> out_bits, 1};
+  const float4 sum =
+      fold_block(sum_rows(inner, read_some(inner, inner.first),
+                          [=](int p) { return load4(w2_here + p * K + 4 * out_lane, K - 4 * out_lane, false); }),
+                 out_bits);
+  if (thread >> out_bits == 0 && 4 * out_lane < K) reinterpret_cast<float4*>(t + row * pad(K))[out_lane] = sum;
+}
+
+// logits (N, K) = A t, for inference.
+//
+// Launch: a warp a row of logits. Cora: 677 blocks of 128. Traffic: reads 8 nnz + 4 nnz K bytes, writes 4 N K.
+extern "C" __global__ void __launch_bounds__(128)
+    kipf_logits(float* logits, const float* t, const int* a_ptr, const int* a_rows, const float* a_values, int n_rows,
+                int K, int out_bits) {
+  const int row = blockIdx.x * WARPS + threadIdx.x / 32, column = threadIdx.x % 32 * 4;
+  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_rows, out_bits);
+  fused::wait_for_previous();
+  const float4 sum = of_a.times(t, K);
+  if (row < n_rows && column < K) store4(logits + static_cast<long long>(row) * K + column, sum, K - column, false);
+}
+
+// Softmax cross-entropy of the labelled rows and its gradient (loss.cu); beside it U of the next step is summed up.
+//
+// Shapes: dlogits (T, pad(K)); losses (T,); a_ptr (T+1,), a_rows, a_values: the labelled rows of A, whose columns are
+//   numbers of rows of t; labels (T,); path_ptr (nnz+1,), paths (.., 2): the products of an entry of U, each the number
+//   of its bit and, as the same 32 bits, its value; t_place (nnz,): where an entry stands in U by columns.
+// Launch: a warp a labelled row, then a thread an entry of U. Cora: 35 + 445 blocks of 128.
+// Traffic: reads 8 paths + 8 nnz bytes, writes 8 nnz; the loss 8 nnz(A) + 4 nnz(A) K, writes 4 T K.
+extern "C" __global__ void __launch_bounds__(128)
+    kipf_loss(float* dlogits, double* losses, float* u_values, float* t_values, int* progress, const float* t,
+              const int* a_ptr, const int* a_rows, const float* a_values, const int* labels, const float* class_weight,
+              const unsigned char* kept, const int* path_ptr, const int* paths, const int* t_place, float weight,
+              int n_labels, int n_entries, int n_drawn, int K, int out_bits) {
+  const int n_blocks = ceil_div(n_labels, WARPS);
+  const int step = progress[1], half = (step + 1) & 1, block = blockIdx.x;
+  if (block >= n_blocks) {
+    const int u = (block - n_blocks) * THREADS + threadIdx.x;
+    const int first = u < n_entries ? path_ptr[u] : 0, last = u < n_entries ? path_ptr[u + 1] : 0;
+    const int place = u < n_entries ? t_place[u] : 0;
+    int2 path = first < last ? reinterpret_cast<const int2*>(paths)[first] : make_int2(0, 0);
+    fused::wait_for_previous();
+    float sum = 0.f;
+    for (int p = first; p < last; ++p) {
+      if (p > first) path = reinterpret_cast<const int2*>(paths)[p];
+      if (kept[half * n_drawn + (path.x >> 3)] >> (path.x & 7) & 1) sum += __int_as_float(path.y);
+    }
+    if (u < n_entries) u_values[half * n_entries + u] = sum, t_values[half * n_entries + place] = sum;
+    return;
+  }
+  const int row = block * WARPS + threadIdx.x / 32, lane = lane_of(threadIdx.x, out_bits);
+  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_labels, out_bits);
+  const int label = row < n_labels ? labels[row] : 0;
+  const float own = class_weight[label], factor = weight > 0.f ? own / weight : 0.f;
+  fused::wait_for_previous();
+  if (block == 0 && threadIdx.x == 0) progress[0] = step + 1;
+
+  const float4 z = of_a.times(t, K);
+  float peak = -__int_as_float(0x7f800000), norm = 0.f, at_label = 0.f;
+  float e[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (4 * lane + i < K) peak = fmaxf(peak, component(z, i));
+  peak = max_over(peak, 1 << out_bits);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    e[i] = 4 * lane + i < K ? expf(component(z, i) - peak) : 0.f;
+    norm += e[i];
+    if (4 * lane + i == label) at_label = component(z, i);
+  }
+  norm = warp_sum(norm, 1 << out_bits);
+  at_label = warp_sum(at_label, 1 << out_bits);
+  if (row >= n_labels) return;
+  const float inverse = 1.f / norm;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) e[i] = factor * (e[i] * inverse - (4 * lane + i == label ? 1.f : 0.f));
+  if (threadIdx.x % 32 >> out_bits == 0 && 4 * lane < K) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (4 * lane + i >= K) e[i] = 0.f;
+    reinterpret_cast<float4*>(dlogits + row * pad(K))[lane] = make_float4(e[0], e[1], e[2], e[3]);
+  }
+  if (threadIdx.x % 32 == 0) losses[row] = static_cast<double>(own) * (logf(norm) - (at_label - peak));
+}
+
+// --------------------------------------------------------------------------------------------------------- backward
+
+// dt = A^T dlogits, dz = (dt W2^T) where z > 0, which is where ReLU and dropout let it pass.
+//
+// Shapes: b_ptr (R+1,), b_rows, b_values: A^T, whose columns are numbers of labelled rows.
+// Launch: a warp a row. Cora: 161 blocks of 128; a row has 1.2 entries, at most 10.
+// Shared memory: 4 (P K + 4 pad(K)) bytes for W2 and the warps' rows of dt. Traffic: reads 4 R P, writes 4 R (P + K).
+extern "C" __global__ void __launch_bounds__(128)
+    kipf_backward(float* dt, float* dz, const float* z, const float* dlogits, const int* b_ptr, const int* b_rows,
+                  const float* b_values, const float* w2, float keep_scale, int n_rows, int P, int K, int out_bits) {
+  extern __shared__ float shared[];
+  float *const w2_here = shared, *const dt_here = shared + P * K + threadIdx.x / 32 * pad(K);
+  const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const WarpRow of_b(b_values, b_rows, b_ptr, row, n_rows, out_bits);
+  for (int i = threadIdx.x; i < P * K; i += THREADS) w2_here[i] = w2[i];
+  float own_z = row < n_rows && lane < P ? z[row * P + lane] : 0.f;
+  fused::wait_for_previous();
+  const float4 sum = of_b.times(dlogits, K);
+  if (row < n_rows && 4 * lane < K) {
+    reinterpret_cast<float4*>(dt + row * pad(K))[lane] = sum;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (4 * lane + i < K) dt_here[4 * lane + i] = component(sum, i);
+  }
+  __syncthreads();
+  if (row >= n_rows) return;
+#pragma unroll 1
+  for (int p = lane; p < pad(P); p += 32) {
+    if (p > lane) own_z = p < P ? z[row * P + p] : 0.f;
+    float value = 0.f;
+    if (own_z > 0.f)
+      for (int k = 0; k < K; ++k) value += dt_here[k] * w2_here[p * K + k];
+    dz[row * pad(P) + p] = own_z > 0.f ? value * keep_scale : 0.f;
+  }
+}
+
+// dW1 = U^T dz, dW2 = z^T dt, each row by a block, which at once takes the step of the optimiser (optimizer.cu) in it, or
+// with `mode` 1 writes the gradient; one more block adds the losses up.
+//
+// Shapes: U by columns, t_ptr (F+1,), t_rows, t_values; parameters, m, v, gradients, weight_decay, l2 flat; totals (2,):
+//   loss and weight; rates (steps, 4): learning rate, Adam's corrections.
+// Launch: 128 threads; grid (F + P + 1, blocks of 4 lanes columns). Cora: 1,450 blocks; a column of U has 40 entries,
+//   at most 561; a column of z 644.
+// Shared memory: 2.5 KB static. Traffic: reads 8 nnz + 4 nnz P bytes (dz from L2), reads and writes 16 (F P + P K).
+extern "C" __global__ void __launch_bounds__(128)
+    kipf_update(float* parameters, float* m, float* v, float* gradients, double* totals, int* progress,
+                const double* losses, const float* weight_decay, const float* l2, const float* rates, const int* t_ptr,
+                const int* t_rows, const float* t_values, const float* dz, const float* z, const float* dt,
+                float weight, int start1, int start2, int t_stride, int n_rows, int n_labels, int F, int P, int K,
+                int lane_bits, int out_bits, int mode, int sgd, float beta1, float rest1, float beta2, float rest2,
+                float epsilon) {
+  __shared__ float4 gradient4[32];
+  float* const gradient = reinterpret_cast<float*>(gradient4);
+  const int step = progress[2], row = blockIdx.x, thread = threadIdx.x;
+  if (row == F + P) {
+    fused::wait_for_previous();
+    if (blockIdx.y > 0 || thread >= 32) return;
+    double sum = 0.0;
+    for (int r = thread; r < n_labels; r += 32) sum += losses[r];
+    sum = warp_sum(sum);
+    if (thread == 0) totals[0] += static_cast<float>(sum), totals[1] += weight, progress[1] = step + 1;
+    return;
+  }
+  const bool is_first = row < F;
+  const int width = is_first ? P : K, bits = is_first ? lane_bits : out_bits, stride = pad(width);
+  const int begin = (4 << bits) * blockIdx.y, left = min(width - begin, 4 << bits);
+  if (left <= 0) return;
+  const int lane = lane_of(thread, bits), group = thread >> bits, column = begin + 4 * lane;
+  Entries of = {z + row - F, nullptr, group, n_rows, THREADS >> bits, P};
+  if (is_first) {
+    const float* const values = t_values + (step & 1) * t_stride;
+    of = {values, t_rows, t_ptr[row] + group, t_ptr[row + 1], THREADS >> bits, 1};
+  }
+  const Some some = read_some(of, of.first);
+  const bool owns = thread < left;
+  const int i = (is_first ? start1 + row * P : start2 + (row - F) * K) + begin + thread;
+  const float p = owns ? parameters[i] : 0.f, old_m = owns ? m[i] : 0.f, old_v = owns && !sgd ? v[i] : 0.f;
+  const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
+  const float4 rate = reinterpret_cast<const float4*>(rates)[step];
+  fused::wait_for_previous();
+
+  const float* const matrix = is_first ? dz : dt;
+  const bool is_there = column < stride;
+  const float4 sum = fold_block(sum_rows(of, some,
+                                         [=](int r) {
+                                           return is_there
+                                                      ? *reinterpret_cast<const float4*>(matrix + r * stride + column)
+                                                      : make_float4(0.f, 0.f, 0.f, 0.f);
+                                         }),
+                                bits);
+  if (thread >> bits == 0) gradient4[lane] = sum;
+  __syncthreads();
+  if (!owns) return;
+  if (mode == 1) {
+    gradients[i] = gradient[thread];
+    return;
+  }
+  const float g = gradient[thread] + penalty * p;
+  const float new_m = sgd ? beta1 * old_m + g : beta1 * old_m + rest1 * g;
+  float update = new_m;
+  m[i] = new_m;
+  if (!sgd) {
+    const float new_v = beta2 * old_v + rest2 * (g * g);
+    v[i] = new_v;
+    update = new_m * rate.y / (sqrtf(new_v * rate.z) + epsilon);
+  }
+  parameters[i] = p - rate.x * (update + decay * p);
+}
