@@ -76,9 +76,7 @@ def kept_bits(graph: KipfGraph, layers: Any, epoch: int, step: int) -> Any:
     """What the kernels draw, bit by bit."""
     size = ELEMENTS_OF_A_BLOCK
     found = []
-    for key, blocks in zip(
-        (layers.x_dropout, layers.z_dropout), np.split(graph.drawn, [graph.n_drawn_x]), strict=True
-    ):
+    for key, blocks in zip((layers.x_dropout, layers.z_dropout), np.split(graph.drawn, [graph.n_drawn_x]), strict=True):
         bits = philox.bits(7, key, epoch, step, size * (int(blocks.max(initial=-1)) + 1)).reshape(-1, size)[blocks]
         found.append(bits.ravel() >= floor(layers.rate * 2**32))
     return np.concatenate(found)
