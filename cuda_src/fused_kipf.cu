@@ -18,10 +18,35 @@
 
 namespace {
 
-constexpr int THREADS = 128, WARPS = THREADS / 32;
-constexpr int AHEAD = 4;  // entries that a thread has asked for before it uses the first
+constexpr int THREADS = 256, PARTS = 4;  // of a block; parts that it splits into for short rows
+constexpr int WARPS = THREADS / 32;
+constexpr int AHEAD = 4;       // entries that a thread has asked for before it uses the first
+constexpr int SHORT_PATH = 8;  // products of an entry of U that one thread sums up
 
 __device__ __forceinline__ int pad(int columns) { return (columns + 3) / 4 * 4; }
+
+// ---- who does what ----
+
+// Rows of very different lengths are dealt out with the longest first, order (n_tasks,): the first `n_long` have a block
+// each, then a block does PARTS at a time.
+struct Share {
+  int task;             // -1: none
+  int thread, threads;  // of those that share the task
+  int part;
+
+  __device__ __forceinline__ Share(const int* order, int block, int n_long, int n_tasks) {
+    const bool is_long = block < n_long;
+    threads = is_long ? THREADS : THREADS / PARTS;
+    part = is_long ? 0 : threadIdx.x / (THREADS / PARTS);
+    thread = threadIdx.x - part * threads;
+    const int i = is_long ? block : n_long + (block - n_long) * PARTS + part;
+    task = i < n_tasks ? order[i] : -1;
+  }
+};
+
+__device__ __forceinline__ int blocks_for(int n_long, int n_tasks) {
+  return n_long + ceil_div(n_tasks - n_long, PARTS);
+}
 
 // ---- sums of weighted rows ----
 
@@ -87,16 +112,16 @@ __device__ __forceinline__ float4 fold_warp(float4 sum, int lane_bits) {
   return sum;
 }
 
-// The same over the groups of the block, right in its first group. Callers keep calls apart by a barrier.
-__device__ __forceinline__ float4 fold_block(float4 sum, int lane_bits) {
+// The same over the groups of a share, right in its first group. Every thread of the block calls; callers keep calls
+// apart by a barrier.
+__device__ __forceinline__ float4 fold(float4 sum, int lane_bits, const Share& share) {
   __shared__ float4 of_warp[WARPS][32];
-  const int thread = threadIdx.x, lane = thread % 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   sum = fold_warp(sum, lane_bits);
-  if (lane >> lane_bits == 0) of_warp[thread / 32][lane] = sum;
+  if (lane >> lane_bits == 0) of_warp[warp][lane] = sum;
   __syncthreads();
-  if (thread >> lane_bits == 0) {
-#pragma unroll
-    for (int warp = 1; warp < WARPS; ++warp) sum = plus(sum, of_warp[warp][lane]);
+  if (share.thread >> lane_bits == 0) {
+    for (int w = 1; w < share.threads / 32; ++w) sum = plus(sum, of_warp[warp + w][lane]);
   }
   return sum;
 }
@@ -156,6 +181,54 @@ __device__ __forceinline__ void draw(int d, unsigned char* kept, const int* keys
   kept[(next & 1) * n_drawn + d] = static_cast<unsigned char>(byte);
 }
 
+// ---- U of the next step ----
+
+struct StagedU {
+  float *u_values, *t_values;
+  const unsigned char* kept;
+  const int* path_ptr;
+  const int2* paths;  // number of the bit; bits of the value
+  const int* t_place;
+
+  __device__ __forceinline__ float product(int2 path) const {
+    return kept[path.x >> 3] >> (path.x & 7) & 1 ? __int_as_float(path.y) : 0.f;
+  }
+
+  __device__ __forceinline__ void write(int u, int place, float sum) const { u_values[u] = sum, t_values[place] = sum; }
+
+  // Entry u, of at most SHORT_PATH products; longer ones are left to a warp.
+  __device__ __forceinline__ void sum_by_thread(int u) const {
+    const int first = u < 0 ? 0 : path_ptr[u], length = u < 0 ? 0 : path_ptr[u + 1] - first;
+    const int place = u < 0 ? 0 : t_place[u];
+    const bool is_mine = u >= 0 && length <= SHORT_PATH;
+    int2 path[SHORT_PATH];
+#pragma unroll
+    for (int i = 0; i < SHORT_PATH; ++i) path[i] = is_mine && i < length ? paths[first + i] : make_int2(0, 0);
+    fused::wait_for_previous();
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < SHORT_PATH; ++i)
+      if (is_mine && i < length) sum += product(path[i]);
+    if (is_mine) write(u, place, sum);
+  }
+
+  __device__ __forceinline__ void sum_by_warp(int u) const {
+    const int lane = threadIdx.x % 32;
+    const int first = u < 0 ? 0 : path_ptr[u], last = u < 0 ? 0 : path_ptr[u + 1];
+    const int place = u < 0 ? 0 : t_place[u];
+    int2 path = first + lane < last ? paths[first + lane] : make_int2(0, 0);
+    fused::wait_for_previous();
+    float sum = 0.f;
+    for (int i = first + lane; i < last; i += 32) {
+      const int2 next = i + 32 < last ? paths[i + 32] : make_int2(0, 0);
+      sum += product(path);
+      path = next;
+    }
+    sum = warp_sum(sum);
+    if (lane == 0 && u >= 0) write(u, place, sum);
+  }
+};
+
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------- forward
@@ -164,44 +237,46 @@ __device__ __forceinline__ void draw(int d, unsigned char* kept, const int* keys
 //
 // Shapes: z (R, P) or null; U by u_ptr (R+1,), u_columns, u_values (nnz,), the latter u_stride apart from half to half;
 //   kept_first (R,): the number of the first bit of a row of Z, null without dropout; keys (steps, 2): epoch and step.
-// Launch: a block of 128 threads a row, then a thread a byte to draw. Cora: 644 rows + 43 blocks; a row of U has 88
-//   entries, at most 788, a row of W1 is four lanes' worth: 32 entries at a time.
-// Shared memory: 4 (P K + P) bytes dynamic for W2 and the row of Z, 2 KB static; rows of W2 of an even number of
-//   columns meet in banks, K is small. Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
-extern "C" __global__ void __launch_bounds__(128)
-    kipf_forward(float* z, float* t, unsigned char* kept, int* progress, const int* keys, const int* u_ptr,
-                 const int* u_columns, const float* u_values, const int* kept_first, const float* w1, const float* w2,
-                 const int* drawn, unsigned long long seed, unsigned long long purpose_x, unsigned long long purpose_z,
-                 unsigned threshold, float keep_scale, int u_stride, int n_rows, int n_drawn, int n_drawn_x, int P,
-                 int K, int lane_bits, int out_bits) {
+// Launch: 256 threads a long row or four short ones, then a thread a byte to draw. Cora: 644 rows, of 88 entries and at
+//   most 788, in 245 blocks, and 22; a row of W1 is four lanes' worth: 16 or 64 entries at a time.
+// Shared memory: 4 (P K + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static. Rows of W2 that start in the same bank
+//   cost little where K is small. Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
+extern "C" __global__ void __launch_bounds__(256, 4)
+    kipf_forward(float* z, float* t, unsigned char* kept, int* progress, const int* keys, const int* order,
+                 const int* u_ptr, const int* u_columns, const float* u_values, const int* kept_first, const float* w1,
+                 const float* w2, const int* drawn, unsigned long long seed, unsigned long long purpose_x,
+                 unsigned long long purpose_z, unsigned threshold, float keep_scale, int u_stride, int n_long,
+                 int n_rows, int n_drawn, int n_drawn_x, int P, int K, int lane_bits, int out_bits) {
   extern __shared__ float shared[];
-  float *const w2_here = shared, *const z_here = shared + P * K;
-  const int step = progress ? progress[0] : 0, half = step & 1, row = blockIdx.x, thread = threadIdx.x;
-  if (row >= n_rows) {
-    draw((row - n_rows) * THREADS + thread, kept, keys, drawn, seed, purpose_x, purpose_z, threshold, step + 1, n_drawn,
-         n_drawn_x);
+  const int step = progress ? progress[0] : 0, half = step & 1, block = blockIdx.x;
+  const int n_blocks = blocks_for(n_long, n_rows);
+  if (block >= n_blocks) {
+    draw((block - n_blocks) * THREADS + threadIdx.x, kept, keys, drawn, seed, purpose_x, purpose_z, threshold, step + 1,
+         n_drawn, n_drawn_x);
     fused::wait_for_previous();
-    if (row == 0 && thread == 0) progress[2] = step;
+    if (block == 0 && threadIdx.x == 0) progress[2] = step;
     return;
   }
-  const int first_column = 4 * lane_of(thread, lane_bits), columns_at_once = 4 << lane_bits;
-  const int first = u_ptr[row] + (thread >> lane_bits);
-  const Entries of = {u_values + half * u_stride, u_columns, first, u_ptr[row + 1], THREADS >> lane_bits, 1};
+  const Share share(order, block, n_long, n_rows);
+  const int row = share.task, first_column = 4 * lane_of(share.thread, lane_bits), columns_at_once = 4 << lane_bits;
+  float *const w2_here = shared, *const z_here = shared + P * K + share.part * P;
+  const int first = row < 0 ? 0 : u_ptr[row] + (share.thread >> lane_bits), last = row < 0 ? 0 : u_ptr[row + 1];
+  const Entries of = {u_values + half * u_stride, u_columns, first, last, share.threads >> lane_bits, 1};
   Some some = read_some(of, first);
   const unsigned char* const bits = kept + half * n_drawn;
-  const int first_bit = kept_first ? kept_first[row] : 0;
+  const int first_bit = kept_first && row >= 0 ? kept_first[row] : 0;
   const bool aligned = is_aligned(w1, P);
   fused::wait_for_previous();
-  if (progress && row == 0 && thread == 0) progress[2] = step;
+  if (progress && block == 0 && threadIdx.x == 0) progress[2] = step;
 
-  for (int i = thread; i < P * K; i += THREADS) w2_here[i] = w2[i];
+  for (int i = threadIdx.x; i < P * K; i += THREADS) w2_here[i] = w2[i];
 #pragma unroll 1
   for (int begin = 0; begin < P; begin += columns_at_once) {
     const int column = begin + first_column;
     if (begin > 0) some = read_some(of, first);
-    const float4 sum = fold_block(
-        sum_rows(of, some, [=](int f) { return load4(w1 + f * P + column, P - column, aligned); }), lane_bits);
-    if (thread >> lane_bits == 0) {
+    const float4 sum = fold(sum_rows(of, some, [=](int f) { return load4(w1 + f * P + column, P - column, aligned); }),
+                            lane_bits, share);
+    if (share.thread >> lane_bits == 0 && row >= 0) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int p = column + i, bit = first_bit + p;
@@ -215,19 +290,19 @@ extern "C" __global__ void __launch_bounds__(128)
     }
     __syncthreads();
   }
-  const int out_lane = lane_of(thread, out_bits);
-  const Entries inner = {z_here, nullptr, thread >> out_bits, P, THREADS >> out_bits, 1};
+  const int out_lane = lane_of(share.thread, out_bits), group = share.thread >> out_bits;
+  const Entries inner = {z_here, nullptr, group, row < 0 ? 0 : P, share.threads >> out_bits, 1};
   const float4 sum =
-      fold_block(sum_rows(inner, read_some(inner, inner.first),
-                          [=](int p) { return load4(w2_here + p * K + 4 * out_lane, K - 4 * out_lane, false); }),
-                 out_bits);
-  if (thread >> out_bits == 0 && 4 * out_lane < K) reinterpret_cast<float4*>(t + row * pad(K))[out_lane] = sum;
+      fold(sum_rows(inner, read_some(inner, group),
+                    [=](int p) { return load4(w2_here + p * K + 4 * out_lane, K - 4 * out_lane, false); }),
+           out_bits, share);
+  if (group == 0 && 4 * out_lane < K && row >= 0) reinterpret_cast<float4*>(t + row * pad(K))[out_lane] = sum;
 }
 
 // logits (N, K) = A t, for inference.
 //
-// Launch: a warp a row of logits. Cora: 677 blocks of 128. Traffic: reads 8 nnz + 4 nnz K bytes, writes 4 N K.
-extern "C" __global__ void __launch_bounds__(128)
+// Launch: a warp a row of logits. Cora: 339 blocks of 256. Traffic: reads 8 nnz + 4 nnz K bytes, writes 4 N K.
+extern "C" __global__ void __launch_bounds__(256)
     kipf_logits(float* logits, const float* t, const int* a_ptr, const int* a_rows, const float* a_values, int n_rows,
                 int K, int out_bits) {
   const int row = blockIdx.x * WARPS + threadIdx.x / 32, column = threadIdx.x % 32 * 4;
@@ -241,28 +316,32 @@ extern "C" __global__ void __launch_bounds__(128)
 //
 // Shapes: dlogits (T, pad(K)); losses (T,); a_ptr (T+1,), a_rows, a_values: the labelled rows of A, whose columns are
 //   numbers of rows of t; labels (T,); path_ptr (nnz+1,), paths (.., 2): the products of an entry of U, each the number
-//   of its bit and, as the same 32 bits, its value; t_place (nnz,): where an entry stands in U by columns.
-// Launch: a warp a labelled row, then a thread an entry of U. Cora: 35 + 445 blocks of 128.
+//   of its bit and, as the same 32 bits, its value; long_entries (n_long,): those with more than SHORT_PATH products;
+//   t_place (nnz,): where an entry stands in U by columns.
+// Launch: a warp a labelled row, a warp a long entry of U, a thread each other. Cora: 18 + 37 + 223 blocks of 256.
 // Traffic: reads 8 paths + 8 nnz bytes, writes 8 nnz; the loss 8 nnz(A) + 4 nnz(A) K, writes 4 T K.
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(256, 4)
     kipf_loss(float* dlogits, double* losses, float* u_values, float* t_values, int* progress, const float* t,
               const int* a_ptr, const int* a_rows, const float* a_values, const int* labels, const float* class_weight,
-              const unsigned char* kept, const int* path_ptr, const int* paths, const int* t_place, float weight,
-              int n_labels, int n_entries, int n_drawn, int K, int out_bits) {
+              const unsigned char* kept, const int* path_ptr, const int* paths, const int* long_entries,
+              const int* t_place, float weight, int n_labels, int n_long, int n_entries, int n_drawn, int K,
+              int out_bits) {
   const int n_blocks = ceil_div(n_labels, WARPS);
-  const int step = progress[1], half = (step + 1) & 1, block = blockIdx.x;
+  const int step = progress[1], next = (step + 1) & 1, block = blockIdx.x;
   if (block >= n_blocks) {
-    const int u = (block - n_blocks) * THREADS + threadIdx.x;
-    const int first = u < n_entries ? path_ptr[u] : 0, last = u < n_entries ? path_ptr[u + 1] : 0;
-    const int place = u < n_entries ? t_place[u] : 0;
-    int2 path = first < last ? reinterpret_cast<const int2*>(paths)[first] : make_int2(0, 0);
-    fused::wait_for_previous();
-    float sum = 0.f;
-    for (int p = first; p < last; ++p) {
-      if (p > first) path = reinterpret_cast<const int2*>(paths)[p];
-      if (kept[half * n_drawn + (path.x >> 3)] >> (path.x & 7) & 1) sum += __int_as_float(path.y);
+    const StagedU staged = {u_values + next * n_entries,
+                            t_values + next * n_entries,
+                            kept + next * n_drawn,
+                            path_ptr,
+                            reinterpret_cast<const int2*>(paths),
+                            t_place};
+    const int long_blocks = ceil_div(n_long, WARPS), of_warp = (block - n_blocks) * WARPS + threadIdx.x / 32;
+    if (block < n_blocks + long_blocks) {
+      staged.sum_by_warp(of_warp < n_long ? long_entries[of_warp] : -1);
+    } else {
+      const int u = (block - n_blocks - long_blocks) * THREADS + threadIdx.x;
+      staged.sum_by_thread(u < n_entries ? u : -1);
     }
-    if (u < n_entries) u_values[half * n_entries + u] = sum, t_values[half * n_entries + place] = sum;
     return;
   }
   const int row = block * WARPS + threadIdx.x / 32, lane = lane_of(threadIdx.x, out_bits);
@@ -290,13 +369,10 @@ extern "C" __global__ void __launch_bounds__(128)
   if (row >= n_labels) return;
   const float inverse = 1.f / norm;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) e[i] = factor * (e[i] * inverse - (4 * lane + i == label ? 1.f : 0.f));
-  if (threadIdx.x % 32 >> out_bits == 0 && 4 * lane < K) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (4 * lane + i >= K) e[i] = 0.f;
+  for (int i = 0; i < 4; ++i)
+    e[i] = 4 * lane + i < K ? factor * (e[i] * inverse - (4 * lane + i == label ? 1.f : 0.f)) : 0.f;
+  if (threadIdx.x % 32 >> out_bits == 0 && 4 * lane < K)
     reinterpret_cast<float4*>(dlogits + row * pad(K))[lane] = make_float4(e[0], e[1], e[2], e[3]);
-  }
   if (threadIdx.x % 32 == 0) losses[row] = static_cast<double>(own) * (logf(norm) - (at_label - peak));
 }
 
@@ -305,9 +381,9 @@ extern "C" __global__ void __launch_bounds__(128)
 // dt = A^T dlogits, dz = (dt W2^T) where z > 0, which is where ReLU and dropout let it pass.
 //
 // Shapes: b_ptr (R+1,), b_rows, b_values: A^T, whose columns are numbers of labelled rows.
-// Launch: a warp a row. Cora: 161 blocks of 128; a row has 1.2 entries, at most 10.
-// Shared memory: 4 (P K + 4 pad(K)) bytes for W2 and the warps' rows of dt. Traffic: reads 4 R P, writes 4 R (P + K).
-extern "C" __global__ void __launch_bounds__(128)
+// Launch: a warp a row. Cora: 81 blocks of 256; a row has 1.2 entries, at most 10.
+// Shared memory: 4 (P K + 8 pad(K)) bytes for W2 and the warps' rows of dt. Traffic: reads 4 R P, writes 4 R (P + K).
+extern "C" __global__ void __launch_bounds__(256)
     kipf_backward(float* dt, float* dz, const float* z, const float* dlogits, const int* b_ptr, const int* b_rows,
                   const float* b_values, const float* w2, float keep_scale, int n_rows, int P, int K, int out_bits) {
   extern __shared__ float shared[];
@@ -336,46 +412,45 @@ extern "C" __global__ void __launch_bounds__(128)
   }
 }
 
-// dW1 = U^T dz, dW2 = z^T dt, each row by a block, which at once takes the step of the optimiser (optimizer.cu) in it, or
-// with `mode` 1 writes the gradient; one more block adds the losses up.
+// dW1 = U^T dz, dW2 = z^T dt: a task is a row, and at once the step of the optimiser (optimizer.cu) in it; with `mode` 1
+// the gradient is written instead. One more block adds the losses up.
 //
-// Shapes: U by columns, t_ptr (F+1,), t_rows, t_values; parameters, m, v, gradients, weight_decay, l2 flat; totals (2,):
-//   loss and weight; rates (steps, 4): learning rate, Adam's corrections.
-// Launch: 128 threads; grid (F + P + 1, blocks of 4 lanes columns). Cora: 1,450 blocks; a column of U has 40 entries,
-//   at most 561; a column of z 644.
-// Shared memory: 2.5 KB static. Traffic: reads 8 nnz + 4 nnz P bytes (dz from L2), reads and writes 16 (F P + P K).
-extern "C" __global__ void __launch_bounds__(128)
+// Shapes: tasks up to F are rows of W1, beyond of W2; U by columns, t_ptr (F+1,), t_rows, t_values; parameters, m, v,
+//   gradients, weight_decay, l2 flat; totals (2,): loss and weight; rates (steps, 4): learning rate, Adam's corrections.
+// Launch: 256 threads, a long task or four short ones; grid y: blocks of 128 columns of W1. Cora: 594 blocks; a column
+//   of U has 40 entries, at most 561, a column of z 644.
+// Shared memory: 6 KB static. Traffic: reads 8 nnz + 4 nnz P bytes (dz from L2), reads and writes 16 (F P + P K).
+extern "C" __global__ void __launch_bounds__(256, 4)
     kipf_update(float* parameters, float* m, float* v, float* gradients, double* totals, int* progress,
-                const double* losses, const float* weight_decay, const float* l2, const float* rates, const int* t_ptr,
-                const int* t_rows, const float* t_values, const float* dz, const float* z, const float* dt,
-                float weight, int start1, int start2, int t_stride, int n_rows, int n_labels, int F, int P, int K,
-                int lane_bits, int out_bits, int mode, int sgd, float beta1, float rest1, float beta2, float rest2,
-                float epsilon) {
-  __shared__ float4 gradient4[32];
-  float* const gradient = reinterpret_cast<float*>(gradient4);
-  const int step = progress[2], row = blockIdx.x, thread = threadIdx.x;
-  if (row == F + P) {
+                const double* losses, const float* weight_decay, const float* l2, const float* rates, const int* order,
+                const int* t_ptr, const int* t_rows, const float* t_values, const float* dz, const float* z,
+                const float* dt, float weight, int start1, int start2, int t_stride, int n_long, int n_rows,
+                int n_labels, int F, int P, int K, int lane_bits, int out_bits, int mode, int sgd, float beta1,
+                float rest1, float beta2, float rest2, float epsilon) {
+  __shared__ float4 gradients4[PARTS * 32];
+  const int step = progress[2], block = blockIdx.x;
+  if (block == blocks_for(n_long, F + P)) {
     fused::wait_for_previous();
-    if (blockIdx.y > 0 || thread >= 32) return;
+    if (blockIdx.y > 0 || threadIdx.x >= 32) return;
     double sum = 0.0;
-    for (int r = thread; r < n_labels; r += 32) sum += losses[r];
+    for (int r = threadIdx.x; r < n_labels; r += 32) sum += losses[r];
     sum = warp_sum(sum);
-    if (thread == 0) totals[0] += static_cast<float>(sum), totals[1] += weight, progress[1] = step + 1;
+    if (threadIdx.x == 0) totals[0] += static_cast<float>(sum), totals[1] += weight, progress[1] = step + 1;
     return;
   }
-  const bool is_first = row < F;
+  const Share share(order, block, n_long, F + P);
+  const int task = share.task;
+  const bool is_first = task < F;
   const int width = is_first ? P : K, bits = is_first ? lane_bits : out_bits, stride = pad(width);
-  const int begin = (4 << bits) * blockIdx.y, left = min(width - begin, 4 << bits);
-  if (left <= 0) return;
-  const int lane = lane_of(thread, bits), group = thread >> bits, column = begin + 4 * lane;
-  Entries of = {z + row - F, nullptr, group, n_rows, THREADS >> bits, P};
-  if (is_first) {
-    const float* const values = t_values + (step & 1) * t_stride;
-    of = {values, t_rows, t_ptr[row] + group, t_ptr[row + 1], THREADS >> bits, 1};
-  }
+  const int begin = (4 << bits) * blockIdx.y, left = task < 0 ? 0 : min(width - begin, 4 << bits);
+  const int lane = lane_of(share.thread, bits), group = share.thread >> bits, column = begin + 4 * lane;
+  Entries of = {z + task - F, nullptr, group, n_rows, share.threads >> bits, P};
+  if (is_first) of = {t_values + (step & 1) * t_stride, t_rows, 0, 0, share.threads >> bits, 1};
+  if (is_first && task >= 0) of.first = t_ptr[task] + group, of.last = t_ptr[task + 1];
+  if (left <= 0) of.last = 0;
   const Some some = read_some(of, of.first);
-  const bool owns = thread < left;
-  const int i = (is_first ? start1 + row * P : start2 + (row - F) * K) + begin + thread;
+  const bool owns = share.thread < left;
+  const int i = (is_first ? start1 + task * P : start2 + (task - F) * K) + begin + share.thread;
   const float p = owns ? parameters[i] : 0.f, old_m = owns ? m[i] : 0.f, old_v = owns && !sgd ? v[i] : 0.f;
   const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
   const float4 rate = reinterpret_cast<const float4*>(rates)[step];
@@ -383,21 +458,21 @@ extern "C" __global__ void __launch_bounds__(128)
 
   const float* const matrix = is_first ? dz : dt;
   const bool is_there = column < stride;
-  const float4 sum = fold_block(sum_rows(of, some,
-                                         [=](int r) {
-                                           return is_there
-                                                      ? *reinterpret_cast<const float4*>(matrix + r * stride + column)
-                                                      : make_float4(0.f, 0.f, 0.f, 0.f);
-                                         }),
-                                bits);
-  if (thread >> bits == 0) gradient4[lane] = sum;
+  const float4 sum = fold(sum_rows(of, some,
+                                   [=](int r) {
+                                     return is_there ? *reinterpret_cast<const float4*>(matrix + r * stride + column)
+                                                     : make_float4(0.f, 0.f, 0.f, 0.f);
+                                   }),
+                          bits, share);
+  if (group == 0) gradients4[share.part * 32 + lane] = sum;
   __syncthreads();
   if (!owns) return;
+  const float gradient = reinterpret_cast<const float*>(gradients4)[share.part * 128 + share.thread];
   if (mode == 1) {
-    gradients[i] = gradient[thread];
+    gradients[i] = gradient;
     return;
   }
-  const float g = gradient[thread] + penalty * p;
+  const float g = gradient + penalty * p;
   const float new_m = sgd ? beta1 * old_m + g : beta1 * old_m + rest1 * g;
   float update = new_m;
   m[i] = new_m;

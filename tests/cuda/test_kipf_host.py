@@ -54,7 +54,7 @@ def graph_of(task: Task) -> KipfGraph:
     assert not isinstance(layers, str)
     assert task.source.prepared is not None
     rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
-    return KipfGraph(task.source.prepared, task.targets[:, 0], layers.hidden, *rates)
+    return KipfGraph(task.source.prepared, task.targets[:, 0], layers.hidden, layers.n_out, *rates)
 
 
 def engine_of(task: Task, monkeypatch: pytest.MonkeyPatch, device: Any) -> KipfEngine:
@@ -187,7 +187,7 @@ KIPF = ("model.kind=kipf",)
         (Fused(), {"n_graphs": 3}, KIPF, "a node-level data set of 3 graphs and 1 channels"),
         (Fused(), {"target": "binary"}, KIPF, "a node-level data set with 2 binary outputs"),
         (Fused(), {}, (*KIPF, "train.clip_norm=1.0"), "train.clip_norm on a node-level data set"),
-        (Fused(), {}, (*KIPF, "model.widths=[20000]"), "layers that need 312 of 227 KiB of shared memory"),
+        (Fused(), {}, (*KIPF, "model.widths=[20000]"), "layers that need 546 of 227 KiB of shared memory"),
         (
             Streamed(),
             {},
@@ -218,6 +218,15 @@ def test_large_graphs_are_left_to_batched(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("hidden", "chunks"), [(1, 1), (16, 1), (128, 1), (130, 2), (1000, 8)])
 def test_every_column_of_the_hidden_layer_is_updated(hidden: int, chunks: int) -> None:
-    launch = geometry_kipf.update(n_in=5, hidden=hidden)
-    assert launch.grid == (5 + hidden + 1, chunks, 1)
+    launch = geometry_kipf.update(task_blocks=5, hidden=hidden)
+    assert launch.grid == (6, chunks, 1)
     assert chunks * (4 << geometry_kipf.lane_bits(hidden)) >= hidden
+
+
+def test_short_tasks_share_blocks() -> None:
+    lengths = np.array([3, 70, 0, 64, 65, 1])
+    order = geometry_kipf.longest_first(lengths, 16)  # 64 threads, four lanes a row, four rows each
+    assert (order.tasks.tolist(), order.n_long, order.blocks) == ([1, 4, 3, 0, 5, 2], 2, 3)
+    wide = geometry_kipf.longest_first(lengths[:2], np.array([65, 64]))  # more columns than a part has threads
+    assert (wide.tasks.tolist(), wide.n_long, wide.blocks) == ([1, 0], 2, 2)
+    assert geometry_kipf.longest_first(lengths[:0], 16).blocks == 0

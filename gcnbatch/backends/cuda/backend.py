@@ -141,7 +141,7 @@ class CudaBackend:
 
         assert source.prepared is not None
         rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
-        graph = kipf_data.KipfGraph(source.prepared, targets[:, 0], layers.hidden, *rates)
+        graph = kipf_data.KipfGraph(source.prepared, targets[:, 0], layers.hidden, layers.n_out, *rates)
         weight = float(class_weights[graph.labels].sum(dtype=np.float64))
         return kipf.KipfEngine(self.device, layers, model, graph, weight, rule, seed)
 

@@ -5,13 +5,46 @@ Dimensions as there: P columns of the hidden layer, K logits.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
-THREADS = 128
+THREADS, PARTS = 256, 4
 WARPS = THREADS // 32
+AHEAD = 4
+SHORT_PATH = 8
 MAX_LANES = 32
 MAX_OUTPUTS = 4 * MAX_LANES
 FLOAT_BYTES = 4
+
+
+class Order(NamedTuple):
+    """Tasks with the longest first, int32, of which the first `n_long` have a block each, the others a part of one."""
+
+    tasks: NDArray[np.int32]
+    n_long: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that it takes."""
+        return self.n_long + ceil_div(len(self.tasks) - self.n_long, PARTS)
+
+
+def longest_first(lengths: NDArray[np.integer[Any]], columns: NDArray[np.integer[Any]] | int) -> Order:
+    """Return the order of tasks that sum up so many rows each, of so many columns.
+
+    A task is long when the threads of a part would not have asked for all of its rows at once, or are fewer than its
+    columns.
+    """
+    width = np.broadcast_to(columns, lengths.shape)
+    bits = np.array([lane_bits(int(columns)) for columns in width], dtype=np.int64)
+    at_once = (THREADS // PARTS >> bits) * AHEAD
+    is_long = (lengths > at_once) | (4 << bits > THREADS // PARTS)
+    order = np.lexsort((-lengths, ~is_long)).astype(np.int32)
+    return Order(order, int(is_long.sum()))
 
 
 def padded(columns: int) -> int:
@@ -32,10 +65,10 @@ def lane_bits(columns: int) -> int:
     return min(next_power_of_two(ceil_div(columns, 4)), MAX_LANES).bit_length() - 1
 
 
-def forward(rows: int, drawn: int, hidden: int, n_out: int) -> Launch:
+def forward(row_blocks: int, drawn: int, hidden: int, n_out: int) -> Launch:
     """Return the launch of `kipf_forward`, of which some blocks draw `drawn` bytes of bits."""
-    blocks = max(1, rows + ceil_div(drawn, THREADS))  # the first one counts the step
-    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (hidden * n_out + hidden))
+    blocks = max(1, row_blocks + ceil_div(drawn, THREADS))  # the first one counts the step
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (hidden * n_out + PARTS * hidden))
 
 
 def logits(rows: int) -> Launch:
@@ -43,9 +76,10 @@ def logits(rows: int) -> Launch:
     return Launch((ceil_div(rows, WARPS), 1, 1), (THREADS, 1, 1))
 
 
-def loss(labels: int, entries: int) -> Launch:
+def loss(labels: int, long_entries: int, entries: int) -> Launch:
     """Return the launch of `kipf_loss`, of which some blocks sum up `entries` entries of U."""
-    return Launch((ceil_div(labels, WARPS) + ceil_div(entries, THREADS), 1, 1), (THREADS, 1, 1))
+    blocks = ceil_div(labels, WARPS) + ceil_div(long_entries, WARPS) + ceil_div(entries, THREADS)
+    return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
 def backward(rows: int, hidden: int, n_out: int) -> Launch:
@@ -54,6 +88,6 @@ def backward(rows: int, hidden: int, n_out: int) -> Launch:
     return Launch((ceil_div(rows, WARPS), 1, 1), (THREADS, 1, 1), shared)
 
 
-def update(n_in: int, hidden: int) -> Launch:
-    """Return the launch of `kipf_update`."""
-    return Launch((n_in + hidden + 1, ceil_div(hidden, 4 << lane_bits(hidden)), 1), (THREADS, 1, 1))
+def update(task_blocks: int, hidden: int) -> Launch:
+    """Return the launch of `kipf_update`; one more block adds the losses up."""
+    return Launch((task_blocks + 1, ceil_div(hidden, 4 << lane_bits(hidden)), 1), (THREADS, 1, 1))

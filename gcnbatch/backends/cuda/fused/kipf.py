@@ -295,9 +295,12 @@ class Launches:
         self._drawn, self._kept = upload(graph.drawn), self._device.zeros(2 * self._n_drawn, np.uint8)
         self._kept_first: Any = upload(graph.kept_first) if self._layers.z_dropout else NULL
         self._n_staged = len(graph.place) if self._layers.x_dropout else 0
-        self._paths: tuple[Any, ...] = (NULL,) * 3
+        self._row_order, self._order = graph.row_order, upload(graph.row_order.tasks)
+        self._task_order, self._t_order = graph.task_order, upload(graph.task_order.tasks)
+        self._paths: tuple[Any, ...] = (NULL,) * 4
         if self._n_staged:
-            self._paths = (upload(graph.path_ptr), upload(graph.paths), upload(graph.place))
+            arrays = (graph.path_ptr, graph.paths, graph.long_entries, graph.place)
+            self._paths = tuple(map(upload, arrays))
             # Twice, in the place of the values with everything kept.
             self._u = (*self._u[:2], self._device.empty(2 * self._n_staged))
             self._t_u = (*self._t_u[:2], self._device.empty(2 * self._n_staged))
@@ -326,16 +329,19 @@ class Launches:
     def _forward(self, rows: int) -> Call:
         layers, plan = self._layers, self._plan
         results = (self._z, self._t, self._kept, plan.progress, plan.keys)
-        inputs = (*self._u, self._kept_first, self._w1, self._w2, self._drawn, *self._random)
-        sizes = (self._n_staged, rows, self._n_drawn, self._graph.n_drawn_x, layers.hidden, layers.n_out)
-        launch = geometry_kipf.forward(rows, self._n_drawn, layers.hidden, layers.n_out)
+        inputs = (self._order, *self._u, self._kept_first, self._w1, self._w2, self._drawn, *self._random)
+        n_long, blocks = (self._row_order.n_long, self._row_order.blocks) if rows else (0, 0)
+        sizes = (self._n_staged, n_long, rows, self._n_drawn, self._graph.n_drawn_x, layers.hidden, layers.n_out)
+        launch = geometry_kipf.forward(blocks, self._n_drawn, layers.hidden, layers.n_out)
         return Call("kipf_forward", launch, (*results, *inputs, *sizes, *self._bits))
 
     def _loss(self, labels: int) -> Call:
         results = (self._dlogits, self._losses, self._u[2], self._t_u[2], self._plan.progress)
         inputs = (self._t, *self._a, self._labels, self._model.loss_weights, self._kept, *self._paths)
-        sizes = (self._label_weight, labels, self._n_staged, self._n_drawn, self._layers.n_out, self._bits[1])
-        return Call("kipf_loss", geometry_kipf.loss(labels, self._n_staged), (*results, *inputs, *sizes))
+        n_long = len(self._graph.long_entries) if self._n_staged else 0
+        sizes = (labels, n_long, self._n_staged, self._n_drawn, self._layers.n_out, self._bits[1])
+        launch = geometry_kipf.loss(labels, n_long, self._n_staged)
+        return Call("kipf_loss", launch, (*results, *inputs, self._label_weight, *sizes))
 
     def _backward(self) -> Call:
         rows, hidden, n_out = len(self._graph.rows), self._layers.hidden, self._layers.n_out
@@ -346,11 +352,11 @@ class Launches:
     def _update(self, mode: int, totals: DeviceArray) -> Call:
         layers, of, plan, rule = self._layers, self._model, self._plan, self._rule
         flat = (of.trainable, of.moments[0], of.moments[-1], of.gradients, totals, plan.progress, self._losses)
-        inputs = (of.weight_decay, of.l2, plan.rates, *self._t_u, self._dz, self._z, self._dt)
-        starts = (self._label_weight, layers.weight1, layers.weight2, self._n_staged)
+        inputs = (of.weight_decay, of.l2, plan.rates, self._t_order, *self._t_u, self._dz, self._z, self._dt)
+        starts = (self._label_weight, layers.weight1, layers.weight2, self._n_staged, self._task_order.n_long)
         sizes = (len(self._graph.rows), len(self._graph.labels), layers.n_in, layers.hidden, layers.n_out, *self._bits)
         betas = (rule.beta1, 1.0 - rule.beta1, rule.beta2, 1.0 - rule.beta2, rule.epsilon)
-        launch = geometry_kipf.update(layers.n_in, layers.hidden)
+        launch = geometry_kipf.update(self._task_order.blocks, layers.hidden)
         return Call("kipf_update", launch, (*flat, *inputs, *starts, *sizes, mode, int(rule.sgd), *betas))
 
     def inference(self) -> list[Call]:
@@ -360,10 +366,11 @@ class Launches:
             a, u = map(self._rows, self._graph.everything)
             rows = a[0].size - 1
             t, self.logits = device.empty((rows, geometry_kipf.padded(n_out))), device.empty((rows, n_out))
-            inputs = (*u, NULL, self._w1, self._w2, NULL, *self._random)
-            sizes = (0, rows, 0, 0, hidden, n_out, *self._bits)
+            order = geometry_kipf.longest_first(np.diff(self._graph.everything[1].indptr), hidden)
+            inputs = (device.upload(order.tasks), *u, NULL, self._w1, self._w2, NULL, *self._random)
+            sizes = (0, order.n_long, rows, 0, 0, hidden, n_out, *self._bits)
             first = (NULL, t, NULL, NULL, NULL, *inputs, *sizes)
-            forward = Call("kipf_forward", geometry_kipf.forward(rows, 0, hidden, n_out), first)
+            forward = Call("kipf_forward", geometry_kipf.forward(order.blocks, 0, hidden, n_out), first)
             last = (self.logits, t, *a, rows, n_out, self._bits[1])
             self._inference = [forward, Call("kipf_logits", geometry_kipf.logits(rows), last)]
         return self._inference

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.geometry_kipf import SHORT_PATH, longest_first
 from gcnbatch.data.batches import PreparedSet
 from gcnbatch.data.graphs import Int64, ragged_rows
 
@@ -119,8 +120,8 @@ class KipfGraph:
         Of one graph and one channel.
     labels : int32, (N,)
         Classes; -1 where a row must not train.
-    hidden : int
-        P.
+    hidden, n_out : int
+        P and K.
     x_rate, z_rate : float
         Dropout of the features and of the hidden layer.
 
@@ -135,6 +136,10 @@ class KipfGraph:
         U of the rows, by rows and by columns.
     place : int32, (nnz,)
         Where an entry of `u` stands in `u_by_columns`.
+    long_entries : int32
+        The entries of `u` that a warp sums up.
+    row_order, task_order : Order
+        Of the rows of Z, and of the rows of both weights.
     drawn : int32, (D,)
         The Philox blocks to draw, those of X first.
     n_drawn_x : int
@@ -145,7 +150,13 @@ class KipfGraph:
     """
 
     def __init__(
-        self, prepared: PreparedSet, labels: Int32, hidden: int, x_rate: float = 0.0, z_rate: float = 0.0
+        self,
+        prepared: PreparedSet,
+        labels: Int32,
+        hidden: int,
+        n_out: int,
+        x_rate: float = 0.0,
+        z_rate: float = 0.0,
     ) -> None:
         self._adjacency, self._features = adjacency_of(prepared), features_of(prepared)
         self.labelled = np.flatnonzero(labels >= 0)
@@ -156,6 +167,7 @@ class KipfGraph:
         labelled = sp.csr_array((seen.data, local, seen.indptr), shape=(len(self.labelled), len(self.rows)))
         self.a, self.b = Rows.of(labelled), Rows.of(labelled.T.tocsr())
         self._propagate(x_rate)
+        self._deal_out(hidden, n_out)
         self._number_bits(hidden, bool(x_rate), bool(z_rate))
 
     def _propagate(self, rate: float) -> None:
@@ -169,6 +181,14 @@ class KipfGraph:
         self.u_by_columns = Rows(column_ptr, row[order].astype(np.int32), self.u.data[order])
         self.place = np.empty(len(order), np.int32)
         self.place[order] = np.arange(len(order), dtype=np.int32)
+
+        self.long_entries = np.flatnonzero(np.diff(self._products.path_ptr) > SHORT_PATH).astype(np.int32)
+
+    def _deal_out(self, hidden: int, n_out: int) -> None:
+        self.row_order = longest_first(np.diff(self.u.indptr), hidden)
+        lengths = np.append(np.diff(self.u_by_columns.indptr), np.full(hidden, len(self.rows)))
+        columns = np.append(np.full(len(lengths) - hidden, hidden), np.full(hidden, n_out))
+        self.task_order = longest_first(lengths, columns)
 
     def _number_bits(self, hidden: int, of_x: bool, of_z: bool) -> None:
         products, size = self._products, ELEMENTS_OF_A_BLOCK
