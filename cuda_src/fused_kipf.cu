@@ -83,15 +83,36 @@ __device__ __forceinline__ float4 plus(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
+// Four columns of row `row` of a matrix, of which a thread holds the place of its first in row 0.
+struct Column {
+  const float* start;
+  int stride;
+
+  __device__ __forceinline__ float4 operator()(int row) const {
+    return *reinterpret_cast<const float4*>(start + row * stride);
+  }
+};
+
+// The same where rows are not aligned, or end before the fourth column.
+struct RaggedColumn {
+  const float* start;
+  int stride, left;
+
+  __device__ __forceinline__ float4 operator()(int row) const { return load4(start + row * stride, left, false); }
+};
+
 // Sum of value * row(row number) over the entries, of which `some` are the first.
 template <class Row>
-__device__ __forceinline__ float4 sum_rows(const Entries& of, Some some, Row row) {
+__device__ __forceinline__ float4 sum_rows(const Entries& of, Some some, const Row& row) {
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 1
   for (int e = of.first; e < of.last; e += AHEAD * of.step) {
     float4 x[AHEAD];
 #pragma unroll
-    for (int u = 0; u < AHEAD; ++u) x[u] = some.row[u] >= 0 ? row(some.row[u]) : make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int u = 0; u < AHEAD; ++u) {
+      x[u] = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (some.row[u] >= 0) x[u] = row(some.row[u]);
+    }
     const Some next = read_some(of, e + AHEAD * of.step);
 #pragma unroll
     for (int u = 0; u < AHEAD; ++u) add_scaled(sum, some.value[u], x[u]);
@@ -121,7 +142,9 @@ __device__ __forceinline__ float4 fold(float4 sum, int lane_bits, const Share& s
   if (lane >> lane_bits == 0) of_warp[warp][lane] = sum;
   __syncthreads();
   if (share.thread >> lane_bits == 0) {
-    for (int w = 1; w < share.threads / 32; ++w) sum = plus(sum, of_warp[warp + w][lane]);
+#pragma unroll
+    for (int w = 1; w < WARPS; ++w)
+      if (w < share.threads / 32) sum = plus(sum, of_warp[warp + w][lane]);
   }
   return sum;
 }
@@ -139,22 +162,16 @@ struct WarpRow {
   int lane, lane_bits;
 
   __device__ __forceinline__ WarpRow(const float* a_values, const int* a_rows, const int* a_ptr, int row, int n_rows,
-                                     int lane_bits)
+                                     int K, int lane_bits)
       : lane(lane_of(threadIdx.x, lane_bits)), lane_bits(lane_bits) {
-    const bool is_there = row < n_rows;
+    const bool is_there = row < n_rows && 4 * lane < K;
     const int group = static_cast<int>(threadIdx.x % 32) >> lane_bits;
     of = {a_values, a_rows, is_there ? a_ptr[row] + group : 0, is_there ? a_ptr[row + 1] : 0, 32 >> lane_bits, 1};
     some = read_some(of, of.first);
   }
 
   __device__ __forceinline__ float4 times(const float* x, int K) const {
-    const bool is_there = 4 * lane < K;
-    return fold_warp(sum_rows(of, some,
-                              [=](int r) {
-                                return is_there ? reinterpret_cast<const float4*>(x + r * pad(K))[lane]
-                                                : make_float4(0.f, 0.f, 0.f, 0.f);
-                              }),
-                     lane_bits);
+    return fold_warp(sum_rows(of, some, Column{x + 4 * lane, pad(K)}), lane_bits);
   }
 };
 
@@ -180,6 +197,24 @@ __device__ __forceinline__ void draw(int d, unsigned char* kept, const int* keys
   for (int i = 0; i < 8; ++i) byte |= (bits.value[i] >= threshold) << i;
   kept[(next & 1) * n_drawn + d] = static_cast<unsigned char>(byte);
 }
+
+// The bits of a row of Z, from number `first` on; null: everything is kept.
+struct Kept {
+  const unsigned char* kept;
+  int first;
+
+  // Those of four columns as the lowest bits, as far as columns below `end` go.
+  __device__ __forceinline__ unsigned bits(int column, int end) const {
+    if (kept == nullptr) return 15;
+    unsigned found = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int bit = first + column + i;
+      if (column + i < end) found |= (kept[bit >> 3] >> (bit & 7) & 1) << i;
+    }
+    return found;
+  }
+};
 
 // ---- U of the next step ----
 
@@ -239,9 +274,8 @@ struct StagedU {
 //   kept_first (R,): the number of the first bit of a row of Z, null without dropout; keys (steps, 2): epoch and step.
 // Launch: 256 threads a long row or four short ones, then a thread a byte to draw. Cora: 644 rows, of 88 entries and at
 //   most 788, in 245 blocks, and 22; a row of W1 is four lanes' worth: 16 or 64 entries at a time.
-// Shared memory: 4 (P K + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static. Rows of W2 that start in the same bank
-//   cost little where K is small. Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
-extern "C" __global__ void __launch_bounds__(256, 4)
+// Shared memory: 4 (P pad(K) + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static; no conflicts that count. Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
+extern "C" __global__ void __launch_bounds__(256, 3)
     kipf_forward(float* z, float* t, unsigned char* kept, int* progress, const int* keys, const int* order,
                  const int* u_ptr, const int* u_columns, const float* u_values, const int* kept_first, const float* w1,
                  const float* w2, const int* drawn, unsigned long long seed, unsigned long long purpose_x,
@@ -258,45 +292,56 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     return;
   }
   const Share share(order, block, n_long, n_rows);
-  const int row = share.task, first_column = 4 * lane_of(share.thread, lane_bits), columns_at_once = 4 << lane_bits;
-  float *const w2_here = shared, *const z_here = shared + P * K + share.part * P;
-  const int first = row < 0 ? 0 : u_ptr[row] + (share.thread >> lane_bits), last = row < 0 ? 0 : u_ptr[row + 1];
-  const Entries of = {u_values + half * u_stride, u_columns, first, last, share.threads >> lane_bits, 1};
-  Some some = read_some(of, first);
-  const unsigned char* const bits = kept + half * n_drawn;
-  const int first_bit = kept_first && row >= 0 ? kept_first[row] : 0;
-  const bool aligned = is_aligned(w1, P);
+  const int row = share.task, group = share.thread >> lane_bits, lane = lane_of(share.thread, lane_bits);
+  float *const w2_here = shared, *const z_here = shared + P * pad(K) + share.part * P;
+  const int begin = row < 0 ? 0 : u_ptr[row], end = row < 0 ? 0 : u_ptr[row + 1];
+  Entries of = {u_values + half * u_stride, u_columns, begin + group, 4 * lane < P ? end : 0,
+                share.threads >> lane_bits, 1};
+  Some some = read_some(of, of.first);
+  const Kept kept_of_row = {kept_first ? kept + half * n_drawn : nullptr, kept_first && row >= 0 ? kept_first[row] : 0};
+  unsigned kept4 = kept_of_row.bits(4 * lane, group == 0 ? P : 0);
   fused::wait_for_previous();
   if (progress && block == 0 && threadIdx.x == 0) progress[2] = step;
 
-  for (int i = threadIdx.x; i < P * K; i += THREADS) w2_here[i] = w2[i];
+  const int columns = pad(K), n_w2 = P * columns;
+  const auto w2_at = [=](int i) { return i < n_w2 && i % columns < K ? w2[i / columns * K + i % columns] : 0.f; };
+  float w2_own = w2_at(threadIdx.x);
 #pragma unroll 1
-  for (int begin = 0; begin < P; begin += columns_at_once) {
-    const int column = begin + first_column;
-    if (begin > 0) some = read_some(of, first);
-    const float4 sum = fold(sum_rows(of, some, [=](int f) { return load4(w1 + f * P + column, P - column, aligned); }),
-                            lane_bits, share);
-    if (share.thread >> lane_bits == 0 && row >= 0) {
+  for (int first = 0; first < P; first += 4 << lane_bits) {
+    const int column = first + 4 * lane;
+    if (first > 0) {
+      __syncthreads();  // what the fold before used is free again
+      of.last = column < P ? end : 0;
+      some = read_some(of, of.first);
+      kept4 = kept_of_row.bits(column, group == 0 ? P : 0);
+    }
+    float4 sum = P % 4 == 0 ? sum_rows(of, some, Column{w1 + column, P})
+                            : sum_rows(of, some, RaggedColumn{w1 + column, P, P - column});
+    if (first == 0) {
+      for (int i = threadIdx.x; i < n_w2; i += THREADS, w2_own = w2_at(i)) w2_here[i] = w2_own;
+    }
+    sum = fold(sum, lane_bits, share);
+    if (group == 0 && row >= 0) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int p = column + i, bit = first_bit + p;
-        if (p >= P) break;
         const float y = component(sum, i);
-        float value = y > 0.f ? y : y != y ? y : 0.f;
-        if (kept_first) value = bits[bit >> 3] >> (bit & 7) & 1 ? value * keep_scale : 0.f;
-        z_here[p] = value;
-        if (z) z[row * P + p] = value;
+        const float value = kept4 >> i & 1 ? (y > 0.f ? y : y != y ? y : 0.f) * keep_scale : 0.f;
+        if (column + i < P) {
+          z_here[column + i] = value;
+          if (z) z[row * P + column + i] = value;
+        }
       }
     }
-    __syncthreads();
   }
-  const int out_lane = lane_of(share.thread, out_bits), group = share.thread >> out_bits;
-  const Entries inner = {z_here, nullptr, group, row < 0 ? 0 : P, share.threads >> out_bits, 1};
+  // One warp goes on: it holds the row of z.
+  if (share.thread >= 32 || row < 0) return;
+  __syncwarp();
+  const int out_lane = lane_of(share.thread, out_bits), out_group = share.thread >> out_bits;
+  const bool has_columns = 4 * out_lane < K;
+  const Entries inner = {z_here, nullptr, out_group, has_columns ? P : 0, 32 >> out_bits, 1};
   const float4 sum =
-      fold(sum_rows(inner, read_some(inner, group),
-                    [=](int p) { return load4(w2_here + p * K + 4 * out_lane, K - 4 * out_lane, false); }),
-           out_bits, share);
-  if (group == 0 && 4 * out_lane < K && row >= 0) reinterpret_cast<float4*>(t + row * pad(K))[out_lane] = sum;
+      fold_warp(sum_rows(inner, read_some(inner, out_group), Column{w2_here + 4 * out_lane, columns}), out_bits);
+  if (out_group == 0 && has_columns) reinterpret_cast<float4*>(t + row * columns)[out_lane] = sum;
 }
 
 // logits (N, K) = A t, for inference.
@@ -306,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(256)
     kipf_logits(float* logits, const float* t, const int* a_ptr, const int* a_rows, const float* a_values, int n_rows,
                 int K, int out_bits) {
   const int row = blockIdx.x * WARPS + threadIdx.x / 32, column = threadIdx.x % 32 * 4;
-  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_rows, out_bits);
+  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_rows, K, out_bits);
   fused::wait_for_previous();
   const float4 sum = of_a.times(t, K);
   if (row < n_rows && column < K) store4(logits + static_cast<long long>(row) * K + column, sum, K - column, false);
@@ -345,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     return;
   }
   const int row = block * WARPS + threadIdx.x / 32, lane = lane_of(threadIdx.x, out_bits);
-  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_labels, out_bits);
+  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_labels, K, out_bits);
   const int label = row < n_labels ? labels[row] : 0;
   const float own = class_weight[label], factor = weight > 0.f ? own / weight : 0.f;
   fused::wait_for_previous();
@@ -389,7 +434,7 @@ extern "C" __global__ void __launch_bounds__(256)
   extern __shared__ float shared[];
   float *const w2_here = shared, *const dt_here = shared + P * K + threadIdx.x / 32 * pad(K);
   const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const WarpRow of_b(b_values, b_rows, b_ptr, row, n_rows, out_bits);
+  const WarpRow of_b(b_values, b_rows, b_ptr, row, n_rows, K, out_bits);
   for (int i = threadIdx.x; i < P * K; i += THREADS) w2_here[i] = w2[i];
   float own_z = row < n_rows && lane < P ? z[row * P + lane] : 0.f;
   fused::wait_for_previous();
@@ -447,7 +492,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   Entries of = {z + task - F, nullptr, group, n_rows, share.threads >> bits, P};
   if (is_first) of = {t_values + (step & 1) * t_stride, t_rows, 0, 0, share.threads >> bits, 1};
   if (is_first && task >= 0) of.first = t_ptr[task] + group, of.last = t_ptr[task + 1];
-  if (left <= 0) of.last = 0;
+  if (left <= 0 || column >= stride) of.last = 0;
   const Some some = read_some(of, of.first);
   const bool owns = share.thread < left;
   const int i = (is_first ? start1 + task * P : start2 + (task - F) * K) + begin + share.thread;
@@ -456,14 +501,8 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   const float4 rate = reinterpret_cast<const float4*>(rates)[step];
   fused::wait_for_previous();
 
-  const float* const matrix = is_first ? dz : dt;
-  const bool is_there = column < stride;
-  const float4 sum = fold(sum_rows(of, some,
-                                   [=](int r) {
-                                     return is_there ? *reinterpret_cast<const float4*>(matrix + r * stride + column)
-                                                     : make_float4(0.f, 0.f, 0.f, 0.f);
-                                   }),
-                          bits, share);
+  const Column matrix = {(is_first ? dz : dt) + column, stride};
+  const float4 sum = fold(sum_rows(of, some, matrix), bits, share);
   if (group == 0) gradients4[share.part * 32 + lane] = sum;
   __syncthreads();
   if (!owns) return;

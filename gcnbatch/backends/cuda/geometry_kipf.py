@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
 THREADS, PARTS = 256, 4
 WARPS = THREADS // 32
-AHEAD = 4
+SHORT_ROWS = 8  # per thread: what a part of a block sums up in two rounds
 SHORT_PATH = 8
 MAX_LANES = 32
 MAX_OUTPUTS = 4 * MAX_LANES
@@ -36,13 +36,12 @@ class Order(NamedTuple):
 def longest_first(lengths: NDArray[np.integer[Any]], columns: NDArray[np.integer[Any]] | int) -> Order:
     """Return the order of tasks that sum up so many rows each, of so many columns.
 
-    A task is long when the threads of a part would not have asked for all of its rows at once, or are fewer than its
-    columns.
+    A task is long when it has more rows than suit the threads of a part, or more columns than they are.
     """
     width = np.broadcast_to(columns, lengths.shape)
     bits = np.array([lane_bits(int(columns)) for columns in width], dtype=np.int64)
-    at_once = (THREADS // PARTS >> bits) * AHEAD
-    is_long = (lengths > at_once) | (4 << bits > THREADS // PARTS)
+    short = (THREADS // PARTS >> bits) * SHORT_ROWS
+    is_long = (lengths > short) | (4 << bits > THREADS // PARTS)
     order = np.lexsort((-lengths, ~is_long)).astype(np.int32)
     return Order(order, int(is_long.sum()))
 
@@ -68,7 +67,7 @@ def lane_bits(columns: int) -> int:
 def forward(row_blocks: int, drawn: int, hidden: int, n_out: int) -> Launch:
     """Return the launch of `kipf_forward`, of which some blocks draw `drawn` bytes of bits."""
     blocks = max(1, row_blocks + ceil_div(drawn, THREADS))  # the first one counts the step
-    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (hidden * n_out + PARTS * hidden))
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (hidden * padded(n_out) + PARTS * hidden))
 
 
 def logits(rows: int) -> Launch:

@@ -276,10 +276,9 @@ class Launches:
         self._w1 = model.parameter(layers.weight1, layers.n_in * hidden)
         self._w2 = model.parameter(layers.weight2, hidden * n_out)
         self._bits = (geometry_kipf.lane_bits(hidden), geometry_kipf.lane_bits(n_out))
-        keep_scale = 1.0 / (1.0 - layers.rate)
         purposes = (philox.purpose_key(layers.x_dropout), philox.purpose_key(layers.z_dropout))
-        self._random = (seed, *purposes, floor(layers.rate * 2**32), keep_scale)
-        self._keep_scale = keep_scale if layers.z_dropout else 1.0
+        self._random = (seed, *purposes, floor(layers.rate * 2**32))
+        self._keep_scale = 1.0 / (1.0 - layers.rate) if layers.z_dropout else 1.0
         self._upload(graph)
         n_rows, n_labels, n_out4 = len(graph.rows), len(graph.labels), geometry_kipf.padded(n_out)
         self._z, self._t = device.empty((n_rows, hidden)), device.empty((n_rows, n_out4))
@@ -329,7 +328,16 @@ class Launches:
     def _forward(self, rows: int) -> Call:
         layers, plan = self._layers, self._plan
         results = (self._z, self._t, self._kept, plan.progress, plan.keys)
-        inputs = (self._order, *self._u, self._kept_first, self._w1, self._w2, self._drawn, *self._random)
+        inputs = (
+            self._order,
+            *self._u,
+            self._kept_first,
+            self._w1,
+            self._w2,
+            self._drawn,
+            *self._random,
+            self._keep_scale,
+        )
         n_long, blocks = (self._row_order.n_long, self._row_order.blocks) if rows else (0, 0)
         sizes = (self._n_staged, n_long, rows, self._n_drawn, self._graph.n_drawn_x, layers.hidden, layers.n_out)
         launch = geometry_kipf.forward(blocks, self._n_drawn, layers.hidden, layers.n_out)
@@ -367,7 +375,7 @@ class Launches:
             rows = a[0].size - 1
             t, self.logits = device.empty((rows, geometry_kipf.padded(n_out))), device.empty((rows, n_out))
             order = geometry_kipf.longest_first(np.diff(self._graph.everything[1].indptr), hidden)
-            inputs = (device.upload(order.tasks), *u, NULL, self._w1, self._w2, NULL, *self._random)
+            inputs = (device.upload(order.tasks), *u, NULL, self._w1, self._w2, NULL, *self._random, 1.0)
             sizes = (0, order.n_long, rows, 0, 0, hidden, n_out, *self._bits)
             first = (NULL, t, NULL, NULL, NULL, *inputs, *sizes)
             forward = Call("kipf_forward", geometry_kipf.forward(order.blocks, 0, hidden, n_out), first)
