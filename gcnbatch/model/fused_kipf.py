@@ -15,12 +15,12 @@ from gcnbatch.model.runner import ModelState, Task
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.fused.kipf import TwoLayers
+    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
 
 
 def describe(model: Gcn) -> TwoLayers | str:
     """Return Kipf's GCN of two layers as the fused step knows it, or what it is instead."""
-    from gcnbatch.backends.cuda.fused.kipf import TwoLayers
+    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
 
     if any(spec.name.endswith(".bias") for layer in model.layers for spec in layer.specs()):
         return "a ChemGCN on a node-level data set"
@@ -67,7 +67,7 @@ class KipfRunner(ModelState):
         self._epoch, self._steps, self._learning_rate = epoch, len(batches), learning_rate
 
     def step(self, index: int) -> None:
-        from gcnbatch.backends.cuda.fused.kipf import Tick
+        from gcnbatch.backends.cuda.fused.kipf_step import Tick
 
         self._updates += 1
         self._engine.step(Tick(self._epoch, index, self._steps, self._learning_rate, self._updates))

@@ -82,7 +82,7 @@ def unfit(backend: Backend, task: Task) -> str:
         layers = describe_kipf(task.model)
         if isinstance(layers, str):
             return layers
-        return str(chosen.fused_kipf_refusal(layers, task.source, task.train.clip_norm))
+        return str(chosen.fused_kipf_refusal(layers, task.source, task.targets, task.train.clip_norm))
     if not isinstance(prepared.stored_x, np.ndarray):
         return "sparse features"
     from gcnbatch.model.fused import describe

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from math import floor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,12 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch import philox
-from gcnbatch.backends.cuda import geometry_kipf, loader
+from gcnbatch.backends.cuda import geometry_kipf
 from gcnbatch.backends.cuda.fused import kipf
-from gcnbatch.backends.cuda.fused.kipf import KipfEngine, Plan, Tick
 from gcnbatch.backends.cuda.fused.kipf_data import ELEMENTS_OF_A_BLOCK, KipfGraph, Rows, count_products
+from gcnbatch.backends.cuda.fused.kipf_step import PLANNED, Launches, Plan, Prediction, Tick
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer
+from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened
 from gcnbatch.config import Config, CudaConfig
@@ -57,15 +56,13 @@ def graph_of(task: Task) -> KipfGraph:
     return KipfGraph(task.source.prepared, task.targets[:, 0], layers.hidden, layers.n_out, *rates)
 
 
-def engine_of(task: Task, monkeypatch: pytest.MonkeyPatch, device: Any) -> KipfEngine:
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
-    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+def launches_of(task: Task, device: Any) -> Launches:
     layers, size = describe(task.model), task.model.layout().n_trainable
     assert not isinstance(layers, str)
     flat = [device.empty(size) for _ in range(6)]
     weights, totals = device.upload(task.loss.weights), device.empty(2, np.float64)
     model = Model(flat[0], device.empty(0), flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, ())
-    return KipfEngine(device, layers, model, graph_of(task), 3.0, ADAM, seed=7)
+    return Launches(device, layers, model, graph_of(task), 3.0, ADAM, 7, Plan(device, ADAM))
 
 
 def matrix(rows: Rows, n_columns: int) -> Any:
@@ -120,16 +117,36 @@ def test_its_sparse_matrix_is_the_propagated_dropped_features(config: Config) ->
             )
             places = graph.kept_first[:, None] + np.arange(layers.hidden)
             np.testing.assert_array_equal(bits[places], mask[graph.rows])
-        assert count_products(work.task.source.prepared) >= len(graph.paths)
+        prepared = work.task.source.prepared
+        assert prepared is not None
+        n_products = count_products(prepared, adjacency, graph.rows)
+        assert n_products == (len(graph.paths) or n_products) >= len(graph.u.data)
 
 
-def test_every_launch_has_the_arguments_of_its_kernel(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+class Product:
+    """The operations of prediction, without results."""
+
+    def sparse_matmul(self, x: Any, w: DeviceArray) -> DeviceArray:
+        return DeviceArray(1, (x.indptr.size - 1, w.shape[1]), w.dtype)
+
+    def matmul(self, x: DeviceArray, w: DeviceArray) -> DeviceArray:
+        return DeviceArray(1, (x.shape[0], w.shape[1]), w.dtype)
+
+
+def test_every_launch_has_the_arguments_of_its_kernel(config: Config) -> None:
     entries = Sources(cuda_sources()).entries
+    device, ops = HostDevice(), Product()
     with opened(config) as work:
-        of = engine_of(work.task, monkeypatch, HostDevice())._launches
+        of = launches_of(work.task, device)
+        assert work.task.source.prepared is not None
+        prediction = Prediction(device, of.layers, of.weights, work.task.source.prepared)  # type: ignore[arg-type]
+        n_nodes = len(work.task.targets)
     step = of.step()
     assert [call.entry for call in step] == ["kipf_forward", "kipf_loss", "kipf_backward", "kipf_update"]
-    calls: list[Call] = [*step, *of.stage(), *of.gradients(of._model.totals), *of.inference()]
+    calls: list[Call] = [*step, *of.stage(), *of.gradients(of._model.totals)]
+    logits, rest = prediction.calls(ops)  # type: ignore[arg-type]
+    assert logits.shape == (n_nodes, of.layers.n_out)
+    calls += rest
     for entry, launch, arguments in calls:
         assert len(entries[entry].pack(arguments)) > 0
         assert launch.shared < 48 * 1024
@@ -154,12 +171,12 @@ def test_steps_that_were_foreseen_are_not_uploaded_again() -> None:
     packed = device.uploaded[plan.progress.ptr]
     assert packed[:4].tolist() == [0, 0, 0, 0]  # a step before its own, which keeps to its half
     assert packed[4:].view(np.int32)[2:6].tolist() == [5, 0, 6, 0]
-    rates = packed[4 + 2 * (kipf.PLANNED + 2) :].view(np.float32).reshape(-1, 4)
+    rates = packed[4 + 2 * (PLANNED + 2) :].view(np.float32).reshape(-1, 4)
     np.testing.assert_allclose(rates[1, :3], [0.25, 1 / (1 - 0.9**9), 1 / (1 - 0.999**9)], rtol=1e-6)
     plan.staged()
     assert plan.fits([Tick(5, 0, 1, 0.25, 9), *(Tick(5 + i, 0, 1, 0.25, 9 + i) for i in range(1, 9))])
-    plan.advance(kipf.PLANNED)
-    assert not plan.fits([Tick(5 + kipf.PLANNED, 0, 1, 0.25, 9 + kipf.PLANNED)])
+    plan.advance(PLANNED)
+    assert not plan.fits([Tick(5 + PLANNED, 0, 1, 0.25, 9 + PLANNED)])
 
 
 class Fused:
@@ -168,8 +185,14 @@ class Fused:
     name, automatic = "fused", False
     options, capability = CudaConfig(), (9, 0)
 
-    def fused_kipf_refusal(self, layers: Any, source: Any, clip_norm: float) -> str:
-        return kipf.refusal(source, layers, clip_norm, self.capability, self.options)
+    budget = 1 << 30
+
+    def fused_kipf_refusal(self, layers: Any, source: Any, targets: Any, clip_norm: float) -> str:
+        return kipf.refusal(source, targets, layers, clip_norm, self.budget, self.capability, self.options)
+
+
+class Small(Fused):
+    budget = 0
 
 
 class Streamed(Fused):
@@ -188,6 +211,7 @@ KIPF = ("model.kind=kipf",)
         (Fused(), {"target": "binary"}, KIPF, "a node-level data set with 2 binary outputs"),
         (Fused(), {}, (*KIPF, "train.clip_norm=1.0"), "train.clip_norm on a node-level data set"),
         (Fused(), {}, (*KIPF, "model.widths=[20000]"), "layers that need 625 of 227 KiB of shared memory"),
+        (Small(), {}, KIPF, "a data set of 0 MiB where 0 MiB may be taken"),
         (
             Streamed(),
             {},
@@ -210,10 +234,20 @@ def test_what_it_cannot_take_is_refused_in_one_line(
 
 def test_large_graphs_are_left_to_batched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(tmp_path / "data.h5", **ONE_GRAPH)
-    monkeypatch.setattr(kipf, "MAX_PRODUCTS", 99)
     backend: Any = Fused()
     with opened(node_level(tmp_path)) as work:
-        assert unfit(backend, work.task) == "a graph whose A X is a sum of more than 99 products"
+        assert unfit(backend, work.task) == ""
+        graph = graph_of(work.task)
+        monkeypatch.setattr(kipf, "MAX_ENTRIES", 99)
+        assert unfit(backend, work.task) == "more nodes or features than 32-bit indices reach"
+        monkeypatch.undo()
+        seen = (
+            f"labels that see so much of a graph: A X of {len(graph.rows)} nodes, a sum of {len(graph.paths)} products"
+        )
+        monkeypatch.setattr(kipf, "MAX_COST", 16 * len(graph.paths))
+        assert unfit(backend, work.task) == seen
+        monkeypatch.setattr(kipf, "MAX_COST", 16 * (len(graph.a.indices) - 1))
+        assert unfit(backend, work.task) == f"labels that see so much of a graph: {len(graph.a.indices)} edges"
 
 
 @pytest.mark.parametrize(("hidden", "chunks"), [(1, 1), (16, 1), (128, 1), (130, 2), (1000, 8)])

@@ -169,6 +169,15 @@ def test_a_step_waits_for_nothing(config: Config, name: str, monkeypatch: pytest
         runner.close()
 
 
+def test_predictions_of_one_graph_agree(config: Config) -> None:
+    if config.model.kind != "kipf":
+        pytest.skip("the fused backend predicts graphs as it trains on them")
+    fits(config, "fused")
+    with opened(config) as work:
+        found = [make_runner(open_backend(name), work.task).predict(np.array([0])) for name in ("fused", "batched")]
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5 * float(np.abs(found[1]).max()))
+
+
 def test_epochs_in_company_are_those_of_one_by_one(tmp_path: Path) -> None:
     """Steps of Kipf's GCN that run as one long graph, a wrong guess of what comes next, and steps each alone."""
     write_set(tmp_path / "data.h5", **ONE_GRAPH, features="csr")

@@ -25,7 +25,8 @@ from gcnbatch.data.batches import BatchSource
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.engine import FusedEngine
-    from gcnbatch.backends.cuda.fused.kipf import KipfEngine, TwoLayers
+    from gcnbatch.backends.cuda.fused.kipf import KipfEngine
+    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
     from gcnbatch.backends.cuda.fused.stack import Stack
     from gcnbatch.backends.cuda.fused.step import Model, Optimizer
 
@@ -120,11 +121,15 @@ class CudaBackend:
         held = data.FusedSet(self.device, source, targets, label_weights)
         return engine.FusedEngine(self.device, stack, model, held, rule, seed)
 
-    def fused_kipf_refusal(self, layers: TwoLayers, source: BatchSource, clip_norm: float) -> str:
+    def fused_kipf_refusal(
+        self, layers: TwoLayers, source: BatchSource, targets: NDArray[Any], clip_norm: float
+    ) -> str:
         """Return what the fused step of a node-level set cannot take here, or nothing; as `fused_refusal`."""
         from gcnbatch.backends.cuda.fused import kipf
 
-        return kipf.refusal(source, layers, clip_norm, self.device.compute_capability, self._options)
+        budget = int(self.device.memory().free * RESIDENT_SHARE)
+        here = (budget, self.device.compute_capability, self._options)
+        return kipf.refusal(source, targets, layers, clip_norm, *here)
 
     def fused_kipf(
         self,
@@ -143,7 +148,8 @@ class CudaBackend:
         rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
         graph = kipf_data.KipfGraph(source.prepared, targets[:, 0], layers.hidden, layers.n_out, *rates)
         weight = float(class_weights[graph.labels].sum(dtype=np.float64))
-        return kipf.KipfEngine(self.device, layers, model, graph, weight, rule, seed)
+        on = (self.device, self.ops, source.prepared)
+        return kipf.KipfEngine(*on, layers, model, graph, weight, rule, seed)
 
 
 class DeviceMeter:

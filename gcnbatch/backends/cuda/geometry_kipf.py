@@ -38,8 +38,8 @@ def longest_first(lengths: NDArray[np.integer[Any]], columns: NDArray[np.integer
 
     A task is long when it has more rows than suit the threads of a part, or more columns than they are.
     """
-    width = np.broadcast_to(columns, lengths.shape)
-    bits = np.array([lane_bits(int(columns)) for columns in width], dtype=np.int64)
+    widths, which = np.unique(np.broadcast_to(columns, lengths.shape), return_inverse=True)
+    bits = np.array([lane_bits(int(width)) for width in widths], dtype=np.int64)[which]
     short = (THREADS // PARTS >> bits) * SHORT_ROWS
     is_long = (lengths > short) | (4 << bits > THREADS // PARTS)
     order = np.lexsort((-lengths, ~is_long)).astype(np.int32)

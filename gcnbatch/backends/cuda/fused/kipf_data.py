@@ -7,7 +7,6 @@ Dimensions: N nodes; T labelled rows; R rows of Z that a labelled row sees; F fe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -77,12 +76,18 @@ def features_of(prepared: PreparedSet) -> tuple[Any, Int64]:
     return found, rows * x.shape[1] + found.indices
 
 
-def count_products(prepared: PreparedSet) -> int:
-    """Return of how many products A X is made."""
+def seen_rows(adjacency: Any, labelled: Int64) -> Int64:
+    """Return the nodes whose Z the logits of these nodes are made of, ascending."""
+    found: Int64 = np.unique(adjacency[labelled].indices).astype(np.int64)
+    return found
+
+
+def count_products(prepared: PreparedSet, adjacency: Any, rows: Int64) -> int:
+    """Return of how many products these rows of A X are made."""
     x: Any = prepared.stored_x
     sparse: bool = sp.issparse(x)
     lengths = np.diff(x.indptr) if sparse else np.count_nonzero(x, axis=1)
-    return int(lengths[prepared.forward.indices].sum(dtype=np.int64))
+    return int(lengths[adjacency[rows].indices].sum(dtype=np.int64))
 
 
 def multiply_out(adjacency: Any, features: Any, elements: Int64, scale: float) -> Products:
@@ -162,7 +167,7 @@ class KipfGraph:
         self.labelled = np.flatnonzero(labels >= 0)
         self.labels = labels[self.labelled].astype(np.int32)
         seen = self._adjacency[self.labelled]
-        self.rows = np.unique(seen.indices).astype(np.int64)
+        self.rows = seen_rows(self._adjacency, self.labelled)
         local = np.searchsorted(self.rows, seen.indices)
         labelled = sp.csr_array((seen.data, local, seen.indptr), shape=(len(self.labelled), len(self.rows)))
         self.a, self.b = Rows.of(labelled), Rows.of(labelled.T.tocsr())
@@ -206,8 +211,3 @@ class KipfGraph:
         ranks = self.n_drawn_x + np.searchsorted(blocks_z, first // size)
         self.kept_first = (ranks * size + first % size).astype(np.int32)
         self.drawn = np.concatenate([blocks_x, blocks_z]).astype(np.int32)
-
-    @cached_property
-    def everything(self) -> tuple[Rows, Rows]:
-        """A and A X of all nodes, for inference."""
-        return Rows.of(self._adjacency), Rows.of(self._adjacency @ self._features[0])
