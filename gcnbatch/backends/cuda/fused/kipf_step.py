@@ -72,11 +72,10 @@ class Tick(NamedTuple):
     learning_rate: float
     update: int
 
-    def next(self) -> Tick:
-        """Return the step behind it if the learning rate stays."""
-        is_last = self.step + 1 >= self.steps
-        epoch, step = (self.epoch + 1, 0) if is_last else (self.epoch, self.step + 1)
-        return Tick(epoch, step, self.steps, self.learning_rate, self.update + 1)
+    def later(self, steps: int) -> Tick:
+        """Return the step that comes so many steps behind it if the learning rate stays."""
+        epochs, step = divmod(self.step + steps, self.steps)
+        return Tick(self.epoch + epochs, step, self.steps, self.learning_rate, self.update + steps)
 
 
 class Plan:
@@ -92,27 +91,33 @@ class Plan:
         self.progress = self._array.view(0, 4)
         self.keys = self._array.view(4, 2 * size)
         self.rates = self._array.view(4 + 2 * size, 4 * size).astype_view(np.float32)
-        self._ticks: list[Tick] = []
+        self._known: list[Tick] = []  # how the plan begins; the rest is what is likely behind
         self._at = 0
         self._staged: tuple[int, int] | None = None  # epoch and step whose U the device holds for step `_at`
 
+    def _tick(self, step: int) -> Tick:
+        beyond = step - len(self._known) + 1
+        return self._known[-1].later(beyond) if beyond > 0 else self._known[step]
+
     def fits(self, ticks: Sequence[Tick]) -> bool:
         """Whether these steps come next, and their dropout is ready."""
-        coming = self._ticks[self._at : self._at + len(ticks)]
-        room = self._at + len(ticks) < len(self._ticks)
-        return room and coming == list(ticks) and self._staged == ticks[0][:2]
+        if self._staged != ticks[0][:2] or self._at + len(ticks) > PLANNED:
+            return False
+        return all(self._tick(self._at + i) == tick for i, tick in enumerate(ticks))
 
     def replace(self, ticks: Sequence[Tick]) -> None:
         """Upload a plan that begins with these steps and stands before its first, whose dropout is to be staged."""
-        size = PLANNED + 2
         self._at = self._at & 1
-        self._ticks = [ticks[0]] * self._at + list(ticks)
-        while len(self._ticks) < size:
-            self._ticks.append(self._ticks[-1].next())
-        keys = np.array([tick[:2] for tick in self._ticks], np.int32)
-        updates = np.array([tick.update for tick in self._ticks], np.float64)
+        self._known = [ticks[0]] * self._at + list(ticks)
+        last, size = self._known[-1], PLANNED + 2
+        beyond = np.arange(1, size - len(self._known) + 1)
+        epochs, steps = np.divmod(last.step + beyond, last.steps)
+        same = np.ones(len(beyond))
+        likely = (last.epoch + epochs, steps, last.steps * same, last.learning_rate * same, last.update + beyond)
+        table = np.concatenate([np.array(self._known, np.float64), np.column_stack(likely)])  # columns as in Tick
+        keys, updates = table[:, :2].astype(np.int32), table[:, 4]
         rates = np.zeros((size, 4), np.float32)
-        rates[:, 0] = [tick.learning_rate for tick in self._ticks]
+        rates[:, 0] = table[:, 3]
         if not self._rule.sgd:
             rates[:, 1] = 1.0 / (1.0 - self._rule.beta1**updates)
             rates[:, 2] = 1.0 / (1.0 - self._rule.beta2**updates)
@@ -123,12 +128,12 @@ class Plan:
     def staged(self) -> None:
         """Take note that the dropout of the plan's first step is staged: let the device begin with it."""
         self._device.upload(np.full(4, self._at, np.int32), self.progress)
-        self._staged = self._ticks[self._at][:2]
+        self._staged = self._tick(self._at)[:2]
 
     def advance(self, steps: int) -> None:
         """Take note that the device runs so many steps, the last of which stages the one behind it."""
         self._at += steps
-        self._staged = self._ticks[self._at][:2]
+        self._staged = self._tick(self._at)[:2]
 
 
 class Launches:
