@@ -161,7 +161,6 @@ class Fused:
 @pytest.mark.parametrize(
     ("about", "widths", "what"),
     [
-        ({"level": "node", "target": "multiclass"}, 64, "a node-level data set"),
         ({"features": "csr"}, 64, "sparse features"),
         ({"n_channels": 1}, 4096, "layers that need 739 of 227 KiB of shared memory"),
     ],
