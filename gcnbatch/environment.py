@@ -13,7 +13,7 @@ from typing import Any
 
 from gcnbatch import __version__
 
-PACKAGES = ("numpy", "scipy", "h5py", "matplotlib", "rdkit", "numba", "pycuda", "cuda-bindings")
+PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "numba", "pycuda", "cuda-bindings")
 EXTRAS = {
     "rdkit": "chem",
     "numba": "fast",

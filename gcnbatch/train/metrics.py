@@ -8,12 +8,11 @@ tasks, and the number of such entries is reported. So the results hold no NaN an
 Dimensions: R rows, K tasks, C classes. Binary outputs are probabilities (R, K), multiclass ones (R, C), regression
 values (R, K). A probability of 0.5 or more predicts the positive class; a multiclass prediction is the first largest
 probability.
-
-The figures are scikit-learn's, to which the tests hold them; its import would take a fifth of the time of a short run.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -167,7 +166,9 @@ def _figure(metric: str, target: Target, column: _Column) -> float | None:
         return None
     if metric not in _DEFINED_FOR_CONSTANT_LABELS and np.all(labels == labels[0]):
         return None
-    return _FIGURES[target][metric](labels, outputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn on many classes in few rows
+        return float(_FIGURES[target][metric](labels, outputs))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -194,7 +195,7 @@ def _predicted(outputs: NDArray[Any]) -> NDArray[Any]:
 def _roc_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
     """Probability that a positive outranks a negative, ties counting one half (Mann and Whitney's U over pairs).
 
-    From mean ranks.
+    From mean ranks; far faster than scikit-learn's `roc_auc_score`, to which the tests hold it.
     """
     if outputs.ndim == 2:
         return float(np.mean([_roc_auc(labels == number, outputs[:, number]) for number in np.unique(labels)]))
@@ -205,18 +206,10 @@ def _roc_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
     return float(wins / (positives * (len(labels) - positives)))
 
 
-def ranked(labels: NDArray[Any], outputs: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return false and true positives among the outputs at or above each distinct output, from the highest down."""
-    order = np.argsort(-outputs, kind="stable")
-    last = np.append(np.flatnonzero(np.diff(outputs[order])), len(outputs) - 1)
-    true = np.cumsum(labels[order], dtype=np.int64)[last]
-    return last + 1 - true, true
-
-
 def _pr_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    """Average precision: the mean precision at each gain of recall."""
-    false, true = ranked(labels, outputs)
-    return float(np.sum(np.diff(true, prepend=0) * (true / (true + false))) / true[-1])
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(labels, outputs))
 
 
 def _accuracy(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
@@ -224,29 +217,23 @@ def _accuracy(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
 
 
 def _balanced_accuracy(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    right = _predicted(outputs) == labels
-    return float(np.mean([np.mean(right[labels == number]) for number in np.unique(labels)]))
+    from sklearn.metrics import recall_score
+
+    present = np.unique(labels)
+    return float(recall_score(labels, _predicted(outputs), labels=present, average="macro", zero_division=0.0))
 
 
 def _f1(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    """Of the positive class, or the mean over the classes that are labelled or predicted."""
-    predicted = _predicted(outputs)
-    classes = [True] if outputs.ndim == 1 else np.union1d(labels, predicted)
-    right = [np.count_nonzero((labels == number) & (predicted == number)) for number in classes]
-    named = [np.count_nonzero(labels == number) + np.count_nonzero(predicted == number) for number in classes]
-    return float(np.mean(2 * np.array(right) / np.maximum(named, 1)))
+    from sklearn.metrics import f1_score
+
+    average = "binary" if outputs.ndim == 1 else "macro"
+    return float(f1_score(labels, _predicted(outputs), average=average, zero_division=0.0))
 
 
 def _mcc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    """Matthews correlation of any number of classes (Gorodkin 2004); 0 where one class is all that is predicted."""
-    predicted = _predicted(outputs)
-    classes = np.union1d(labels, predicted)
-    labelled = np.array([np.count_nonzero(labels == number) for number in classes], dtype=np.float64)
-    named = np.array([np.count_nonzero(predicted == number) for number in classes], dtype=np.float64)
-    n = len(labels)
-    shared = np.count_nonzero(labels == predicted) * n - labelled @ named
-    spread = np.sqrt((n * n - named @ named) * (n * n - labelled @ labelled))
-    return float(shared / spread) if spread else 0.0
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, _predicted(outputs)))
 
 
 def _rmse(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
@@ -258,7 +245,9 @@ def _mae(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
 
 
 def _r2(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    return float(1.0 - np.sum((labels - outputs) ** 2) / np.sum((labels - labels.mean()) ** 2))
+    from sklearn.metrics import r2_score
+
+    return float(r2_score(labels, outputs))
 
 
 _FIGURES: dict[Target, dict[str, Callable[[NDArray[Any], NDArray[Any]], float]]] = {

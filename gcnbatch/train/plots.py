@@ -90,6 +90,8 @@ def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
     path : path
         PNG file.
     """
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
     result = metrics.evaluate("binary", y, outputs, task_names)
     areas = {name: task for name, task in result["tasks"].items() if task["roc_auc"] is not None}
     height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
@@ -100,10 +102,11 @@ def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
         if name not in areas:
             continue
         known = ~np.isnan(y[:, k])
-        false, true = metrics.ranked(y[known, k] == 1, outputs[known, k])
-        x, recall, precision = false / false[-1], true / true[-1], true / (true + false)
-        axes[0].plot([0.0, *x], [0.0, *recall], **_task_line(len(areas)))
-        roc.append(np.interp(grid, [0.0, *x], [0.0, *recall]))
+        x, ordinate, _ = roc_curve(y[known, k], outputs[known, k])
+        axes[0].plot(x, ordinate, **_task_line(len(areas)))
+        roc.append(np.interp(grid, x, ordinate))
+        curve = precision_recall_curve(y[known, k], outputs[known, k])
+        precision, recall = (values[-2::-1] for values in curve[:2])  # by recall, without the made-up point (0, 1)
         axes[1].plot(recall, precision, drawstyle="steps-pre", **_task_line(len(areas)))
         pr.append(precision[np.searchsorted(recall, grid)])
     _finish_roc_pr(axes, grid, roc, pr, areas, len(task_names))
