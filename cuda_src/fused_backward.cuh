@@ -39,18 +39,17 @@ __device__ __forceinline__ OfY of_y_at(float* shared, const float* y, const floa
 
 // Set the columns and the two sums of Y, which come in `parts` parts; all threads call. Everything is asked for before
 // anything is waited for.
-__device__ __forceinline__ void set_backward(const OfY& of, float4* scratch, const float* stats, const float* gamma,
+__device__ __forceinline__ void set_backward(const OfY& of, float* scratch, const float* stats, const float* gamma,
                                              const float* sums, int parts, int N, int P) {
 #pragma unroll 1
   for (int first = 0; first < P; first += GROUP) {
-    const int p = first + threadIdx.x;
-    const bool is_mine = threadIdx.x < GROUP && p < P;
+    const int p = first + threadIdx.x / COLUMN_LANES;
     float mean = 0.f, inverse = 1.f, slope = 1.f;
-    if (gamma && is_mine) mean = stats[p], inverse = stats[P + p], slope = gamma[p];
+    if (gamma && p < P) mean = stats[p], inverse = stats[P + p], slope = gamma[p];
     const float2 sum = fold_parts(scratch, sums, parts, first, P, [](float4& to, int, float4 value) {
       to.x += value.x, to.y += value.y, to.z += value.z, to.w += value.w;
     });
-    if (is_mine) {
+    if (p < P && threadIdx.x % COLUMN_LANES == 0) {
       of.columns.mean[p] = mean, of.columns.inverse[p] = inverse, of.columns.slope[p] = slope * inverse;
       of.dbeta[p] = sum.x / N, of.dgamma[p] = sum.y / N;
     }
@@ -142,34 +141,42 @@ __device__ __forceinline__ void load_rows(float* tile, int tile_stride, const fl
   }
 }
 
-// What a block needs of its rows for dW': U, and Y that becomes dY.
+// What a block needs of its rows for dW': U, and Y that becomes dY. A thread asks for the first GROUP columns of the first
+// tile's G before it waits for the columns.
 struct RowTiles {
   float *u, *dy;
   int u_stride, dy_stride;
+  float g[GROUP / 32];
 
   __device__ RowTiles(float* shared, int P, int K)
-      : u(shared), dy(shared + TILE * (K + 4)), u_stride(K + 4), dy_stride(columns_of(P) + 4) {}
+      : u(shared), dy(shared + TILE * (K + 4)), u_stride(K + 4), dy_stride(columns_of(P) + 4), g() {}
 
   __device__ __forceinline__ void load(const float* from_u, const float* y, int first, int N, int P, int K) const {
     load_rows(u, u_stride, from_u, first, N, K);
     load_rows(dy, dy_stride, y, first, N, P);
   }
 
-  // Y to dY; a warp touches the rows that it loaded, and no other.
-  __device__ __forceinline__ void finish(const OfY& of, int first, int N, int P) const {
-    const int lane = threadIdx.x % 32;
-    __syncwarp();
+  __device__ __forceinline__ void fetch(const float* from_g, int first, int N, int P) {
+    const int i = first + threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int r = threadIdx.x / 32; r < TILE; r += WARPS) {
-      const int i = first + r;
-#pragma unroll 2
-      for (int p = lane; p < columns_of(P); p += 32) {
-        float* at = dy + r * dy_stride + p;
-        *at = i < N && p < P ? of.dy(*at, of.g[i * P + p], p) : 0.f;
-      }
-    }
+    for (int c = 0; c < GROUP / 32; ++c) g[c] = i < N && lane + 32 * c < P ? from_g[i * P + lane + 32 * c] : 0.f;
+  }
+
+  // Y to dY; a warp touches the rows that it loaded, and no other.
+  __device__ __forceinline__ void finish(const OfY& of, int first, int N, int P, bool is_fetched) const {
+    const int i = first + threadIdx.x / 32, lane = threadIdx.x % 32;
+    float* row = dy + threadIdx.x / 32 * dy_stride;
+    __syncwarp();
+    const auto set = [&](int p, float g_of_row) { row[p] = i < N && p < P ? of.dy(row[p], g_of_row, p) : 0.f; };
+#pragma unroll
+    for (int c = 0; c < GROUP / 32; ++c)
+      if (is_fetched && lane + 32 * c < columns_of(P)) set(lane + 32 * c, g[c]);
+#pragma unroll 1
+    for (int p = lane + (is_fetched ? GROUP : 0); p < columns_of(P); p += 32)
+      set(p, i < N && p < P ? of.g[i * P + p] : 0.f);
   }
 };
+static_assert(TILE == WARPS, "a warp has one row of a tile");
 
 // This block's part of dW', 4 x 4 outputs to a thread; `tiles` hold U and Y of the first tile of rows.
 __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u,
@@ -190,7 +197,7 @@ __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& 
       }
       is_loaded = is_only;
       if (!is_finished) {
-        tiles.finish(of, first, N, P);
+        tiles.finish(of, first, N, P, first == part * TILE && group == 0);
         __syncthreads();
       }
       is_finished = true;
@@ -251,14 +258,13 @@ struct Backward {
   __device__ __forceinline__ void run(int block, int blocks, float4* shared4, Wait wait) const {
     float* shared = reinterpret_cast<float*>(shared4);
     const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
-    float4* scratch = shared4;
-    float* partial = shared;  // not at the same time
+    float* partial = shared;
     const OfY of = of_y_at(shared + PARTIAL_FLOATS, y, g, P);
     const Columns prev = columns_at(of.dgamma + columns_of(P), F);
     float* sums_of = prev.beta + columns_of(F);  // (columns_of(F), 2)
     float* tile = sums_of + 2 * columns_of(F);
 
-    const bool is_dx = block < dx_blocks;
+    const bool is_dx = kind != 0 && block < dx_blocks;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int own = is_dx ? block : block - dx_blocks, own_parts = is_dx ? dx_blocks : dw_blocks;
     const int N = size[0];
@@ -266,7 +272,8 @@ struct Backward {
     Weights<2> weights;
     const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // the weights stay in registers for all tiles
     NeighbourGradients gather;
-    const RowTiles tiles(tile, P, K);
+    float y_own[2] = {};  // of the layer before, where this thread owns the first tile's product
+    RowTiles tiles(tile, P, K);
     // Y, U and what is known of the layer before are older than the phase before; G, its sums and stats are not.
     if (is_dx) {
       weights.load_transposed(packed, 0, width, first_column(), packed_stride, F);
@@ -274,16 +281,25 @@ struct Backward {
       gather.fetch(gather.y, y, 0, 0, P);
       const Statistics before = {
           nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
-      set_columns(prev, scratch, before, N, F, false);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int i = own * TILE + own_row(), f = own_column() + c * COLUMN_STEP;
+        if (i < N && f < F) y_own[c] = y_prev[i * F + f];
+      }
+      set_columns(prev, partial, before, N, F, false);
     } else {
       tiles.load(u, y, own * TILE, N, P, K);
     }
     wait();
     if (own * TILE >= N) return;
 
-    if (is_dx) gather.fetch(gather.g, g, 0, 0, P);
+    if (is_dx) {
+      gather.fetch(gather.g, g, 0, 0, P);
+    } else {
+      tiles.fetch(g, own * TILE, N, P);
+    }
     const int used = sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);
-    set_backward(of, scratch, stats, gamma, sums, used, N, P);
+    set_backward(of, partial, stats, gamma, sums, used, N, P);
     if (!is_dx) {
       __syncthreads();
       weight_gradient(partials, tiles, of, u, N, own, own_parts, P, K);
@@ -317,12 +333,13 @@ struct Backward {
 #pragma unroll 1
       for (int group = 0; group < F; group += GROUP) {
         const int at = (first + own_row()) * F + group + own_column();
-        float y_at[2] = {};
         bool exists[2];
+        float y_at[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           exists[c] = own_row() < rows && group + own_column() + c * COLUMN_STEP < F;
-          if (exists[c]) y_at[c] = y_prev[at + c * COLUMN_STEP];
+          y_at[c] = y_own[c];
+          if (exists[c] && !(is_first && group == 0)) y_at[c] = y_prev[at + c * COLUMN_STEP];
         }
         float4 share[4] = {};
 #pragma unroll 1

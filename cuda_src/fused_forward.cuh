@@ -132,8 +132,7 @@ struct Forward {
     const int stride = K + 4;
     float* tile = shared;
     float* partial = tile + TILE * stride;
-    float4* scratch = reinterpret_cast<float4*>(partial);  // not at the same time
-    float* moments_of = partial + PARTIAL_FLOATS;          // (columns_of(P), 2)
+    float* moments_of = partial + PARTIAL_FLOATS;  // (columns_of(P), 2)
     const Columns columns = columns_at(moments_of + 2 * columns_of(P), F);
 
     Weights<3> weights;
@@ -144,8 +143,13 @@ struct Forward {
     const int N = size[0], warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_first = block * TILE + warp;
     NeighbourActivations gather = {y_prev, kept_prev, F, C};
     if (kind != 0 && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the kernel behind
+    // The first tile's own numbers: U, before N is known (there are rows up to the last tile's end), or the row sums.
+    float4 own_u = make_float4(0.f, 0.f, 0.f, 0.f);
+    float own_sum = kind == 2 ? 1.f : 0.f;
+    if (kind == 0 && 4 * lane < K) own_u = *reinterpret_cast<const float4*>(x + own_first * x_stride + 4 * lane);
     if (kind != 0) {
       gather.open(indptr, indices, values, own_first, own_first < N, kind == 2);
+      if (kind == 1 && own_first < N && lane < C) own_sum = x[own_first * x_stride + lane];
       wait();
     }
 
@@ -158,7 +162,7 @@ struct Forward {
       gather.fetch(0, 0);
       const Statistics from = {moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev,
                                beta_prev,    parts_prev, epsilon_prev,      momentum_prev};
-      set_columns(columns, scratch, from, N, F, block == 0);
+      set_columns(columns, partial, from, N, F, block == 0);
     }
     for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
 
@@ -169,8 +173,8 @@ struct Forward {
       float* row = tile + warp * stride;
       if (before > 0) __syncthreads();  // the readers of the tile before are done
       for (int k = 4 * lane; k < K; k += 128) {
-        float4 given = make_float4(0.f, 0.f, 0.f, 0.f);
-        if (kind == 0 && i < N) given = *reinterpret_cast<const float4*>(x + i * x_stride + k);
+        float4 given = before == 0 && k == 4 * lane ? own_u : make_float4(0.f, 0.f, 0.f, 0.f);
+        if (kind == 0 && i < N && before + k > 4 * lane) given = *reinterpret_cast<const float4*>(x + i * x_stride + k);
         *reinterpret_cast<float4*>(row + k) = given;
       }
       if (kind != 0) {
@@ -188,7 +192,8 @@ struct Forward {
         }
         if (i < N) {
 #pragma unroll 1
-          for (int c = lane; c < C; c += 32) row[C * F + c] = kind == 1 ? x[i * x_stride + c] : 1.f;
+          for (int c = lane; c < C; c += 32)
+            row[C * F + c] = kind == 2 || before + c == lane ? own_sum : x[i * x_stride + c];
         }
       }
       __syncthreads();

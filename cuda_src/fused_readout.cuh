@@ -6,11 +6,11 @@
 // gradients by W_m and b_m are left to the update, as sums over graphs of inputs times gradients, both stored here.
 // Losses and their gradients are those of loss.cu; their weight over the batch is known beforehand (host).
 //
-// Shapes: logits (B, K), g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
+// Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
 //   (4,): the step to stage next, and N, B, step of this one; size (4,): N, B, step, epoch; rates (steps, 4): learning
 //   rate, Adam's two corrections, weight of the batch's labels; node_ptr (B+1,), targets (B, K) float32, or (B, 1) int32
 //   for classes; loss_weight (K,). heads (n_heads, HEAD_FIELDS): the dense layers W_m, the last is the output; see Head.
-// `kind` 0 sum, 1 mean, 2 max; `loss` 0 sigmoid, 1 softmax, 2 squared; `training` 0: only logits.
+// `kind` 0 sum, 1 mean, 2 max; `loss` 0 sigmoid, 1 softmax, 2 squared.
 // Launch: 512 threads, a graph per block (at a time), of which `graph_blocks` work. Batch 50: 50 blocks.
 // Shared memory: dynamic; see geometry_fused.py. Columns side by side: no bank conflicts.
 // Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
@@ -22,8 +22,7 @@
 namespace fused {
 
 constexpr int HEAD_FIELDS = 8;
-constexpr int ROWS = 8;                        // of Y that a thread keeps from the way forward for the way back
-constexpr int COLUMN_LANES = THREADS / GROUP;  // threads of a column, side by side in a warp: its sums are shuffles
+constexpr int ROWS = 8;  // of Y that a thread keeps from the way forward for the way back
 
 // A dense layer on graphs: weight (F, P), bias (P,); input (B, F) and gradient (B, P) are stored for the update.
 struct Head {
@@ -176,7 +175,6 @@ __device__ __forceinline__ double loss_of_graph(float* gradient, const float* lo
 
 // The phase with its arguments, in the order of fused_readout in fused_step.cu.
 struct Readout {
-  float* logits;
   float* g;
   float* sums;
   double* losses;
@@ -209,7 +207,6 @@ struct Readout {
   int weight_floats;
   int kind;
   int loss;
-  int training;
 
   // `block` of `blocks`; `wait` returns when what the phase before wrote can be read.
   template <class Wait>
@@ -218,9 +215,8 @@ struct Readout {
       wait();
       return;
     }
-    float4* scratch4 = shared4;
-    float2* scratch = reinterpret_cast<float2*>(shared4);
-    long long* heads_of = reinterpret_cast<long long*>(scratch4 + THREADS);  // (n_heads, HEAD_FIELDS)
+    float* scratch = reinterpret_cast<float*>(shared4);
+    long long* heads_of = reinterpret_cast<long long*>(scratch + FOLD_FLOATS);  // (n_heads, HEAD_FIELDS)
     const Columns columns = columns_at(reinterpret_cast<float*>(heads_of + n_heads * HEAD_FIELDS), P);
     float* sums_of = columns.beta + columns_of(P);  // (columns_of(P), 2)
     int* peak_of = reinterpret_cast<int*>(sums_of + 2 * columns_of(P));
@@ -235,19 +231,18 @@ struct Readout {
 #pragma unroll 1
     for (int e = threadIdx.x; e < n_heads * HEAD_FIELDS; e += THREADS) heads_of[e] = heads[e];
 #pragma unroll 1
-    for (int k = threadIdx.x; training && k < K; k += THREADS) loss_weight_of[k] = loss_weight[k];
+    for (int k = threadIdx.x; k < K; k += THREADS) loss_weight_of[k] = loss_weight[k];
 #pragma unroll 1
     for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) sums_of[p] = 0.f;
     const int N = size[0], B = size[1];
-    const float label_weight = training ? rates[4 * size[2] + 3] : 0.f;
+    const float label_weight = rates[4 * size[2] + 3];
     const int own_column = threadIdx.x / COLUMN_LANES, lane = threadIdx.x % COLUMN_LANES;
     const bool is_narrow = P <= GROUP;
     int begin = block < B ? node_ptr[block] : 0, end = block < B ? node_ptr[block + 1] : 0;
     const int n_targets = loss == 1 ? 1 : K;
     wait();
 
-    if (progress && block == 0 && threadIdx.x == 0)
-      *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
+    if (block == 0 && threadIdx.x == 0) *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
     bool has_columns = false;
     double total = 0.0;
 #pragma unroll 1
@@ -261,17 +256,16 @@ struct Readout {
         held[r] = is_narrow && i < end && own_column < P ? y[i * P + own_column] : 0.f;
       }
       float target = 0.f;
-      if (training && threadIdx.x < n_targets) target = targets[b * n_targets + threadIdx.x];
+      if (threadIdx.x < n_targets) target = targets[b * n_targets + threadIdx.x];
       if (!has_columns && N > 0) {
         const Statistics from = {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
-        set_columns(columns, scratch4, from, N, P, block == 0);
+        set_columns(columns, scratch, from, N, P, block == 0);
       }
       has_columns = true;
       __syncthreads();  // columns are there; the readers of the graph before are done
-      if (training && threadIdx.x < n_targets) targets_of[threadIdx.x] = target;
+      if (threadIdx.x < n_targets) targets_of[threadIdx.x] = target;
 #pragma unroll 1
-      for (int k = threadIdx.x + THREADS; training && k < n_targets; k += THREADS)
-        targets_of[k] = targets[b * n_targets + k];
+      for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS) targets_of[k] = targets[b * n_targets + k];
       // ---- readout
 #pragma unroll 1
       for (int first = 0; first < P; first += GROUP) {
@@ -317,28 +311,19 @@ struct Readout {
       for (int m = 0; m < n_heads; ++m) {
         const Head head = head_of(heads_of, m, weight_floats > 0 ? weights_of + weight_offset : nullptr);
         float *in = forward_of + offset, *out = in + head.F;
-        if (training) {
 #pragma unroll 1
-          for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
-        }
-        dense_forward(out, in, head, reinterpret_cast<float*>(scratch));
+        for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
+        dense_forward(out, in, head, scratch);
         if (m + 1 < n_heads) {
 #pragma unroll 1
           for (int k = threadIdx.x; k < head.P; k += THREADS) {
-            const bool keep =
-                !training || draw(size, seed, head.purpose, threshold, static_cast<long long>(b) * head.P + k);
-            out[k] = keep ? (training ? keep_scale : 1.f) * positive(out[k]) : 0.f;
+            const bool keep = draw(size, seed, head.purpose, threshold, static_cast<long long>(b) * head.P + k);
+            out[k] = keep ? keep_scale * positive(out[k]) : 0.f;
           }
           __syncthreads();
         }
         offset += head.F, weight_offset += (head.F + 1) * head.P;
       }
-      if (logits) {
-#pragma unroll 1
-        for (int k = threadIdx.x; k < K; k += THREADS)
-          logits[static_cast<long long>(b) * K + k] = forward_of[offset + k];
-      }
-      if (!training) continue;
       // ---- loss
       if (threadIdx.x < 32)
         total +=
@@ -386,11 +371,10 @@ struct Readout {
           for (int i = begin + lane + (is_narrow ? ROWS * COLUMN_LANES : 0); i < end; i += COLUMN_LANES)
             give(i, y[i * P + p]);
         }
-        sum = make_float2(warp_sum(sum.x, COLUMN_LANES), warp_sum(sum.y, COLUMN_LANES));
+        sum = sum_of_lanes(sum);
         if (lane == 0 && p < P) sums_of[2 * p] += sum.x, sums_of[2 * p + 1] += sum.y;
       }
     }
-    if (!training) return;
     __syncthreads();
 #pragma unroll 1
     for (int p = threadIdx.x; sums && p < 2 * columns_of(P); p += THREADS)

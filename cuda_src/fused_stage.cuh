@@ -35,6 +35,18 @@ __device__ __forceinline__ void copy(T* target, const T* source, int count, Chan
   for (int i = threadIdx.x; i < count; i += blockDim.x) target[i] = change(source[i]);
 }
 
+constexpr int SECTOR = 32;  // bytes that the second-level cache fetches at a time
+
+// Bring `count` elements into the second-level cache; the threads of the block share them.
+template <class T>
+__device__ __forceinline__ void prefetch(const T* source, int count) {
+  const char* from = reinterpret_cast<const char*>(source);
+  const int bytes = count * static_cast<int>(sizeof(T));
+#pragma unroll 1
+  for (int at = threadIdx.x * SECTOR; at < bytes; at += blockDim.x * SECTOR)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+}
+
 // One graph's rows of a CSR matrix, and where they come from.
 struct Rows {
   const int* set_indptr;
@@ -49,6 +61,12 @@ struct Rows {
         source(indptr[source_row]),
         n_entries(indptr[source_row + n_rows] - source) {}
 
+  __device__ void ask(int n_rows) const {
+    prefetch(set_indptr, n_rows);
+    prefetch(set_indices + source, n_entries);
+    prefetch(set_values + source, n_entries);
+  }
+
   __device__ void stage(int* indptr, int* indices, float* values, int row, int n_rows, int first_entry,
                         int column_shift) const {
     const int shift = first_entry - source;
@@ -62,7 +80,7 @@ struct Rows {
 __device__ __forceinline__ void stage_x(const Stage& at, int first, const float* source, int n) {
   const int K = at.K, chunks = K / 4, rows = static_cast<int>(at.panel_rows);
   const float4* from = reinterpret_cast<const float4*>(source);
-#pragma unroll 4
+#pragma unroll 2
   for (int e = threadIdx.x; e < n * chunks; e += blockDim.x) {
     const int r = e / chunks, q = e - r * chunks;
     const long long to = rows ? in_panel(first + r, 4 * q, rows) : static_cast<long long>(first) * K + 4 * e;
@@ -71,7 +89,8 @@ __device__ __forceinline__ void stage_x(const Stage& at, int first, const float*
 }
 
 // Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. `wait` may be called more
-// than once. What the plan and the set say is read before it: others may still read the batch that is overwritten here.
+// than once. What the plan says is read before it, and the graph is brought near: others may
+// still read the batch that is overwritten here.
 template <class Wait>
 __device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
   const int step = at.progress[0];
@@ -83,6 +102,9 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
     const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
     const int source = at.set_node_ptr[graph], edge = at.edges[pointers + b];
     const Rows rows(at.set_indptr, at.set_indices, at.set_values, source, n);
+    rows.ask(n);
+    prefetch(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
+    prefetch(at.set_targets + static_cast<long long>(graph) * T, T);
     wait();
     if (threadIdx.x == 0) at.node_ptr[b] = row;
     rows.stage(at.indptr, at.indices, at.values, row, n, edge, row * C);

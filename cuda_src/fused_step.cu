@@ -54,19 +54,18 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    fused_readout(float* logits, float* g, float* sums, double* losses, int* progress, const int* size,
-                  const float* rates, const int* node_ptr, const float* y, const float* moments, float* stats,
-                  float* running_mean, float* running_var, const float* gamma, const float* beta,
-                  const unsigned char* kept, const float* targets, const float* loss_weight, const long long* heads,
-                  unsigned long long seed, unsigned threshold, float keep_scale, float epsilon, float momentum,
-                  int parts, int graph_blocks, int P, int K, int n_heads, int head_floats, int weight_floats, int kind,
-                  int loss, int training) {
+    fused_readout(float* g, float* sums, double* losses, int* progress, const int* size, const float* rates,
+                  const int* node_ptr, const float* y, const float* moments, float* stats, float* running_mean,
+                  float* running_var, const float* gamma, const float* beta, const unsigned char* kept,
+                  const float* targets, const float* loss_weight, const long long* heads, unsigned long long seed,
+                  unsigned threshold, float keep_scale, float epsilon, float momentum, int parts, int graph_blocks,
+                  int P, int K, int n_heads, int head_floats, int weight_floats, int kind, int loss) {
   extern __shared__ float4 shared4[];
-  const Readout phase = {logits,     g,           sums,          losses,      progress,     size,        rates,
-                         node_ptr,   y,           moments,       stats,       running_mean, running_var, gamma,
-                         beta,       kept,        targets,       loss_weight, heads,        seed,        threshold,
-                         keep_scale, epsilon,     momentum,      parts,       graph_blocks, P,           K,
-                         n_heads,    head_floats, weight_floats, kind,        loss,         training};
+  const Readout phase = {g,           sums,          losses,      progress,     size,        rates,     node_ptr,
+                         y,           moments,       stats,       running_mean, running_var, gamma,     beta,
+                         kept,        targets,       loss_weight, heads,        seed,        threshold, keep_scale,
+                         epsilon,     momentum,      parts,       graph_blocks, P,           K,         n_heads,
+                         head_floats, weight_floats, kind,        loss};
   phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
@@ -85,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
     fused_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
                  const double* losses, const float* weight_decay, const float* l2, const float* rates,
                  const int* progress, const long long* jobs, const int* chunks, const long long* stage, int n_chunks,

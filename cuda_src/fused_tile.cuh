@@ -14,6 +14,7 @@ constexpr int TILE = 16, THREADS = 32 * TILE;  // rows; a warp per row where row
 constexpr int WARPS = THREADS / 32;
 constexpr int BATCH = 4;                   // neighbours that a warp has in flight
 constexpr int GROUP = 64;                  // columns that a tile's product yields at a time
+constexpr int USUAL = 64;                  // columns of the layers that have kernels of their own
 constexpr int SLICES = 8;                  // of K, a warp each for half of the rows
 constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns fall on 16 banks twice
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
@@ -21,13 +22,21 @@ constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
 // Rows are dealt out by tiles: part b of `parts` has tiles b, b + parts, …; so many parts have any.
 __device__ __forceinline__ int parts_in_use(int N, int parts) { return min(parts, (N + TILE - 1) / TILE); }
 
-// Rows of part b.
-__device__ __forceinline__ int rows_of_part(int N, int b, int parts) {
-  const int tiles = (N + TILE - 1) / TILE;
-  if (tiles <= parts) return min(TILE, N - b * TILE);
-  const int own = (tiles - b + parts - 1) / parts;
-  return own * TILE - ((tiles - 1) % parts == b ? tiles * TILE - N : 0);
-}
+// How many rows each of `parts` parts has.
+struct RowsOfParts {
+  int tiles, further, last,
+      missing;  // tiles of every part; parts with one more; the part with the last tile, cut short
+
+  __device__ RowsOfParts(int N, int parts) {
+    const int all = (N + TILE - 1) / TILE;
+    tiles = all <= parts ? 1 : all / parts;
+    further = max(all - tiles * parts, 0);
+    last = further > 0 ? further - 1 : min(all, parts) - 1;
+    missing = all * TILE - N;
+  }
+
+  __device__ int operator()(int part) const { return (tiles + (part < further)) * TILE - (part == last ? missing : 0); }
+};
 
 // max(x, 0) as NumPy takes it: NaN passes.
 __device__ __forceinline__ float positive(float x) { return x <= 0.f ? 0.f : x; }
@@ -64,15 +73,23 @@ struct Statistics {
   float epsilon, momentum;
 };
 
-constexpr int PARTS_IN_FLIGHT = 4;  // that a thread has asked for before it adds the first
+constexpr int COLUMN_LANES = THREADS / GROUP;  // threads of a column, side by side in a warp: its sums are shuffles
+constexpr int PARTS_IN_FLIGHT = 4;             // that a thread has asked for before it adds the first
+constexpr int FOLD_STRIDE = GROUP + 4;         // pairs: 8 warps' sums of 4 columns fall on 32 banks twice
+constexpr int FOLD_FLOATS = 2 * WARPS * FOLD_STRIDE;
 
-// Add the parts of pairs of columns in order: a warp every WARPS-th part, a lane two columns; then one thread a column.
-// `add(sum, part, value)` adds two columns' pair of a part. The pair of column first + threadIdx.x is returned to threads
-// below GROUP. `scratch` holds a float4 per thread.
+// Sums over the lanes of a column, in each of them.
+__device__ __forceinline__ float2 sum_of_lanes(float2 sum) {
+  return make_float2(warp_sum(sum.x, COLUMN_LANES), warp_sum(sum.y, COLUMN_LANES));
+}
+
+// Add the pairs that the parts have for columns first … first + GROUP - 1, in order: a warp every WARPS-th part, a lane two
+// columns; then the lanes of a column the warps' sums. The total of column first + threadIdx.x / COLUMN_LANES is returned to
+// all of its lanes. All threads call. `pairs` (parts, columns_of(P), 2); `add(sum, part, value)` adds two columns' pairs of
+// a part; `scratch` holds FOLD_FLOATS.
 template <class Add>
-__device__ __forceinline__ float2 fold_parts(float4* scratch, const float* pairs, int parts, int first, int P,
-                                             Add add) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, p = first + 2 * lane, n = columns_of(P);
+__device__ __forceinline__ float2 fold_parts(float* scratch, const float* pairs, int parts, int first, int P, Add add) {
+  const int warp = threadIdx.x / 32, p = first + 2 * (threadIdx.x % 32), n = columns_of(P);
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 1
   for (int base = warp; base < parts; base += PARTS_IN_FLIGHT * WARPS) {
@@ -87,55 +104,65 @@ __device__ __forceinline__ float2 fold_parts(float4* scratch, const float* pairs
       if (base + u * WARPS < parts && p < P) add(sum, base + u * WARPS, value[u]);
     }
   }
-  __syncthreads();  // the readers of an earlier use are done
-  scratch[threadIdx.x] = sum;
+  float2* of_warps = reinterpret_cast<float2*>(scratch);
+  if (first > 0) __syncthreads();  // the readers of the columns before are done
+  *reinterpret_cast<float4*>(of_warps + warp * FOLD_STRIDE + p - first) = sum;
   __syncthreads();
-  float2 total = make_float2(0.f, 0.f);
-  if (threadIdx.x < GROUP) {
-    const float2* column = reinterpret_cast<const float2*>(scratch) + threadIdx.x;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) total = combine(total, column[w * GROUP]);
-  }
-  return total;
+  const float2* column = of_warps + threadIdx.x % COLUMN_LANES * FOLD_STRIDE + threadIdx.x / COLUMN_LANES;
+  return sum_of_lanes(combine(column[0], column[COLUMN_LANES * FOLD_STRIDE]));
 }
 
-// Set the columns; all threads call. Distances are taken from the first part's mean, which costs no digits: it is within
-// a few deviations of the batch's.
-__device__ __forceinline__ void set_columns(Columns columns, float4* scratch, const Statistics& from, int N, int P,
+// A column as batch norm sees it.
+struct Column {
+  float mean, inverse, slope, beta;
+};
+
+// Column first + threadIdx.x / COLUMN_LANES, in each of its lanes; all threads call. Distances are taken from the first
+// part's mean, which costs no digits: it is within a few deviations of the batch's. One lane keeps what training learnt,
+// where `keep` says so.
+__device__ __forceinline__ Column column_of(float* scratch, const Statistics& from, int N, int first, int P,
+                                            bool keep) {
+  const int p = first + threadIdx.x / COLUMN_LANES;
+  Column column = {0.f, 1.f, 1.f, 0.f};
+  if (from.gamma && p < P) column.slope = from.gamma[p], column.beta = from.beta[p];
+  if (from.parts > 0) {
+    const RowsOfParts rows_of(N, from.parts);
+    const int pair = 2 * (first + 2 * (threadIdx.x % 32));
+    const float origin = p < P ? from.moments[2 * p] : 0.f;
+    float4 origins = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (pair < 2 * P) origins = *reinterpret_cast<const float4*>(from.moments + pair);
+    const auto add = [&](float4& to, int part, float4 value) {
+      const float rows = rows_of(part), a = value.x - origins.x, b = value.z - origins.z;
+      to.x += rows * a, to.y += value.y + rows * a * a;
+      to.z += rows * b, to.w += value.w + rows * b * b;
+    };
+    const float2 sum = fold_parts(scratch, from.moments, parts_in_use(N, from.parts), first, P, add);
+    const float share = 1.f / N, shift = sum.x * share, squares = sum.y - sum.x * shift;
+    const float variance = squares < 0.f ? 0.f : squares * share;  // NaN stays
+    column.mean = origin + shift;
+    column.inverse = 1.f / sqrtf(variance + from.epsilon);
+    if (keep && p < P && threadIdx.x % COLUMN_LANES == 0) {
+      from.stats[p] = column.mean, from.stats[P + p] = column.inverse;
+      from.running_mean[p] += from.momentum * (column.mean - from.running_mean[p]);
+      from.running_var[p] += from.momentum * (variance * N / max(N - 1, 1) - from.running_var[p]);
+    }
+  } else if (from.gamma && p < P) {
+    column.mean = from.stats[p], column.inverse = from.stats[P + p];
+  }
+  column.slope *= column.inverse;
+  return column;
+}
+
+// Set the columns; all threads call.
+__device__ __forceinline__ void set_columns(Columns columns, float* scratch, const Statistics& from, int N, int P,
                                             bool keep) {
 #pragma unroll 1
   for (int first = 0; first < P; first += GROUP) {
-    const int p = first + threadIdx.x;
-    const bool is_mine = threadIdx.x < GROUP && p < P;
-    float mean = 0.f, inverse = 1.f, slope = 1.f, beta = 0.f;
-    if (from.gamma && is_mine) slope = from.gamma[p], beta = from.beta[p];
-    if (from.parts > 0) {
-      const int parts = parts_in_use(N, from.parts), pair = 2 * (first + 2 * (threadIdx.x % 32));
-      const float origin = is_mine ? from.moments[2 * p] : 0.f;
-      float4 origins = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (pair < 2 * P) origins = *reinterpret_cast<const float4*>(from.moments + pair);
-      const float2 sum = fold_parts(scratch, from.moments, parts, first, P, [&](float4& to, int part, float4 value) {
-        const float rows = rows_of_part(N, part, from.parts), a = value.x - origins.x, b = value.z - origins.z;
-        to.x += rows * a, to.y += value.y + rows * a * a;
-        to.z += rows * b, to.w += value.w + rows * b * b;
-      });
-      if (is_mine) {
-        const float share = 1.f / N, shift = sum.x * share, squares = sum.y - sum.x * shift;
-        const float variance = squares < 0.f ? 0.f : squares * share;  // NaN stays
-        mean = origin + shift;
-        inverse = 1.f / sqrtf(variance + from.epsilon);
-        if (keep) {
-          from.stats[p] = mean, from.stats[P + p] = inverse;
-          from.running_mean[p] += from.momentum * (mean - from.running_mean[p]);
-          from.running_var[p] += from.momentum * (variance * N / max(N - 1, 1) - from.running_var[p]);
-        }
-      }
-    } else if (from.gamma && is_mine) {
-      mean = from.stats[p], inverse = from.stats[P + p];
-    }
-    if (is_mine) {
-      columns.mean[p] = mean, columns.inverse[p] = inverse;
-      columns.slope[p] = slope * inverse, columns.beta[p] = beta;
+    const int p = first + threadIdx.x / COLUMN_LANES;
+    const Column column = column_of(scratch, from, N, first, P, keep);
+    if (p < P && threadIdx.x % COLUMN_LANES == 0) {
+      columns.mean[p] = column.mean, columns.inverse[p] = column.inverse;
+      columns.slope[p] = column.slope, columns.beta[p] = column.beta;
     }
   }
 }

@@ -7,7 +7,7 @@
 // to who asks for them.
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
 //   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
-// Launch: 256 threads; a block does chunks of parameters and then stages, as many of either as come to it. Tox21's 9,900
+// Launch: 256 threads; a block stages or does chunks of parameters, as many of either as come to it. Tox21's 9,900
 //   parameters: 310 chunks of 32 elements, 8 lanes to an element, and 50 graphs to stage.
 // Shared memory: 2 KB, static. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
@@ -133,10 +133,10 @@ struct Update {
 #pragma unroll 1
     for (int unit = block; unit < n_chunks + n_stages; unit += blocks) {
       if (unit != block) __syncthreads();  // shared memory is free again
-      if (unit < n_chunks) {
-        update_chunk(unit, reinterpret_cast<float*>(shared4), wait_once);
+      if (unit < n_stages) {               // first, for they follow the longest chain of pointers before they wait
+        stage_batch(*reinterpret_cast<const Stage*>(stage), unit, n_stages, wait_once);
       } else {
-        stage_batch(*reinterpret_cast<const Stage*>(stage), unit - n_chunks, n_stages, wait_once);
+        update_chunk(unit - n_stages, reinterpret_cast<float*>(shared4), wait_once);
       }
     }
     wait_once();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -121,9 +122,12 @@ def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effo
     for step in range(effort.warmup):
         runner.step(step)
     batches = workload.batches[: effort.steps or None]
+    if len(batches) < effort.warmup:  # an epoch alone would be timed with the wait for its end
+        batches = workload.repeated(effort.warmup)
+    number = itertools.count(1)
 
     def epoch() -> None:
-        runner.begin_epoch(0, batches, workload.learning_rate)
+        runner.begin_epoch(next(number), batches, workload.learning_rate)
         for step in range(len(batches)):
             runner.step(step)
 

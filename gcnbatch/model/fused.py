@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.base import Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, Layer, ReadoutLayer, Relu
@@ -60,6 +61,17 @@ def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
         else:
             groups.append([layer])
     return groups
+
+
+def make_fused(backend: CudaBackend, task: Task) -> Runner:
+    """Return the fused runner of a task that `gcnbatch.model.runner.unfit` has nothing against."""
+    if task.source.header.level == "graph":
+        return FusedRunner(backend, task)
+    from gcnbatch.model import fused_kipf
+
+    layers = fused_kipf.describe(task.model)
+    assert not isinstance(layers, str), layers
+    return fused_kipf.KipfRunner(backend, task, layers)
 
 
 class FusedRunner(ModelState):

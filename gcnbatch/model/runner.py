@@ -58,11 +58,11 @@ def make_runner(backend: Backend, task: Task) -> Runner:
     """
     if backend.name != "fused":
         return OpsRunner(backend, task)
-    from gcnbatch.model.fused import FusedRunner
+    from gcnbatch.model.fused import make_fused
 
     chosen: Any = backend
     if not (reason := unfit(backend, task)):
-        return FusedRunner(chosen, task)
+        return make_fused(chosen, task)
     if not chosen.automatic:
         raise InputError("backend fused", f"it does not take {reason}", hint="Use --backend batched.")
     return OpsRunner(chosen.batched(), task)
@@ -70,18 +70,23 @@ def make_runner(backend: Backend, task: Task) -> Runner:
 
 def unfit(backend: Backend, task: Task) -> str:
     """Return what of a task the backend cannot take, or nothing."""
-    header, prepared = task.source.header, task.source.prepared
+    prepared = task.source.prepared
     if backend.name != "fused":
         return ""
-    if header.level != "graph":
-        return f"a {header.level}-level data set"
     if prepared is None:
         return "a data set that is read by slices"
+    chosen: Any = backend
+    if task.source.header.level == "node":
+        from gcnbatch.model.fused_kipf import describe as describe_kipf
+
+        layers = describe_kipf(task.model)
+        if isinstance(layers, str):
+            return layers
+        return str(chosen.fused_kipf_refusal(layers, task.source, task.targets, task.train.clip_norm))
     if not isinstance(prepared.stored_x, np.ndarray):
         return "sparse features"
     from gcnbatch.model.fused import describe
 
-    chosen: Any = backend
     stack = describe(task.model, task.model.layout(), task.loss.target)
     refused: str = chosen.fused_refusal(stack, task.source, task.targets, task.train.batch_size)
     return refused

@@ -26,6 +26,8 @@ from gcnbatch.data.batches import BatchSource
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.engine import FusedEngine
+    from gcnbatch.backends.cuda.fused.kipf import KipfEngine
+    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
     from gcnbatch.backends.cuda.fused.stack import Stack
     from gcnbatch.backends.cuda.fused.step import Model, Optimizer
 
@@ -120,6 +122,36 @@ class CudaBackend:
         products = stack.products(self.device.compute_capability, self._options.precision)
         held = data.FusedSet(self.device, source, targets, label_weights, products)
         return engine.FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed)
+
+    def fused_kipf_refusal(
+        self, layers: TwoLayers, source: BatchSource, targets: NDArray[Any], clip_norm: float
+    ) -> str:
+        """Return what the fused step of a node-level set cannot take here, or nothing; as `fused_refusal`."""
+        from gcnbatch.backends.cuda.fused import kipf
+
+        budget = int(self.device.memory().free * RESIDENT_SHARE)
+        here = (budget, self.device.compute_capability, self._options)
+        return kipf.refusal(source, targets, layers, clip_norm, *here)
+
+    def fused_kipf(
+        self,
+        layers: TwoLayers,
+        model: Model,
+        rule: Optimizer,
+        source: BatchSource,
+        targets: NDArray[np.int32],
+        class_weights: NDArray[np.float32],
+        seed: int,
+    ) -> KipfEngine:
+        """Return the fused step of Kipf's GCN on a graph, which `fused_kipf_refusal` has nothing against."""
+        from gcnbatch.backends.cuda.fused import kipf, kipf_data
+
+        assert source.prepared is not None
+        rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
+        graph = kipf_data.KipfGraph(source.prepared, targets[:, 0], layers.hidden, layers.n_out, *rates)
+        weight = float(class_weights[graph.labels].sum(dtype=np.float64))
+        on = (self.device, self.ops, source.prepared)
+        return kipf.KipfEngine(*on, layers, model, graph, weight, rule, seed)
 
 
 class DeviceMeter:

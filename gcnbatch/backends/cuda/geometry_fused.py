@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
 
-THREADS, TILE, GROUP, SLICES = 512, 16, 64, 8  # as in fused_tile.cuh
+THREADS, TILE, GROUP, SLICES, USUAL = 512, 16, 64, 8, 64  # as in fused_tile.cuh
+CHUNK = 96  # rows of weights that a block of fused_forward has in registers
+USUAL_OUTPUTS = 16  # as in fused_usual_readout.cuh
 PARTIAL_FLOATS = SLICES * TILE * (GROUP + 4)
+FOLD_FLOATS = 2 * TILE * (GROUP + 4)
 WEIGHTS_IN_SHARED = 16 * 1024  # floats of dense layers on graphs that a block copies to its shared memory
 FLOAT_BYTES = 4
 UPDATE_THREADS = 256
@@ -74,8 +77,19 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
     weight_floats : int
         Of these layers' weights and biases; 0: they stay in global memory.
     """
-    floats = 4 * THREADS + 16 * heads + 6 * columns_of(n_out) + n_out + 2 * head_floats + 2 * n_outputs + weight_floats
+    floats = FOLD_FLOATS + 16 * heads + 6 * columns_of(n_out) + n_out + 2 * head_floats + 2 * n_outputs + weight_floats
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def usual_readout(blocks: int) -> Launch:
+    """Return the launch of `fused_readout_usual`."""
+    return Launch((blocks, 1, 1), (THREADS, 1, 1))
+
+
+def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int) -> Launch:
+    """Return the launch of `fused_logits`: eight graphs a block, at most eight blocks a multiprocessor."""
+    shared = FLOAT_BYTES * (4 * columns_of(n_out) + 8 * head_floats)
+    return Launch((max(1, min(ceil_div(graphs, 8), 8 * multiprocessors)), 1, 1), (256, 1, 1), shared)
 
 
 def lanes(parts: int) -> int:

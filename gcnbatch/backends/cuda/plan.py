@@ -104,6 +104,8 @@ def batch_pointers(lengths: Int64, batch_ptr: Int64) -> Int64:
     """Return each batch's exclusive sums of `lengths`, followed by its total: n + T values for n batches."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     n_batches, sizes = len(batch_ptr) - 1, np.diff(batch_ptr) + 1
+    if n_batches == 1:
+        return ends
     place = np.arange(len(lengths) + n_batches) - np.repeat(np.arange(n_batches), sizes)
     return ends[place] - np.repeat(ends[batch_ptr[:-1]], sizes)
 

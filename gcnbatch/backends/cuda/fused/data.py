@@ -138,12 +138,17 @@ class FusedSet:
         return most._replace(rows=min(rows, most.rows))
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
-        """Return where everything of every batch begins; pointers are "nodes", "edges" and "t_edges"."""
-        return plan_epoch(batches, self._ptrs)
+        """Return where everything of every batch begins; pointers are "nodes", "edges" and, if need be, "t_edges"."""
+        ptrs = dict(self._ptrs)
+        if self.symmetric:
+            del ptrs["t_edges"]
+        return plan_epoch(batches, ptrs)
 
     def weights(self, batches: Sequence[Int64]) -> NDArray[np.float32]:
         """Return the weight of each batch's labels."""
-        return np.array([self._label_weights[graphs].sum() for graphs in batches], dtype=np.float32)
+        sizes = [len(graphs) for graphs in batches]
+        starts = np.cumsum([0, *sizes[:-1]])
+        return np.add.reduceat(self._label_weights[np.concatenate(batches)], starts).astype(np.float32)
 
 
 def refusal(

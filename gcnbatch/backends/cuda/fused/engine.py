@@ -16,6 +16,7 @@ from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
 from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.geometry_fused import columns_of
+from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.data.sparse import MAX_ENTRIES
 from gcnbatch.errors import InputError
@@ -25,7 +26,20 @@ if TYPE_CHECKING:
 
 EVAL_ELEMENTS = 2**28  # of a matrix on the nodes of a batch that is only predicted: 1 GiB
 EVAL_GRAPHS = 16_384
-STEPS_OF_A_GRAPH = (32, 8, 1)  # steps in long graphs are faster: cuda_src/FUSED.md
+FIRST_STEPS = 8  # of an epoch, in a graph of their own: it is started soon, and the device works while longer ones are
+STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/FUSED.md
+STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants the state in between
+
+
+def shares(steps: int) -> list[int]:
+    """Return how many steps each graph of an epoch takes: a few first, then as many as can be, in equal shares.
+
+    >>> shares(126), shares(7), shares(0)
+    ([8, 59, 59], [7], [])
+    """
+    first = min(steps, FIRST_STEPS)
+    graphs = ceil_div(steps - first, STEPS_OF_A_GRAPH)
+    return [first] * (first > 0) + [ceil_div(steps - first - number, graphs) for number in range(graphs)]
 
 
 class FusedEngine:
@@ -64,7 +78,8 @@ class FusedEngine:
         self._graphs: dict[int, Graph] = {}
         self._calls: list[Call] = []
         self._single: dict[bool, Workspace] = {}
-        self._waiting = 0
+        self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
+        self._shares: list[int] = []  # of the graphs to come
 
     # -------------------------------------------------------------------------------------------- training
 
@@ -86,6 +101,7 @@ class FusedEngine:
         weights = self._data.weights(batches)
         self._training.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
         self._run([*self._packing(self._training), self._training.stage()])
+        self._left, self._shares = len(batches) - first, shares(len(batches) - first)
 
     def _prepare(self, steps: int, graphs: int, needed: Capacity) -> None:
         """Make plan, arrays and launches, unless those there are fit."""
@@ -113,18 +129,25 @@ class FusedEngine:
             self.flush()
             self._run(self._calls)
             return
-        self._waiting += 1
-        if self._waiting == STEPS_OF_A_GRAPH[0]:
-            self.flush()
+        self._waiting, self._left = self._waiting + 1, self._left - 1
+        if self._waiting == (self._shares[0] if self._shares else STEPS_OF_A_GRAPH):
+            self._launch(self._waiting)
+            self._shares = self._shares[1:]
 
     def flush(self) -> None:
         """Start the steps that wait for company."""
-        for steps in STEPS_OF_A_GRAPH:
+        if not self._waiting:
+            return
+        for steps in STEPS_LEFT_OVER:
             while self._waiting >= steps:
-                if steps not in self._graphs:
-                    self._graphs[steps] = self._recorder.record(self._calls, steps)
-                self._graphs[steps].launch()
-                self._waiting -= steps
+                self._launch(steps)
+        self._shares = shares(max(self._left, 0))
+
+    def _launch(self, steps: int) -> None:
+        if steps not in self._graphs:
+            self._graphs[steps] = self._recorder.record(self._calls, steps)
+        self._graphs[steps].launch()
+        self._waiting -= steps
 
     def _forget_graphs(self) -> None:
         for graph in self._graphs.values():
@@ -160,7 +183,8 @@ class FusedEngine:
             plan = Plan(self._device, 1, len(graphs))
             at = self._single[training] = self._workspace(self._data.capacity(len(graphs)), plan, training)
         rates = np.zeros((1, 4), np.float32)
-        rates[:, 3] = self._data.weights([graphs])
+        if training:
+            rates[:, 3] = self._data.weights([graphs])
         at.begin_epoch(0, self._data.plan([graphs]), rates, 0)
         return at
 

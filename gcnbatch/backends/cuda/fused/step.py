@@ -141,34 +141,38 @@ class Job:
 
 
 class Plan:
-    """The plan of an epoch on the device, in arrays for `steps` steps and `graphs` graphs."""
+    """The plan of an epoch on the device, in arrays for `steps` steps and `graphs` graphs; uploaded in one piece.
+
+    Attributes
+    ----------
+    progress : DeviceArray, (4,)
+    rates : DeviceArray, (steps, 4)
+    views : dict of DeviceArray
+        See Stage in fused_stage.cuh.
+    """
 
     def __init__(self, device: Device, steps: int, graphs: int) -> None:
         self._device, self.steps, self.graphs = device, steps, graphs
-        lengths = {"batch_ptr": steps + 1, "graphs": graphs}
+        lengths = {"progress": 4, "rates": 4 * steps, "batch_ptr": steps + 1, "graphs": graphs}
         lengths |= dict.fromkeys(("nodes", "edges", "t_edges"), graphs + steps)
+        self._starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
         self._array = device.empty(sum(lengths.values()), np.int32)
-        ends = np.cumsum([0, *lengths.values()]).tolist()
-        self.views = {
-            name: self._array.view(start, length) for (name, length), start in zip(lengths.items(), ends, strict=False)
-        }
-        self.rates = device.zeros((steps, 4))
-        self.progress = device.zeros(4, np.int32)
+        self.views = {name: self._array.view(self._starts[name], length) for name, length in lengths.items()}
+        self.progress = self.views["progress"]
+        self.rates = self.views["rates"].astype_view(np.float32)
 
     def holds(self, steps: int, graphs: int) -> bool:
         """Return whether an epoch of so many steps and graphs can be uploaded."""
         return self.steps == steps and self.graphs >= graphs
 
-    def upload(self, plan: EpochPlan, rates: Any, first: int) -> None:
+    def upload(self, plan: EpochPlan, rates: NDArray[np.float32], first: int) -> None:
         """Copy an epoch to the device; staging begins with step `first`."""
         host = np.zeros(self._array.shape, np.int32)
-        arrays: dict[str, NDArray[Any]] = {"batch_ptr": plan.batch_ptr, "graphs": plan.graphs, **plan.pointers}
-        for name, values in arrays.items():
-            start = (self.views[name].ptr - self._array.ptr) // host.itemsize
-            host[start : start + len(values)] = values
+        host[0] = first
+        arrays: dict[str, NDArray[Any]] = {"rates": rates.view(np.int32).ravel(), "batch_ptr": plan.batch_ptr}
+        for name, values in {**arrays, "graphs": plan.graphs, **plan.pointers}.items():
+            host[self._starts[name] : self._starts[name] + len(values)] = values
         self._device.upload(host, self._array)
-        self._device.upload(rates, self.rates)
-        self._device.upload(np.array([first, 0, 0, 0], np.int32), self.progress)
 
 
 class Workspace:
@@ -212,7 +216,8 @@ class Workspace:
         self._losses = device.zeros(self._graph_blocks, np.float64)
         self._packed = model.packed
         self._heads = self._head_table()
-        self._stage = self._stage_table(0)
+        self._epoch = 0
+        self._stage = self._stage_table(self._epoch)
         self._jobs: Any = None
 
     # -------------------------------------------------------------------------------------------- arrays
@@ -224,7 +229,7 @@ class Workspace:
         self._node_ptr = device.zeros(at.graphs + 1, np.int32)
         self._rows = self._csr(at.rows, at.edges)
         self._t_rows = self._rows if self._data.symmetric else self._csr(at.rows * channels, at.t_edges)
-        self._x = device.empty((at.rows, self._data.k))
+        self._x = device.zeros((ceil_div(at.rows, geometry.TILE) * geometry.TILE, self._data.k))
         self._targets = device.empty((at.graphs, self._data.targets.shape[1]), self._data.targets.dtype)
 
     def _csr(self, rows: int, entries: int) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
@@ -293,7 +298,9 @@ class Workspace:
     def begin_epoch(self, epoch: int, plan: EpochPlan, rates: Any, first: int) -> None:
         """Upload an epoch, of which `first` is to be staged first; dropout is keyed by its number."""
         self.plan.upload(plan, rates, first)
-        self._device.upload(np.array([epoch], np.int64), self._stage.view(self._epoch_field, 1))
+        if epoch != self._epoch:
+            self._device.upload(np.array([epoch], np.int64), self._stage.view(self._epoch_field, 1))
+        self._epoch = epoch
 
     # -------------------------------------------------------------------------------------------- forward
 
@@ -333,6 +340,15 @@ class Workspace:
             return 1.0, 0.0, 0
         return norm.epsilon, norm.momentum, self.blocks if self._training else 0
 
+    def _kernel(self, phase: str, number: int) -> str:
+        """Return the name of a phase's kernel for a layer: the usual ones have theirs in fused_usual.cu."""
+        layer = self._stack.nodes[number]
+        if layer.is_dense or layer.channels > 1 or layer.n_out != geometry.USUAL or self._threshold:
+            return phase
+        if number == 0:
+            return f"{phase}_first" if layer.k <= geometry.CHUNK else phase
+        return f"{phase}_usual" if layer.n_in == geometry.USUAL else phase
+
     def _forward_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
         kind = FIRST if number == 0 else DENSE if layer.is_dense else CONVOLUTION
@@ -349,13 +365,39 @@ class Workspace:
         shape = (layer.n_in, layer.channels, layer.n_out, layer.k, kind)
         launch = geometry.forward(self.blocks, layer.n_in, layer.n_out, layer.k)
         arguments = (*own, x, *before, *self._rows, self._packed[number], *scalars, *shape)
-        return Call("fused_forward", launch, arguments)
+        return Call(self._kernel("fused_forward", number), launch, arguments)
+
+    def _has_usual_readout(self) -> bool:
+        """Whether the readout is the one of fused_usual_readout.cuh."""
+        stack = self._stack
+        return (
+            stack.nodes[-1].n_out == geometry.USUAL
+            and stack.readout != "max"
+            and stack.target != "multiclass"
+            and len(stack.graphs) == 1
+            and stack.n_outputs <= geometry.USUAL_OUTPUTS
+            and not self._threshold
+        )
+
+    def _usual_readout_call(self) -> Call:
+        stack, arrays = self._stack, self._layers[-1]
+        results = (arrays.g, arrays.sums, self._losses)
+        known = (self.plan.progress, self._size, self.plan.rates, self._node_ptr, arrays.y)
+        labels = (self._targets, self._model.loss_weights, self._heads)
+        numbers = (*self._norm_numbers(len(self._layers) - 1), stack.n_outputs)
+        kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target))
+        arguments = (*results, *known, *self._normed(len(self._layers) - 1), *labels, *numbers, *kinds)
+        return Call("fused_readout_usual", geometry.usual_readout(self._graph_blocks), arguments)
 
     def _readout_call(self) -> Call:
-        stack, last, training = self._stack, self._stack.nodes[-1], self._training
+        if not self._training:
+            return self._logits_call()
+        if self._has_usual_readout():
+            return self._usual_readout_call()
+        stack, last = self._stack, self._stack.nodes[-1]
         arrays = self._layers[-1]
-        results = (NULL if training else self.logits, arrays.g, arrays.sums, self._losses)
-        known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
+        results = (arrays.g, arrays.sums, self._losses)
+        known = (self.plan.progress, self._size, self.plan.rates, self._node_ptr)
         labels = (arrays.kept, self._targets.astype_view(np.float32), self._model.loss_weights, self._heads)
         numbers = (
             self._seed,
@@ -372,7 +414,6 @@ class Workspace:
             stack.weight_floats,
             READOUTS.index(stack.readout),
         )
-        flags = (LOSSES.index(stack.target), int(training))
         arguments = (
             *results,
             *known,
@@ -381,12 +422,20 @@ class Workspace:
             *labels,
             *numbers,
             *sizes,
-            *flags,
+            LOSSES.index(stack.target),
         )
         launch = geometry.readout(
             self._graph_blocks, last.n_out, len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats
         )
         return Call("fused_readout", launch, arguments)
+
+    def _logits_call(self) -> Call:
+        stack, last = self._stack, self._stack.nodes[-1]
+        _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
+        known = (self.logits, self._size, self._node_ptr, self._layers[-1].y, stats, gamma, beta, self._heads)
+        sizes = (last.n_out, len(stack.graphs), stack.head_floats, READOUTS.index(stack.readout))
+        launch = geometry.logits(self.capacity.graphs, last.n_out, stack.head_floats, self._device.multiprocessors)
+        return Call("fused_logits", launch, (*known, *sizes))
 
     # -------------------------------------------------------------------------------------------- backward
 
@@ -414,7 +463,7 @@ class Workspace:
         launch = geometry.backward(dx_blocks, self.blocks, n_in, layer.channels, layer.n_out, layer.k)
         packed = self._packed[number]
         arguments = (*results, arrays.partials, *own, *before, *self._t_rows, packed, *numbers, *shape)
-        return Call("fused_backward", launch, arguments)
+        return Call(self._kernel("fused_backward", number), launch, arguments)
 
     # -------------------------------------------------------------------------------------------- update
 
