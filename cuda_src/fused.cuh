@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "matmul_tile.cuh"
 #include "philox.cuh"
 
 namespace fused {
@@ -33,6 +34,32 @@ __device__ __forceinline__ void wait_for_previous() {
 // W' is kept beside the parameters as kernels want it ("packed"): (K, columns_of(P)), the rows and columns that round up
 // are 0. The update writes both.
 __host__ __device__ constexpr int columns_of(int P) { return (P + 3) / 4 * 4; }
+
+// ---- panels ----
+
+// What wide products read lies as panels of 32 columns (fused_gemm.cuh): where element (i, k) of a matrix of `rows` rows
+// is; `k` and the three after it are neighbours if k divides by 4.
+constexpr int PANEL = 32;
+
+__device__ __forceinline__ long long in_panel(int i, int k, int rows) {
+  return (static_cast<long long>(k / PANEL) * rows + i) * PANEL + ((k % PANEL / 4 ^ i % 8) * 4 + k % 4);
+}
+
+// The nearest number of 11 bits; NaN and infinities pass.
+__device__ __forceinline__ unsigned to_tf32(float value) {
+  unsigned bits = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+#else
+  bits = round_to_tf32(value);
+#endif
+  return bits;
+}
+
+// What the tensor cores cut off of a number that they read as TF32, rounded.
+__device__ __forceinline__ float rest_of_tf32(float x) {
+  return __uint_as_float(to_tf32(x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)));
+}
 
 // ---- activations ----
 

@@ -24,7 +24,8 @@ struct Stage {
   const int *set_t_indptr, *set_t_indices;
   const float *set_t_values, *set_x;
   const int* set_targets;
-  long long n_steps, epoch, C, K, T;
+  // panel_rows: x becomes panels of so many rows (in_panel), zeros up to whole ones; 0: rows of K.
+  long long n_steps, epoch, C, K, T, panel_rows;
 };
 
 // Copy `count` elements, changed by `change`; the threads of the block share them.
@@ -75,6 +76,18 @@ struct Rows {
   }
 };
 
+// Rows first … first + n - 1 of U from the set, or zeros where `source` is null.
+__device__ __forceinline__ void stage_x(const Stage& at, int first, const float* source, int n) {
+  const int K = at.K, chunks = K / 4, rows = static_cast<int>(at.panel_rows);
+  const float4* from = reinterpret_cast<const float4*>(source);
+#pragma unroll 2
+  for (int e = threadIdx.x; e < n * chunks; e += blockDim.x) {
+    const int r = e / chunks, q = e - r * chunks;
+    const long long to = rows ? in_panel(first + r, 4 * q, rows) : static_cast<long long>(first) * K + 4 * e;
+    *reinterpret_cast<float4*>(at.x + to) = from ? from[e] : make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+}
+
 // Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. `wait` may be called more
 // than once. What the plan says is read before it, and the graph is brought near: others may
 // still read the batch that is overwritten here.
@@ -83,7 +96,7 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
   const int step = at.progress[0];
   const bool exists = step < at.n_steps;
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
-  const int pointers = begin + step, C = at.C, K = at.K, T = at.T;
+  const int pointers = begin + step, C = at.C, T = at.T;
 #pragma unroll 1
   for (int b = block; b < B; b += blocks) {
     const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
@@ -99,9 +112,7 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
       const Rows t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
       t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
     }
-    copy(reinterpret_cast<float4*>(at.x) + static_cast<long long>(row) * (K / 4),
-         reinterpret_cast<const float4*>(at.set_x) + static_cast<long long>(source) * (K / 4), n * (K / 4),
-         [](float4 value) { return value; });
+    stage_x(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
     copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
   }
   wait();
@@ -111,6 +122,10 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
     at.node_ptr[B] = N;
     at.indptr[N] = at.edges[pointers + B];
     if (at.t_indptr) at.t_indptr[N * C] = at.t_edges[pointers + B];
+  }
+  if (exists && block == 0 && at.panel_rows) {
+    const int N = at.nodes[pointers + B];
+    stage_x(at, N, nullptr, ceil_div(N, PANEL) * PANEL - N);
   }
 }
 

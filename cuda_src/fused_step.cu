@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
     fused_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
                  const double* losses, const float* weight_decay, const float* l2, const float* rates,
                  const int* progress, const long long* jobs, const int* chunks, const long long* stage, int n_chunks,

@@ -75,6 +75,25 @@ __device__ __forceinline__ void add_totals(double* totals, const double* losses,
   if (threadIdx.x == 0) totals[0] += static_cast<float>(sum), totals[1] += weight;
 }
 
+// The optimisers' rules, as in optimizer.cu; `rate` as in fused_readout.
+struct Rule {
+  int sgd;
+  float beta1, rest1, beta2, rest2, epsilon;
+
+  // The new value of a parameter p of gradient `gradient`; m and v become new too.
+  __device__ __forceinline__ float apply(float p, float gradient, float& m, float& v, float decay, float penalty,
+                                         float4 rate) const {
+    const float g = gradient + penalty * p;
+    m = sgd ? beta1 * m + g : beta1 * m + rest1 * g;
+    float update = m;
+    if (!sgd) {
+      v = beta2 * v + rest2 * (g * g);
+      update = m * rate.y / (sqrtf(v * rate.z) + epsilon);
+    }
+    return p - rate.x * (update + decay * p);
+  }
+};
+
 // The phase with its arguments, in the order of fused_update in fused_step.cu.
 struct Update {
   float* parameters;
@@ -132,7 +151,8 @@ struct Update {
     const bool exists = e < job.count, owns = exists && lane == 0;
     const int4 at = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
     const int2 place = place_of(job, e);
-    const float p = owns ? parameters[i] : 0.f, old_m = owns ? m[i] : 0.f, old_v = owns && !sgd ? v[i] : 0.f;
+    const float p = owns ? parameters[i] : 0.f;
+    float of_m = owns ? m[i] : 0.f, of_v = owns && !sgd ? v[i] : 0.f;
     const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
     const float4 rate = reinterpret_cast<const float4*>(rates)[at.w];
     wait();
@@ -155,16 +175,10 @@ struct Update {
       const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
       if (threadIdx.x == 0) norms[chunk] = squares;
     } else if (owns) {
-      const float g = gradient + penalty * p;
-      const float new_m = sgd ? beta1 * old_m + g : beta1 * old_m + rest1 * g;
-      float update = new_m;
-      m[i] = new_m;
-      if (!sgd) {
-        const float new_v = beta2 * old_v + rest2 * (g * g);
-        v[i] = new_v;
-        update = new_m * rate.y / (sqrtf(new_v * rate.z) + epsilon);
-      }
-      const float value = p - rate.x * (update + decay * p);
+      const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
+      const float value = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
+      m[i] = of_m;
+      if (!sgd) v[i] = of_v;
       parameters[i] = value;
       if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
     }

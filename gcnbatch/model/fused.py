@@ -95,7 +95,8 @@ class FusedRunner(ModelState):
             packed=(),
         )
         sgd = train.optimizer == "sgd"
-        rule = Optimizer(sgd, train.momentum if sgd else train.beta1, train.beta2, train.epsilon, train.clip_norm)
+        beta1, decays = train.momentum if sgd else train.beta1, bool(train.weight_decay or train.l2)
+        rule = Optimizer(sgd, beta1, train.beta2, train.epsilon, train.clip_norm, decays)
         stack = describe(task.model, self.layout, task.loss.target)
         weights = label_weights(task.targets, task.loss.target, task.loss.weights)
         self._engine = backend.fused(stack, model, rule, task.source, task.targets, weights, task.seed)

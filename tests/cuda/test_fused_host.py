@@ -17,6 +17,7 @@ from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.fused import data, engine
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened
@@ -59,9 +60,12 @@ CASES = {
     "everything": ("model.dense=[16]", "model.head=[8]", "model.dropout=0.25", "train.clip_norm=1.0"),
     "no norm, wide": ("model.batch_norm=false", "model.widths=[300,20]", "model.readout=max", "train.optimizer=sgd"),
 }
+PRODUCTS = ("", "tf32", "3xtf32")
 
 
-def workspace(path: Path, assignments: tuple[str, ...], training: bool) -> tuple[HostDevice, Workspace]:
+def workspace(
+    path: Path, assignments: tuple[str, ...], training: bool, products: str = ""
+) -> tuple[HostDevice, Workspace]:
     device: Any = HostDevice()
     with opened(configure(f"data.path={path}", *assignments)) as work:
         task = work.task
@@ -69,32 +73,40 @@ def workspace(path: Path, assignments: tuple[str, ...], training: bool) -> tuple
         stack = describe(task.model, layout, task.loss.target)
         flat = [device.empty(layout.n_trainable) for _ in range(6)]
         packed = tuple(device.empty((layer.k, -(-layer.n_out // 4) * 4)) for layer in stack.nodes)
+        form = Workspace
+        if products:
+            packed, form = packed_weights(device, stack), WideWorkspace
         weights = device.upload(task.loss.weights)
         totals = device.empty(2, np.float64)
         buffers = device.empty(layout.n_buffers)
-        model = Model(flat[0], buffers, flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, packed)
-        held = data.FusedSet(
-            device, task.source, task.targets, label_weights(task.targets, "binary", task.loss.weights)
+        model = Model(
+            flat[0], buffers, flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, packed, products
         )
-        at = Workspace(device, stack, model, held, held.capacity(8), Plan(device, 3, 24), 0, training)
+        labels = label_weights(task.targets, "binary", task.loss.weights)
+        held = data.FusedSet(device, task.source, task.targets, labels, products)
+        at = form(device, stack, model, held, held.capacity(8), Plan(device, 3, 24), 0, training)
     return device, at
 
 
+@pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("assignments", CASES.values(), ids=CASES)
-def test_every_launch_has_the_arguments_of_its_kernel(assignments: tuple[str, ...], tmp_path: Path) -> None:
+def test_every_launch_has_the_arguments_of_its_kernel(
+    assignments: tuple[str, ...], products: str, tmp_path: Path
+) -> None:
     write_set(tmp_path / "data.h5", n_channels=3)
     rule = Optimizer("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
     entries = Sources(cuda_sources()).entries
     for training in (True, False):
-        _, at = workspace(tmp_path / "data.h5", assignments, training)
+        _, at = workspace(tmp_path / "data.h5", assignments, training, products)
         calls: list[Call] = [*at.pack(), at.stage(), *at.running_stats(), *at.forward()]
         if training:
             calls += [*at.backward(), *at.update(rule), at.gradients(rule, at.logits)]
         for entry, launch, arguments in calls:
             assert len(entries[entry].pack(arguments)) > 0
             assert launch.blocks > 0
-            assert launch.shared < 100 * 1024
-    assert len([call for call in calls if call.entry.startswith("fused_forward")]) == len(at._stack.nodes)
+            assert launch.shared < 100 * 1024 or products
+    first = f"fused_product_{products}" if products else "fused_forward"
+    assert len([call for call in calls if call.entry.startswith(first)]) == len(at._stack.nodes)
 
 
 def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
@@ -116,6 +128,49 @@ def test_the_graphs_of_an_epoch_take_all_its_steps_in_equal_shares(steps: int) -
     assert len(set(found[1:])) <= 2
 
 
+def test_a_step_of_wide_layers_is_two_launches_forward_and_three_backward_a_layer(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[256,256]", "model.dropout=0.5"), True, "tf32")
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    names = [call.entry.removeprefix("fused_") for call in (*at.forward(), *at.backward(), *at.update(rule))]
+    first, second = ["product_tf32", "wide_draw"], ["propagate", "product_tf32"]
+    back = ["propagate_backward", "product_dx_tf32", "product_dw_tf32", "propagate_backward", "product_dw_tf32"]
+    assert names == [*first, *second, "wide_readout", *back, "wide_update"]
+
+
+@pytest.mark.parametrize(
+    ("widths", "capability", "precision", "products"),
+    [
+        ("64,64", (9, 0), "fp32", ""),
+        ("256,256", (9, 0), "fp32", "3xtf32"),
+        ("256,256", (9, 0), "tf32", "tf32"),
+        ("256,256", (8, 0), "tf32", ""),
+    ],
+)
+def test_what_multiplies_depends_on_weights_and_gpu(
+    widths: str, capability: tuple[int, int], precision: str, products: str, tmp_path: Path
+) -> None:
+    write_set(tmp_path / "data.h5")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths}]")) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+    assert stack.products(capability, precision) == products
+
+
+def test_a_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = write_set(tmp_path / "data.h5")
+    monkeypatch.setattr(data, "ROWS_AT_ONCE", 4)
+    device: Any = HostDevice()
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        held = data.FusedSet(device, work.task.source, work.task.targets, np.ones(graphs.n_graphs))
+    sizes, most = np.diff(graphs.node_ptr), held.capacity(8)
+    order = np.argsort(sizes, kind="stable")
+    batches = [order[:5], order[5:13]]
+    needed = held.capacity_of(held.plan(batches), 8)
+    assert needed == most._replace(rows=-(-int(sizes[order[5:13]].sum()) // 4) * 4)
+    assert most.holds(needed)
+    assert not needed.holds(most)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_first_layer_finds_the_neighbours_summed(
     channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -125,7 +180,8 @@ def test_the_first_layer_finds_the_neighbours_summed(
     source = BatchSource(graphs)
     assert source.prepared is not None
     monkeypatch.setattr(data, "NODES_AT_ONCE", 16)
-    parts = list(data.propagated(source.prepared, source.node_ptr))
+    k = data.columns_of_set(source.header.n_features, channels, "")
+    parts = list(data.propagated(source.prepared, source.node_ptr, k))
     found = np.concatenate([part for _, part in parts])
     assert len(parts) > 2
     batch = source.batch(np.arange(source.n_graphs))
@@ -162,7 +218,7 @@ class Fused:
     ("about", "widths", "what"),
     [
         ({"features": "csr"}, 64, "sparse features"),
-        ({"n_channels": 1}, 4096, "layers that need 739 of 227 KiB of shared memory"),
+        ({"n_channels": 1}, 16_384, "layers that need 584 of 227 KiB of shared memory"),
     ],
 )
 def test_what_it_cannot_take_is_refused_in_one_line(
@@ -194,8 +250,8 @@ class Rounded(Fused):
     ("backend", "what"),
     [
         (Small(), "a data set of 0 MiB where 0 MiB may be taken"),
-        (Streamed(), "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"),
-        (Rounded(), "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"),
+        (Streamed(), "another cuda.spmm or cuda.resident than auto and auto or on"),
+        (Rounded(), "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0"),
     ],
 )
 def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_a_device_that_is_lost(opened: Device, fake: Fake, where: str) -> None:
 def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> None:
     fake.failures["load"] = fake.driver.LogicError("device kernel image is invalid")
     with pytest.raises(
-        MachineError, match=r"scale.cu for sm_90: the driver \(CUDA 13\.0\) does not load it .* toolkit 13"
+        MachineError, match=r"scale.cu for sm_90a: the driver \(CUDA 13\.0\) does not load it .* toolkit 13"
     ):
         scale(opened)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -118,8 +119,9 @@ class CudaBackend:
         """Return the fused step of a model on a data set, which `fused_refusal` has nothing against."""
         from gcnbatch.backends.cuda.fused import data, engine
 
-        held = data.FusedSet(self.device, source, targets, label_weights)
-        return engine.FusedEngine(self.device, stack, model, held, rule, seed)
+        products = stack.products(self.device.compute_capability, self._options.precision)
+        held = data.FusedSet(self.device, source, targets, label_weights, products)
+        return engine.FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed)
 
     def fused_kipf_refusal(
         self, layers: TwoLayers, source: BatchSource, targets: NDArray[Any], clip_norm: float

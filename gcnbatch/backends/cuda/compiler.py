@@ -200,8 +200,8 @@ def find_nvrtc() -> Nvrtc | None:
 
 
 def arch_of(capability: tuple[int, int]) -> str:
-    """Return the architecture's name: (9, 0) is ``"sm_90"``."""
-    return f"sm_{capability[0]}{capability[1]}"
+    """Return the architecture's name: (8, 6) is ``"sm_86"``, (9, 0) ``"sm_90a"`` with what no later one has."""
+    return f"sm_{capability[0]}{capability[1]}" + "a" * (capability == (9, 0))
 
 
 def usages(log: str) -> dict[str, Usage]:

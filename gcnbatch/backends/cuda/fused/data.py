@@ -10,7 +10,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import geometry_fused as geometry
+from gcnbatch.backends.cuda import geometry_fused_wide as wide
 from gcnbatch.backends.cuda.batch import Int64
+from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan, plan_epoch
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.stack import Stack
     from gcnbatch.config import CudaConfig
 
+ROWS_AT_ONCE = 256  # that a capacity grows by: few epochs need another one than the epoch before
 NODES_AT_ONCE = 1 << 17  # of the set, whose propagated features the host holds at a time
 
 
@@ -32,9 +35,13 @@ class Capacity(NamedTuple):
     edges: int
     t_edges: int
 
+    def holds(self, needed: Capacity) -> bool:
+        """Return whether there is room for what is needed."""
+        return all(have >= want for have, want in zip(self, needed, strict=True))
 
-def propagated(prepared: PreparedSet, node_ptr: Int64) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield (first node, U) for parts of the set: U = [A_1 X | … | A_C X | row sums | 0], float32 (nodes, K).
+
+def propagated(prepared: PreparedSet, node_ptr: Int64, k: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield (first node, U) for parts of the set: U = [A_1 X | … | A_C X | row sums | 0], float32 (nodes, k).
 
     What the first layer multiplies with its weights; it depends on no parameter.
     """
@@ -47,7 +54,7 @@ def propagated(prepared: PreparedSet, node_ptr: Int64) -> Iterator[tuple[int, ND
         shift = np.repeat(node_ptr[start:stop] - first, np.diff(rows.entry_ptr[start : stop + 1]))
         node, channel = np.divmod(rows.indices[entries], channels)
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length[first:last], dtype=np.int64)])
-        part = np.zeros((last - first, geometry.columns_of_u(n_in, channels)), np.float32)
+        part = np.zeros((last - first, k), np.float32)
         features: Any = x[first:last].astype(np.float32)
         for c in range(channels):
             values = np.where(channel == c, rows.data[entries], np.float32(0))
@@ -55,6 +62,23 @@ def propagated(prepared: PreparedSet, node_ptr: Int64) -> Iterator[tuple[int, ND
             part[:, c * n_in : (c + 1) * n_in] = matrix @ features
             part[:, channels * n_in + c] = matrix @ np.ones(last - first)
         yield first, part
+
+
+def columns_of_set(n_in: int, channels: int, products: str) -> int:
+    """Return the columns of U as the set keeps them for products of this kind."""
+    columns = geometry.columns_of_u(n_in, channels)
+    return wide.PANEL * ceil_div(columns, wide.PANEL) if products else columns
+
+
+def to_tf32(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the nearest numbers of 11 bits, of two the even one; NaN and infinities pass.
+
+    >>> to_tf32(np.array([1 + 2**-11, 1 + 3 * 2**-11, np.inf], np.float32)) - 1
+    array([0.        , 0.00195312,        inf], dtype=float32)
+    """
+    bits = x.view(np.uint32)
+    rounded = (bits + np.uint32(0x0FFF) + (bits >> np.uint32(13) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded.view(np.float32), x)
 
 
 class FusedSet:
@@ -69,15 +93,22 @@ class FusedSet:
         float32 or int32.
     label_weights : float64, (G,)
         What each graph adds to the weight of its batch's labels.
+    products : {"", "tf32", "3xtf32"}
+        Of wide layers, for which U has whole panels of columns, rounded for TF32; empty: for narrow ones.
     """
 
     def __init__(
-        self, device: Device, source: BatchSource, targets: NDArray[Any], label_weights: NDArray[np.float64]
+        self,
+        device: Device,
+        source: BatchSource,
+        targets: NDArray[Any],
+        label_weights: NDArray[np.float64],
+        products: str = "",
     ) -> None:
         prepared = source.prepared
         assert prepared is not None
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
-        self.k = geometry.columns_of_u(source.header.n_features, prepared.channels)
+        self.k = columns_of_set(source.header.n_features, prepared.channels, products)
         self._label_weights = label_weights
         self._ptrs = {
             "nodes": source.node_ptr,
@@ -87,8 +118,9 @@ class FusedSet:
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
-        for first, part in propagated(prepared, source.node_ptr):
-            device.upload(part, self.x.view(first * self.k, part.shape))
+        for first, part in propagated(prepared, source.node_ptr, self.k):
+            rounded = to_tf32(part) if products == "tf32" else part
+            device.upload(rounded, self.x.view(first * self.k, part.shape))
         self.rows = _upload_rows(device, prepared.forward)
         self.t_rows = (None, None, None) if prepared.symmetric else _upload_rows(device, prepared.transpose)
 
@@ -97,6 +129,13 @@ class FusedSet:
         sizes = (np.diff(ptr) for ptr in self._ptrs.values())
         most = [int(np.sort(size)[::-1][:graphs].sum()) for size in sizes]
         return Capacity(graphs, *most)
+
+    def capacity_of(self, plan: EpochPlan, graphs: int) -> Capacity:
+        """Return what the batches of an epoch need, none of more than `graphs` graphs; rows are rounded up."""
+        most = self.capacity(graphs)
+        totals = plan.pointers["nodes"][plan.batch_ptr[1:] + np.arange(len(plan.batch_ptr) - 1)]
+        rows = ROWS_AT_ONCE * ceil_div(int(totals.max(initial=1)), ROWS_AT_ONCE)
+        return most._replace(rows=min(rows, most.rows))
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return where everything of every batch begins; pointers are "nodes", "edges" and, if need be, "t_edges"."""
@@ -132,14 +171,17 @@ def refusal(
     capability : (major, minor)
         Compute capability of the device.
     """
-    if options.precision != "fp32" or options.spmm != "auto" or options.resident == "off":
-        return "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"
-    needed, limit = stack.shared_bytes, geometry.shared_limit(capability)
+    if options.spmm != "auto" or options.resident == "off":
+        return "another cuda.spmm or cuda.resident than auto and auto or on"
+    products = stack.products(capability, options.precision)
+    if options.precision == "tf32" and not products:
+        return f"cuda.precision tf32 but for layers of {wide.WIDE_ENOUGH:,} weights and more on compute capability 9.0"
+    needed, limit = stack.shared_bytes(bool(products)), geometry.shared_limit(capability)
     if needed > limit:
         return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory"
     prepared = source.prepared
     assert prepared is not None
-    nodes, k = int(source.node_ptr[-1]), geometry.columns_of_u(source.header.n_features, prepared.channels)
+    nodes, k = int(source.node_ptr[-1]), columns_of_set(source.header.n_features, prepared.channels, products)
     parts = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
     rows = sum(8 * len(part.indices) + 4 * len(part.row_length) for part in parts)
     size = 4 * k * nodes + targets.nbytes + rows

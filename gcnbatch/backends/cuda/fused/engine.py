@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batch import Int64
-from gcnbatch.backends.cuda.fused.data import FusedSet
+from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
 from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
 from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.geometry_fused import columns_of
 from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
@@ -64,7 +65,10 @@ class FusedEngine:
         rule: Optimizer,
         seed: int,
     ) -> None:
-        packed = tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
+        if model.products:
+            packed = packed_weights(device, stack)
+        else:
+            packed = tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
         self._device, self._stack, self._data = device, stack, data
         self._model = replace(model, packed=packed)
         self._is_packed = False
@@ -89,32 +93,35 @@ class FusedEngine:
         """
         self.flush()
         plan = self._data.plan(batches)
-        self._prepare(len(batches), len(plan.graphs), max(map(len, batches)))
+        graphs = max(map(len, batches))
+        fitted = bool(self._model.products)  # what narrow layers find depends on the number of their blocks
+        needed = self._data.capacity_of(plan, graphs) if fitted else self._data.capacity(graphs)
+        self._prepare(len(batches), len(plan.graphs), needed)
         assert self._training is not None
         weights = self._data.weights(batches)
         self._training.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
         self._run([*self._packing(self._training), self._training.stage()])
         self._left, self._shares = len(batches) - first, shares(len(batches) - first)
 
-    def _prepare(self, steps: int, graphs: int, batch: int) -> None:
+    def _prepare(self, steps: int, graphs: int, needed: Capacity) -> None:
         """Make plan, arrays and launches, unless those there are fit."""
         held = self._training
-        if held is not None and held.capacity.graphs >= batch and held.plan.holds(steps, graphs):
+        if held is not None and held.capacity.holds(needed) and held.plan.holds(steps, graphs):
             return
         self._forget_graphs()
-        self._training = self._workspace(batch, Plan(self._device, steps, graphs), training=True)
+        self._training = self._workspace(needed, Plan(self._device, steps, graphs), training=True)
         self._calls = [*self._training.forward(), *self._training.backward(), *self._training.update(self._rule)]
 
-    def _workspace(self, graphs: int, plan: Plan, training: bool) -> Workspace:
-        capacity = self._data.capacity(graphs)
+    def _workspace(self, capacity: Capacity, plan: Plan, training: bool) -> Workspace:
         if capacity.rows * self._stack.widest > MAX_ENTRIES:
             raise InputError(
                 "backend fused",
-                f"up to {capacity.rows:,} nodes in a batch of {graphs:,} graphs",
+                f"up to {capacity.rows:,} nodes in a batch of {capacity.graphs:,} graphs",
                 f"at most {MAX_ENTRIES // self._stack.widest:,} with layers as wide as these",
                 "Lower train.batch_size or train.eval_batch_size.",
             )
-        return Workspace(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
+        form = WideWorkspace if self._model.products else Workspace
+        return form(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
 
     def step(self) -> None:
         """Run the next step of the epoch; several are started together."""
@@ -174,7 +181,7 @@ class FusedEngine:
         at = self._single.get(training)
         if at is None or at.capacity.graphs < len(graphs):
             plan = Plan(self._device, 1, len(graphs))
-            at = self._single[training] = self._workspace(len(graphs), plan, training)
+            at = self._single[training] = self._workspace(self._data.capacity(len(graphs)), plan, training)
         rates = np.zeros((1, 4), np.float32)
         if training:
             rates[:, 3] = self._data.weights([graphs])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gcnbatch.backends.base import Readout
 from gcnbatch.backends.cuda import geometry_fused as geometry
+from gcnbatch.backends.cuda import geometry_fused_wide as wide
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,23 @@ class Stack:
         """Columns of the widest matrix on nodes."""
         return max(max(layer.k, layer.channels * geometry.columns_of(layer.n_out)) for layer in self.nodes)
 
-    @property
-    def shared_bytes(self) -> int:
+    def products(self, capability: tuple[int, int], precision: str) -> str:
+        """Return how the node layers multiply: ``"tf32"`` or ``"3xtf32"`` in wide kernels, or nothing: in narrow ones.
+
+        The narrow kernels are the faster ones for few weights a layer (cuda_src/FUSED.md).
+        """
+        weights = sum(layer.k * layer.n_out for layer in self.nodes)
+        if capability not in wide.CAPABILITIES or weights < wide.WIDE_ENOUGH * len(self.nodes):
+            return ""
+        return "tf32" if precision == "tf32" else "3xtf32"
+
+    def shared_bytes(self, is_wide: bool) -> int:
         """Shared memory of the block that needs the most."""
         last = self.nodes[-1]
         launches = [
             geometry.readout(1, last.n_out, len(self.graphs), self.n_outputs, self.head_floats, self.weight_floats)
         ]
-        for layer in self.nodes:
+        for layer in () if is_wide else self.nodes:
             launches.append(geometry.forward(1, layer.n_in, layer.n_out, layer.k))
             launches.append(geometry.backward(1, 1, layer.n_in, layer.channels, layer.n_out, layer.k))
         return max(launch.shared for launch in launches)

@@ -49,8 +49,10 @@ class Model:
     weight_decay, l2 : DeviceArray
     loss_weights : DeviceArray, (n_outputs,)
     totals : DeviceArray, (2,) float64
-    packed : tuple of DeviceArray, (K, columns_of(P))
+    packed : tuple of DeviceArray
         The weights and biases of each node layer once more, as kernels want them.
+    products : {"", "tf32", "3xtf32"}
+        How wide layers multiply; empty: layers are narrow.
     """
 
     trainable: DeviceArray
@@ -62,6 +64,7 @@ class Model:
     loss_weights: DeviceArray
     totals: DeviceArray
     packed: tuple[DeviceArray, ...]
+    products: str = ""
 
     def parameter(self, start: int, length: int) -> DeviceArray:
         """Return trainable values from `start` on."""
@@ -74,13 +77,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The rule of the update; `max_norm` 0 does not clip."""
+    """The rule of the update; `max_norm` 0 does not clip, without `decays` there is neither weight decay nor L2."""
 
     sgd: bool
     beta1: float
     beta2: float
     epsilon: float
     max_norm: float
+    decays: bool = True
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class LayerArrays:
     moments: DeviceArray | int = NULL
     sums: DeviceArray | int = NULL
     partials: DeviceArray | int = NULL
+    totals: DeviceArray | int = NULL  # of sums, in steps of wide layers
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,7 @@ class Workspace:
         seed: int,
         training: bool,
     ) -> None:
+        self.panel_rows = 0  # of panels that batches are staged into; 0: into rows
         self._device, self._stack, self._model, self._data = device, stack, model, data
         self.capacity, self.plan, self._seed, self._training = capacity, plan, seed, training
         self._keep_scale = 1.0 / (1.0 - stack.dropout) if training else 1.0
@@ -285,7 +291,7 @@ class Workspace:
         plan = (self.plan.progress, *(views[name] for name in ("batch_ptr", "graphs", "nodes", "edges", "t_edges")))
         of_set = (data.node_ptr, *data.rows, *data.t_rows, data.x, data.targets)
         pointers = [array.ptr if array is not None else NULL for array in (*staged, *plan, *of_set)]
-        sizes = [self.plan.steps, epoch, data.channels, data.k, data.targets.shape[1]]
+        sizes = [self.plan.steps, epoch, data.channels, data.k, data.targets.shape[1], self.panel_rows]
         self._epoch_field = len(pointers) + 1
         return self._device.upload(np.array([*pointers, *sizes], dtype=np.int64))
 
@@ -475,7 +481,7 @@ class Workspace:
         if self._jobs is None:
             self._jobs = self._job_tables()
         jobs, chunks, norms = self._jobs
-        of, n_chunks = self._model, len(chunks) // 2
+        of, n_chunks = self._model, len(norms)
         stages = 0 if mode == ONLY_GRADIENTS else min(self.capacity.graphs, self._device.multiprocessors)
         flat = (of.trainable, of.moments[0], of.moments[-1], of.gradients, norms, totals, self._losses)
         tables = (of.weight_decay, of.l2, self.plan.rates, self.plan.progress, jobs, chunks, self._stage)

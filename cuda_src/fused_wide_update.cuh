@@ -1,0 +1,221 @@
+// The last phase of a step with wide layers: as fused_update, by tiles of 32 x 32 of the matrices W', because there are
+// many parameters, and the weights are to be written as panels both ways.
+//
+// A job is W' = [W_1; …; W_C; b_1; …; b_C] of one layer, (C F + C, P), whose rows are where the parameters' flat arrays
+// have them; gamma and beta are jobs of biases alone (F = 0). Its gradient is the sum of `parts` matrices (what
+// fused_product_dw_… leaves), or, for dense layers on graphs, [inputs | 1]ᵀ gradients over the graphs of the batch.
+// `mode` as in fused_update. weight_decay and l2 are null where nothing decays.
+// Shapes: as in fused_update; chunks (n_chunks, 4): job, first row, first column; norms (n_chunks,).
+// Launch: 256 threads, four neighbours of a row in each; a block does a tile or stages graphs. 512 x 512: 17 x 16 tiles.
+// Shared memory: 8 KB, static; rows of 33 or read as they lie: no bank conflicts but two-way ones of the transpose.
+// Traffic: reads 4 n (parts + 5), writes 12 n and 8 n of panels.
+// Determinism: one writer per output, fixed order: repeats to the bit.
+#pragma once
+
+#include "fused_update.cuh"
+
+namespace fused {
+
+// As the host fills it: four times 8 bytes, then 4 bytes a field.
+struct WideJob {
+  const float *left, *right;  // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
+  float *forward, *backward;  // panels, or null
+  int weight, bias;           // where they start in the flat arrays
+  int F, C, P;
+  int parts, part_stride;
+  int round;  // panels are for TF32
+
+  __device__ __forceinline__ int rows() const { return C * F + C; }
+  __device__ __forceinline__ bool is_bias(int k) const { return k >= C * F; }
+  // Where row k begins in the flat arrays.
+  __device__ __forceinline__ int start(int k) const {
+    if (is_bias(k)) return bias + (k - C * F) * P;
+    const int c = k / F;
+    return weight + (k - c * F) * C * P + c * P;
+  }
+};
+
+// Four neighbours of a row of P, of which some may be beyond it.
+struct Four {
+  float v[4];
+
+  __device__ __forceinline__ static Four load(const float* from, int existing) {
+    const float4 found = load4(from, existing, is_aligned(from, 0));
+    return {{found.x, found.y, found.z, found.w}};
+  }
+  __device__ __forceinline__ void store(float* to, int existing) const {
+    store4(to, make_float4(v[0], v[1], v[2], v[3]), existing, is_aligned(to, 0));
+  }
+};
+
+// Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
+__device__ __forceinline__ void bring_near(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
+
+// The phase with its arguments, in the order of fused_wide_update in fused_wide_step.cu.
+struct WideUpdate {
+  static constexpr int LD = PANEL + 1;
+
+  float* parameters;
+  float* m;
+  float* v;
+  float* gradients;
+  double* norms;
+  double* totals;
+  const double* losses;
+  const float* weight_decay;
+  const float* l2;
+  const float* rates;
+  const int* progress;
+  const long long* jobs;
+  const int* chunks;
+  const long long* stage;
+  int n_chunks;
+  int n_stages;
+  int n_losses;
+  int mode;
+  Rule rule;
+  float max_norm;
+
+  __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD]) const {
+    const int block = blockIdx.x;
+    if (block < n_stages) {
+      stage_batch(*reinterpret_cast<const Stage*>(stage), block, n_stages, wait_for_previous);
+    } else {
+      update_tile(block - n_stages, tile);
+    }
+  }
+
+  // The gradient of four neighbours: sums of parts.
+  __device__ __forceinline__ Four sum_of_parts(const WideJob& job, int k, int p, int existing) const {
+    constexpr int AT_ONCE = 4;
+    const float* from = job.right + static_cast<long long>(k) * job.P + p;
+    Four sum = {};
+#pragma unroll 1
+    for (int s = 0; s < job.parts; s += AT_ONCE) {
+      Four found[AT_ONCE];
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        const bool is_there = s + u < job.parts;
+        found[u] =
+            Four::load(from + static_cast<long long>(is_there ? s + u : s) * job.part_stride, is_there ? existing : 0);
+      }
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum.v[i] += found[u].v[i];
+      }
+    }
+    return sum;
+  }
+
+  // The same of a dense layer on graphs: over the graphs, 32 at a time. All threads call.
+  __device__ __forceinline__ Four sum_of_graphs(const WideJob& job, int k0, int p0, int B,
+                                                float (&tile)[2 * PANEL][LD]) const {
+    const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
+    Four sum = {}, left, right;
+    const auto read = [&](int b) {
+      left = Four::load(job.left + b * job.F + k0 + first, b < B ? min(max(job.F - k0 - first, 0), 4) : 0);
+      right = Four::load(job.right + b * job.P + p0 + first, b < B ? min(max(job.P - p0 - first, 0), 4) : 0);
+    };
+    read(row);
+#pragma unroll 1
+    for (int b0 = 0; b0 < B; b0 += PANEL) {
+      const bool is_there = b0 + row < B;
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        tile[row][first + i] = is_there && k0 + first + i == job.F ? 1.f : left.v[i];
+        tile[PANEL + row][first + i] = right.v[i];
+      }
+      __syncthreads();
+      read(b0 + PANEL + row);
+#pragma unroll 8
+      for (int g = 0; g < PANEL; ++g) {
+        const float left = tile[g][row];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum.v[i] = fmaf(left, tile[PANEL + g][first + i], sum.v[i]);
+      }
+    }
+    __syncthreads();
+    return sum;
+  }
+
+  __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD]) const {
+    // All but the gradients is older than the phase before.
+    const int4 place = reinterpret_cast<const int4*>(chunks)[chunk];
+    const WideJob job = reinterpret_cast<const WideJob*>(jobs)[place.x];
+    const int k = place.y + threadIdx.x / 8, p = place.z + threadIdx.x % 8 * 4;
+    const int existing = k < job.rows() ? min(max(job.P - p, 0), 4) : 0, at = existing > 0 ? job.start(k) + p : 0;
+    const int4 now = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
+    const float4 rate = reinterpret_cast<const float4*>(rates)[now.w];
+    if (existing > 0 && threadIdx.x % 8 == 0) {  // a line of 128 bytes to eight threads
+      bring_near(parameters + at), bring_near(m + at);
+      if (!rule.sgd) bring_near(v + at);
+    }
+    wait_for_previous();
+
+    Four gradient;
+    if (mode == 2) {
+      gradient = Four::load(gradients + at, existing);
+      const float factor = clip_factor(norms, n_chunks, max_norm);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) gradient.v[i] *= factor;
+    } else {
+      gradient = job.left ? sum_of_graphs(job, place.y, place.z, now.z, tile) : sum_of_parts(job, k, p, existing);
+    }
+    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
+    if (mode == 1) {
+      gradient.store(gradients + at, existing);
+      double squares = 0.0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) squares += i < existing ? static_cast<double>(gradient.v[i]) * gradient.v[i] : 0.0;
+      squares = block_sum(squares);
+      if (threadIdx.x == 0) norms[chunk] = squares;
+      return;
+    }
+    Four value = Four::load(parameters + at, existing), of_m = Four::load(m + at, existing), of_v = {};
+    Four decay = {}, penalty = {};
+    if (!rule.sgd) of_v = Four::load(v + at, existing);
+    if (weight_decay) decay = Four::load(weight_decay + at, existing), penalty = Four::load(l2 + at, existing);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      value.v[i] = rule.apply(value.v[i], gradient.v[i], of_m.v[i], of_v.v[i], decay.v[i], penalty.v[i], rate);
+    value.store(parameters + at, existing), of_m.store(m + at, existing);
+    if (!rule.sgd) of_v.store(v + at, existing);
+    if (job.forward) write_panels(job, place.y, place.z, value, existing, tile);
+  }
+
+  __device__ __forceinline__ void write_panels(const WideJob& job, int k0, int p0, Four value, int existing,
+                                               float (&tile)[2 * PANEL][LD]) const {
+    const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4, k = k0 + row;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i >= existing) value.v[i] = 0.f;
+      if (job.round) value.v[i] = __uint_as_float(to_tf32(value.v[i]));
+      tile[row][first + i] = value.v[i];
+    }
+    if (k < job.C * job.F) {
+      const int c = k / job.F, columns = ceil_div(job.P, PANEL) * PANEL;
+      put(job.backward + in_panel(k - c * job.F, c * columns + p0 + first, job.F), value, job.round,
+          static_cast<long long>(job.C) * columns * job.F);
+    }
+    __syncthreads();
+    if (p0 + row >= job.P) return;
+    Four across;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) across.v[i] = tile[first + i][row];
+    put(job.forward + in_panel(p0 + row, k0 + first, job.P), across, job.round,
+        static_cast<long long>(ceil_div(job.rows(), PANEL)) * PANEL * job.P);
+  }
+
+  // Four neighbours of a panel, and, but for TF32, their rests in the panels behind.
+  __device__ __forceinline__ static void put(float* to, Four value, int round, long long rests) {
+    value.store(to, 4);
+    if (round) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) value.v[i] = rest_of_tf32(value.v[i]);
+    value.store(to + rests, 4);
+  }
+};
+
+}  // namespace fused
