@@ -35,10 +35,10 @@ def test_kernels_are_built_for_other_machines_listed_and_cleared(call, nvcc: Pat
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["file", "arch", "kernels", "registers", "spilled", "size"]
     assert [line[:5] for line in lines[1:]] == [
-        [name, arch, "1", "17", "12"] for arch in ("sm_80", "sm_90") for name in ("plain.cu", "scale.cu")
+        [name, arch, "1", "17", "12"] for arch in ("sm_80", "sm_90a") for name in ("plain.cu", "scale.cu")
     ]
     assert len(calls(nvcc)) == 5
-    assert call("build", "--arch", "sm_90")[0] == 0
+    assert call("build", "--arch", "sm_90a")[0] == 0
     assert len(calls(nvcc)) == 5
     listed = call("list")[1].splitlines()
     assert len(listed) == 6
@@ -51,7 +51,7 @@ def test_kernels_are_built_for_the_devices_here(call, nvcc: Path, fake: Fake) ->
     fake.devices.append(("Fake 90", (9, 0)))
     code, out, _ = call("build")
     assert code == 0
-    assert [line.split()[1] for line in out.splitlines()[1:]] == ["sm_75", "sm_75", "sm_90", "sm_90"]
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["sm_75", "sm_75", "sm_90a", "sm_90a"]
 
 
 def test_a_kernel_that_fails_does_not_hide_the_others(call, nvcc: Path, folder: Path) -> None:

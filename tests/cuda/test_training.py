@@ -261,4 +261,4 @@ def test_tf32_is_close_and_is_not_fp32(config: Config, name: str) -> None:
         float(np.linalg.norm(losses["tf32"][name] - value) / max(np.linalg.norm(value), 1e-6))
         for name, value in losses["fp32"].items()
     )
-    assert 0 < distance < 5e-2
+    assert 0 < distance < (5e-2 if max(config.model.widths) > 64 else 2e-2)  # longer sums, more layers of them

@@ -135,7 +135,7 @@ def choose(number: int) -> DeviceInfo:
 
 
 def architectures(asked: Iterable[str] | None) -> list[str]:
-    """Return the architectures to compile for: those asked for, else those of the devices here.
+    """Return the architectures to compile for, as devices ask for them: those named, else those of the devices here.
 
     Raises
     ------
@@ -147,10 +147,13 @@ def architectures(asked: Iterable[str] | None) -> list[str]:
             return sorted({arch_of(device.capability) for device in devices()})
         except BackendUnavailable as error:
             raise InputError("--arch", f"not given, and {error.got}", "an architecture such as sm_90") from error
+    found = {}
     for name in asked:
-        if not re.fullmatch(r"sm_\d{2,3}[af]?", name):
+        digits = re.fullmatch(r"sm_(\d{1,2})(\d)[af]?", name)
+        if not digits:
             raise InputError("--arch", f"'{name}'", "sm_ and the compute capability's digits, such as sm_90")
-    return list(dict.fromkeys(asked))
+        found[arch_of((int(digits[1]), int(digits[2])))] = None
+    return list(found)
 
 
 def check_compiler(device: DeviceInfo, name: str, version: str) -> None:
