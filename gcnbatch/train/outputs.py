@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -21,12 +19,6 @@ from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.loop import HISTORY, Fitted, Trainer
 
 METRICS, PREDICTIONS = "metrics.json", "predictions.csv"
-_LIBRARIES = ("sklearn.metrics", "matplotlib.figure", "matplotlib.backends.backend_agg")
-
-
-def import_ahead() -> None:
-    """Import what `write` needs in a thread, while training waits for the device: a second of a short run."""
-    Thread(target=lambda: [import_module(library) for library in _LIBRARIES]).start()
 
 
 def write(trainer: Trainer, fitted: Fitted) -> dict[str, Any]:

@@ -176,8 +176,6 @@ def _carry_out(
     folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say
 ) -> dict[str, Any]:
     _hold_to_data(folder, experiment)
-    if backend.meter.clock == "device":
-        outputs.import_ahead()
     if not experiment.config.split.folds:
         return _fit(folder, experiment, parts[0], backend, quiet)
     results = []
