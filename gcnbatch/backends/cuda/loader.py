@@ -147,7 +147,7 @@ def architectures(asked: Iterable[str] | None) -> list[str]:
             return sorted({arch_of(device.capability) for device in devices()})
         except BackendUnavailable as error:
             raise InputError("--arch", f"not given, and {error.got}", "an architecture such as sm_90") from error
-    found = {}
+    found: dict[str, None] = {}
     for name in asked:
         digits = re.fullmatch(r"sm_(\d{1,2})(\d)[af]?", name)
         if not digits:
