@@ -68,15 +68,15 @@ def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, option
 
     epoch = itertools.count()
 
-    def begin() -> None:
-        runner.begin_epoch(next(epoch), batches[:count], task.train.learning_rate)
+    def begin(number: int) -> None:
+        runner.begin_epoch(next(epoch), batches[:number], task.train.learning_rate)
 
     def steps(number: int) -> None:
         for index in range(number):
             runner.step(index)
 
     def train() -> None:
-        begin()
+        begin(count)
         steps(count)
         meter.synchronize()
 
@@ -87,7 +87,7 @@ def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, option
     row = {"backend": name, "step_us": median_seconds(train) / count * 1e6, "launches": launches}
     if meter.clock == "device":
         in_a_row = min(count, IN_A_ROW)
-        begin()
+        begin(in_a_row)  # a whole epoch, at whose end no step is left waiting for company
         with meter.queued():
             start = meter.mark()
             steps(in_a_row)
