@@ -23,7 +23,7 @@ Examples:
 
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML configuration.", metavar="[CONFIG.toml]", show_default=False)
+        Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
     backend: Annotated[
