@@ -115,6 +115,8 @@ class FusedSet:
             "edges": prepared.forward.entry_ptr,
             "t_edges": prepared.transpose.entry_ptr,
         }
+        sizes = (np.sort(np.diff(ptr))[::-1] for ptr in self._ptrs.values())
+        self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]  # by graphs
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
@@ -126,9 +128,7 @@ class FusedSet:
 
     def capacity(self, graphs: int) -> Capacity:
         """Return what the largest `graphs` graphs have together."""
-        sizes = (np.diff(ptr) for ptr in self._ptrs.values())
-        most = [int(np.sort(size)[::-1][:graphs].sum()) for size in sizes]
-        return Capacity(graphs, *most)
+        return Capacity(graphs, *(int(sums[min(graphs, len(sums) - 1)]) for sums in self._largest))
 
     def capacity_of(self, plan: EpochPlan, graphs: int) -> Capacity:
         """Return what the batches of an epoch need, none of more than `graphs` graphs; rows are rounded up."""
