@@ -109,9 +109,6 @@ __device__ __forceinline__ void load_matrices(float* to, const float* row) {
   for (int i = 0; i < 4; ++i) to[i] = __uint_as_float(bits[i]);
 }
 
-// The number of the warp in the block; the compiler sees that it is the same in all lanes.
-__device__ __forceinline__ int warp_number() { return __shfl_sync(FULL_WARP, static_cast<int>(threadIdx.x) / 32, 0); }
-
 // Where a lane stands in a fragment.
 struct Place {
   int lane, g, t;
@@ -186,21 +183,6 @@ struct Parts {
     }
   }
 };
-
-// A place in the ring.
-struct Turn {
-  int stage = 0, phase = 0;
-  __device__ __forceinline__ void next(int stages) {
-    if (++stage == stages) stage = 0, phase ^= 1;
-  }
-};
-
-// A warp has read a stage: what its lanes read comes before the arrival of one of them. (compute-sanitizer's racecheck does
-// not take it from __syncwarp and reports hazards; with an arrival of every lane it reports none.)
-__device__ __forceinline__ void give_back(unsigned long long* empty) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(empty);
-}
 
 // The ninth warp fills the ring; weights are older than the kernel before, and their first stages come early.
 template <int PRODUCTS, int STAGE, class Operands>

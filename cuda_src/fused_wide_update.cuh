@@ -1,6 +1,8 @@
 // The last phase of a step with wide layers: as fused_update, by tiles of 32 x 32 of the matrices W', because there are
 // many parameters, and the weights are to be written as panels both ways.
 //
+// Templates, for what a job is: fused_half_update.cuh has another one.
+//
 // A job is W' = [W_1; …; W_C; b_1; …; b_C] of one layer, (C F + C, P), whose rows are where the parameters' flat arrays
 // have them; gamma and beta are jobs of biases alone (F = 0). Its gradient is the sum of `parts` matrices (what
 // fused_product_dw_… leaves), or, for dense layers on graphs, [inputs | 1]ᵀ gradients over the graphs of the batch.
@@ -15,6 +17,22 @@
 #include "fused_update.cuh"
 
 namespace fused {
+
+// Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
+__device__ __forceinline__ void bring_near(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
+
+// Four neighbours of a row of P, of which some may be beyond it.
+struct Four {
+  float v[4];
+
+  __device__ __forceinline__ static Four load(const float* from, int existing) {
+    const float4 found = load4(from, existing, is_aligned(from, 0));
+    return {{found.x, found.y, found.z, found.w}};
+  }
+  __device__ __forceinline__ void store(float* to, int existing) const {
+    store4(to, make_float4(v[0], v[1], v[2], v[3]), existing, is_aligned(to, 0));
+  }
+};
 
 // As the host fills it: four times 8 bytes, then 4 bytes a field.
 struct WideJob {
@@ -33,25 +51,38 @@ struct WideJob {
     const int c = k / F;
     return weight + (k - c * F) * C * P + c * P;
   }
-};
-
-// Four neighbours of a row of P, of which some may be beyond it.
-struct Four {
-  float v[4];
-
-  __device__ __forceinline__ static Four load(const float* from, int existing) {
-    const float4 found = load4(from, existing, is_aligned(from, 0));
-    return {{found.x, found.y, found.z, found.w}};
+  // Matrices to add up in the gradient of a step.
+  __device__ __forceinline__ int parts_of(int) const { return parts; }
+  __device__ __forceinline__ static void stage(const long long* stage, int block, int blocks) {
+    stage_batch(*reinterpret_cast<const Stage*>(stage), block, blocks, wait_for_previous);
   }
-  __device__ __forceinline__ void store(float* to, int existing) const {
-    store4(to, make_float4(v[0], v[1], v[2], v[3]), existing, is_aligned(to, 0));
+
+  // As the products take it.
+  __device__ __forceinline__ float prepared(float value) const {
+    return round ? __uint_as_float(to_tf32(value)) : value;
+  }
+  // Four neighbours of row k, from column p on, to the panels; and of column p, from row k on.
+  __device__ __forceinline__ void write_row(int k, int p, Four value) const {
+    if (k >= C * F) return;
+    const int c = k / F, columns = ceil_div(P, PANEL) * PANEL;
+    put(backward + in_panel(k - c * F, c * columns + p, F), value, static_cast<long long>(C) * columns * F);
+  }
+  __device__ __forceinline__ void write_column(int k, int p, Four value) const {
+    if (p >= P) return;
+    put(forward + in_panel(p, k, P), value, static_cast<long long>(ceil_div(rows(), PANEL)) * PANEL * P);
+  }
+  // And, but for TF32, their rests in the panels behind.
+  __device__ __forceinline__ void put(float* to, Four value, long long rests) const {
+    value.store(to, 4);
+    if (round) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) value.v[i] = rest_of_tf32(value.v[i]);
+    value.store(to + rests, 4);
   }
 };
-
-// Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
-__device__ __forceinline__ void bring_near(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
 
 // The phase with its arguments, in the order of fused_wide_update in fused_wide_step.cu.
+template <class OneJob>
 struct WideUpdate {
   static constexpr int LD = PANEL + 1;
 
@@ -79,23 +110,23 @@ struct WideUpdate {
   __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD]) const {
     const int block = blockIdx.x;
     if (block < n_stages) {
-      stage_batch(*reinterpret_cast<const Stage*>(stage), block, n_stages, wait_for_previous);
+      OneJob::stage(stage, block, n_stages);
     } else {
       update_tile(block - n_stages, tile);
     }
   }
 
   // The gradient of four neighbours: sums of parts.
-  __device__ __forceinline__ Four sum_of_parts(const WideJob& job, int k, int p, int existing) const {
+  __device__ __forceinline__ Four sum_of_parts(const OneJob& job, int parts, int k, int p, int existing) const {
     constexpr int AT_ONCE = 4;
     const float* from = job.right + static_cast<long long>(k) * job.P + p;
     Four sum = {};
 #pragma unroll 1
-    for (int s = 0; s < job.parts; s += AT_ONCE) {
+    for (int s = 0; s < parts; s += AT_ONCE) {
       Four found[AT_ONCE];
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
-        const bool is_there = s + u < job.parts;
+        const bool is_there = s + u < parts;
         found[u] =
             Four::load(from + static_cast<long long>(is_there ? s + u : s) * job.part_stride, is_there ? existing : 0);
       }
@@ -109,7 +140,7 @@ struct WideUpdate {
   }
 
   // The same of a dense layer on graphs: over the graphs, 32 at a time. All threads call.
-  __device__ __forceinline__ Four sum_of_graphs(const WideJob& job, int k0, int p0, int B,
+  __device__ __forceinline__ Four sum_of_graphs(const OneJob& job, int k0, int p0, int B,
                                                 float (&tile)[2 * PANEL][LD]) const {
     const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
     Four sum = {}, left, right;
@@ -143,7 +174,7 @@ struct WideUpdate {
   __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD]) const {
     // All but the gradients is older than the phase before.
     const int4 place = reinterpret_cast<const int4*>(chunks)[chunk];
-    const WideJob job = reinterpret_cast<const WideJob*>(jobs)[place.x];
+    const OneJob job = reinterpret_cast<const OneJob*>(jobs)[place.x];
     const int k = place.y + threadIdx.x / 8, p = place.z + threadIdx.x % 8 * 4;
     const int existing = k < job.rows() ? min(max(job.P - p, 0), 4) : 0, at = existing > 0 ? job.start(k) + p : 0;
     const int4 now = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
@@ -161,7 +192,8 @@ struct WideUpdate {
 #pragma unroll
       for (int i = 0; i < 4; ++i) gradient.v[i] *= factor;
     } else {
-      gradient = job.left ? sum_of_graphs(job, place.y, place.z, now.z, tile) : sum_of_parts(job, k, p, existing);
+      gradient = job.left ? sum_of_graphs(job, place.y, place.z, now.z, tile)
+                          : sum_of_parts(job, job.parts_of(now.w), k, p, existing);
     }
     if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
     if (mode == 1) {
@@ -185,36 +217,20 @@ struct WideUpdate {
     if (job.forward) write_panels(job, place.y, place.z, value, existing, tile);
   }
 
-  __device__ __forceinline__ void write_panels(const WideJob& job, int k0, int p0, Four value, int existing,
+  __device__ __forceinline__ void write_panels(const OneJob& job, int k0, int p0, Four value, int existing,
                                                float (&tile)[2 * PANEL][LD]) const {
-    const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4, k = k0 + row;
+    const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (i >= existing) value.v[i] = 0.f;
-      if (job.round) value.v[i] = __uint_as_float(to_tf32(value.v[i]));
+      value.v[i] = i < existing ? job.prepared(value.v[i]) : 0.f;
       tile[row][first + i] = value.v[i];
     }
-    if (k < job.C * job.F) {
-      const int c = k / job.F, columns = ceil_div(job.P, PANEL) * PANEL;
-      put(job.backward + in_panel(k - c * job.F, c * columns + p0 + first, job.F), value, job.round,
-          static_cast<long long>(job.C) * columns * job.F);
-    }
+    job.write_row(k0 + row, p0 + first, value);
     __syncthreads();
-    if (p0 + row >= job.P) return;
     Four across;
 #pragma unroll
     for (int i = 0; i < 4; ++i) across.v[i] = tile[first + i][row];
-    put(job.forward + in_panel(p0 + row, k0 + first, job.P), across, job.round,
-        static_cast<long long>(ceil_div(job.rows(), PANEL)) * PANEL * job.P);
-  }
-
-  // Four neighbours of a panel, and, but for TF32, their rests in the panels behind.
-  __device__ __forceinline__ static void put(float* to, Four value, int round, long long rests) {
-    value.store(to, 4);
-    if (round) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) value.v[i] = rest_of_tf32(value.v[i]);
-    value.store(to + rests, 4);
+    job.write_column(k0 + first, p0 + row, across);
   }
 };
 

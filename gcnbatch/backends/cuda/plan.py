@@ -37,6 +37,11 @@ class EpochPlan:
     pointers: dict[str, Int32]
 
     @property
+    def tables(self) -> dict[str, Int32]:
+        """What else a plan says of every batch."""
+        return {}
+
+    @property
     def n_batches(self) -> int:
         """Number of batches."""
         return len(self.batch_ptr) - 1
@@ -91,7 +96,11 @@ def plan_epoch(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64]) -> Epoch
     """
     sizes = np.array([len(graphs) for graphs in batches], dtype=np.int64)
     batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    graphs = np.concatenate([np.zeros(0, np.int64), *batches])
+    return plan_graphs(np.concatenate([np.zeros(0, np.int64), *batches]), batch_ptr, set_ptrs)
+
+
+def plan_graphs(graphs: Int64, batch_ptr: Int64, set_ptrs: Mapping[str, Int64]) -> EpochPlan:
+    """Return the plan of batches end to end: as `plan_epoch`."""
     pointers = {}
     for name, ptr in set_ptrs.items():
         found = batch_pointers(ptr[graphs + 1] - ptr[graphs], batch_ptr)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
 from gcnbatch.backends.cuda.fused.step import Call
+from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.errors import BackendUnavailable, DeviceLost
 
@@ -105,6 +106,15 @@ class Recorder:
         ready = self._check(driver.cuGraphInstantiate(graph, 0))
         self._check(driver.cuGraphDestroy(graph))
         return Graph(self._device, driver, ready, repeats * len(prepared))
+
+    def clusters(self, name: str, launch: Launch) -> int:
+        """Return how many clusters of a kernel the device runs at once."""
+        driver = self._driver
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+        config.sharedMemBytes = launch.shared
+        return int(self._check(driver.cuOccupancyMaxActiveClusters(self._function(name, launch.shared), config)))
 
     def _prepare(self, call: Call) -> tuple[Any, Any, Any]:
         driver, launch = self._driver, call.launch

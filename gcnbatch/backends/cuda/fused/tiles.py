@@ -1,0 +1,154 @@
+"""Batches in tiles of rows that hold whole graphs: which graph of an epoch lies where (cuda_src/fused_half.cuh)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gcnbatch.backends.cuda.batch import Int32, Int64
+from gcnbatch.backends.cuda.launch import ceil_div
+from gcnbatch.backends.cuda.plan import EpochPlan, plan_graphs
+
+TILE_ROWS = 144
+AIMED_ROWS = 128  # of a tile, on average, as far as there are tiles
+ROUNDS_ONE_BY_ONE = 2  # of the smallest graphs, which go where most room is
+NONE = 255  # the tile, and the size, of a place that a batch does not use
+
+
+@dataclass(frozen=True)
+class TiledPlan(EpochPlan):
+    """The batches of an epoch, graphs in the order of their tiles.
+
+    Worked example, one batch of graphs with 100, 90, 40 and 30 nodes in two tiles, the first with graphs 0 and 2::
+
+        graphs = [0, 2, 1, 3]     pointers["nodes"] = [0, 100, 144, 234, 260]     tile_starts = [[0, 2, 4]]
+
+    Of `pointers`, "nodes" has each graph's first row, 144 to a tile, and behind them the batch's number of nodes.
+
+    Parameters
+    ----------
+    tile_starts : int32, (n, tiles + 1)
+        First graph of every tile of a batch; of those that it does not use, its number of graphs.
+    tile_counts : int32, (n,)
+        Tiles of a batch.
+    """
+
+    tile_starts: Int32
+    tile_counts: Int32
+
+    @property
+    def tables(self) -> dict[str, Int32]:
+        return {"tile_starts": self.tile_starts.ravel(), "tile_counts": self.tile_counts}
+
+    def in_tiles(self, tiles: int) -> TiledPlan:
+        """Return the same for arrays of more tiles."""
+        more = ((0, 0), (0, tiles + 1 - self.tile_starts.shape[1]))
+        return replace(self, tile_starts=np.pad(self.tile_starts, more, mode="edge"))
+
+
+def tiles_of(nodes: int, limit: int) -> int:
+    """Return how many tiles batches of up to so many nodes are dealt to.
+
+    >>> tiles_of(1600, 15), tiles_of(2130, 15), tiles_of(0, 15)
+    (13, 15, 1)
+    """
+    return max(min(ceil_div(nodes, AIMED_ROWS), limit), 1)
+
+
+def plan_tiles(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64], tiles: int) -> TiledPlan | None:
+    """Return the plan of these batches in at most `tiles` tiles each, or nothing if one does not fit.
+
+    A batch's graphs are dealt largest first, round after round, forth and back, the last of them one by one to the
+    tile with most room: tiles become alike in rows and graphs. Batches for which that overflows are dealt again, each
+    graph to the first tile with room for it.
+
+    Parameters
+    ----------
+    set_ptrs : dict of int64, (G+1,)
+        Per kind of thing, "nodes" among them, the first one of each graph in the data set.
+    """
+    counts = np.array([len(graphs) for graphs in batches], dtype=np.int64)
+    batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    node_ptr, all_graphs = set_ptrs["nodes"], np.concatenate([np.zeros(0, np.int64), *batches])
+    lengths = node_ptr[all_graphs + 1] - node_ptr[all_graphs]
+    totals = np.add.reduceat(lengths, batch_ptr[:-1]) if counts.all() else np.zeros(0, np.int64)
+    if lengths.max(initial=0) > TILE_ROWS or totals.max(initial=0) > tiles * TILE_ROWS or not counts.all():
+        return None
+    is_there = np.arange(counts.max(initial=0)) < counts[:, None]
+    sizes = np.zeros(is_there.shape, np.int64)
+    sizes[is_there] = lengths
+    order = np.argsort(np.where(is_there, TILE_ROWS - sizes, NONE).astype(np.uint8), axis=1, kind="stable")
+    tile = _dealt(np.take_along_axis(sizes, order, axis=1), tiles_of(int(totals.max(initial=0)), tiles), tiles)
+    if tile is None:
+        return None
+    tile[~is_there] = NONE  # largest first: what is not there comes last, then as before
+    by_tile = np.argsort(tile.astype(np.uint8), axis=1, kind="stable")
+    order, tile = np.take_along_axis(order, by_tile, axis=1), np.take_along_axis(tile, by_tile, axis=1)
+    graphs = all_graphs[(order + batch_ptr[:-1, None])[is_there]]
+    plan = plan_graphs(graphs, batch_ptr, set_ptrs)
+    starts = np.zeros((len(batches), tiles + 1), np.int32)
+    flat = (tile + tiles * np.arange(len(batches))[:, None])[is_there]
+    starts[:, 1:] = np.bincount(flat, minlength=tiles * len(batches)).reshape(-1, tiles).cumsum(axis=1)
+    used = np.where(is_there, tile, -1).max(axis=1, initial=-1) + 1
+    plan.pointers["nodes"] = _first_rows(plan, starts, tile[is_there])
+    return TiledPlan(plan.graphs, batch_ptr, plan.pointers, starts, used.astype(np.int32))
+
+
+def _first_rows(plan: EpochPlan, starts: Int32, tile: Int64) -> Int32:
+    """Return "nodes" of a tiled plan from that of the plain one, and the tile of each graph."""
+    plain, n = plan.pointers["nodes"], plan.n_batches
+    batch = np.repeat(np.arange(n), np.diff(plan.batch_ptr))
+    own = np.arange(len(plan.graphs)) + batch
+    first = plan.batch_ptr[batch] + batch + starts[batch, tile]
+    rows = plain.copy()
+    rows[own] = tile * TILE_ROWS + plain[own] - plain[first]
+    return rows
+
+
+def _dealt(sizes: Int64, aimed: int, tiles: int) -> Int64 | None:
+    """Return the tile of each graph of each batch, (batches, graphs), of which none is fuller than it may be.
+
+    Parameters
+    ----------
+    sizes : (batches, graphs)
+        Nodes, largest first.
+    aimed, tiles : int
+        Tiles of a batch: as few as this, if they suffice, and the most there may be.
+    """
+    found, loads = _dealt_evenly(sizes, aimed)
+    over = np.flatnonzero(loads.max(axis=1, initial=0) > TILE_ROWS)
+    if len(over):
+        found[over], loads = _dealt_tightly(sizes[over], tiles)
+        if loads.max() > TILE_ROWS:
+            return None
+    return found
+
+
+def _dealt_evenly(sizes: Int64, tiles: int) -> tuple[Int64, Int64]:
+    """Return tiles of graphs, and nodes in tiles."""
+    n, most = sizes.shape
+    rounds = max(most // tiles - ROUNDS_ONE_BY_ONE, 0)
+    there_and_back = np.concatenate([np.arange(tiles), np.arange(tiles)[::-1]])
+    found = np.empty((n, most), np.int64)
+    found[:, : rounds * tiles] = np.resize(there_and_back, rounds * tiles)
+    dealt = sizes[:, : rounds * tiles].reshape(n, rounds, tiles)
+    loads = dealt[:, ::2].sum(axis=1) + dealt[:, 1::2, ::-1].sum(axis=1)
+    flat, first = loads.ravel(), tiles * np.arange(n)
+    for place in range(rounds * tiles, most):
+        found[:, place] = loads.argmin(axis=1)
+        flat[first + found[:, place]] += sizes[:, place]
+    return found, loads
+
+
+def _dealt_tightly(sizes: Int64, tiles: int) -> tuple[Int64, Int64]:
+    """Return tiles of graphs, and nodes in tiles; the first tile of a batch overflows if anything does."""
+    n, most = sizes.shape
+    found, loads = np.empty((n, most), np.int64), np.zeros((n, tiles), np.int64)
+    flat, first = loads.ravel(), tiles * np.arange(n)
+    for place in range(most):
+        size = sizes[:, place, None]
+        found[:, place] = (loads <= TILE_ROWS - size).argmax(axis=1)
+        flat[first + found[:, place]] += size[:, 0]
+    return found, loads
