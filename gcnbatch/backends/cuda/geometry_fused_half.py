@@ -18,6 +18,7 @@ MOST_COLUMNS = 512  # of U
 LARGEST = 49_152.0  # that a scaled number is to reach: a half goes to 65,504
 EXPONENTS = 100  # of scales, at most, either way
 DW_THREADS, DW_PANELS = 288, 2  # panels of either matrix in a block
+MOST_SPLITS = 8  # that the update adds up
 DW_SHARED = 9 * 4 * 48 * PANEL * 2  # nine stages of four pieces of 48 rows
 UPDATE_THREADS, UPDATE_TILE = 256, 32
 
@@ -63,7 +64,7 @@ def dw(shapes: Sequence[tuple[int, int]], multiprocessors: int) -> DwGeometry:
         for k in range(0, K // PANEL, DW_PANELS)
         for p in range(0, P // PANEL, DW_PANELS)
     )
-    splits = max(multiprocessors // len(places), 1)
+    splits = min(max(multiprocessors // len(places), 1), MOST_SPLITS)
     return DwGeometry(Launch((len(places), splits, 1), (DW_THREADS, 1, 1), DW_SHARED), splits, places)
 
 

@@ -1,0 +1,243 @@
+"""The kernels of a step in halves beside its pass on a GPU, one by one: gradients of weights, staging, update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda import geometry_fused_half as geometry
+from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.fused.half import HalfWorkspace, joined
+from gcnbatch.backends.cuda.fused.step import Call, Optimizer
+from gcnbatch.backends.registry import open_backend
+from tests.cuda.halves import PANEL, ROWS, from_panels, to_panels, weight_panels, workspace
+from tests.train.runs import write_set
+
+pytestmark = pytest.mark.gpu
+
+Array = NDArray[Any]
+MODEL = ("model.widths=[128,128]", "model.adjacency=stored")
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    backend = open_backend("batched")
+    assert isinstance(backend, CudaBackend)
+    return backend.device
+
+
+def run(device: Any, *calls: Call) -> None:
+    for call in calls:
+        device.launch(call.entry, call.launch, *call.arguments)
+
+
+# ---- gradients of weights
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 7, 15])
+@pytest.mark.parametrize(
+    ("shapes", "P"),
+    [(((75, 128), (512, 512), (512, 512)), 512), (((4, 64),), 128), (((150, 192), (384, 384)), 384)],
+    ids=["usual", "one panel", "odd panels"],
+)
+def test_gradients_of_weights(device: Any, tiles: int, shapes: tuple[tuple[int, int], ...], P: int) -> None:
+    rng, capacity = np.random.default_rng(tiles), tiles + 2
+    plan = geometry.dw(tuple((K, P) for _, K in shapes), device.multiprocessors)
+    jobs, wanted, kept = [], [], []
+    for number, (F, K) in enumerate(shapes):
+        u, dy = (rng.standard_normal((ROWS * capacity, columns)).astype(np.float16) for columns in (K, P))
+        u[:, F:] = 0
+        u[ROWS * tiles :], dy[ROWS * tiles :] = np.nan, np.nan  # of an earlier batch: nobody reads them
+        u_scale, scale = np.float32(2.0 ** (7 - number)), np.float32(2.0 ** (number - 90))
+        parts = device.upload(np.full((plan.splits, F, P), np.nan, np.float32))
+        given = [device.upload(to_panels(x).view(np.uint16)) for x in (u, dy)] + [device.upload(scale.reshape(1))]
+        sizes = np.concatenate([np.array([F, P, K], np.int32), u_scale.reshape(1).view(np.int32)])
+        jobs.append(joined((*given, parts), sizes))
+        kept += given
+        exact, found = (x[: ROWS * tiles].astype(np.float64) for x in (u[:, :F], dy))
+        by = float(u_scale) * float(scale)
+        wanted.append((parts, exact.T @ found / by, np.abs(exact).T @ np.abs(found) / by))
+    tables = (device.upload(np.concatenate(jobs)), device.upload(np.array(plan.places, np.int32)))
+    shape = device.upload(np.array([tiles, 0], np.int32))
+    runs = []
+    for _ in range(2):
+        device.launch("fused_half_dw", plan.launch, *tables, shape)
+        runs.append([device.download(parts) for parts, *_ in wanted])
+    for first, second, (_, want, scale_of_error) in zip(*runs, wanted, strict=True):
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_less(np.abs(first.sum(axis=0, dtype=np.float64) - want), 2e-6 * scale_of_error + 1e-30)
+
+
+@pytest.mark.parametrize(("F", "P"), [(75, 512), (128, 128), (4, 256)])
+def test_weights_as_panels(device: Any, F: int, P: int) -> None:
+    weight = np.random.default_rng(F).standard_normal((F, P)).astype(np.float32)
+    columns = geometry.columns_of_u(F)
+    for both in (True, False):
+        outputs = [device.upload(np.full(columns * P, np.nan, np.float16).view(np.uint16)) for _ in range(2)]
+        given = (outputs[0], outputs[1] if both else 0)
+        device.launch("fused_half_weights", geometry.weights(P, columns), *given, device.upload(weight), F, P, columns)
+        for got, want in zip(outputs[: 1 + both], weight_panels(weight, columns), strict=False):
+            np.testing.assert_array_equal(device.download(got), want.view(np.uint16).ravel())
+
+
+# ---- staging
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path) -> None:
+    """Two batches one behind the other, the second smaller: nothing of the first is left where anybody looks."""
+    about = {"n_channels": 1, "max_nodes": 50, "n_features": 70, "edges_per_node": 1, "weights": not symmetric}
+    write_set(tmp_path / "data.h5", 60, **about)
+    model = (MODEL[0], "model.adjacency=symmetric") if symmetric else MODEL
+    rng = np.random.default_rng(0)
+    batches = [rng.permutation(60), rng.permutation(60)[:7]]
+    at, plan, task = workspace(device, tmp_path / "data.h5", model, batches)
+    at.begin_epoch(3, plan, np.zeros((2, 4), np.float32), 0)
+    for step, batch in enumerate(batches):
+        device.upload(np.array([step, 0, 0, 0], np.int32), at.plan.progress)
+        run(device, at.stage())
+        assert_staged(device, at, task, batch, step, symmetric)
+    device.upload(np.array([2, 0, 0, 0], np.int32), at.plan.progress)
+    run(device, at.stage())  # there is none
+    assert_staged(device, at, task, batches[1], 1, symmetric)
+
+
+def assert_staged(device: Any, at: HalfWorkspace, task: Any, batch: Array, step: int, symmetric: bool) -> None:
+    def get(array: Any) -> Array:
+        found: Array = device.download(array)
+        return found
+
+    (N, B, *rest), tiles = get(at._size), int(get(at._shape)[0])
+    assert (B, *rest) == (len(batch), step, 3)
+    tile_ptr, tile_rows = get(at._tile_ptr)[: tiles + 1], get(at._tile_rows)[:tiles]
+    node_ptr, n_nodes = get(at._node_ptr)[:B], get(at._n_nodes)[:B]
+    graphs = device.download(at.plan.views["graphs"])[at_step(at, step)]
+    assert sorted(graphs) == sorted(batch)
+    assert tile_ptr[-1] == B
+    whole = task.source.batch(graphs.astype(np.int64))
+    assert whole.n_nodes == N
+    np.testing.assert_array_equal(n_nodes, np.diff(whole.node_ptr))
+    rows = np.concatenate([np.arange(first, first + n) for first, n in zip(node_ptr, n_nodes, strict=True)])
+    for tile in range(tiles):
+        own = slice(tile_ptr[tile], tile_ptr[tile + 1])
+        first = ROWS * tile + np.concatenate([[0], np.cumsum(n_nodes[own])])
+        np.testing.assert_array_equal(node_ptr[own], first[:-1])
+        assert tile_rows[tile] == first[-1] - ROWS * tile
+    adjacency = whole.adjacency.forward
+    sides = [(adjacency, at._rows)] + ([] if symmetric else [(whole.adjacency.transpose, at._t_rows)])
+    for of_batch, arrays in sides:
+        indptr, indices, values = (get(array) for array in arrays)
+        indptr = indptr[: ROWS * tiles + 1]
+        lengths = np.zeros(ROWS * tiles, np.int64)
+        lengths[rows] = np.diff(of_batch.indptr)
+        np.testing.assert_array_equal(np.diff(indptr), lengths)
+        assert indptr[0] == 0
+        np.testing.assert_array_equal(values[: indptr[-1]], of_batch.data)
+        np.testing.assert_array_equal(indices[: indptr[-1]], rows[of_batch.indices] % ROWS)
+    u = from_panels(get(at._x).view(np.float16))[: ROWS * tiles]
+    want, sums = np.zeros_like(u), np.zeros(ROWS * tiles, np.float32)
+    matrix = np.zeros((N, N), np.float32)
+    np.add.at(matrix, (np.repeat(np.arange(N), np.diff(adjacency.indptr)), adjacency.indices), adjacency.data)
+    want[rows, : whole.x.shape[1]] = matrix.astype(np.float64) @ whole.x * at._halves.scale
+    sums[rows] = matrix.sum(axis=1, dtype=np.float64)
+    np.testing.assert_allclose(u, want, rtol=2.0**-10, atol=1e-2)
+    assert np.abs(u).max() > 100
+    unused = np.setdiff1d(np.arange(ROWS * tiles), rows)
+    assert (u[unused] == 0).all()
+    np.testing.assert_allclose(get(at._row_sums)[: ROWS * tiles], sums, rtol=1e-6, atol=1e-6)
+    targets = get(at._targets)[:B]
+    np.testing.assert_array_equal(targets, task.targets[graphs])
+
+
+def at_step(at: HalfWorkspace, step: int) -> slice:
+    ptr = at._device.download(at.plan.views["batch_ptr"])
+    return slice(ptr[step], ptr[step + 1])
+
+
+# ---- update
+
+
+@pytest.mark.parametrize("sgd", [False, True])
+@pytest.mark.parametrize("max_norm", [0.0, 0.5])
+def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, max_norm: float, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", 60, n_channels=1, max_nodes=40, n_features=70)
+    batches = [np.arange(50), np.arange(37)]
+    at, plan, task = workspace(device, tmp_path / "data.h5", MODEL, batches)
+    rates = np.array([[0.1, 0, 0, 0], [0.01, 2.0, 3.0, 5.0]], np.float32)
+    rule = Optimizer(sgd, 0.9, 0.99, 1e-3, max_norm, decays=True)
+    of, layout, rng = at._model, task.model.layout(), np.random.default_rng(7)
+    before = {}
+    for name in ("trainable", "weight_decay", "l2"):
+        before[name] = (rng.standard_normal(layout.n_trainable) * (1 if name == "trainable" else 0.1)).astype(
+            np.float32
+        )
+        device.upload(before[name], getattr(of, name))
+    moments = [np.abs(rng.standard_normal(layout.n_trainable)).astype(np.float32) for _ in range(2)]
+    wanted = fill_gradients(device, at, plan, rng, layout.n_trainable)
+    losses = rng.random(at.tiles)
+    for _ in range(2):
+        device.upload(before["trainable"], of.trainable)
+        for moment, value in zip(of.moments, moments, strict=True):
+            device.upload(value, moment)
+        device.upload(np.zeros(2), of.totals)
+        at.begin_epoch(0, plan, rates, 0)
+        device.upload(np.array([1, int(np.diff(plan.batch_ptr)[1]), 37, 1], np.int32), at.plan.progress)
+        device.upload(losses, at._losses)
+        run(device, *at.pack(), *at.update(rule))
+        found = device.download(of.trainable)
+    m, v = (moment.astype(np.float64) for moment in moments)
+    gradient = wanted.copy()
+    if max_norm:
+        gradient *= min(1.0, max_norm / np.linalg.norm(gradient))
+    p, decay, penalty = (before[name].astype(np.float64) for name in ("trainable", "weight_decay", "l2"))
+    g = gradient + penalty * p
+    m = 0.9 * m + (g if sgd else 0.1 * g)
+    v = 0.99 * v + 0.01 * g**2
+    update = m if sgd else m * 2.0 / (np.sqrt(v * 3.0) + 1e-3)
+    want = p - 0.01 * (update + decay * p)
+    np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(device.download(of.moments[0]), m, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(device.download(of.totals), [losses.sum(), 5.0], rtol=1e-6)
+    for number, layer in enumerate(at._stack.nodes):
+        weight = found[layer.weight : layer.weight + layer.n_in * layer.n_out].reshape(layer.n_in, layer.n_out)
+        forward, backward = weight_panels(weight, geometry.columns_of_u(layer.n_in))
+        packed = device.download(at._packed[number])
+        np.testing.assert_array_equal(packed[0], forward.view(np.uint16).ravel())
+        if number:
+            np.testing.assert_array_equal(packed[1], backward.view(np.uint16).ravel())
+
+
+def fill_gradients(device: Any, at: HalfWorkspace, plan: Any, rng: Any, count: int) -> Array:
+    """Leave parts of random gradients as a step of the second batch would; return the gradients."""
+    want = np.zeros(count)
+
+    def fill(array: Any, used: Any = slice(None)) -> Array:
+        values = np.full(array.shape, np.nan, np.float32)
+        values[used] = rng.standard_normal(values[used].shape).astype(np.float32)
+        device.upload(values, array)
+        return values[used].astype(np.float64)
+
+    for number, layer in enumerate(at._stack.nodes):
+        arrays, norm = at._arrays(number), layer.norm
+        assert norm is not None
+        for start, found in (
+            (layer.weight, fill(arrays.partials).sum(axis=0)),
+            (layer.bias, fill(arrays.dbias, slice(plan.tile_counts[1])).sum(axis=0)),
+            (norm.gamma, fill(arrays.dgamma)),
+            (norm.beta, fill(arrays.dbeta)),
+        ):
+            want[start : start + found.size] = found.ravel()
+    (head,) = at._stack.graphs
+    given, gradient = fill(at._head_inputs[0], slice(37)), fill(at._head_gradients[0], slice(37))
+    want[head.weight : head.weight + head.n_in * head.n_out] = (given.T @ gradient).ravel()
+    want[head.bias : head.bias + head.n_out] = gradient.sum(axis=0)
+    return want
+
+
+def test_panels_and_back() -> None:
+    matrix = np.random.default_rng(0).standard_normal((2 * ROWS, 3 * PANEL))
+    np.testing.assert_array_equal(from_panels(to_panels(matrix)), matrix)
