@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ def dealt(sizes: list[int], lengths: list[int]) -> list[Int64]:
     """Return batches of so many graphs, drawn in turn."""
     order = np.random.default_rng(len(sizes)).permutation(len(sizes))
     starts = np.cumsum([0, *lengths])
-    return [order[np.arange(a, b) % len(order)] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    return [order[np.arange(a, b) % len(order)] for a, b in pairwise(starts)]
 
 
 @quickly
@@ -133,7 +134,7 @@ def test_scales_reach_and_do_not_overflow(largest: float) -> None:
 
 
 @quickly
-@given(st.integers(-27, 10), st.integers(0, 2**32 - 1))
+@given(st.integers(-22, 10), st.integers(0, 2**32 - 1))
 def test_halves_round_as_tf32_does(exponent: int, seed: int) -> None:
     """To the bit where they are normal; else within what the largest numbers are rounded by."""
     values = np.random.default_rng(seed).standard_normal(2000).astype(np.float32)
