@@ -178,6 +178,10 @@ def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, ma
         device.upload(before[name], getattr(of, name))
     moments = [np.abs(rng.standard_normal(layout.n_trainable)).astype(np.float32) for _ in range(2)]
     wanted = fill_gradients(device, at, plan, rng, layout.n_trainable)
+    used = np.zeros(layout.n_trainable, bool)  # gaps are nobody's
+    for slot in layout.slots.values():
+        if slot.trainable:
+            used[slot.start : slot.start + slot.size] = True
     losses = rng.random(at.tiles)
     for _ in range(2):
         device.upload(before["trainable"], of.trainable)

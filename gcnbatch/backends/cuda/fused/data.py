@@ -112,6 +112,7 @@ class FusedSet:
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
         self.k = columns_of_set(source.header.n_features, prepared.channels, products)
         self._label_weights = label_weights
+        self._capacities: dict[int, Capacity] = {}
         self._ptrs = {
             "nodes": source.node_ptr,
             "edges": prepared.forward.entry_ptr,
@@ -128,9 +129,11 @@ class FusedSet:
 
     def capacity(self, graphs: int) -> Capacity:
         """Return what the largest `graphs` graphs have together."""
-        sizes = (np.diff(ptr) for ptr in self._ptrs.values())
-        most = [int(np.sort(size)[::-1][:graphs].sum()) for size in sizes]
-        return Capacity(graphs, *most)
+        if graphs not in self._capacities:
+            sizes = (np.diff(ptr) for ptr in self._ptrs.values())
+            most = [int(np.sort(size)[::-1][:graphs].sum()) for size in sizes]
+            self._capacities[graphs] = Capacity(graphs, *most)
+        return self._capacities[graphs]
 
     def capacity_of(self, plan: EpochPlan, graphs: int) -> Capacity:
         """Return what the batches of an epoch need, none of more than `graphs` graphs; rows are rounded up."""

@@ -181,12 +181,17 @@ class FusedEngine:
         if self._device.observer is not None:  # of single launches
             self.flush()
             self._packed &= {self._now}
-            self._run(self._training[self._now].calls)
+            self._run(self._calls)
             return
         self._waiting, self._left = self._waiting + 1, self._left - 1
         if self._waiting == (self._shares[0] if self._shares else STEPS_OF_A_GRAPH):
             self._launch(self._waiting)
             self._shares = self._shares[1:]
+
+    @property
+    def _calls(self) -> list[Call]:
+        """The launches of a step of this epoch."""
+        return self._training[self._now].calls
 
     def flush(self) -> None:
         """Start the steps that wait for company."""
