@@ -1,0 +1,518 @@
+#include "fused_pass_readout.cuh"
+
+namespace fused {
+
+template <int S>
+struct PassStep {
+  static constexpr int P = S * HALF_PANEL, BLOCKS_PER_ROW = PASS_THREADS / HALF_PANEL;
+
+  PassShared& at;
+  const Owner own;
+  const Exchange exchange;
+  const int tile, slice;
+  int tiles, rows, N;  // of this step; of this tile; of all
+  unsigned tag;
+  Phases phases;
+  // of this thread's two columns, in the layer at hand
+  float mean[2], inverse[2], slope[2];
+
+  __device__ __forceinline__ int layers() const { return static_cast<int>(at.pass.n_layers); }
+  __device__ __forceinline__ int column(int half) const { return slice * HALF_PANEL + own.column(half); }
+  __device__ __forceinline__ bool exists(int i) const { return own.row(i) < rows; }
+  __device__ __forceinline__ Half* panel(Half* panels) const {
+    return panels + (static_cast<long long>(tile) * S + slice) * (TILE_ROWS * HALF_PANEL);
+  }
+  __device__ __forceinline__ ulonglong2* pairs(int slot, int of_tile) const {
+    return exchange.pairs + (static_cast<long long>(slot) * at.pass.tiles + of_tile) * P + slice * HALF_PANEL;
+  }
+  __device__ __forceinline__ long long blocks() const { return at.pass.tiles * S; }
+  __device__ __forceinline__ float4* norm_of(int l) const {
+    return exchange.norms + (l * blocks() + tile * S + slice) * PASS_THREADS + threadIdx.x;
+  }
+  // This thread's values of Y, four neighbours of them at vector i.
+  __device__ __forceinline__ float4* y_of(int l) const {
+    return reinterpret_cast<float4*>(at.layers[l].y +
+                                     (static_cast<long long>(tile) * S + slice) * TILE_ROWS * HALF_PANEL) +
+           threadIdx.x;
+  }
+  __device__ __forceinline__ const Half* weights(const Half* of_all, int panels) const {
+    return of_all + static_cast<long long>(slice) * panels * (HALF_PANEL * HALF_PANEL);
+  }
+
+  // ---- waits ----
+
+  __device__ __forceinline__ void expect_panels(int panels) {
+    for (int q = 0; q < panels; ++q) expect_bytes(&at.full[q], PANEL_BYTES);
+  }
+
+  // Bring what the tiles found of this slice's columns to `parts`.
+  __device__ __forceinline__ void collect(int slot) {
+    constexpr int AT_ONCE = 3;
+    const int c = threadIdx.x % HALF_PANEL;
+#pragma unroll 1
+    for (int first = threadIdx.x / HALF_PANEL; first < tiles; first += AT_ONCE * BLOCKS_PER_ROW) {
+      float2 found[AT_ONCE];
+      unsigned missing = 0;
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) missing |= (first + i * BLOCKS_PER_ROW < tiles) << i;
+      const unsigned all = missing;
+      while (missing) {
+        bool is_there[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+          is_there[i] = (missing >> i & 1) && try_read(found[i], pairs(slot, first + i * BLOCKS_PER_ROW) + c, tag);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) missing &= ~(static_cast<unsigned>(is_there[i]) << i);
+      }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i)
+        if (all >> i & 1) at.parts[first + i * BLOCKS_PER_ROW][c] = found[i];
+    }
+  }
+
+  // Send this block's panel to all blocks of the cluster, each group its rows; all threads call, when their rows are written.
+  __device__ __forceinline__ void send(const Half* from) {
+    order_async_after_writes();
+    wait_for_group(own.group);
+    wait_for_cluster();  // the place of U is free everywhere
+    if (threadIdx.x % 128 == 0) {
+      constexpr int BYTES = GROUP_ROWS * 128;
+      bulk_copy_to_all(at.u[slice] + own.group * BYTES, from + own.group * (BYTES / 2), BYTES, &at.full[slice],
+                       (1 << S) - 1);
+    }
+  }
+
+  // When all threads are done with `rows`, the rest of the weights takes its place.
+  __device__ __forceinline__ void fetch_rest(const Half* weights) {
+    if constexpr (S > LOW_PANELS) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+      if (own.warp == PASS_THREADS / 32 - 1) {
+        asm volatile("bar.sync 4, 384;" ::: "memory");
+        if (own.lane == 0) fetch_high(at, weights, S);
+      } else {
+        asm volatile("bar.arrive 4, 384;" ::: "memory");
+      }
+#endif
+    }
+  }
+
+  // ---- forward ----
+
+  template <class Meanwhile>
+  __device__ __forceinline__ void forward(float (&y)[OWN], int l, Meanwhile meanwhile) {
+    const PassLayer& layer = at.layers[l];
+    const bool is_last = l + 1 == layers();
+    float bias[2], gamma[2], beta[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      bias[h] = layer.bias[column(h)], gamma[h] = layer.gamma[column(h)], beta[h] = layer.beta[column(h)];
+    }
+    multiply_panels(y, at, static_cast<int>(layer.K) / HALF_PANEL, phases, own.group);
+    STAMP(l * 8 + 1);
+    if (threadIdx.x == 0 && layers() > 1) expect_panels(S);  // V of the last layer after the U of the next ones
+    if (!is_last) arrive_at_cluster();
+
+    const float factor = 1.f / (WEIGHT_SCALE * layer.u_scale);
+    float sum[2] = {}, squares[2] = {};
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      y[i] = y[i] * factor + at.rowsum[own.row(i)] * bias[i % 4 / 2];
+      sum[i % 4 / 2] += exists(i) ? y[i] : 0.f;
+    }
+    const int of_group = min(max(rows - own.group * GROUP_ROWS, 0), GROUP_ROWS);
+    float middle[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) middle[h] = of_group > 0 ? sum_of_four(sum[h]) / of_group : 0.f;
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const float distance = y[i] - middle[i % 4 / 2];
+      squares[i % 4 / 2] += exists(i) ? distance * distance : 0.f;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      squares[h] = sum_of_four(squares[h]);
+      if (own.t == 0) at.of_groups[own.group][own.column(h)] = make_float2(middle[h], squares[h]);
+    }
+    __syncthreads();  // and the product's operands are read
+    if (threadIdx.x < HALF_PANEL) publish_moments(l);
+    if (threadIdx.x == PASS_THREADS - 32) {
+      if (!is_last) fetch_low(at, weights(at.layers[l + 1].w_forward, S), S);
+      if (is_last && l > 0) fetch_low(at, weights(layer.w_backward, S), S);
+    }
+    STAMP(l * 8 + 2);
+    if (!is_last) {
+#pragma unroll
+      for (int i = 0; i < OWN / 4; ++i)
+        y_of(l)[i * PASS_THREADS] = make_float4(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]);
+    }
+    const bool keeps_running = tile == 0 && own.group == 0 && own.t == 0;
+    float old_mean[2], old_var[2];
+#pragma unroll
+    for (int h = 0; keeps_running && h < 2; ++h)
+      old_mean[h] = layer.running_mean[column(h)], old_var[h] = layer.running_var[column(h)];
+    meanwhile();
+    collect(l);
+    __syncthreads();
+    STAMP(l * 8 + 3);
+    fold_moments(squares);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      inverse[h] = 1.f / sqrtf(squares[h] / N + layer.epsilon), slope[h] = gamma[h] * inverse[h];
+      if (!keeps_running || N == 0) continue;
+      layer.running_mean[column(h)] = old_mean[h] + layer.momentum * (mean[h] - old_mean[h]);
+      layer.running_var[column(h)] = old_var[h] + layer.momentum * (squares[h] / max(N - 1, 1) - old_var[h]);
+    }
+    if (!is_last) *norm_of(l) = make_float4(mean[0], inverse[0], mean[1], inverse[1]);
+    __syncthreads();  // the parts are read
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const int h = i % 4 / 2;
+      at.rows[own.row(i)][own.column(h)] = positive((y[i] - mean[h]) * slope[h] + beta[h]);
+    }
+    __syncthreads();
+    STAMP(l * 8 + 4);
+  }
+
+  // The tile's moments of the 64 columns, of those of its groups.
+  __device__ __forceinline__ void publish_moments(int l) {
+    float sum = 0.f, squares = 0.f;
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group)
+      sum += min(max(rows - group * GROUP_ROWS, 0), GROUP_ROWS) * at.of_groups[group][threadIdx.x].x;
+    const float middle = rows > 0 ? sum / rows : 0.f;
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+      const float2 found = at.of_groups[group][threadIdx.x];
+      const float distance = found.x - middle;
+      squares += found.y + min(max(rows - group * GROUP_ROWS, 0), GROUP_ROWS) * (distance * distance);
+    }
+    publish(pairs(l, tile) + threadIdx.x, middle, squares, tag);
+  }
+
+  // Mean and sum of squared distances of this thread's columns, of the tiles' moments; four lanes share columns.
+  __device__ __forceinline__ void fold_moments(float (&squares)[2]) {
+    float sum[2] = {};
+#pragma unroll 4
+    for (int of = own.t; of < tiles; of += 4) {
+      const float n = at.tile_rows[of];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) sum[h] += n * at.parts[of][own.column(h)].x;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) mean[h] = sum_of_four(sum[h]) / N, squares[h] = 0.f;
+#pragma unroll 4
+    for (int of = own.t; of < tiles; of += 4) {
+      const float n = at.tile_rows[of];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float2 found = at.parts[of][own.column(h)];
+        const float distance = found.x - mean[h];
+        squares[h] += found.y + n * (distance * distance);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) squares[h] = sum_of_four(squares[h]);
+  }
+
+  // ---- backward ----
+
+  // From G and Y of layer l, which this thread holds, to dY, V = Aᵀ dY and the sums of the batch norm.
+  __device__ __forceinline__ void backward(const float (&y)[OWN], float (&g)[OWN], int l) {
+    const PassLayer& layer = at.layers[l];
+    float sum[2] = {}, product[2] = {};
+    unsigned highest = 0;
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const int h = i % 4 / 2;
+      sum[h] += g[i], product[h] += exists(i) ? g[i] * ((y[i] - mean[h]) * inverse[h]) : 0.f;
+      highest = max(highest, __float_as_uint(fabsf(slope[h] * g[i])));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] = sum_of_four(sum[h]), product[h] = sum_of_four(product[h]);
+      if (own.t == 0) at.of_groups[own.group][own.column(h)] = make_float2(sum[h], product[h]);
+    }
+    highest = __reduce_max_sync(FULL_WARP, highest);
+    if (own.lane == 0) at.highest[own.warp] = highest;
+    __syncthreads();  // and the product's operands are read
+    if (threadIdx.x < HALF_PANEL) {
+      float2 total = make_float2(0.f, 0.f);
+#pragma unroll
+      for (int group = 0; group < GROUPS; ++group) total = combine(total, at.of_groups[group][threadIdx.x]);
+      publish(pairs(layers() + l, tile) + threadIdx.x, total.x, total.y, tag);
+    } else if (own.warp == 2) {
+      highest = __reduce_max_sync(FULL_WARP, own.lane < PASS_THREADS / 32 ? at.highest[own.lane] : 0u);
+      if (own.lane == 0) publish(exchange.highest + l * blocks() + tile * S + slice, highest, tag);
+    }
+    if (threadIdx.x == PASS_THREADS - 32 && l > 0 && l + 1 < layers()) fetch_low(at, weights(layer.w_backward, S), S);
+    STAMP(64 + l * 8 + 1);
+    collect(layers() + l);
+    const unsigned found =
+        static_cast<int>(threadIdx.x) < tiles * S ? read(exchange.highest + l * blocks() + threadIdx.x, tag) : 0u;
+    const unsigned found_highest = __reduce_max_sync(FULL_WARP, found);
+    if (own.lane == 0) at.found_highest[own.warp] = found_highest;
+    __syncthreads();
+    STAMP(64 + l * 8 + 2);
+    const float scale = scale_of_highest();
+    float2 total[2] = {};
+#pragma unroll 4
+    for (int of = own.t; of < tiles; of += 4) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) total[h] = combine(total[h], at.parts[of][own.column(h)]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      total[h] = make_float2(sum_of_four(total[h].x), sum_of_four(total[h].y));
+      if (tile != 0 || own.group != 0 || own.t != 0) continue;
+      layer.dbeta[column(h)] = total[h].x, layer.dgamma[column(h)] = total[h].y;
+    }
+    if (tile == 0 && slice == 0 && threadIdx.x == 0) *layer.scale = scale;
+    __syncthreads();  // the parts are read
+    const float share = 1.f / N;
+    float dbias[2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) total[h].x *= share, total[h].y *= share;
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const int h = i % 4 / 2;
+      const float x_hat = (y[i] - mean[h]) * inverse[h];
+      const float dy = exists(i) ? slope[h] * (g[i] - total[h].x - x_hat * total[h].y) : 0.f;
+      dbias[h] += at.rowsum[own.row(i)] * dy;
+      at.rows[own.row(i)][own.column(h)] = dy;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      dbias[h] = sum_of_four(dbias[h]);
+      if (own.t == 0) at.bias_of_groups[own.group][own.column(h)] = dbias[h];
+    }
+    __syncthreads();
+    STAMP(64 + l * 8 + 3);
+    if (l > 0) {
+      propagate(panel(layer.v), at, scale, own, tile, true);
+      STAMP(64 + l * 8 + 4);
+      send(panel(layer.v));
+      STAMP(64 + l * 8 + 5);
+    }
+    Half* dy = panel(layer.dy);
+#pragma unroll
+    for (int i = 0; i < PART_ROWS; ++i) {
+      const int r = part_row(own, i), lane = own.lane % PART_LANES;
+      RowPart part;
+      part.load(reinterpret_cast<const unsigned char*>(at.rows[r]), lane);
+      part.store(dy, r, lane, scale);
+    }
+    if (threadIdx.x < HALF_PANEL) {
+      float sum = 0.f;
+#pragma unroll
+      for (int group = 0; group < GROUPS; ++group) sum += at.bias_of_groups[group][threadIdx.x];
+      layer.dbias[static_cast<long long>(tile) * P + slice * HALF_PANEL + threadIdx.x] = sum;
+    }
+    if (l > 0) fetch_rest(weights(layer.w_backward, S));
+  }
+
+  // The power of two that dY and V are kept times.
+  __device__ __forceinline__ float scale_of_highest() const {
+    unsigned bits = 0;
+#pragma unroll
+    for (int warp = 0; warp < PASS_THREADS / 32; ++warp) bits = max(bits, at.found_highest[warp]);
+    if (bits == 0) return 1.f;
+    const float bound = at.pass.reach * (2.f + sqrtf(static_cast<float>(N))) * __uint_as_float(bits);
+    const int exponent = static_cast<int>(__float_as_uint(49152.f / bound) >> 23 & 255) - 127;
+    return __int_as_float((min(max(exponent, -100), 100) + 127) << 23);
+  }
+
+  // G and Y of the layer below l.
+  __device__ __forceinline__ void backward_product(float (&y)[OWN], float (&g)[OWN], int l) {
+    const PassLayer& below = at.layers[l - 1];
+    const float factor = 1.f / (WEIGHT_SCALE * scale_of_highest());
+    float beta[2];
+#pragma unroll
+    for (int i = 0; i < OWN / 4; ++i) {
+      const float4 found = y_of(l - 1)[i * PASS_THREADS];
+      y[4 * i] = found.x, y[4 * i + 1] = found.y, y[4 * i + 2] = found.z, y[4 * i + 3] = found.w;
+    }
+    const float4 norm = *norm_of(l - 1);
+    mean[0] = norm.x, inverse[0] = norm.y, mean[1] = norm.z, inverse[1] = norm.w;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) slope[h] = below.gamma[column(h)] * inverse[h], beta[h] = below.beta[column(h)];
+    multiply_panels(g, at, S, phases, own.group);
+    STAMP(64 + l * 8 + 6);
+    if (l > 1) {
+      if (threadIdx.x == 0) expect_panels(S);
+      arrive_at_cluster();
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const int h = i % 4 / 2;
+      g[i] = exists(i) && (y[i] - mean[h]) * slope[h] + beta[h] > 0.f ? g[i] * factor : 0.f;
+    }
+  }
+
+  // ---- the whole ----
+
+  __device__ __forceinline__ PassStep(const long long* pass, const long long* layer_table)
+      : at(pass_shared()),
+        exchange(reinterpret_cast<const Pass*>(pass)->exchange,
+                 static_cast<int>(reinterpret_cast<const Pass*>(pass)->n_layers),
+                 static_cast<int>(reinterpret_cast<const Pass*>(pass)->tiles), P),
+        tile(blockIdx.y),
+        slice(blockIdx.x) {
+    constexpr int FIELDS = sizeof(Pass) / 8, LAYER_FIELDS = sizeof(PassLayer) / 8;
+    if (threadIdx.x < FIELDS) reinterpret_cast<long long*>(&at.pass)[threadIdx.x] = pass[threadIdx.x];
+    const int n = static_cast<int>(reinterpret_cast<const Pass*>(pass)->n_layers);
+    for (int e = threadIdx.x; e < n * LAYER_FIELDS; e += PASS_THREADS)
+      reinterpret_cast<long long*>(at.layers)[e] = layer_table[e];
+    if (threadIdx.x < TILE_ROWS) at.graph_of_row[threadIdx.x] = NO_ROW;
+    if (threadIdx.x == 0) {
+      for (int q = 0; q < MAX_PANELS; ++q) init_barrier(&at.full[q], 1);
+      init_barrier(&at.low, 1);
+      init_barrier(&at.high, 1);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    __syncthreads();
+    arrive_at_cluster();
+    wait_for_cluster();  // whoever sends finds the barriers
+  }
+
+  // The first product's operands; whether this step has the tile is not yet known.
+  __device__ __forceinline__ void fetch_first() {
+    const PassLayer& layer = at.layers[0];
+    const int panels = static_cast<int>(layer.K) / HALF_PANEL;
+    expect_panels(panels);
+    fetch_low(at, weights(layer.w_forward, panels), panels);
+    const Half* tile_of_u = layer.u + static_cast<long long>(tile) * panels * (TILE_ROWS * HALF_PANEL);
+    for (int q = slice; q < panels; q += S)
+      bulk_copy_to_all(at.u[q], tile_of_u + q * (TILE_ROWS * HALF_PANEL), PANEL_BYTES, &at.full[q], (1 << S) - 1);
+    fetch_high(at, weights(layer.w_forward, panels), panels);
+  }
+
+  // Wait for them and leave: a tile that the step does not have.
+  __device__ __forceinline__ void leave() {
+    const int panels = static_cast<int>(at.layers[0].K) / HALF_PANEL;
+    for (int q = 0; q < panels; ++q) wait_barrier(&at.full[q], 0);
+    wait_barrier(&at.low, 0);
+    if (panels > LOW_PANELS) wait_barrier(&at.high, 0);
+    if (slice == 0 && threadIdx.x == 0) at.pass.losses[tile] = 0.0;
+    arrive_at_cluster();
+    wait_for_cluster();
+  }
+
+  __device__ __forceinline__ void run() {
+    wait_for_previous();
+    let_next_start();
+    STAMP(0);
+    if (threadIdx.x == 0) fetch_first();
+    const Pass& pass = at.pass;
+    tiles = pass.shape[0], N = pass.size[0], tag = *exchange.tag + 1, rows = pass.tile_rows[tile];
+    if (tile >= tiles) return leave();
+    const int step = pass.size[2], first_graph = pass.tile_ptr[tile], n_graphs = pass.tile_ptr[tile + 1] - first_graph;
+    const float label_weight = pass.rates[4 * step + 3];
+    if (tile == 0 && slice == 0 && threadIdx.x == 0)
+      *reinterpret_cast<int4*>(pass.progress) = make_int4(step + 1, N, pass.size[1], step);
+    if (threadIdx.x < TILE_ROWS)
+      at.rowsum[threadIdx.x] = static_cast<int>(threadIdx.x) < rows ? pass.rowsum[tile * TILE_ROWS + threadIdx.x] : 0.f;
+    if (static_cast<int>(threadIdx.x) < tiles) at.tile_rows[threadIdx.x] = pass.tile_rows[threadIdx.x];
+    HeldRows held;
+    held.ask(TileRows(pass, tile, false));
+    int row_of_graph = 0, rows_of_graph = 0;
+    if (static_cast<int>(threadIdx.x) < n_graphs) {
+      row_of_graph = pass.node_ptr[first_graph + threadIdx.x] - tile * TILE_ROWS;
+      rows_of_graph = pass.n_nodes[first_graph + threadIdx.x];
+    }
+    const auto put_tables = [&] {
+      held.put(at);
+      if (static_cast<int>(threadIdx.x) >= n_graphs) return;
+      at.first_row[threadIdx.x] = static_cast<unsigned char>(row_of_graph);
+      at.graph_rows[threadIdx.x] = static_cast<unsigned char>(rows_of_graph);
+      for (int i = 0; i < rows_of_graph; ++i)
+        at.graph_of_row[row_of_graph + i] = static_cast<unsigned char>(threadIdx.x);
+    };
+    __syncthreads();
+
+    const int L = layers();
+    const PassReadout<S> readout = {at, own, tile, slice, first_graph, n_graphs};
+    float y[OWN], g[OWN];
+#pragma unroll 1
+    for (int l = 0; l < L; ++l) {
+      const bool is_last = l + 1 == L;
+      forward(y, l, [&] {
+        if (l == 0) put_tables();
+        if (is_last) readout.ask();
+        if (is_last && pass.t_indptr != nullptr) {
+          held.ask(TileRows(pass, tile, true));
+          held.put(at);
+        }
+      });
+      if (is_last) break;
+      const PassLayer& next = at.layers[l + 1];
+      propagate(panel(next.u), at, INPUT_SCALE, own, tile, false);
+      STAMP(l * 8 + 5);
+      send(panel(next.u));
+      fetch_rest(weights(next.w_forward, S));
+      STAMP(l * 8 + 6);
+    }
+    float beta[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) beta[h] = at.layers[L - 1].beta[column(h)];
+    readout.run(g, label_weight, [&](int i) {
+      const int h = i % 4 / 2;
+      return (y[i] - mean[h]) * slope[h] + beta[h] > 0.f;
+    });
+    STAMP(63);
+    if (L == 1) wait_for_cluster();
+#pragma unroll 1
+    for (int l = L - 1;; --l) {
+      backward(y, g, l);
+      if (l == 0) break;
+      backward_product(y, g, l);
+    }
+    STAMP(62);
+    if (tile == 0 && slice == 0 && threadIdx.x == 0) *exchange.tag = tag;
+  }
+};
+
+template <int S>
+__device__ __forceinline__ void pass_step(const long long* pass, const long long* layers) {
+  if constexpr (HAS_WARPGROUPS) {
+    PassStep<S> step(pass, layers);
+    step.run();
+  }
+}
+
+}  // namespace fused
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define CLUSTERS_OF_2 __cluster_dims__(2, 1, 1)
+#define CLUSTERS_OF_4 __cluster_dims__(4, 1, 1)
+#define CLUSTERS_OF_6 __cluster_dims__(6, 1, 1)
+#define CLUSTERS_OF_8 __cluster_dims__(8, 1, 1)
+#else
+#define CLUSTERS_OF_2
+#define CLUSTERS_OF_4
+#define CLUSTERS_OF_6
+#define CLUSTERS_OF_8
+#endif
+
+// ---- entry points: layers of 128, 256, 384 and 512 columns ----
+
+extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_2
+    fused_pass_128(const long long* pass, const long long* layers) {
+  fused::pass_step<2>(pass, layers);
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_4
+    fused_pass_256(const long long* pass, const long long* layers) {
+  fused::pass_step<4>(pass, layers);
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_6
+    fused_pass_384(const long long* pass, const long long* layers) {
+  fused::pass_step<6>(pass, layers);
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_8
+    fused_pass_512(const long long* pass, const long long* layers) {
+  fused::pass_step<8>(pass, layers);
+}

@@ -1,0 +1,217 @@
+// The products of a pass and what brings their operands; and the product with A.
+#pragma once
+
+#include "fused_pass.cuh"
+
+namespace fused {
+
+// ---- operands ----
+
+__device__ __forceinline__ void order_async_after_writes() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
+// Threads of four warps wait for each other.
+__device__ __forceinline__ void wait_for_group(int group) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+#endif
+}
+
+// Copy to the same place in all blocks of `mask`, where `full` is told.
+__device__ __forceinline__ void bulk_copy_to_all(void* to, const void* from, int bytes, unsigned long long* full,
+                                                 int mask) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(full)), "h"(static_cast<unsigned short>(mask))
+      : "memory");
+#endif
+}
+
+// The slice's weights, `panels` of 64 of the depth, in two pieces: one thread each.
+__device__ __forceinline__ void fetch_low(PassShared& at, const Half* weights, int panels) {
+  const int bytes = min(panels, LOW_PANELS) * WEIGHT_PANEL_BYTES;
+  expect_bytes(&at.low, bytes);
+  bulk_copy(at.w_low, weights, bytes, &at.low);
+}
+
+__device__ __forceinline__ void fetch_high(PassShared& at, const Half* weights, int panels) {
+  const int bytes = (panels - LOW_PANELS) * WEIGHT_PANEL_BYTES;
+  if (bytes <= 0) return;
+  expect_bytes(&at.high, bytes);
+  bulk_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
+            &at.high);
+}
+
+// Which phase of its barriers a product waits for.
+struct Phases {
+  unsigned of_panels = 0, low = 0, high = 0;
+};
+
+// ---- products ----
+
+// What the tensor cores are told of rows of 128 bytes, the depth along them.
+__device__ __forceinline__ unsigned long long description_of_rows(const unsigned char* rows) {
+  return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+// d (64, 48) += a (64, 16) bᵀ (16, 48), halves, asynchronously.
+__device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long long a, unsigned long long b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, %24, %25, 1, 1, 1, 0, "
+      "0;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+      : "l"(a), "l"(b));
+#endif
+}
+
+// sum = (slice of Wᵀ) (panels of the tile)ᵀ, as the panels come.
+__device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& at, int panels, Phases& phases,
+                                                int group) {
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
+  wait_barrier(&at.low, phases.low);
+  phases.low ^= 1;
+#pragma unroll 1
+  for (int q = 0; q < panels; ++q) {
+    if (q == LOW_PANELS) {
+      wait_barrier(&at.high, phases.high);
+      phases.high ^= 1;
+    }
+    wait_barrier(&at.full[q], phases.of_panels >> q & 1);
+    const unsigned long long a = description_of_rows(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
+    const unsigned long long b = description_of_rows(at.u[q] + group * GROUP_ROWS * 128);
+    begin_group();
+#pragma unroll
+    for (int k = 0; k < HALF_PANEL / 16; ++k) multiply_halves(sum, a + 2 * k, b + 2 * k);
+    commit_group();
+  }
+  phases.of_panels ^= (1u << panels) - 1;
+  wait_for_groups<0>();
+}
+
+// ---- the product with A ----
+
+// Four neighbours of a row times `scale`, as halves.
+__device__ __forceinline__ uint2 halves_of(const float4& from, float scale) {
+  return make_uint2(to_halves(from.x * scale, from.y * scale), to_halves(from.z * scale, from.w * scale));
+}
+
+// Of the eight lanes that have a row, this one's columns: 4 lane ... and 32 + 4 lane ...; no bank conflicts.
+struct RowPart {
+  float4 low, high;
+
+  __device__ __forceinline__ void load(const unsigned char* row, int lane) {
+    low = *reinterpret_cast<const float4*>(row + 16 * lane);
+    high = *reinterpret_cast<const float4*>(row + 128 + 16 * lane);
+  }
+  __device__ __forceinline__ static void add(float4& to, float factor, const float4& from) {
+    to.x = fmaf(factor, from.x, to.x), to.y = fmaf(factor, from.y, to.y);
+    to.z = fmaf(factor, from.z, to.z), to.w = fmaf(factor, from.w, to.w);
+  }
+  // To row r of a panel.
+  __device__ __forceinline__ void store(Half* panel, int r, int lane, float scale) const {
+    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 4 * lane)) = halves_of(low, scale);
+    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 32 + 4 * lane)) = halves_of(high, scale);
+  }
+};
+
+// Rows of the tile that a thread has a part of: 16 apart, neighbouring rows in a warp.
+constexpr int PART_LANES = 8, PART_ROWS = 3;
+
+__device__ __forceinline__ int part_row(const Owner& own, int i) {
+  return own.group * GROUP_ROWS + i * 16 + own.warp % 4 * 4 + own.lane / PART_LANES;
+}
+
+// panel[r] = scale Σ value rows[column] over the entries of row r, for the rows of this thread's group. `entry(k)` is as
+// PassShared has them.
+template <class Entry>
+__device__ __forceinline__ void propagate_rows(Half* panel, const PassShared& at, float scale, const Owner& own,
+                                               Entry entry) {
+  constexpr int BATCH = 4;
+  const int lane = own.lane % PART_LANES;
+  const unsigned char* rows = reinterpret_cast<const unsigned char*>(at.rows);
+#pragma unroll
+  for (int i = 0; i < PART_ROWS; ++i) {
+    const int r = part_row(own, i), end = at.indptr[r + 1];
+    RowPart sum = {};
+#pragma unroll 1
+    for (int k = at.indptr[r]; k < end; k += BATCH) {
+      int2 of[BATCH];
+#pragma unroll
+      for (int b = 0; b < BATCH; ++b) of[b] = k + b < end ? entry(k + b) : make_int2(0, 0);
+      RowPart found[BATCH];
+#pragma unroll
+      for (int b = 0; b < BATCH; ++b) {
+        found[b] = {};
+        if (k + b < end) found[b].load(rows + of[b].x, lane);
+      }
+#pragma unroll
+      for (int b = 0; b < BATCH; ++b) {
+        RowPart::add(sum.low, __int_as_float(of[b].y), found[b].low);
+        RowPart::add(sum.high, __int_as_float(of[b].y), found[b].high);
+      }
+    }
+    sum.store(panel, r, lane, scale);
+  }
+}
+
+// A tile's part of A or Aᵀ in CSR, as it lies in memory.
+struct TileRows {
+  const int *indptr, *indices;
+  const float* values;
+  int first;
+
+  __device__ __forceinline__ TileRows(const Pass& of, int tile, bool transposed) {
+    transposed = transposed && of.t_indptr != nullptr;
+    indptr = (transposed ? of.t_indptr : of.indptr) + tile * TILE_ROWS, first = indptr[0];
+    indices = (transposed ? of.t_indices : of.indices) + first, values = (transposed ? of.t_values : of.values) + first;
+  }
+  __device__ __forceinline__ int2 entry(int k) const {
+    return make_int2(indices[k] * ROW_LD * static_cast<int>(sizeof(float)), __float_as_int(values[k]));
+  }
+};
+
+// What a thread brings of them to shared memory: asked for here, put there later. Entries only if all fit.
+struct HeldRows {
+  static constexpr int COUNT = (MAX_ENTRIES + PASS_THREADS - 1) / PASS_THREADS;
+  int2 entries[COUNT];
+  int pointer;
+
+  __device__ __forceinline__ void ask(const TileRows& from) {
+    const int count = from.indptr[TILE_ROWS] - from.first;
+    pointer = threadIdx.x <= TILE_ROWS ? from.indptr[threadIdx.x] - from.first : 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int k = threadIdx.x + i * PASS_THREADS;
+      entries[i] = count <= MAX_ENTRIES && k < count ? from.entry(k) : make_int2(0, 0);
+    }
+  }
+  __device__ __forceinline__ void put(PassShared& at) const {
+    if (threadIdx.x <= TILE_ROWS) at.indptr[threadIdx.x] = static_cast<short>(pointer);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+      if (threadIdx.x + i * PASS_THREADS < MAX_ENTRIES) at.entries[threadIdx.x + i * PASS_THREADS] = entries[i];
+  }
+};
+
+// As above, from shared memory where the entries fit.
+__device__ __forceinline__ void propagate(Half* panel, const PassShared& at, float scale, const Owner& own, int tile,
+                                          bool transposed) {
+  if (at.indptr[TILE_ROWS] <= MAX_ENTRIES) {
+    propagate_rows(panel, at, scale, own, [&](int k) { return at.entries[k]; });
+  } else {
+    const TileRows from(at.pass, tile, transposed);
+    propagate_rows(panel, at, scale, own, [&](int k) { return from.entry(k); });
+  }
+}
+
+}  // namespace fused
