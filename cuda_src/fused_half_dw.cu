@@ -1,19 +1,21 @@
-// The gradients of all layers' weights in halves (fused_half.cuh), in one launch:
+// The gradients of a step in halves (fused_half.cuh), in one launch; those of gamma and beta the pass has:
 //
-//   dW_l = U_lᵀ dY_l / (u_scale_l scale_l)
+//   dW_l = U_lᵀ dY_l / (u_scale_l scale_l),    db_l = sum of its tiles' parts,    dW = [R | 1]ᵀ dlogits   (dense layer)
 //
-// Both operands are panels of rows, whose columns become rows and columns of dW: wgmma takes halves that way, and so
-// nothing is transposed. A block has 128 x 128 of dW, two panels of either matrix, over a share of the tiles of rows;
-// shares are added up by who reads the parts, in order.
+// Of the first, both operands are panels of rows, whose columns become rows and columns of dW: wgmma takes halves that
+// way, and so nothing is transposed. A block has 128 x 128 of dW, two panels of either matrix, over a share of the tiles of
+// rows; shares are added up by who reads the parts, in order. Blocks on the multiprocessors that are left do the others.
 //
 // Source: own.
-// Shapes: u (tiles, K / 64, 144, 64), dy (tiles, P / 64, 144, 64) panels, parts (splits, F, P) float32, scale (1,);
-//   jobs (layers,) HalfProduct; places (blocks, 4): job, first panel of u, first panel of dy, unused; shape (2,): tiles.
-// Launch: 288 threads, grid (places, splits), one block a multiprocessor. 3 layers of 512: (36, 3).
+// Shapes: u (tiles, K / 64, 144, 64), dy (tiles, P / 64, 144, 64) panels, parts (splits, F, P) float32, scale (1,),
+//   bias_parts (tiles, P), dbias (P,); jobs (layers,) HalfProduct; places (n_places, 4): job, first panel of u, first panel
+//   of dy, unused; shape (2,): tiles; size (4,): N, B; input (B, F), gradient (B, P), head (F + 1, P): of the dense layer.
+// Launch: 288 threads, grid (n_places splits + others), one block a multiprocessor. 3 layers of 512, 100 outputs: 36 x 3 +
+//   21.
 // Shared memory: dynamic, a ring of nine stages of 48 rows and four panels, 216 KB; no bank conflicts.
 // Traffic: reads 512 bytes of each row for each 128 x 128 (from L2), writes 4 F P splits bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
-// Requires: sm_90a, elsewhere it is empty; P a multiple of 128, K of 64.
+// Requires: sm_90a, elsewhere it is empty; P of layers a multiple of 128, K of 64.
 #include "fused_async.cuh"
 #include "fused_half.cuh"
 
@@ -24,6 +26,8 @@ struct HalfProduct {
   const Half *u, *dy;
   const float* scale;  // of dy
   float* parts;
+  const float* bias_parts;
+  float* dbias;
   int F, P, K;  // rows and columns of dW; columns of U
   float u_scale;
 };
@@ -146,16 +150,109 @@ __device__ __forceinline__ void store_sums(const DwSums& sum, int group, const D
   }
 }
 
+// ---- what is small ----
+
+constexpr int SMALL_THREADS = 256, HEAD_TILE = 64, GRAPHS_AT_ONCE = 256;
+
+// The dense layer on graphs. A block takes 64 x 64 of its gradient, a thread four by four, over all graphs in order.
+struct DwHead {
+  float* to;
+  const float *input, *gradient;
+  int F, P, B;
+
+  __device__ __forceinline__ int tiles_of_columns() const { return ceil_div(P, HEAD_TILE); }
+  __device__ __forceinline__ int tiles() const { return ceil_div(F + 1, HEAD_TILE) * tiles_of_columns(); }
+
+  // Columns c0 ... of a row of `matrix`, four to each of sixteen threads; the one behind F is the bias's.
+  __device__ __forceinline__ void bring(float* tile, const float* matrix, int first, int n, int c0, int columns,
+                                        bool has_ones) const {
+    for (int e = threadIdx.x; e < n * (HEAD_TILE / 4); e += SMALL_THREADS) {
+      const int b = e / (HEAD_TILE / 4), c = c0 + e % (HEAD_TILE / 4) * 4;
+      const float* row = matrix + static_cast<long long>(first + b) * columns + c;
+      float4 found = load4(row, columns - c, columns % 4 == 0);
+      if (has_ones) {
+        found = make_float4(c == F ? 1.f : found.x, c + 1 == F ? 1.f : found.y, c + 2 == F ? 1.f : found.z,
+                            c + 3 == F ? 1.f : found.w);
+      }
+      *reinterpret_cast<float4*>(tile + b * HEAD_TILE + e % (HEAD_TILE / 4) * 4) = found;
+    }
+  }
+
+  __device__ __forceinline__ void run(int tile) const {
+    const int k0 = tile / tiles_of_columns() * HEAD_TILE, p0 = tile % tiles_of_columns() * HEAD_TILE;
+    const int row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
+    float* left = reinterpret_cast<float*>(dw_stage(0));
+    float* right = left + GRAPHS_AT_ONCE * HEAD_TILE;
+    float sum[4][4] = {};
+#pragma unroll 1
+    for (int first = 0; first < B; first += GRAPHS_AT_ONCE) {
+      const int n = min(B - first, GRAPHS_AT_ONCE);
+      __syncthreads();
+      if (threadIdx.x < SMALL_THREADS) {
+        bring(left, input, first, n, k0, F, true);
+        bring(right, gradient, first, n, p0, P, false);
+      }
+      __syncthreads();
+      if (threadIdx.x >= SMALL_THREADS) continue;
+#pragma unroll 4
+      for (int b = 0; b < n; ++b) {
+        const float4 l = *reinterpret_cast<const float4*>(left + b * HEAD_TILE + row);
+        const float4 r = *reinterpret_cast<const float4*>(right + b * HEAD_TILE + column);
+        const float of_l[4] = {l.x, l.y, l.z, l.w}, of_r[4] = {r.x, r.y, r.z, r.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sum[i][j] = fmaf(of_l[i], of_r[j], sum[i][j]);
+        }
+      }
+    }
+    if (threadIdx.x >= SMALL_THREADS) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int k = k0 + row + i;
+      if (k > F) return;
+      store4(to + static_cast<long long>(k) * P + p0 + column, make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]),
+             P - p0 - column, P % 4 == 0);
+    }
+  }
+};
+
+__device__ __forceinline__ void fold_bias(const HalfProduct& of, int tiles) {
+  for (int p = threadIdx.x; p < of.P; p += blockDim.x) {
+    float sum = 0.f;
+#pragma unroll 8
+    for (int tile = 0; tile < tiles; ++tile) sum += of.bias_parts[static_cast<long long>(tile) * of.P + p];
+    of.dbias[p] = sum;
+  }
+}
+
 }  // namespace fused
 
 using namespace fused;
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_half_dw(const long long* jobs, const int* places, const int* shape) {
+    fused_half_dw(float* head, const long long* jobs, const int* places, const int* shape, const int* size,
+                  const float* input, const float* gradient, int n_layers, int n_places, int splits, int F, int P) {
   if constexpr (!HAS_WARPGROUPS) return;
   __shared__ DwBarriers barriers;
-  const int4 place = reinterpret_cast<const int4*>(places)[blockIdx.x];
-  const DwShare share(reinterpret_cast<const HalfProduct*>(jobs)[place.x], place, shape[0], blockIdx.y, gridDim.y);
+  const HalfProduct* products = reinterpret_cast<const HalfProduct*>(jobs);
+  const int block = blockIdx.x, of_products = n_places * splits, tiles = shape[0];
+  if (block >= of_products) {
+    const DwHead dense = {head, input, gradient, F, P, size[1]};
+    wait_for_previous();
+#pragma unroll 1
+    for (int unit = block - of_products; unit < dense.tiles() + n_layers; unit += gridDim.x - of_products) {
+      if (unit < dense.tiles()) {
+        dense.run(unit);
+      } else {
+        fold_bias(products[unit - dense.tiles()], tiles);
+      }
+    }
+    return;
+  }
+  const int split = block / n_places;
+  const int4 place = reinterpret_cast<const int4*>(places)[block % n_places];
+  const DwShare share(products[place.x], place, tiles, split, splits);
   const int group = warp_number() / 4;
   if (threadIdx.x < DW_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
@@ -171,6 +268,6 @@ extern "C" __global__ void __launch_bounds__(288, 1)
   } else {  // also where there is no panel of u: ptxas wants it plain
     DwSums sum = {};
     multiply_stages(sum, group, share, barriers);
-    if (group < share.panels_of_u) store_sums(sum, group, share, blockIdx.y);
+    if (group < share.panels_of_u) store_sums(sum, group, share, split);
   }
 }

@@ -1,9 +1,8 @@
 // The last phase of a step in halves: as fused_wide_update.cuh, with jobs of its own.
 //
 // A job is W (F, P) of one layer, a vector of parameters as a matrix of P = 32 columns, or a dense layer on graphs with its
-// bias as row F. Its gradient is the sum of `parts` matrices (what fused_half_dw leaves), or of as many as `counts` says of
-// the step (the bias, of which each tile has a part); a dense layer's as in fused_wide_update.cuh. The weights are written
-// as panels both ways: what the pass reads.
+// bias as row F. Its gradient is the sum of `parts` matrices, what fused_half_dw and the pass leave. The weights of layers
+// are written as panels both ways: what the pass reads.
 // Traffic: reads 4 n (parts + 5), writes 12 n and 4 n of panels.
 #pragma once
 
@@ -36,18 +35,17 @@ struct WeightPanels {
   }
 };
 
-// As the host fills it: five times 8 bytes, then 4 bytes a field.
+// As the host fills it: three times 8 bytes, then 4 bytes a field.
 struct HalfJob {
-  const float *left, *right;  // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
-  Half *forward, *backward;   // panels, or null
-  const int* counts;          // parts by step of the epoch, or null: `parts`
-  int weight, bias;           // where they start in the flat arrays; row F is the bias
-  int n_rows, F, P, K;        // F, or F + 1 with the bias; columns of U
+  static constexpr bool BY_GRAPHS = false;
+  const float* right;        // (parts, rows, P)
+  Half *forward, *backward;  // panels, or null
+  int weight, bias;          // where they start in the flat arrays; row F is the bias
+  int n_rows, F, P, K;       // F, or F + 1 with the bias; columns of U
   int parts, part_stride;
 
   __device__ __forceinline__ int rows() const { return n_rows; }
   __device__ __forceinline__ int start(int k) const { return k < F ? weight + k * P : bias + (k - F) * P; }
-  __device__ __forceinline__ int parts_of(int step) const { return counts ? counts[step] : parts; }
   __device__ __forceinline__ static void stage(const long long* stage, int block, int blocks) {
     stage_tiles(*reinterpret_cast<const HalfStage*>(stage), block, blocks, wait_for_previous);
   }

@@ -36,6 +36,7 @@ struct Four {
 
 // As the host fills it: four times 8 bytes, then 4 bytes a field.
 struct WideJob {
+  static constexpr bool BY_GRAPHS = true;  // there may be a `left`
   const float *left, *right;  // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
   float *forward, *backward;  // panels, or null
   int weight, bias;           // where they start in the flat arrays
@@ -51,8 +52,6 @@ struct WideJob {
     const int c = k / F;
     return weight + (k - c * F) * C * P + c * P;
   }
-  // Matrices to add up in the gradient of a step.
-  __device__ __forceinline__ int parts_of(int) const { return parts; }
   __device__ __forceinline__ static void stage(const long long* stage, int block, int blocks) {
     stage_batch(*reinterpret_cast<const Stage*>(stage), block, blocks, wait_for_previous);
   }
@@ -117,16 +116,16 @@ struct WideUpdate {
   }
 
   // The gradient of four neighbours: sums of parts.
-  __device__ __forceinline__ Four sum_of_parts(const OneJob& job, int parts, int k, int p, int existing) const {
+  __device__ __forceinline__ Four sum_of_parts(const OneJob& job, int k, int p, int existing) const {
     constexpr int AT_ONCE = 4;
     const float* from = job.right + static_cast<long long>(k) * job.P + p;
     Four sum = {};
 #pragma unroll 1
-    for (int s = 0; s < parts; s += AT_ONCE) {
+    for (int s = 0; s < job.parts; s += AT_ONCE) {
       Four found[AT_ONCE];
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
-        const bool is_there = s + u < parts;
+        const bool is_there = s + u < job.parts;
         found[u] =
             Four::load(from + static_cast<long long>(is_there ? s + u : s) * job.part_stride, is_there ? existing : 0);
       }
@@ -171,6 +170,14 @@ struct WideUpdate {
     return sum;
   }
 
+  __device__ __forceinline__ Four gradient_of(const OneJob& job, int4 place, int B, int existing,
+                                              float (&tile)[2 * PANEL][LD]) const {
+    if constexpr (OneJob::BY_GRAPHS) {
+      if (job.left) return sum_of_graphs(job, place.y, place.z, B, tile);
+    }
+    return sum_of_parts(job, place.y + threadIdx.x / 8, place.z + threadIdx.x % 8 * 4, existing);
+  }
+
   __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD]) const {
     // All but the gradients is older than the phase before.
     const int4 place = reinterpret_cast<const int4*>(chunks)[chunk];
@@ -192,8 +199,7 @@ struct WideUpdate {
 #pragma unroll
       for (int i = 0; i < 4; ++i) gradient.v[i] *= factor;
     } else {
-      gradient = job.left ? sum_of_graphs(job, place.y, place.z, now.z, tile)
-                          : sum_of_parts(job, job.parts_of(now.w), k, p, existing);
+      gradient = gradient_of(job, place, now.z, existing, tile);
     }
     if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
     if (mode == 1) {

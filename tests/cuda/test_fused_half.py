@@ -40,36 +40,57 @@ def run(device: Any, *calls: Call) -> None:
 
 @pytest.mark.parametrize("tiles", [1, 2, 7, 15])
 @pytest.mark.parametrize(
-    ("shapes", "P"),
-    [(((75, 128), (512, 512), (512, 512)), 512), (((4, 64),), 128), (((150, 192), (384, 384)), 384)],
+    ("shapes", "P", "outputs", "graphs"),
+    [
+        (((75, 128), (512, 512), (512, 512)), 512, 100, 97),
+        (((4, 64),), 128, 1, 1),
+        (((150, 192), (384, 384)), 384, 130, 600),
+    ],
     ids=["usual", "one panel", "odd panels"],
 )
-def test_gradients_of_weights(device: Any, tiles: int, shapes: tuple[tuple[int, int], ...], P: int) -> None:
+def test_gradients_of_weights(
+    device: Any, tiles: int, shapes: tuple[tuple[int, int], ...], P: int, outputs: int, graphs: int
+) -> None:
     rng, capacity = np.random.default_rng(tiles), tiles + 2
-    plan = geometry.dw(tuple((K, P) for _, K in shapes), device.multiprocessors)
+    plan = geometry.dw(tuple((K, P) for _, K in shapes), (P, outputs), device.multiprocessors)
     jobs, wanted, kept = [], [], []
     for number, (F, K) in enumerate(shapes):
         u, dy = (rng.standard_normal((ROWS * capacity, columns)).astype(np.float16) for columns in (K, P))
+        of_tiles = rng.standard_normal((capacity, P)).astype(np.float32)
         u[:, F:] = 0
-        u[ROWS * tiles :], dy[ROWS * tiles :] = np.nan, np.nan  # of an earlier batch: nobody reads them
+        # of an earlier batch: nobody reads them
+        u[ROWS * tiles :], dy[ROWS * tiles :], of_tiles[tiles:] = np.nan, np.nan, np.nan
         u_scale, scale = np.float32(2.0 ** (7 - number)), np.float32(2.0 ** (number - 90))
-        parts = device.upload(np.full((plan.splits, F, P), np.nan, np.float32))
+        parts, dbias = (poisoned(device, *shape) for shape in ((plan.splits, F, P), (P,)))
         given = [device.upload(to_panels(x).view(np.uint16)) for x in (u, dy)] + [device.upload(scale.reshape(1))]
+        kept += [*given, device.upload(of_tiles)]
         sizes = np.concatenate([np.array([F, P, K], np.int32), u_scale.reshape(1).view(np.int32)])
-        jobs.append(joined((*given, parts), sizes))
-        kept += given
+        jobs.append(joined((*given, parts, kept[-1], dbias), sizes))
         exact, found = (x[: ROWS * tiles].astype(np.float64) for x in (u[:, :F], dy))
         by = float(u_scale) * float(scale)
         wanted.append((parts, exact.T @ found / by, np.abs(exact).T @ np.abs(found) / by))
+        wanted.append((dbias, of_tiles[:tiles].sum(axis=0, dtype=np.float64), np.full(P, 4 * tiles)))
+    given, gradient = (
+        rng.standard_normal((graphs + 3, P), np.float32),
+        rng.standard_normal((graphs + 3, outputs), np.float32),
+    )
+    head, ones = poisoned(device, P + 1, outputs), np.column_stack([given, np.ones(graphs + 3)])[:graphs]
+    wanted.append((head, ones.T @ gradient[:graphs], np.abs(ones.T) @ np.abs(gradient[:graphs])))
     tables = (device.upload(np.concatenate(jobs)), device.upload(np.array(plan.places, np.int32)))
-    shape = device.upload(np.array([tiles, 0], np.int32))
+    numbers = [device.upload(np.array(values, np.int32)) for values in ([tiles, 0], [0, graphs, 0, 0])]
+    arguments = (head, *tables, *numbers, device.upload(given), device.upload(gradient), len(shapes))
     runs = []
     for _ in range(2):
-        device.launch("fused_half_dw", plan.launch, *tables, shape)
-        runs.append([device.download(parts) for parts, *_ in wanted])
+        device.launch("fused_half_dw", plan.launch, *arguments, len(plan.places), plan.splits, P, outputs)
+        runs.append([device.download(array) for array, *_ in wanted])
     for first, second, (_, want, scale_of_error) in zip(*runs, wanted, strict=True):
         np.testing.assert_array_equal(first, second)
-        np.testing.assert_array_less(np.abs(first.sum(axis=0, dtype=np.float64) - want), 2e-6 * scale_of_error + 1e-30)
+        total = first.sum(axis=0, dtype=np.float64) if first.ndim == 3 else first
+        np.testing.assert_array_less(np.abs(total - want), 2e-6 * scale_of_error + 1e-30)
+
+
+def poisoned(device: Any, *shape: int) -> Any:
+    return device.upload(np.full(shape, np.nan, np.float32))
 
 
 @pytest.mark.parametrize(("F", "P"), [(75, 512), (128, 128), (4, 256)])
@@ -177,11 +198,11 @@ def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, ma
         )
         device.upload(before[name], getattr(of, name))
     moments = [np.abs(rng.standard_normal(layout.n_trainable)).astype(np.float32) for _ in range(2)]
-    wanted = fill_gradients(device, at, plan, rng, layout.n_trainable)
+    wanted = fill_gradients(device, at, rng, layout.n_trainable)
     used = np.zeros(layout.n_trainable, bool)  # gaps are nobody's
     for slot in layout.slots.values():
-        if slot.trainable:
-            used[slot.start : slot.start + slot.size] = True
+        if slot.spec.trainable:
+            used[slot.start : slot.stop] = True
     losses = rng.random(at.tiles)
     for _ in range(2):
         device.upload(before["trainable"], of.trainable)
@@ -203,8 +224,8 @@ def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, ma
     v = 0.99 * v + 0.01 * g**2
     update = m if sgd else m * 2.0 / (np.sqrt(v * 3.0) + 1e-3)
     want = p - 0.01 * (update + decay * p)
-    np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
-    np.testing.assert_allclose(device.download(of.moments[0]), m, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(found[used], want[used], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(device.download(of.moments[0])[used], m[used], rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(device.download(of.totals), [losses.sum(), 5.0], rtol=1e-6)
     for number, layer in enumerate(at._stack.nodes):
         weight = found[layer.weight : layer.weight + layer.n_in * layer.n_out].reshape(layer.n_in, layer.n_out)
@@ -215,30 +236,30 @@ def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, ma
             np.testing.assert_array_equal(packed[1], backward.view(np.uint16).ravel())
 
 
-def fill_gradients(device: Any, at: HalfWorkspace, plan: Any, rng: Any, count: int) -> Array:
+def fill_gradients(device: Any, at: HalfWorkspace, rng: Any, count: int) -> Array:
     """Leave parts of random gradients as a step of the second batch would; return the gradients."""
     want = np.zeros(count)
 
-    def fill(array: Any, used: Any = slice(None)) -> Array:
-        values = np.full(array.shape, np.nan, np.float32)
-        values[used] = rng.standard_normal(values[used].shape).astype(np.float32)
+    def fill(array: Any) -> Array:
+        values = rng.standard_normal(array.shape, np.float32)
         device.upload(values, array)
-        return values[used].astype(np.float64)
+        found: Array = values.astype(np.float64)
+        return found
 
     for number, layer in enumerate(at._stack.nodes):
         arrays, norm = at._arrays(number), layer.norm
         assert norm is not None
         for start, found in (
             (layer.weight, fill(arrays.partials).sum(axis=0)),
-            (layer.bias, fill(arrays.dbias, slice(plan.tile_counts[1])).sum(axis=0)),
+            (layer.bias, fill(arrays.dbias)),
             (norm.gamma, fill(arrays.dgamma)),
             (norm.beta, fill(arrays.dbeta)),
         ):
             want[start : start + found.size] = found.ravel()
     (head,) = at._stack.graphs
-    given, gradient = fill(at._head_inputs[0], slice(37)), fill(at._head_gradients[0], slice(37))
-    want[head.weight : head.weight + head.n_in * head.n_out] = (given.T @ gradient).ravel()
-    want[head.bias : head.bias + head.n_out] = gradient.sum(axis=0)
+    gradient = fill(at._head_dw)
+    want[head.weight : head.weight + head.n_in * head.n_out] = gradient[:-1].ravel()
+    want[head.bias : head.bias + head.n_out] = gradient[-1]
     return want
 
 

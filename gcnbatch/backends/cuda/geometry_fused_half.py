@@ -19,6 +19,7 @@ LARGEST = 49_152.0  # that a scaled number is to reach: a half goes to 65,504
 EXPONENTS = 100  # of scales, at most, either way
 DW_THREADS, DW_PANELS = 288, 2  # panels of either matrix in a block
 MOST_SPLITS = 8  # that the update adds up
+HEAD_TILE = 64
 DW_SHARED = 9 * 4 * 48 * PANEL * 2  # nine stages of four pieces of 48 rows
 UPDATE_THREADS, UPDATE_TILE = 256, 32
 
@@ -52,11 +53,11 @@ class DwGeometry(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def dw(shapes: Sequence[tuple[int, int]], multiprocessors: int) -> DwGeometry:
-    """Return the launch for layers of these K and P: a block a multiprocessor, as far as that goes.
+def dw(shapes: Sequence[tuple[int, int]], head: tuple[int, int], multiprocessors: int) -> DwGeometry:
+    """Return the launch for layers of these K and P and a dense layer of F and P: a block a multiprocessor, if it goes.
 
-    >>> dw(((128, 512), (512, 512), (512, 512)), 132).launch
-    Launch(grid=(36, 3, 1), block=(288, 1, 1), shared=221184)
+    >>> dw(((128, 512), (512, 512), (512, 512)), (512, 100), 132).launch
+    Launch(grid=(129, 1, 1), block=(288, 1, 1), shared=221184)
     """
     places = tuple(
         (job, k, p, 0)
@@ -64,8 +65,11 @@ def dw(shapes: Sequence[tuple[int, int]], multiprocessors: int) -> DwGeometry:
         for k in range(0, K // PANEL, DW_PANELS)
         for p in range(0, P // PANEL, DW_PANELS)
     )
-    splits = min(max(multiprocessors // len(places), 1), MOST_SPLITS)
-    return DwGeometry(Launch((len(places), splits, 1), (DW_THREADS, 1, 1), DW_SHARED), splits, places)
+    splits = min(max((multiprocessors - 1) // len(places), 1), MOST_SPLITS)
+    small = ceil_div(head[0] + 1, HEAD_TILE) * ceil_div(head[1], HEAD_TILE) + len(shapes)
+    blocks = len(places) * splits
+    others = max(min(small, multiprocessors - blocks), 1)
+    return DwGeometry(Launch((blocks + others, 1, 1), (DW_THREADS, 1, 1), DW_SHARED), splits, places)
 
 
 def weights(P: int, K: int) -> Launch:

@@ -135,7 +135,8 @@ class FusedEngine:
         if self._halves is None:
             return 0
         width = self._stack.nodes[0].n_out
-        return self._recorder.clusters(f"fused_pass_{width}", one_pass.launch(width, 1))
+        at_once = self._recorder.clusters(one_pass.entry(width), one_pass.launch(width, 1))
+        return min(at_once, one_pass.MAX_TILES)
 
     def _plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return where everything of these batches is, in tiles if they fit."""

@@ -82,6 +82,7 @@ class HalfArrays:
     dy: DeviceArray
     v: DeviceArray | None
     scale: DeviceArray
+    bias_parts: DeviceArray
     dbias: DeviceArray
     dgamma: DeviceArray
     dbeta: DeviceArray
@@ -96,25 +97,20 @@ class HalfJob:
     F: int
     P: int
     right: DeviceArray
-    bias: int = 0
-    left: DeviceArray | None = None
+    bias: int | None = None
     panels: tuple[DeviceArray, DeviceArray | None] | None = None
-    counts: DeviceArray | None = None
     parts: int = 1
-    part_stride: int = 0
 
     @property
     def rows(self) -> int:
         """Those of the matrix; a dense layer's bias is one more."""
-        return self.F + (self.left is not None)
+        return self.F + (self.bias is not None)
 
     def fields(self) -> NDArray[np.int64]:
         """Return the struct, 8 bytes an entry: pointers, then pairs of 4-byte numbers."""
-        arrays = (self.left, self.right, *(self.panels or (None, None)), self.counts)
-        pointers = [array.ptr if array is not None else NULL for array in arrays]
-        numbers = [self.weight, self.bias, self.rows, self.F, self.P, geometry.columns_of_u(self.F)]
-        numbers += [self.parts, self.part_stride]
-        return np.concatenate([np.array(pointers, np.int64), np.array(numbers, np.int32).view(np.int64)])
+        numbers = [self.weight, self.bias or 0, self.rows, self.F, self.P, geometry.columns_of_u(self.F)]
+        numbers += [self.parts, self.right.size // self.parts]
+        return joined((self.right, *(self.panels or (None, None))), np.array(numbers, np.int32))
 
 
 def tiles_of_chunks(jobs: Sequence[HalfJob]) -> NDArray[np.int32]:
@@ -129,9 +125,9 @@ def tiles_of_chunks(jobs: Sequence[HalfJob]) -> NDArray[np.int32]:
     return np.array(places, np.int32).reshape(-1, 4)
 
 
-def vector_job(start: int, width: int, right: DeviceArray, **parts: Any) -> HalfJob:
+def vector_job(start: int, right: DeviceArray) -> HalfJob:
     """Return the job of a vector of parameters: it is dealt with as a matrix."""
-    return HalfJob(start, width // geometry.UPDATE_TILE, geometry.UPDATE_TILE, right, **parts)
+    return HalfJob(start, right.size // geometry.UPDATE_TILE, geometry.UPDATE_TILE, right)
 
 
 def joined(pointers: Sequence[DeviceArray | int | None], *numbers: NDArray[Any]) -> NDArray[np.int64]:
@@ -166,7 +162,8 @@ class HalfWorkspace(Workspace):
     ) -> None:
         self._halves, self.tiles = halves, tiles_of(capacity.rows, most_tiles)
         super().__init__(device, stack, model, data, capacity, plan, seed, training=True)
-        self._tables = self._pass_tables()
+        self._head_dw = device.empty((self._width + 1, stack.n_outputs))
+        self._tables, self._dw_tables = self._pass_tables(), self._dw_table()
 
     # -------------------------------------------------------------------------------------------- arrays
 
@@ -201,7 +198,8 @@ class HalfWorkspace(Workspace):
             dy=self._panels(width),
             v=None if is_first else self._panels(width),
             scale=device.zeros(1),
-            dbias=device.zeros((self.tiles, width)),
+            bias_parts=device.zeros((self.tiles, width)),
+            dbias=device.zeros(width),
             dgamma=device.zeros(width),
             dbeta=device.zeros(width),
             partials=device.empty((self._dw.splits, layer.n_in, width)),
@@ -215,7 +213,7 @@ class HalfWorkspace(Workspace):
     @property
     def _dw(self) -> geometry.DwGeometry:
         shapes = tuple((geometry.columns_of_u(layer.n_in), layer.n_out) for layer in self._stack.nodes)
-        return geometry.dw(shapes, self._device.multiprocessors)
+        return geometry.dw(shapes, (self._width, self._stack.n_outputs), self._device.multiprocessors)
 
     def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray | None]:
         """Return a layer's weights, forward and backward."""
@@ -235,7 +233,7 @@ class HalfWorkspace(Workspace):
     # -------------------------------------------------------------------------------------------- tables
 
     @property
-    def _own_t_rows(self) -> tuple[DeviceArray | None, ...]:
+    def _own_t_rows(self) -> tuple[DeviceArray, DeviceArray, DeviceArray] | tuple[None, None, None]:
         """The transposed adjacency, where it is another one."""
         return (None, None, None) if self._data.symmetric else self._t_rows
 
@@ -254,38 +252,82 @@ class HalfWorkspace(Workspace):
 
     def _pass_tables(self) -> tuple[DeviceArray, DeviceArray]:
         """Upload what fused_pass.cuh calls Pass and PassLayer."""
-        stack, halves, (head,) = self._stack, self._halves, self._stack.graphs
-        batch = (self._size, self._shape, self._tile_ptr, self._tile_rows, self._node_ptr, self._n_nodes)
-        graph = (*batch, self._row_sums, *self._rows, *self._own_t_rows, self._targets)
-        readout = (self.plan.progress, self.plan.rates, self._model.loss_weights, *self._weights_of(head))
-        left = (self._head_inputs[0], self._head_gradients[0], self._losses, self._exchange)
-        kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target))
-        sizes = np.array([len(stack.nodes), stack.n_outputs, *kinds, self.tiles], np.int64)
-        of_all = joined((*graph, *readout, *left), sizes, np.array([halves.reach, 0], np.float32))
-        layers = [self._pass_layer(number) for number in range(len(stack.nodes))]
-        return self._device.upload(of_all), self._device.upload(np.concatenate(layers))
+        stack, (head,) = self._stack, self._stack.graphs
+        (indptr, indices, values), (t_indptr, t_indices, t_values) = self._rows, self._own_t_rows
+        weight, bias = self._weights_of(head)
+        of_all = one_pass.Pass(
+            size=self._size,
+            shape=self._shape,
+            tile_ptr=self._tile_ptr,
+            tile_rows=self._tile_rows,
+            node_ptr=self._node_ptr,
+            n_nodes=self._n_nodes,
+            rowsum=self._row_sums,
+            indptr=indptr,
+            indices=indices,
+            values=values,
+            t_indptr=t_indptr,
+            t_indices=t_indices,
+            t_values=t_values,
+            targets=self._targets,
+            progress=self.plan.progress,
+            rates=self.plan.rates,
+            loss_weight=self._model.loss_weights,
+            head_weight=weight,
+            head_bias=bias,
+            input=self._head_inputs[0],
+            gradient=self._head_gradients[0],
+            losses=self._losses,
+            exchange=self._exchange,
+            n_layers=len(stack.nodes),
+            n_outputs=stack.n_outputs,
+            readout=READOUTS.index(stack.readout),
+            loss=LOSSES.index(stack.target),
+            tiles=self.tiles,
+            reach=self._halves.reach,
+        )
+        layers = [self._pass_layer(number).table() for number in range(len(stack.nodes))]
+        return self._device.upload(of_all.table()), self._device.upload(np.concatenate(layers))
 
-    def _pass_layer(self, number: int) -> NDArray[np.int64]:
-        layer, arrays, of = self._stack.nodes[number], self._arrays(number), self._model
-        norm = layer.norm
+    def _pass_layer(self, number: int) -> one_pass.PassLayer:
+        layer, arrays, of, width = self._stack.nodes[number], self._arrays(number), self._model, self._width
+        norm, (forward, backward) = layer.norm, self._weight_panels(number)
         assert norm is not None
-        affine = (of.parameter(start, self._width) for start in (norm.gamma, norm.beta))
-        running = (of.buffer(start, self._width) for start in (norm.running_mean, norm.running_var))
-        weights = (*self._weight_panels(number), self._weights_of(layer)[1], *affine, *running)
-        left = (arrays.y, arrays.dy, arrays.v, arrays.scale, arrays.dbias, arrays.dgamma, arrays.dbeta)
-        columns = np.array([geometry.columns_of_u(layer.n_in)], np.int64)
-        numbers = np.array([INPUT_SCALE if number else self._halves.scale, norm.epsilon, norm.momentum, 0], np.float32)
-        return joined((arrays.u, *weights, *left), columns, numbers)
+        return one_pass.PassLayer(
+            u=arrays.u,
+            w_forward=forward,
+            w_backward=backward,
+            bias=self._weights_of(layer)[1],
+            gamma=of.parameter(norm.gamma, width),
+            beta=of.parameter(norm.beta, width),
+            running_mean=of.buffer(norm.running_mean, width),
+            running_var=of.buffer(norm.running_var, width),
+            y=arrays.y,
+            dy=arrays.dy,
+            v=arrays.v,
+            scale=arrays.scale,
+            dbias=arrays.bias_parts,
+            dgamma=arrays.dgamma,
+            dbeta=arrays.dbeta,
+            K=geometry.columns_of_u(layer.n_in),
+            u_scale=self._scale_of(number),
+            epsilon=norm.epsilon,
+            momentum=norm.momentum,
+        )
+
+    def _scale_of(self, number: int) -> float:
+        """Return what a layer's U is multiplied by."""
+        return INPUT_SCALE if number else self._halves.scale
 
     def _dw_table(self) -> tuple[DeviceArray, DeviceArray]:
         """Upload what fused_half_dw.cu calls HalfProduct, layer by layer, and which block does what."""
         jobs = []
         for number, layer in enumerate(self._stack.nodes):
-            arrays = self._arrays(number)
-            columns, scale = geometry.columns_of_u(layer.n_in), INPUT_SCALE if number else self._halves.scale
-            sizes = np.array([layer.n_in, layer.n_out, columns, 0], np.int32)
-            sizes[3:] = np.array([scale], np.float32).view(np.int32)
-            jobs.append(joined((arrays.u, arrays.dy, arrays.scale, arrays.partials), sizes))
+            arrays, columns = self._arrays(number), geometry.columns_of_u(layer.n_in)
+            pointers = (arrays.u, arrays.dy, arrays.scale, arrays.partials, arrays.bias_parts, arrays.dbias)
+            sizes = np.array([layer.n_in, layer.n_out, columns], np.int32)
+            scale = np.array([self._scale_of(number)], np.float32).view(np.int32)
+            jobs.append(joined(pointers, np.concatenate([sizes, scale])))
         places = np.array(self._dw.places, np.int32)
         return self._device.upload(np.concatenate(jobs)), self._device.upload(places)
 
@@ -304,21 +346,19 @@ class HalfWorkspace(Workspace):
         return Call("fused_half_stage", launch, (self._stage,))
 
     def forward(self) -> list[Call]:
-        return [Call(f"fused_pass_{self._width}", one_pass.launch(self._width, self.tiles), self._tables)]
+        return [Call(one_pass.entry(self._width), one_pass.launch(self._width, self.tiles), self._tables)]
 
     def backward(self) -> list[Call]:
-        self._dw_tables = self._dw_table()
-        return [Call("fused_half_dw", self._dw.launch, (*self._dw_tables, self._shape))]
+        plan, (head,) = self._dw, self._stack.graphs
+        given = (self._shape, self._size, self._head_inputs[0], self._head_gradients[0])
+        sizes = (len(self._layers), len(plan.places), plan.splits, head.n_in, head.n_out)
+        return [Call("fused_half_dw", plan.launch, (self._head_dw, *self._dw_tables, *given, *sizes))]
 
     def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Upload the jobs, and which block does which tile of them; those that take longest come first."""
+        """Upload the jobs, and which block does which tile of them."""
         (head,) = self._stack.graphs
-        given, gradient = self._head_inputs[0], self._head_gradients[0]
-        jobs = [HalfJob(head.weight, head.n_in, head.n_out, gradient, head.bias, given)]
-        vectors = [self._vector_jobs(number) for number in range(len(self._layers))]
-        jobs += [bias for bias, *_ in vectors]
-        jobs += [self._matrix_job(number) for number in range(len(self._layers))]
-        jobs += [norm for _, *norms in vectors for norm in norms]
+        jobs = [HalfJob(head.weight, head.n_in, head.n_out, self._head_dw, head.bias)]
+        jobs += [job for number in range(len(self._layers)) for job in self._jobs_of(number)]
         places = tiles_of_chunks(jobs)
         upload = self._device.upload
         return (
@@ -327,18 +367,11 @@ class HalfWorkspace(Workspace):
             self._device.zeros(len(places), np.float64),
         )
 
-    def _matrix_job(self, number: int) -> HalfJob:
-        layer, partials = self._stack.nodes[number], self._arrays(number).partials
-        parts, stride = self._dw.splits, layer.n_in * layer.n_out
-        panels = self._weight_panels(number)
-        return HalfJob(layer.weight, layer.n_in, layer.n_out, partials, panels=panels, parts=parts, part_stride=stride)
-
-    def _vector_jobs(self, number: int) -> list[HalfJob]:
-        """Return the jobs of bias, gamma and beta."""
-        layer, arrays, counts = self._stack.nodes[number], self._arrays(number), self.plan.views["tile_counts"]
-        assert layer.norm is not None
-        return [
-            vector_job(layer.bias, self._width, arrays.dbias, counts=counts, part_stride=self._width),
-            vector_job(layer.norm.gamma, self._width, arrays.dgamma),
-            vector_job(layer.norm.beta, self._width, arrays.dbeta),
-        ]
+    def _jobs_of(self, number: int) -> list[HalfJob]:
+        """Return the jobs of a layer's weights, bias, gamma and beta."""
+        layer, arrays, norm = self._stack.nodes[number], self._arrays(number), self._stack.nodes[number].norm
+        assert norm is not None
+        vectors = ((layer.bias, arrays.dbias), (norm.gamma, arrays.dgamma), (norm.beta, arrays.dbeta))
+        parts, panels = self._dw.splits, self._weight_panels(number)
+        matrix = HalfJob(layer.weight, layer.n_in, layer.n_out, arrays.partials, panels=panels, parts=parts)
+        return [matrix, *(vector_job(start, gradient) for start, gradient in vectors)]

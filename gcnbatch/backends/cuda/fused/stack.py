@@ -141,7 +141,8 @@ class Stack:
             and first.n_out in half.WIDTHS
             and half.columns_of_u(first.n_in) <= half.MOST_COLUMNS
             and len(self.graphs) == 1
-            and one_pass.takes(len(self.nodes), self.n_outputs)
+            and len(self.nodes) <= one_pass.MAX_LAYERS
+            and self.n_outputs <= one_pass.MAX_OUTPUTS
         )
 
     def shared_bytes(self, is_wide: bool) -> int:
