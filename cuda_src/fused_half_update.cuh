@@ -38,6 +38,8 @@ struct WeightPanels {
 // As the host fills it: three times 8 bytes, then 4 bytes a field.
 struct HalfJob {
   static constexpr bool BY_GRAPHS = false;
+  static constexpr int HEIGHT = 2, PARTS_AT_ONCE = 3;
+  static constexpr const float* left = nullptr;
   const float* right;        // (parts, rows, P)
   Half *forward, *backward;  // panels, or null
   int weight, bias;          // where they start in the flat arrays; row F is the bias

@@ -37,6 +37,8 @@ struct Four {
 // As the host fills it: four times 8 bytes, then 4 bytes a field.
 struct WideJob {
   static constexpr bool BY_GRAPHS = true;  // there may be a `left`
+  static constexpr int HEIGHT = 1;         // tiles of a block
+  static constexpr int PARTS_AT_ONCE = 4;  // that a thread has asked for before it adds the first
   const float *left, *right;  // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
   float *forward, *backward;  // panels, or null
   int weight, bias;           // where they start in the flat arrays
@@ -83,7 +85,7 @@ struct WideJob {
 // The phase with its arguments, in the order of fused_wide_update in fused_wide_step.cu.
 template <class OneJob>
 struct WideUpdate {
-  static constexpr int LD = PANEL + 1;
+  static constexpr int LD = PANEL + 1, HEIGHT = OneJob::HEIGHT;
 
   float* parameters;
   float* m;
@@ -115,30 +117,35 @@ struct WideUpdate {
     }
   }
 
-  // The gradient of four neighbours: sums of parts.
-  __device__ __forceinline__ Four sum_of_parts(const OneJob& job, int k, int p, int existing) const {
-    constexpr int AT_ONCE = 4;
+  // The gradients of four neighbours in each of the block's tiles: sums of parts.
+  __device__ __forceinline__ void sum_parts(Four (&sum)[HEIGHT], const OneJob& job, int k, int p,
+                                            const int (&existing)[HEIGHT]) const {
+    constexpr int AT_ONCE = OneJob::PARTS_AT_ONCE;
     const float* from = job.right + static_cast<long long>(k) * job.P + p;
-    Four sum = {};
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) sum[h] = {};
 #pragma unroll 1
     for (int s = 0; s < job.parts; s += AT_ONCE) {
-      Four found[AT_ONCE];
+      Four found[AT_ONCE][HEIGHT];
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
         const bool is_there = s + u < job.parts;
-        found[u] =
-            Four::load(from + static_cast<long long>(is_there ? s + u : s) * job.part_stride, is_there ? existing : 0);
+        const float* part = from + static_cast<long long>(is_there ? s + u : s) * job.part_stride;
+#pragma unroll
+        for (int h = 0; h < HEIGHT; ++h) found[u][h] = Four::load(part + h * PANEL * job.P, is_there ? existing[h] : 0);
       }
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sum.v[i] += found[u].v[i];
+        for (int h = 0; h < HEIGHT; ++h) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sum[h].v[i] += found[u][h].v[i];
+        }
       }
     }
-    return sum;
   }
 
-  // The same of a dense layer on graphs: over the graphs, 32 at a time. All threads call.
+  // That of a dense layer on graphs: over the graphs, 32 at a time. All threads call.
   __device__ __forceinline__ Four sum_of_graphs(const OneJob& job, int k0, int p0, int B,
                                                 float (&tile)[2 * PANEL][LD]) const {
     const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
@@ -170,73 +177,95 @@ struct WideUpdate {
     return sum;
   }
 
-  __device__ __forceinline__ Four gradient_of(const OneJob& job, int4 place, int B, int existing,
-                                              float (&tile)[2 * PANEL][LD]) const {
-    if constexpr (OneJob::BY_GRAPHS) {
-      if (job.left) return sum_of_graphs(job, place.y, place.z, B, tile);
-    }
-    return sum_of_parts(job, place.y + threadIdx.x / 8, place.z + threadIdx.x % 8 * 4, existing);
-  }
-
   __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD]) const {
     // All but the gradients is older than the phase before.
     const int4 place = reinterpret_cast<const int4*>(chunks)[chunk];
     const OneJob job = reinterpret_cast<const OneJob*>(jobs)[place.x];
     const int k = place.y + threadIdx.x / 8, p = place.z + threadIdx.x % 8 * 4;
-    const int existing = k < job.rows() ? min(max(job.P - p, 0), 4) : 0, at = existing > 0 ? job.start(k) + p : 0;
+    int existing[HEIGHT], at[HEIGHT];
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      existing[h] = k + h * PANEL < job.rows() ? min(max(job.P - p, 0), 4) : 0;
+      at[h] = existing[h] > 0 ? job.start(k + h * PANEL) + p : 0;
+    }
     const int4 now = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
     const float4 rate = reinterpret_cast<const float4*>(rates)[now.w];
-    if (existing > 0 && threadIdx.x % 8 == 0) {  // a line of 128 bytes to eight threads
-      bring_near(parameters + at), bring_near(m + at);
-      if (!rule.sgd) bring_near(v + at);
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      if (existing[h] == 0 || threadIdx.x % 8 != 0) continue;  // a line of 128 bytes to eight threads
+      bring_near(parameters + at[h]), bring_near(m + at[h]);
+      if (!rule.sgd) bring_near(v + at[h]);
     }
     wait_for_previous();
 
-    Four gradient;
+    Four gradient[HEIGHT];
     if (mode == 2) {
-      gradient = Four::load(gradients + at, existing);
       const float factor = clip_factor(norms, n_chunks, max_norm);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) gradient.v[i] *= factor;
+      for (int h = 0; h < HEIGHT; ++h) {
+        gradient[h] = Four::load(gradients + at[h], existing[h]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) gradient[h].v[i] *= factor;
+      }
+    } else if (OneJob::BY_GRAPHS && job.left) {
+      gradient[0] = sum_of_graphs(job, place.y, place.z, now.z, tile);
     } else {
-      gradient = gradient_of(job, place, now.z, existing, tile);
+      sum_parts(gradient, job, k, p, existing);
     }
     if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
     if (mode == 1) {
-      gradient.store(gradients + at, existing);
       double squares = 0.0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) squares += i < existing ? static_cast<double>(gradient.v[i]) * gradient.v[i] : 0.0;
+      for (int h = 0; h < HEIGHT; ++h) {
+        gradient[h].store(gradients + at[h], existing[h]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          squares += i < existing[h] ? static_cast<double>(gradient[h].v[i]) * gradient[h].v[i] : 0.0;
+      }
       squares = block_sum(squares);
       if (threadIdx.x == 0) norms[chunk] = squares;
       return;
     }
-    Four value = Four::load(parameters + at, existing), of_m = Four::load(m + at, existing), of_v = {};
-    Four decay = {}, penalty = {};
-    if (!rule.sgd) of_v = Four::load(v + at, existing);
-    if (weight_decay) decay = Four::load(weight_decay + at, existing), penalty = Four::load(l2 + at, existing);
+    Four value[HEIGHT], of_m[HEIGHT], of_v[HEIGHT];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      value.v[i] = rule.apply(value.v[i], gradient.v[i], of_m.v[i], of_v.v[i], decay.v[i], penalty.v[i], rate);
-    value.store(parameters + at, existing), of_m.store(m + at, existing);
-    if (!rule.sgd) of_v.store(v + at, existing);
+    for (int h = 0; h < HEIGHT; ++h) {
+      value[h] = Four::load(parameters + at[h], existing[h]), of_m[h] = Four::load(m + at[h], existing[h]);
+      of_v[h] = rule.sgd ? Four{} : Four::load(v + at[h], existing[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      Four decay = {}, penalty = {};
+      if (weight_decay) decay = Four::load(weight_decay + at[h], existing[h]), penalty = Four::load(l2 + at[h], existing[h]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        value[h].v[i] = rule.apply(value[h].v[i], gradient[h].v[i], of_m[h].v[i], of_v[h].v[i], decay.v[i],
+                                   penalty.v[i], rate);
+      value[h].store(parameters + at[h], existing[h]), of_m[h].store(m + at[h], existing[h]);
+      if (!rule.sgd) of_v[h].store(v + at[h], existing[h]);
+    }
     if (job.forward) write_panels(job, place.y, place.z, value, existing, tile);
   }
 
-  __device__ __forceinline__ void write_panels(const OneJob& job, int k0, int p0, Four value, int existing,
-                                               float (&tile)[2 * PANEL][LD]) const {
+  __device__ __forceinline__ void write_panels(const OneJob& job, int k0, int p0, Four (&value)[HEIGHT],
+                                               const int (&existing)[HEIGHT], float (&tile)[2 * PANEL][LD]) const {
     const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      value.v[i] = i < existing ? job.prepared(value.v[i]) : 0.f;
-      tile[row][first + i] = value.v[i];
-    }
-    job.write_row(k0 + row, p0 + first, value);
-    __syncthreads();
-    Four across;
+    for (int h = 0; h < HEIGHT; ++h) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) across.v[i] = tile[first + i][row];
-    job.write_column(k0 + first, p0 + row, across);
+      for (int i = 0; i < 4; ++i) {
+        value[h].v[i] = i < existing[h] ? job.prepared(value[h].v[i]) : 0.f;
+        tile[h * PANEL + row][first + i] = value[h].v[i];
+      }
+      job.write_row(k0 + h * PANEL + row, p0 + first, value[h]);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      Four across;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) across.v[i] = tile[h * PANEL + first + i][row];
+      job.write_column(k0 + h * PANEL + first, p0 + row, across);
+    }
   }
 };
 

@@ -21,7 +21,7 @@ DW_THREADS, DW_PANELS = 288, 2  # panels of either matrix in a block
 MOST_SPLITS = 8  # that the update adds up
 HEAD_TILE = 64
 DW_SHARED = 9 * 4 * 48 * PANEL * 2  # nine stages of four pieces of 48 rows
-UPDATE_THREADS, UPDATE_TILE = 256, 32
+UPDATE_THREADS, UPDATE_TILE, UPDATE_ROWS = 256, 32, 64  # columns and rows of a block
 
 
 def columns_of_u(F: int) -> int:

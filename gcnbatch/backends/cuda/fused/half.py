@@ -115,12 +115,11 @@ class HalfJob:
 
 def tiles_of_chunks(jobs: Sequence[HalfJob]) -> NDArray[np.int32]:
     """Return which block of the update does which tile of which job, (blocks, 4)."""
-    size = geometry.UPDATE_TILE
     places = [
         (number, k, p, 0)
         for number, job in enumerate(jobs)
-        for k in range(0, job.rows, size)
-        for p in range(0, job.P, size)
+        for k in range(0, job.rows, geometry.UPDATE_ROWS)
+        for p in range(0, job.P, geometry.UPDATE_TILE)
     ]
     return np.array(places, np.int32).reshape(-1, 4)
 
