@@ -96,11 +96,7 @@ def plan_epoch(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64]) -> Epoch
     """
     sizes = np.array([len(graphs) for graphs in batches], dtype=np.int64)
     batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return plan_graphs(np.concatenate([np.zeros(0, np.int64), *batches]), batch_ptr, set_ptrs)
-
-
-def plan_graphs(graphs: Int64, batch_ptr: Int64, set_ptrs: Mapping[str, Int64]) -> EpochPlan:
-    """Return the plan of batches end to end: as `plan_epoch`."""
+    graphs = np.concatenate([np.zeros(0, np.int64), *batches])
     pointers = {}
     for name, ptr in set_ptrs.items():
         found = batch_pointers(ptr[graphs + 1] - ptr[graphs], batch_ptr)

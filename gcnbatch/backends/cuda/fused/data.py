@@ -111,13 +111,15 @@ class FusedSet:
         assert prepared is not None
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
         self.k = columns_of_set(source.header.n_features, prepared.channels, products)
-        self._label_weights = label_weights
-        self._capacities: dict[int, Capacity] = {}
         self._ptrs = {
             "nodes": source.node_ptr,
             "edges": prepared.forward.entry_ptr,
             "t_edges": prepared.transpose.entry_ptr,
         }
+        self._label_weights = label_weights
+        self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
+        self._sizes = {name: np.diff(ptr) for name, ptr in self._own_ptrs.items()}
+        self._capacities: dict[int, Capacity] = {}
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
@@ -144,14 +146,11 @@ class FusedSet:
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return where everything of every batch begins; pointers are "nodes", "edges" and, if need be, "t_edges"."""
-        return plan_epoch(batches, self._own_ptrs())
+        return plan_epoch(batches, self._own_ptrs)
 
     def plan_tiles(self, batches: Sequence[Int64], tiles: int) -> TiledPlan | None:
         """Return the same for batches in tiles, or nothing if one does not fit."""
-        return plan_tiles(batches, self._own_ptrs(), tiles)
-
-    def _own_ptrs(self) -> dict[str, Int64]:
-        return {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
+        return plan_tiles(batches, self._sizes, tiles)
 
     def weights(self, batches: Sequence[Int64]) -> NDArray[np.float32]:
         """Return the weight of each batch's labels."""

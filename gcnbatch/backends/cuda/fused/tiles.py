@@ -9,11 +9,11 @@ import numpy as np
 
 from gcnbatch.backends.cuda.batch import Int32, Int64
 from gcnbatch.backends.cuda.launch import ceil_div
-from gcnbatch.backends.cuda.plan import EpochPlan, plan_graphs
+from gcnbatch.backends.cuda.plan import EpochPlan
 
 TILE_ROWS = 144
 AIMED_ROWS = 128  # of a tile, on average, as far as there are tiles
-ROUNDS_ONE_BY_ONE = 2  # of the smallest graphs, which go where most room is
+ROUNDS_ONE_BY_ONE = 1  # the smallest graphs, which go where most room is
 NONE = 255  # the tile, and the size, of a place that a batch does not use
 
 
@@ -57,7 +57,7 @@ def tiles_of(nodes: int, limit: int) -> int:
     return max(min(ceil_div(nodes, AIMED_ROWS), limit), 1)
 
 
-def plan_tiles(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64], tiles: int) -> TiledPlan | None:
+def plan_tiles(batches: Sequence[Int64], sizes: Mapping[str, Int64], tiles: int) -> TiledPlan | None:
     """Return the plan of these batches in at most `tiles` tiles each, or nothing if one does not fit.
 
     A batch's graphs are dealt largest first, round after round, forth and back, the last of them one by one to the
@@ -66,45 +66,46 @@ def plan_tiles(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64], tiles: i
 
     Parameters
     ----------
-    set_ptrs : dict of int64, (G+1,)
-        Per kind of thing, "nodes" among them, the first one of each graph in the data set.
+    sizes : dict of int64, (G,)
+        Per kind of thing, "nodes" among them, how many each graph of the set has; one graph's nodes fit a tile.
     """
-    counts = np.array([len(graphs) for graphs in batches], dtype=np.int64)
-    batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    node_ptr, all_graphs = set_ptrs["nodes"], np.concatenate([np.zeros(0, np.int64), *batches])
-    lengths = node_ptr[all_graphs + 1] - node_ptr[all_graphs]
-    totals = np.add.reduceat(lengths, batch_ptr[:-1]) if counts.all() else np.zeros(0, np.int64)
-    if lengths.max(initial=0) > TILE_ROWS or totals.max(initial=0) > tiles * TILE_ROWS or not counts.all():
+    counts = np.array([len(graphs) for graphs in batches])
+    all_graphs = np.concatenate(batches)
+    place, (n, most) = np.arange(counts.max()), (len(batches), int(counts.max()))
+    is_there = place < counts[:, None]
+    graphs = np.zeros((n, most), np.int64)
+    graphs[is_there] = all_graphs
+    nodes = np.where(is_there, sizes["nodes"][graphs], 0)
+    fullest = int(nodes.sum(axis=1).max())
+    if fullest > tiles * TILE_ROWS:
         return None
-    is_there = np.arange(counts.max(initial=0)) < counts[:, None]
-    sizes = np.zeros(is_there.shape, np.int64)
-    sizes[is_there] = lengths
-    order = np.argsort(np.where(is_there, TILE_ROWS - sizes, NONE).astype(np.uint8), axis=1, kind="stable")
-    tile = _dealt(np.take_along_axis(sizes, order, axis=1), tiles_of(int(totals.max(initial=0)), tiles), tiles)
+    first = most * np.arange(n)[:, None]
+    order = np.argsort(np.where(is_there, TILE_ROWS - nodes, NONE).astype(np.uint8), axis=1, kind="stable") + first
+    tile = _dealt(nodes.ravel()[order], tiles_of(fullest, tiles), tiles)
     if tile is None:
         return None
-    tile[~is_there] = NONE  # largest first: what is not there comes last, then as before
-    by_tile = np.argsort(tile.astype(np.uint8), axis=1, kind="stable")
-    order, tile = np.take_along_axis(order, by_tile, axis=1), np.take_along_axis(tile, by_tile, axis=1)
-    graphs = all_graphs[(order + batch_ptr[:-1, None])[is_there]]
-    plan = plan_graphs(graphs, batch_ptr, set_ptrs)
-    starts = np.zeros((len(batches), tiles + 1), np.int32)
-    flat = (tile + tiles * np.arange(len(batches))[:, None])[is_there]
-    starts[:, 1:] = np.bincount(flat, minlength=tiles * len(batches)).reshape(-1, tiles).cumsum(axis=1)
-    used = np.where(is_there, tile, -1).max(axis=1, initial=-1) + 1
-    plan.pointers["nodes"] = _first_rows(plan, starts, tile[is_there])
-    return TiledPlan(plan.graphs, batch_ptr, plan.pointers, starts, used.astype(np.int32))
+    by_tile = np.argsort(np.where(is_there, tile, NONE).astype(np.uint8), axis=1, kind="stable") + first
+    order, tile = order.ravel()[by_tile], tile.ravel()[by_tile]
+    graphs = graphs.ravel()[order]
+    starts = np.zeros((n, tiles + 1), np.int64)
+    own = tile + tiles * np.arange(n)[:, None]
+    np.cumsum(np.bincount(own[is_there], minlength=tiles * n).reshape(n, tiles), axis=1, out=starts[:, 1:])
+    ends = {name: _sums(np.where(is_there, size[graphs], 0)) for name, size in sizes.items()}
+    of_tile = TILE_ROWS * np.arange(tiles) - np.take_along_axis(ends["nodes"], starts[:, :-1], axis=1)
+    ends["nodes"][:, :-1] += np.where(is_there, of_tile.ravel()[own], 0)
+    with_total = np.arange(most + 1) <= counts[:, None]
+    pointers = {name: pointer[with_total].astype(np.int32) for name, pointer in ends.items()}
+    batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    used = np.where(is_there, tile, 0).max(axis=1) + 1
+    tables = (starts.astype(np.int32), used.astype(np.int32))
+    return TiledPlan(graphs[is_there].astype(np.int32), batch_ptr, pointers, *tables)
 
 
-def _first_rows(plan: EpochPlan, starts: Int32, tile: Int64) -> Int32:
-    """Return "nodes" of a tiled plan from that of the plain one, and the tile of each graph."""
-    plain, n = plan.pointers["nodes"], plan.n_batches
-    batch = np.repeat(np.arange(n), np.diff(plan.batch_ptr))
-    own = np.arange(len(plan.graphs)) + batch
-    first = plan.batch_ptr[batch] + batch + starts[batch, tile]
-    rows = plain.copy()
-    rows[own] = tile * TILE_ROWS + plain[own] - plain[first]
-    return rows
+def _sums(sizes: Int64) -> Int64:
+    """Return the exclusive sums of each row, then its total."""
+    found = np.zeros((sizes.shape[0], sizes.shape[1] + 1), np.int64)
+    np.cumsum(sizes, axis=1, out=found[:, 1:])
+    return found
 
 
 def _dealt(sizes: Int64, aimed: int, tiles: int) -> Int64 | None:
