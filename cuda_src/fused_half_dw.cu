@@ -8,8 +8,8 @@
 //
 // Source: own.
 // Shapes: u (tiles, K / 64, 144, 64), dy (tiles, P / 64, 144, 64) panels, parts (splits, F, P) float32, scale (1,),
-//   bias_parts (tiles, P), dbias (P,); jobs (layers,) HalfProduct; places (n_places, 4): job, first panel of u, first panel
-//   of dy, unused; shape (2,): tiles; size (4,): N, B; input (B, F), gradient (B, P), head (F + 1, P): of the dense layer.
+//   bias_parts (tiles, P), dbias (P,); layers (n_layers,) HalfProduct; places (n_places,) DwPlace; shape (2,): tiles;
+//   size (4,): N, B; input (B, F), gradient (B, P), head (F + 1, P): of the dense layer.
 // Launch: 288 threads, grid (n_places splits + others), one block a multiprocessor. 3 layers of 512, 100 outputs: 36 x 3 +
 //   21.
 // Shared memory: dynamic, a ring of nine stages of 48 rows and four panels, 216 KB; no bank conflicts.
@@ -30,6 +30,12 @@ struct HalfProduct {
   float* dbias;
   int F, P, K;  // rows and columns of dW; columns of U
   float u_scale;
+};
+
+// A block's place in it.
+struct DwPlace {
+  HalfProduct of;
+  int first_u, first_dy, unused[2];  // panels
 };
 
 constexpr int DW_GROUPS = 2, DW_STAGES = 9, DW_ROWS = 48, DW_PANELS = 4;
@@ -71,8 +77,11 @@ struct DwShare {
   int first_u, first_dy, panels_of_u;  // of the block
   int begin, steps;                    // its first tile of rows; its stages
 
-  __device__ __forceinline__ DwShare(const HalfProduct& job, int4 place, int tiles, int split, int splits)
-      : of(job), first_u(place.y), first_dy(place.z), panels_of_u(min(job.K / HALF_PANEL - place.y, DW_GROUPS)) {
+  __device__ __forceinline__ DwShare(const DwPlace& place, int tiles, int split, int splits)
+      : of(place.of),
+        first_u(place.first_u),
+        first_dy(place.first_dy),
+        panels_of_u(min(of.K / HALF_PANEL - first_u, DW_GROUPS)) {
     begin = tiles * split / splits;
     steps = (tiles * (split + 1) / splits - begin) * PIECES_OF_TILE;
   }
@@ -163,18 +172,30 @@ struct DwHead {
   __device__ __forceinline__ int tiles_of_columns() const { return ceil_div(P, HEAD_TILE); }
   __device__ __forceinline__ int tiles() const { return ceil_div(F + 1, HEAD_TILE) * tiles_of_columns(); }
 
-  // Columns c0 ... of a row of `matrix`, four to each of sixteen threads; the one behind F is the bias's.
+  // Columns c0 ... of rows of `matrix`, four to each of sixteen threads; the one behind F is the bias's.
   __device__ __forceinline__ void bring(float* tile, const float* matrix, int first, int n, int c0, int columns,
                                         bool has_ones) const {
-    for (int e = threadIdx.x; e < n * (HEAD_TILE / 4); e += SMALL_THREADS) {
-      const int b = e / (HEAD_TILE / 4), c = c0 + e % (HEAD_TILE / 4) * 4;
-      const float* row = matrix + static_cast<long long>(first + b) * columns + c;
-      float4 found = load4(row, columns - c, columns % 4 == 0);
-      if (has_ones) {
-        found = make_float4(c == F ? 1.f : found.x, c + 1 == F ? 1.f : found.y, c + 2 == F ? 1.f : found.z,
-                            c + 3 == F ? 1.f : found.w);
+    constexpr int AT_ONCE = 8, LANES = HEAD_TILE / 4, ROWS = SMALL_THREADS / LANES;
+    const int c = c0 + threadIdx.x % LANES * 4;
+#pragma unroll 1
+    for (int b0 = threadIdx.x / LANES; b0 < n; b0 += AT_ONCE * ROWS) {
+      float4 found[AT_ONCE];
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        const int b = b0 + u * ROWS;
+        found[u] = load4(matrix + static_cast<long long>(first + b) * columns + c, b < n ? columns - c : 0,
+                         columns % 4 == 0);
       }
-      *reinterpret_cast<float4*>(tile + b * HEAD_TILE + e % (HEAD_TILE / 4) * 4) = found;
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        if (b0 + u * ROWS >= n) continue;
+        float4 of = found[u];
+        if (has_ones) {
+          of = make_float4(c == F ? 1.f : of.x, c + 1 == F ? 1.f : of.y, c + 2 == F ? 1.f : of.z,
+                           c + 3 == F ? 1.f : of.w);
+        }
+        *reinterpret_cast<float4*>(tile + (b0 + u * ROWS) * HEAD_TILE + c - c0) = of;
+      }
     }
   }
 
@@ -194,7 +215,7 @@ struct DwHead {
       }
       __syncthreads();
       if (threadIdx.x >= SMALL_THREADS) continue;
-#pragma unroll 4
+#pragma unroll 8
       for (int b = 0; b < n; ++b) {
         const float4 l = *reinterpret_cast<const float4*>(left + b * HEAD_TILE + row);
         const float4 r = *reinterpret_cast<const float4*>(right + b * HEAD_TILE + column);
@@ -231,11 +252,10 @@ __device__ __forceinline__ void fold_bias(const HalfProduct& of, int tiles) {
 using namespace fused;
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_half_dw(float* head, const long long* jobs, const int* places, const int* shape, const int* size,
+    fused_half_dw(float* head, const long long* layers, const long long* places, const int* shape, const int* size,
                   const float* input, const float* gradient, int n_layers, int n_places, int splits, int F, int P) {
   if constexpr (!HAS_WARPGROUPS) return;
   __shared__ DwBarriers barriers;
-  const HalfProduct* products = reinterpret_cast<const HalfProduct*>(jobs);
   const int block = blockIdx.x, of_products = n_places * splits, tiles = shape[0];
   if (block >= of_products) {
     const DwHead dense = {head, input, gradient, F, P, size[1]};
@@ -245,14 +265,13 @@ extern "C" __global__ void __launch_bounds__(288, 1)
       if (unit < dense.tiles()) {
         dense.run(unit);
       } else {
-        fold_bias(products[unit - dense.tiles()], tiles);
+        fold_bias(reinterpret_cast<const HalfProduct*>(layers)[unit - dense.tiles()], tiles);
       }
     }
     return;
   }
   const int split = block / n_places;
-  const int4 place = reinterpret_cast<const int4*>(places)[block % n_places];
-  const DwShare share(products[place.x], place, tiles, split, splits);
+  const DwShare share(reinterpret_cast<const DwPlace*>(places)[block % n_places], tiles, split, splits);
   const int group = warp_number() / 4;
   if (threadIdx.x < DW_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);

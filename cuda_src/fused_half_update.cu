@@ -11,11 +11,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                       int n_chunks, int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1,
                       float beta2, float rest2, float epsilon, float max_norm) {
   __shared__ float tile[2 * PANEL][HalfUpdate::LD];
+  __shared__ float4 ahead[3][HalfUpdate::HEIGHT][UPDATE_THREADS];
   const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
   const HalfUpdate phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
                             weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
                             n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
-  phase.run(tile);
+  phase.run(tile, {ahead});
 }
 
 // The first batch of an epoch; the others are staged beside the update.

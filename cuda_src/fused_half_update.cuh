@@ -37,7 +37,7 @@ struct WeightPanels {
 
 // As the host fills it: three times 8 bytes, then 4 bytes a field.
 struct HalfJob {
-  static constexpr bool BY_GRAPHS = false;
+  static constexpr bool BY_GRAPHS = false, ASKS_AHEAD = true;
   static constexpr int HEIGHT = 2, PARTS_AT_ONCE = 3;
   static constexpr const float* left = nullptr;
   const float* right;        // (parts, rows, P)

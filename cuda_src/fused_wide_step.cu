@@ -53,5 +53,5 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   const WideUpdate<WideJob> phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
                             weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
                             n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
-  phase.run(tile);
+  phase.run(tile, {nullptr});
 }

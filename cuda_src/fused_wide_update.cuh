@@ -21,6 +21,23 @@ namespace fused {
 // Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
 __device__ __forceinline__ void bring_near(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
 
+// Copy 16 bytes to shared memory; they are there after `wait_for_copies`, for this thread.
+__device__ __forceinline__ void copy_ahead(float4* to, const float* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+#else
+  *to = *reinterpret_cast<const float4*>(from);
+#endif
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // Four neighbours of a row of P, of which some may be beyond it.
 struct Four {
   float v[4];
@@ -37,6 +54,7 @@ struct Four {
 // As the host fills it: four times 8 bytes, then 4 bytes a field.
 struct WideJob {
   static constexpr bool BY_GRAPHS = true;  // there may be a `left`
+  static constexpr bool ASKS_AHEAD = false;
   static constexpr int HEIGHT = 1;         // tiles of a block
   static constexpr int PARTS_AT_ONCE = 4;  // that a thread has asked for before it adds the first
   const float *left, *right;  // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
@@ -82,10 +100,36 @@ struct WideJob {
   }
 };
 
+// What older values of a block's parameters a thread has asked for: their own, m and v. In shared memory, if the kernel has
+// some to spare, for then they may come before the phase before has ended; else only near.
+template <int HEIGHT, bool IN_SHARED>
+struct Older {
+  float4 (*ahead)[HEIGHT][UPDATE_THREADS];
+
+  __device__ __forceinline__ void ask(int which, int h, const float* from, int existing) const {
+    if constexpr (IN_SHARED) {
+      float4* to = &ahead[which][h][threadIdx.x];
+      if (existing == 4 && is_aligned(from, 0)) {
+        copy_ahead(to, from);
+      } else {
+        *to = load4(from, existing, false);
+      }
+    } else if (existing > 0 && threadIdx.x % 8 == 0) {  // a line of 128 bytes to eight threads
+      bring_near(from);
+    }
+  }
+  __device__ __forceinline__ Four get(int which, int h, const float* from, int existing) const {
+    if constexpr (!IN_SHARED) return Four::load(from, existing);
+    const float4 found = ahead[which][h][threadIdx.x];
+    return {{found.x, found.y, found.z, found.w}};
+  }
+};
+
 // The phase with its arguments, in the order of fused_wide_update in fused_wide_step.cu.
 template <class OneJob>
 struct WideUpdate {
   static constexpr int LD = PANEL + 1, HEIGHT = OneJob::HEIGHT;
+  using Asked = Older<HEIGHT, OneJob::ASKS_AHEAD>;
 
   float* parameters;
   float* m;
@@ -108,12 +152,13 @@ struct WideUpdate {
   Rule rule;
   float max_norm;
 
-  __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD]) const {
+  // asked: shared memory, (3, HEIGHT, 256) of it, or null.
+  __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD], Asked asked) const {
     const int block = blockIdx.x;
     if (block < n_stages) {
       OneJob::stage(stage, block, n_stages);
     } else {
-      update_tile(block - n_stages, tile);
+      update_tile(block - n_stages, tile, asked);
     }
   }
 
@@ -177,7 +222,7 @@ struct WideUpdate {
     return sum;
   }
 
-  __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD]) const {
+  __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD], Asked asked) const {
     // All but the gradients is older than the phase before.
     const int4 place = reinterpret_cast<const int4*>(chunks)[chunk];
     const OneJob job = reinterpret_cast<const OneJob*>(jobs)[place.x];
@@ -192,9 +237,9 @@ struct WideUpdate {
     const float4 rate = reinterpret_cast<const float4*>(rates)[now.w];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
-      if (existing[h] == 0 || threadIdx.x % 8 != 0) continue;  // a line of 128 bytes to eight threads
-      bring_near(parameters + at[h]), bring_near(m + at[h]);
-      if (!rule.sgd) bring_near(v + at[h]);
+      if (mode == 1) continue;
+      asked.ask(0, h, parameters + at[h], existing[h]), asked.ask(1, h, m + at[h], existing[h]);
+      if (!rule.sgd) asked.ask(2, h, v + at[h], existing[h]);
     }
     wait_for_previous();
 
@@ -226,11 +271,13 @@ struct WideUpdate {
       if (threadIdx.x == 0) norms[chunk] = squares;
       return;
     }
+    if constexpr (OneJob::ASKS_AHEAD) wait_for_copies();
     Four value[HEIGHT], of_m[HEIGHT], of_v[HEIGHT];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
-      value[h] = Four::load(parameters + at[h], existing[h]), of_m[h] = Four::load(m + at[h], existing[h]);
-      of_v[h] = rule.sgd ? Four{} : Four::load(v + at[h], existing[h]);
+      value[h] = asked.get(0, h, parameters + at[h], existing[h]);
+      of_m[h] = asked.get(1, h, m + at[h], existing[h]);
+      of_v[h] = rule.sgd ? Four{} : asked.get(2, h, v + at[h], existing[h]);
     }
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {

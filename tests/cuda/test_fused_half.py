@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.fused.half import HalfWorkspace, joined
+from gcnbatch.backends.cuda.fused.half import HalfWorkspace, joined, places_of
 from gcnbatch.backends.cuda.fused.step import Call, Optimizer
 from gcnbatch.backends.registry import open_backend
 from tests.cuda.halves import PANEL, ROWS, from_panels, to_panels, weight_panels, workspace
@@ -76,7 +76,7 @@ def test_gradients_of_weights(
     )
     head, ones = poisoned(device, P + 1, outputs), np.column_stack([given, np.ones(graphs + 3)])[:graphs]
     wanted.append((head, ones.T @ gradient[:graphs], np.abs(ones.T) @ np.abs(gradient[:graphs])))
-    tables = (device.upload(np.concatenate(jobs)), device.upload(np.array(plan.places, np.int32)))
+    tables = (device.upload(np.concatenate(jobs)), device.upload(places_of(jobs, plan)))
     numbers = [device.upload(np.array(values, np.int32)) for values in ([tiles, 0], [0, graphs, 0, 0])]
     arguments = (head, *tables, *numbers, device.upload(given), device.upload(gradient), len(shapes))
     runs = []

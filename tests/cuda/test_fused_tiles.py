@@ -113,7 +113,7 @@ def test_numbers_are_those_of_the_sources() -> None:
 def test_every_gradient_has_its_block(shapes: list[tuple[int, int]], chip: int) -> None:
     plan = geometry.dw(tuple(shapes), (512, 100), chip)
     for number, (K, P) in enumerate(shapes):
-        found = [(k, p) for job, k, p, _ in plan.places if job == number]
+        found = [(k, p) for job, k, p in plan.places if job == number]
         assert sorted(found) == [(k, p) for k in range(0, K // 64, 2) for p in range(0, P // 64, 2)]
     products = len(plan.places) * plan.splits
     assert products < plan.launch.blocks <= products + 18 + len(shapes)

@@ -45,11 +45,11 @@ def scale_of(largest: float) -> float:
 
 
 class DwGeometry(NamedTuple):
-    """Of `fused_half_dw`: a layer's parts are (splits, F, P); `places` are its blocks' jobs and first panels."""
+    """Of `fused_half_dw`: a layer's parts are (splits, F, P); `places` are its blocks' layers and first panels."""
 
     launch: Launch
     splits: int
-    places: tuple[tuple[int, int, int, int], ...]
+    places: tuple[tuple[int, int, int], ...]
 
 
 @lru_cache(maxsize=4096)
@@ -60,7 +60,7 @@ def dw(shapes: Sequence[tuple[int, int]], head: tuple[int, int], multiprocessors
     Launch(grid=(129, 1, 1), block=(288, 1, 1), shared=221184)
     """
     places = tuple(
-        (job, k, p, 0)
+        (job, k, p)
         for job, (K, P) in enumerate(shapes)
         for k in range(0, K // PANEL, DW_PANELS)
         for p in range(0, P // PANEL, DW_PANELS)

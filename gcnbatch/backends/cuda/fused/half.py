@@ -124,6 +124,13 @@ def tiles_of_chunks(jobs: Sequence[HalfJob]) -> NDArray[np.int32]:
     return np.array(places, np.int32).reshape(-1, 4)
 
 
+def places_of(products: Sequence[NDArray[np.int64]], plan: geometry.DwGeometry) -> NDArray[np.int64]:
+    """Return what fused_half_dw.cu calls DwPlace: a product, and the first panels of a block in it."""
+    return np.concatenate(
+        [joined((), products[number], np.array([u, dy, 0, 0], np.int32)) for number, u, dy in plan.places]
+    )
+
+
 def vector_job(start: int, right: DeviceArray) -> HalfJob:
     """Return the job of a vector of parameters: it is dealt with as a matrix."""
     return HalfJob(start, right.size // geometry.UPDATE_TILE, geometry.UPDATE_TILE, right)
@@ -146,6 +153,7 @@ class HalfWorkspace(Workspace):
     """
 
     update_entry, may_skip_decay = "fused_half_update", True
+    same_carveout = True
 
     def __init__(
         self,
@@ -319,16 +327,15 @@ class HalfWorkspace(Workspace):
         return INPUT_SCALE if number else self._halves.scale
 
     def _dw_table(self) -> tuple[DeviceArray, DeviceArray]:
-        """Upload what fused_half_dw.cu calls HalfProduct, layer by layer, and which block does what."""
-        jobs = []
+        """Upload what fused_half_dw.cu calls HalfProduct, layer by layer, and DwPlace, block by block."""
+        products = []
         for number, layer in enumerate(self._stack.nodes):
             arrays, columns = self._arrays(number), geometry.columns_of_u(layer.n_in)
             pointers = (arrays.u, arrays.dy, arrays.scale, arrays.partials, arrays.bias_parts, arrays.dbias)
             sizes = np.array([layer.n_in, layer.n_out, columns], np.int32)
             scale = np.array([self._scale_of(number)], np.float32).view(np.int32)
-            jobs.append(joined(pointers, np.concatenate([sizes, scale])))
-        places = np.array(self._dw.places, np.int32)
-        return self._device.upload(np.concatenate(jobs)), self._device.upload(places)
+            products.append(joined(pointers, np.concatenate([sizes, scale])))
+        return self._device.upload(np.concatenate(products)), self._device.upload(places_of(products, self._dw))
 
     # -------------------------------------------------------------------------------------------- step
 

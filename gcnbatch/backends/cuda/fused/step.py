@@ -197,6 +197,7 @@ class Workspace:
     """
 
     update_entry, may_skip_decay = "fused_update", False
+    same_carveout = False  # as `Recorder.record` has it
 
     def __init__(
         self,
