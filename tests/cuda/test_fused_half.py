@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused.half import HalfWorkspace, joined, places_of
+from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Optimizer
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.compare.workload import opened
+from gcnbatch.model.runner import make_runner
 from tests.cuda.halves import PANEL, ROWS, from_panels, to_panels, weight_panels, workspace
-from tests.train.runs import write_set
+from tests.train.runs import configure, write_set
 
 pytestmark = pytest.mark.gpu
 
@@ -266,3 +269,71 @@ def fill_gradients(device: Any, at: HalfWorkspace, rng: Any, count: int) -> Arra
 def test_panels_and_back() -> None:
     matrix = np.random.default_rng(0).standard_normal((2 * ROWS, 3 * PANEL))
     np.testing.assert_array_equal(from_panels(to_panels(matrix)), matrix)
+
+
+# ---- whole steps
+
+
+SCALES = {"usual": (1.0, 1.0), "small weights": (1e-3, 1.0), "large weights": (1e2, 1.0), "tiny gradients": (1.0, 1e-8)}
+
+
+@pytest.mark.parametrize("shape", ["binary", "multiclass"])
+@pytest.mark.parametrize(("weights", "outputs"), SCALES.values(), ids=SCALES)
+def test_gradients_are_as_near_as_those_of_tf32(
+    weights: float, outputs: float, shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Distances from the CPU's, of halves and of the kernels that round to TF32; weights and gradients of any size."""
+    write_set(tmp_path / "data.h5", 80, n_channels=1, max_nodes=40, n_features=30, target=shape, missing=0.0)
+    config = configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256,256]", "cuda.precision=tf32")
+    found = []
+    with opened(config) as work:
+        state = make_runner(open_backend("cpu"), work.task).state()
+        changed = {
+            name: value * np.float32(outputs if name.startswith("output") else weights) if is_matrix(name) else value
+            for name, value in state.items()
+        }
+        for name, halves in (("cpu", False), ("fused", True), ("fused", False)):
+            with monkeypatch.context() as patched:
+                if not halves:
+                    patched.setattr(Stack, "trains_in_halves", lambda *_: False)
+                runner = make_runner(open_backend(name, options=config.cuda), work.task)
+            runner.load_state(changed)
+            found.append(runner.gradients(np.arange(60))[1])
+            if name == "fused":
+                assert bool(runner._engine._single.get((True, True))) == halves  # type: ignore[attr-defined]
+    exact, in_halves, in_tf32 = found
+    for name, value in exact.items():
+        length = max(float(np.linalg.norm(value)), 1e-30)
+        near, also = (float(np.linalg.norm(other[name] - value)) / length for other in (in_halves, in_tf32))
+        assert near < 2 * also + 1e-4, (name, near, also)
+
+
+def is_matrix(name: str) -> bool:
+    return name.endswith(".weight")
+
+
+def test_an_epoch_that_does_not_fit_is_trained_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs in tiles and out of them in turn, predictions in between: each way has the weights of the last step."""
+    write_set(tmp_path / "data.h5", 60, n_channels=1, max_nodes=40)
+    config = configure(
+        f"data.path={tmp_path / 'data.h5'}", "model.widths=[128,128]", "cuda.precision=tf32", "train.batch_size=16"
+    )
+    states = []
+    with opened(config) as work:
+        for limits in ((66, 66, 66, 66), (66, 1, 66, 1), (1, 1, 1, 1)):
+            runner: Any = make_runner(open_backend("fused", options=config.cuda), work.task)
+            for epoch, limit in enumerate(limits):
+                runner._engine.__dict__["_most_tiles"] = limit
+                runner.begin_epoch(epoch, work.repeated(3), 1e-3)
+                for step in range(3):
+                    runner.step(step)
+                    predicted = runner.predict(np.arange(60))
+                assert runner._engine._now == (limit > 1)
+            states.append((runner.state(), predicted, runner.take_loss()[0]))
+            runner.close()
+    for state, predicted, loss in states[1:]:
+        assert loss == pytest.approx(states[0][2], rel=2e-2)
+        np.testing.assert_allclose(predicted, states[0][1], atol=2e-2 * np.abs(predicted).max())
+        for name, value in state.items():
+            if is_matrix(name):
+                assert np.linalg.norm(value - states[0][0][name]) < 5e-2 * np.linalg.norm(value), name

@@ -18,7 +18,7 @@ from tests.cuda.halves import rounded_to_halves
 
 Int64 = NDArray[np.int64]
 quickly = settings(deadline=None, max_examples=60)
-SIZES = st.lists(st.one_of(st.integers(0, 50), st.integers(0, TILE_ROWS)), min_size=1, max_size=60)
+SIZES = st.lists(st.one_of(st.just(0), st.integers(0, 50), st.integers(0, TILE_ROWS)), min_size=1, max_size=60)
 
 
 def counted(sizes: list[int]) -> dict[str, Int64]:
@@ -39,7 +39,7 @@ def test_every_graph_has_its_rows(sizes: list[int], lengths: list[int], tiles: i
     counts, batches = counted(sizes), dealt(sizes, lengths)
     plan = plan_tiles(batches, counts, tiles)
     if plan is None:
-        assert not all(first_fit_decreasing([sizes[graph] for graph in batch], tiles) for batch in batches)
+        assert not all(first_fit_decreasing([max(sizes[graph], 1) for graph in batch], tiles) for batch in batches)
         return
     assert isinstance(plan, TiledPlan)
     for number, batch in enumerate(batches):
@@ -57,6 +57,7 @@ def test_every_graph_has_its_rows(sizes: list[int], lengths: list[int], tiles: i
             ends = np.cumsum(own[there])
             np.testing.assert_array_equal(nodes[:-1][there], tile * TILE_ROWS + ends - own[there])
             assert ends.max(initial=0) <= TILE_ROWS
+            assert len(ends) <= TILE_ROWS
     wider = plan.in_tiles(tiles + 3)
     assert wider.tile_starts.shape == (len(batches), tiles + 4)
     assert (wider.tile_starts[:, tiles:] == plan.tile_starts[:, -1:]).all()
@@ -93,6 +94,8 @@ def test_few_nodes_take_few_tiles() -> None:
 def test_what_does_not_fit_is_not_planned() -> None:
     assert plan_tiles([np.arange(2)], counted([TILE_ROWS, 1]), 1) is None
     assert plan_tiles([np.arange(2)], counted([TILE_ROWS, 1]), 2) is not None
+    assert plan_tiles([np.arange(TILE_ROWS)], counted([0] * TILE_ROWS), 1) is not None
+    assert plan_tiles([np.arange(TILE_ROWS + 1)], counted([0] * (TILE_ROWS + 1)), 1) is None
 
 
 # ---- numbers

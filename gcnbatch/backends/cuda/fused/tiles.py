@@ -81,7 +81,8 @@ def plan_tiles(batches: Sequence[Int64], sizes: Mapping[str, Int64], tiles: int)
         return None
     first = most * np.arange(n)[:, None]
     order = np.argsort(np.where(is_there, TILE_ROWS - nodes, NONE).astype(np.uint8), axis=1, kind="stable") + first
-    tile = _dealt(nodes.ravel()[order], tiles_of(fullest, tiles), tiles)
+    at_least_one = np.where(is_there, np.maximum(nodes, 1), 0)  # so that a tile has no more graphs than rows
+    tile = _dealt(at_least_one.ravel()[order], tiles_of(fullest, tiles), tiles)
     if tile is None:
         return None
     by_tile = np.argsort(np.where(is_there, tile, NONE).astype(np.uint8), axis=1, kind="stable") + first
