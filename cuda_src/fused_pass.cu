@@ -7,10 +7,11 @@ struct PassStep {
   static constexpr int P = S * HALF_PANEL, BLOCKS_PER_ROW = PASS_THREADS / HALF_PANEL;
 
   PassShared& at;
-  const Owner own;
+  Owner own;
   const Exchange exchange;
   const int tile, slice;
   int tiles, rows, N;  // of this step; of this tile; of all
+  float share_of_node;  // 1 / N
   unsigned tag;
   Phases phases;
   // of this thread's two columns, in the layer at hand
@@ -39,11 +40,7 @@ struct PassStep {
     return of_all + static_cast<long long>(slice) * panels * (HALF_PANEL * HALF_PANEL);
   }
 
-  // ---- waits ----
-
-  __device__ __forceinline__ void expect_panels(int panels) {
-    for (int q = 0; q < panels; ++q) expect_bytes(&at.full[q], PANEL_BYTES);
-  }
+  // ---- the exchange ----
 
   // Bring what the tiles found of this slice's columns to `parts`.
   __device__ __forceinline__ void collect(int slot) {
@@ -70,63 +67,39 @@ struct PassStep {
     }
   }
 
-  // Send this block's panel to all blocks of the cluster, each group its rows; all threads call, when their rows are written.
-  __device__ __forceinline__ void send(const Half* from) {
-    order_async_after_writes();
-    wait_for_group(own.group);
-    wait_for_cluster();  // the place of U is free everywhere
-    if (threadIdx.x % 128 == 0) {
-      constexpr int BYTES = GROUP_ROWS * 128;
-      bulk_copy_to_all(at.u[slice] + own.group * BYTES, from + own.group * (BYTES / 2), BYTES, &at.full[slice],
-                       (1 << S) - 1);
-    }
-  }
-
-  // When all threads are done with `rows`, the rest of the weights takes its place.
-  __device__ __forceinline__ void fetch_rest(const Half* weights) {
-    if constexpr (S > LOW_PANELS) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-      if (own.warp == PASS_THREADS / 32 - 1) {
-        asm volatile("bar.sync 4, 384;" ::: "memory");
-        if (own.lane == 0) fetch_high(at, weights, S);
-      } else {
-        asm volatile("bar.arrive 4, 384;" ::: "memory");
-      }
-#endif
-    }
-  }
-
   // ---- forward ----
 
+  // Y of layer l, its batch norm, Z in `rows`; y becomes the distances from the means. meanwhile(): what there is to do
+  // until the other tiles' moments are there.
   template <class Meanwhile>
   __device__ __forceinline__ void forward(float (&y)[OWN], int l, Meanwhile meanwhile) {
     const PassLayer& layer = at.layers[l];
     const bool is_last = l + 1 == layers();
     float bias[2], gamma[2], beta[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < 2; ++h)
       bias[h] = layer.bias[column(h)], gamma[h] = layer.gamma[column(h)], beta[h] = layer.beta[column(h)];
-    }
     multiply_panels(y, at, static_cast<int>(layer.K) / HALF_PANEL, phases, own.group);
     STAMP(l * 8 + 1);
-    if (threadIdx.x == 0 && layers() > 1) expect_panels(S);  // V of the last layer after the U of the next ones
+    if (threadIdx.x % 128 == 0 && layers() > 1) expect_panels(at, S, own.group);  // of the next U; of V after the last one
     if (!is_last) arrive_at_cluster();
 
     const float factor = 1.f / (WEIGHT_SCALE * layer.u_scale);
     float sum[2] = {}, squares[2] = {};
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-      y[i] = y[i] * factor + at.rowsum[own.row(i)] * bias[i % 4 / 2];
-      sum[i % 4 / 2] += exists(i) ? y[i] : 0.f;
+      y[i] = fmaf(y[i], factor, at.rowsum[own.row(i)] * bias[i % 4 / 2]);  // 0 in rows that do not exist
+      sum[i % 4 / 2] += y[i];
     }
-    const int of_group = min(max(rows - own.group * GROUP_ROWS, 0), GROUP_ROWS);
+    const float share = 1.f / max(rows_of_group(own.group), 1);
     float middle[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) middle[h] = of_group > 0 ? sum_of_four(sum[h]) / of_group : 0.f;
+    for (int h = 0; h < 2; ++h) middle[h] = sum_of_four(sum[h]) * share;
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-      const float distance = y[i] - middle[i % 4 / 2];
-      squares[i % 4 / 2] += exists(i) ? distance * distance : 0.f;
+      const int h = i % 4 / 2;
+      const float distance = exists(i) ? y[i] - middle[h] : 0.f;
+      squares[h] = fmaf(distance, distance, squares[h]);
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -157,7 +130,7 @@ struct PassStep {
     fold_moments(squares);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      inverse[h] = 1.f / sqrtf(squares[h] / N + layer.epsilon), slope[h] = gamma[h] * inverse[h];
+      inverse[h] = rsqrtf(squares[h] * share_of_node + layer.epsilon), slope[h] = gamma[h] * inverse[h];
       if (!keeps_running || N == 0) continue;
       layer.running_mean[column(h)] = old_mean[h] + layer.momentum * (mean[h] - old_mean[h]);
       layer.running_var[column(h)] = old_var[h] + layer.momentum * (squares[h] / max(N - 1, 1) - old_var[h]);
@@ -167,72 +140,75 @@ struct PassStep {
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int h = i % 4 / 2;
-      at.rows[own.row(i)][own.column(h)] = positive((y[i] - mean[h]) * slope[h] + beta[h]);
+      y[i] -= mean[h];
+      at.rows[own.row(i)][own.column(h)] = positive(fmaf(y[i], slope[h], beta[h]));
     }
     __syncthreads();
     STAMP(l * 8 + 4);
+  }
+
+  __device__ __forceinline__ int rows_of_group(int group) const {
+    return min(max(rows - group * GROUP_ROWS, 0), GROUP_ROWS);
   }
 
   // The tile's moments of the 64 columns, of those of its groups.
   __device__ __forceinline__ void publish_moments(int l) {
     float sum = 0.f, squares = 0.f;
 #pragma unroll
-    for (int group = 0; group < GROUPS; ++group)
-      sum += min(max(rows - group * GROUP_ROWS, 0), GROUP_ROWS) * at.of_groups[group][threadIdx.x].x;
-    const float middle = rows > 0 ? sum / rows : 0.f;
+    for (int group = 0; group < GROUPS; ++group) sum += rows_of_group(group) * at.of_groups[group][threadIdx.x].x;
+    const float middle = sum / max(rows, 1);
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
       const float2 found = at.of_groups[group][threadIdx.x];
       const float distance = found.x - middle;
-      squares += found.y + min(max(rows - group * GROUP_ROWS, 0), GROUP_ROWS) * (distance * distance);
+      squares += found.y + rows_of_group(group) * (distance * distance);
     }
     publish(pairs(l, tile) + threadIdx.x, middle, squares, tag);
   }
 
-  // Mean and sum of squared distances of this thread's columns, of the tiles' moments; four lanes share columns.
+  // Mean and sum of squared distances of this thread's columns, of the tiles' moments; four lanes share columns. Distances
+  // are taken from the mean of the first tile, which is no outlier: it has its share of the rows.
   __device__ __forceinline__ void fold_moments(float (&squares)[2]) {
-    float sum[2] = {};
-#pragma unroll 4
-    for (int of = own.t; of < tiles; of += 4) {
-      const float n = at.tile_rows[of];
+    float pivot[2], sum[2] = {};
 #pragma unroll
-      for (int h = 0; h < 2; ++h) sum[h] += n * at.parts[of][own.column(h)].x;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) mean[h] = sum_of_four(sum[h]) / N, squares[h] = 0.f;
+    for (int h = 0; h < 2; ++h) pivot[h] = at.parts[0][own.column(h)].x, squares[h] = 0.f;
 #pragma unroll 4
     for (int of = own.t; of < tiles; of += 4) {
       const float n = at.tile_rows[of];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float2 found = at.parts[of][own.column(h)];
-        const float distance = found.x - mean[h];
-        squares[h] += found.y + n * (distance * distance);
+        const float distance = found.x - pivot[h], weighted = n * distance;
+        sum[h] += weighted, squares[h] += found.y;
+        squares[h] = fmaf(weighted, distance, squares[h]);
       }
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) squares[h] = sum_of_four(squares[h]);
+    for (int h = 0; h < 2; ++h) {
+      sum[h] = sum_of_four(sum[h]), squares[h] = sum_of_four(squares[h]);
+      const float shift = sum[h] * share_of_node;
+      mean[h] = pivot[h] + shift, squares[h] = positive(squares[h] - shift * sum[h]);
+    }
   }
 
   // ---- backward ----
 
-  // From G and Y of layer l, which this thread holds, to dY, V = Aᵀ dY and the sums of the batch norm.
+  // From G and Y - mean of layer l, which this thread holds, to dY, V = Aᵀ dY and the sums of the batch norm.
   __device__ __forceinline__ void backward(const float (&y)[OWN], float (&g)[OWN], int l) {
     const PassLayer& layer = at.layers[l];
-    float sum[2] = {}, product[2] = {};
-    unsigned highest = 0;
+    float sum[2] = {}, product[2] = {}, largest[2] = {};
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int h = i % 4 / 2;
-      sum[h] += g[i], product[h] += exists(i) ? g[i] * ((y[i] - mean[h]) * inverse[h]) : 0.f;
-      highest = max(highest, __float_as_uint(fabsf(slope[h] * g[i])));
+      sum[h] += g[i], product[h] = fmaf(g[i], y[i], product[h]), largest[h] = larger(largest[h], fabsf(g[i]));
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      sum[h] = sum_of_four(sum[h]), product[h] = sum_of_four(product[h]);
+      sum[h] = sum_of_four(sum[h]), product[h] = sum_of_four(product[h]) * inverse[h];
       if (own.t == 0) at.of_groups[own.group][own.column(h)] = make_float2(sum[h], product[h]);
     }
-    highest = __reduce_max_sync(FULL_WARP, highest);
+    unsigned highest = __float_as_uint(larger(fabsf(slope[0] * largest[0]), fabsf(slope[1] * largest[1])));
+    highest = __reduce_max_sync(FULL_WARP, highest & 0x7fffffff);
     if (own.lane == 0) at.highest[own.warp] = highest;
     __syncthreads();  // and the product's operands are read
     if (threadIdx.x < HALF_PANEL) {
@@ -268,16 +244,14 @@ struct PassStep {
     }
     if (tile == 0 && slice == 0 && threadIdx.x == 0) *layer.scale = scale;
     __syncthreads();  // the parts are read
-    const float share = 1.f / N;
     float dbias[2] = {};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) total[h].x *= share, total[h].y *= share;
+    for (int h = 0; h < 2; ++h) total[h].x *= share_of_node, total[h].y *= share_of_node * inverse[h];
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int h = i % 4 / 2;
-      const float x_hat = (y[i] - mean[h]) * inverse[h];
-      const float dy = exists(i) ? slope[h] * (g[i] - total[h].x - x_hat * total[h].y) : 0.f;
-      dbias[h] += at.rowsum[own.row(i)] * dy;
+      const float dy = exists(i) ? slope[h] * fmaf(-y[i], total[h].y, g[i] - total[h].x) : 0.f;
+      dbias[h] = fmaf(at.rowsum[own.row(i)], dy, dbias[h]);
       at.rows[own.row(i)][own.column(h)] = dy;
     }
 #pragma unroll
@@ -287,27 +261,25 @@ struct PassStep {
     }
     __syncthreads();
     STAMP(64 + l * 8 + 3);
-    if (l > 0) {
-      propagate(panel(layer.v), at, scale, own, tile, true);
-      STAMP(64 + l * 8 + 4);
-      send(panel(layer.v));
-      STAMP(64 + l * 8 + 5);
-    }
-    Half* dy = panel(layer.dy);
-#pragma unroll
-    for (int i = 0; i < PART_ROWS; ++i) {
-      const int r = part_row(own, i), lane = own.lane % PART_LANES;
-      RowPart part;
-      part.load(reinterpret_cast<const unsigned char*>(at.rows[r]), lane);
-      part.store(dy, r, lane, scale);
-    }
     if (threadIdx.x < HALF_PANEL) {
       float sum = 0.f;
 #pragma unroll
       for (int group = 0; group < GROUPS; ++group) sum += at.bias_of_groups[group][threadIdx.x];
       layer.dbias[static_cast<long long>(tile) * P + slice * HALF_PANEL + threadIdx.x] = sum;
     }
-    if (l > 0) fetch_rest(weights(layer.w_backward, S));
+    if (l > 0) {
+      wait_for_cluster();  // the place of U is free everywhere
+      propagate<S>(at, panel(layer.v), panel(layer.dy), scale, own, tile, slice, true, weights(layer.w_backward, S));
+      STAMP(64 + l * 8 + 4);
+      return;
+    }
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+      const int r = part_row(own, group), lane = own.lane % PART_LANES;
+      RowPart part;
+      part.load(reinterpret_cast<const unsigned char*>(at.rows[r]), lane);
+      part.store(panel(layer.dy), r, lane, scale);
+    }
   }
 
   // The power of two that dY and V are kept times.
@@ -321,7 +293,7 @@ struct PassStep {
     return __int_as_float((min(max(exponent, -100), 100) + 127) << 23);
   }
 
-  // G and Y of the layer below l.
+  // G and Y - mean of the layer below l.
   __device__ __forceinline__ void backward_product(float (&y)[OWN], float (&g)[OWN], int l) {
     const PassLayer& below = at.layers[l - 1];
     const float factor = 1.f / (WEIGHT_SCALE * scale_of_highest());
@@ -338,13 +310,14 @@ struct PassStep {
     multiply_panels(g, at, S, phases, own.group);
     STAMP(64 + l * 8 + 6);
     if (l > 1) {
-      if (threadIdx.x == 0) expect_panels(S);
+      if (threadIdx.x % 128 == 0) expect_panels(at, S, own.group);
       arrive_at_cluster();
     }
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int h = i % 4 / 2;
-      g[i] = exists(i) && (y[i] - mean[h]) * slope[h] + beta[h] > 0.f ? g[i] * factor : 0.f;
+      y[i] -= mean[h];
+      g[i] = fmaf(y[i], slope[h], beta[h]) > 0.f ? g[i] * factor : 0.f;  // 0 in rows that do not exist
     }
   }
 
@@ -364,7 +337,7 @@ struct PassStep {
       reinterpret_cast<long long*>(at.layers)[e] = layer_table[e];
     if (threadIdx.x < TILE_ROWS) at.graph_of_row[threadIdx.x] = NO_ROW;
     if (threadIdx.x == 0) {
-      for (int q = 0; q < MAX_PANELS; ++q) init_barrier(&at.full[q], 1);
+      for (int group = 0; group < GROUPS; ++group) init_barrier(&at.full[group], 1);
       init_barrier(&at.low, 1);
       init_barrier(&at.high, 1);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -380,18 +353,18 @@ struct PassStep {
   __device__ __forceinline__ void fetch_first() {
     const PassLayer& layer = at.layers[0];
     const int panels = static_cast<int>(layer.K) / HALF_PANEL;
-    expect_panels(panels);
+    for (int group = 0; group < GROUPS; ++group) expect_panels(at, panels, group);
     fetch_low(at, weights(layer.w_forward, panels), panels);
     const Half* tile_of_u = layer.u + static_cast<long long>(tile) * panels * (TILE_ROWS * HALF_PANEL);
-    for (int q = slice; q < panels; q += S)
-      bulk_copy_to_all(at.u[q], tile_of_u + q * (TILE_ROWS * HALF_PANEL), PANEL_BYTES, &at.full[q], (1 << S) - 1);
+    for (int group = 0; group < GROUPS; ++group)
+      for (int q = slice; q < panels; q += S) send_chunk<S>(at, tile_of_u + q * (TILE_ROWS * HALF_PANEL), q, group);
     fetch_high(at, weights(layer.w_forward, panels), panels);
   }
 
   // Wait for them and leave: a tile that the step does not have.
   __device__ __forceinline__ void leave() {
     const int panels = static_cast<int>(at.layers[0].K) / HALF_PANEL;
-    for (int q = 0; q < panels; ++q) wait_barrier(&at.full[q], 0);
+    for (int group = 0; group < GROUPS; ++group) wait_barrier(&at.full[group], 0);
     wait_barrier(&at.low, 0);
     if (panels > LOW_PANELS) wait_barrier(&at.high, 0);
     if (slice == 0 && threadIdx.x == 0) at.pass.losses[tile] = 0.0;
@@ -406,6 +379,7 @@ struct PassStep {
     if (threadIdx.x == 0) fetch_first();
     const Pass& pass = at.pass;
     tiles = pass.shape[0], N = pass.size[0], tag = *exchange.tag + 1, rows = pass.tile_rows[tile];
+    share_of_node = 1.f / N;
     if (tile >= tiles) return leave();
     const int step = pass.size[2], first_graph = pass.tile_ptr[tile], n_graphs = pass.tile_ptr[tile + 1] - first_graph;
     const float label_weight = pass.rates[4 * step + 3];
@@ -414,15 +388,14 @@ struct PassStep {
     if (threadIdx.x < TILE_ROWS)
       at.rowsum[threadIdx.x] = static_cast<int>(threadIdx.x) < rows ? pass.rowsum[tile * TILE_ROWS + threadIdx.x] : 0.f;
     if (static_cast<int>(threadIdx.x) < tiles) at.tile_rows[threadIdx.x] = pass.tile_rows[threadIdx.x];
-    HeldRows held;
-    held.ask(TileRows(pass, tile, false));
+    const HeldRows held(TileRows(pass, tile, false));
     int row_of_graph = 0, rows_of_graph = 0;
     if (static_cast<int>(threadIdx.x) < n_graphs) {
       row_of_graph = pass.node_ptr[first_graph + threadIdx.x] - tile * TILE_ROWS;
       rows_of_graph = pass.n_nodes[first_graph + threadIdx.x];
     }
     const auto put_tables = [&] {
-      held.put(at);
+      held.put(at, TileRows(pass, tile, false));
       if (static_cast<int>(threadIdx.x) >= n_graphs) return;
       at.first_row[threadIdx.x] = static_cast<unsigned char>(row_of_graph);
       at.graph_rows[threadIdx.x] = static_cast<unsigned char>(rows_of_graph);
@@ -441,29 +414,28 @@ struct PassStep {
         if (l == 0) put_tables();
         if (is_last) readout.ask();
         if (is_last && pass.t_indptr != nullptr) {
-          held.ask(TileRows(pass, tile, true));
-          held.put(at);
+          const TileRows transposed(pass, tile, true);
+          HeldRows(transposed).put(at, transposed);
         }
       });
       if (is_last) break;
       const PassLayer& next = at.layers[l + 1];
-      propagate(panel(next.u), at, INPUT_SCALE, own, tile, false);
+      wait_for_cluster();  // the place of U is free everywhere
+      propagate<S>(at, panel(next.u), nullptr, INPUT_SCALE, own, tile, slice, false, weights(next.w_forward, S));
       STAMP(l * 8 + 5);
-      send(panel(next.u));
-      fetch_rest(weights(next.w_forward, S));
-      STAMP(l * 8 + 6);
     }
     float beta[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) beta[h] = at.layers[L - 1].beta[column(h)];
     readout.run(g, label_weight, [&](int i) {
       const int h = i % 4 / 2;
-      return (y[i] - mean[h]) * slope[h] + beta[h] > 0.f;
+      return fmaf(y[i], slope[h], beta[h]) > 0.f;
     });
     STAMP(63);
     if (L == 1) wait_for_cluster();
 #pragma unroll 1
     for (int l = L - 1;; --l) {
+      own.forget();
       backward(y, g, l);
       if (l == 0) break;
       backward_product(y, g, l);

@@ -80,7 +80,7 @@ struct PassShared {
   Pass pass;
   float2 of_groups[GROUPS][HALF_PANEL];
   float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
-  unsigned long long full[MAX_PANELS], low, high;  // barriers: of panels of u, of weights
+  unsigned long long full[GROUPS], low, high;  // barriers: of a group's rows of u, of weights
   unsigned highest[PASS_THREADS / 32], found_highest[PASS_THREADS / 32];
   short indptr[TILE_ROWS + 2];
   unsigned char graph_of_row[TILE_ROWS], first_row[TILE_ROWS], graph_rows[TILE_ROWS];
@@ -102,9 +102,22 @@ struct Owner {
     lane = threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
     g = lane / 4, t = lane % 4;
   }
+  // The compiler takes it for unknown: it keeps no addresses from one layer to the next, for which registers are short.
+  __device__ __forceinline__ void forget() {
+    asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group), "+r"(g), "+r"(t));
+  }
   __device__ __forceinline__ int column(int half) const { return warp % 4 * 16 + g + 8 * half; }
   __device__ __forceinline__ int row(int i) const { return group * GROUP_ROWS + i / 4 * 8 + 2 * t + i % 2; }
 };
+
+// The larger one; NaN is above all.
+__device__ __forceinline__ float larger(float a, float b) {
+  float found = 0.f;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+#endif
+  return found;
+}
 
 // Sum over the four lanes that share columns.
 __device__ __forceinline__ float sum_of_four(float value) {

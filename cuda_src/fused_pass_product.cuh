@@ -13,13 +13,6 @@ __device__ __forceinline__ void order_async_after_writes() {
 #endif
 }
 
-// Threads of four warps wait for each other.
-__device__ __forceinline__ void wait_for_group(int group) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-#endif
-}
-
 // Copy to the same place in all blocks of `mask`, where `full` is told.
 __device__ __forceinline__ void bulk_copy_to_all(void* to, const void* from, int bytes, unsigned long long* full,
                                                  int mask) {
@@ -49,8 +42,23 @@ __device__ __forceinline__ void fetch_high(PassShared& at, const Half* weights, 
 
 // Which phase of its barriers a product waits for.
 struct Phases {
-  unsigned of_panels = 0, low = 0, high = 0;
+  unsigned full = 0, low = 0, high = 0;
 };
+
+// Rows of a group in a panel of U.
+constexpr int CHUNK_BYTES = GROUP_ROWS * HALF_PANEL * 2;
+
+// Send rows of a group in a panel, which this block has written, to all S blocks of the cluster.
+template <int S>
+__device__ __forceinline__ void send_chunk(PassShared& at, const Half* panel, int q, int group) {
+  bulk_copy_to_all(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
+                   (1 << S) - 1);
+}
+
+// By one thread of the group, when it has waited for what came before.
+__device__ __forceinline__ void expect_panels(PassShared& at, int panels, int group) {
+  expect_bytes(&at.full[group], panels * CHUNK_BYTES);
+}
 
 // ---- products ----
 
@@ -73,28 +81,24 @@ __device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long l
 #endif
 }
 
-// sum = (slice of Wᵀ) (panels of the tile)ᵀ, as the panels come.
+// sum = (slice of Wᵀ) (rows of the group)ᵀ.
 __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& at, int panels, Phases& phases,
                                                 int group) {
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
   wait_barrier(&at.low, phases.low);
-  phases.low ^= 1;
+  wait_barrier(&at.full[group], phases.full);
 #pragma unroll 1
   for (int q = 0; q < panels; ++q) {
-    if (q == LOW_PANELS) {
-      wait_barrier(&at.high, phases.high);
-      phases.high ^= 1;
-    }
-    wait_barrier(&at.full[q], phases.of_panels >> q & 1);
+    if (q == LOW_PANELS) wait_barrier(&at.high, phases.high);
     const unsigned long long a = description_of_rows(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
-    const unsigned long long b = description_of_rows(at.u[q] + group * GROUP_ROWS * 128);
+    const unsigned long long b = description_of_rows(at.u[q] + group * CHUNK_BYTES);
     begin_group();
 #pragma unroll
     for (int k = 0; k < HALF_PANEL / 16; ++k) multiply_halves(sum, a + 2 * k, b + 2 * k);
     commit_group();
   }
-  phases.of_panels ^= (1u << panels) - 1;
+  phases.full ^= 1, phases.low ^= 1, phases.high ^= panels > LOW_PANELS;
   wait_for_groups<0>();
 }
 
@@ -117,6 +121,9 @@ struct RowPart {
     to.x = fmaf(factor, from.x, to.x), to.y = fmaf(factor, from.y, to.y);
     to.z = fmaf(factor, from.z, to.z), to.w = fmaf(factor, from.w, to.w);
   }
+  __device__ __forceinline__ void add(float factor, const RowPart& from) {
+    add(low, factor, from.low), add(high, factor, from.high);
+  }
   // To row r of a panel.
   __device__ __forceinline__ void store(Half* panel, int r, int lane, float scale) const {
     *reinterpret_cast<uint2*>(panel + in_half_panel(r, 4 * lane)) = halves_of(low, scale);
@@ -124,44 +131,11 @@ struct RowPart {
   }
 };
 
-// Rows of the tile that a thread has a part of: 16 apart, neighbouring rows in a warp.
-constexpr int PART_LANES = 8, PART_ROWS = 3;
+// Rows of the tile that a thread has a part of: one in each group, neighbouring rows in a warp.
+constexpr int PART_LANES = 8;
 
-__device__ __forceinline__ int part_row(const Owner& own, int i) {
-  return own.group * GROUP_ROWS + i * 16 + own.warp % 4 * 4 + own.lane / PART_LANES;
-}
-
-// panel[r] = scale Σ value rows[column] over the entries of row r, for the rows of this thread's group. `entry(k)` is as
-// PassShared has them.
-template <class Entry>
-__device__ __forceinline__ void propagate_rows(Half* panel, const PassShared& at, float scale, const Owner& own,
-                                               Entry entry) {
-  constexpr int BATCH = 4;
-  const int lane = own.lane % PART_LANES;
-  const unsigned char* rows = reinterpret_cast<const unsigned char*>(at.rows);
-#pragma unroll
-  for (int i = 0; i < PART_ROWS; ++i) {
-    const int r = part_row(own, i), end = at.indptr[r + 1];
-    RowPart sum = {};
-#pragma unroll 1
-    for (int k = at.indptr[r]; k < end; k += BATCH) {
-      int2 of[BATCH];
-#pragma unroll
-      for (int b = 0; b < BATCH; ++b) of[b] = k + b < end ? entry(k + b) : make_int2(0, 0);
-      RowPart found[BATCH];
-#pragma unroll
-      for (int b = 0; b < BATCH; ++b) {
-        found[b] = {};
-        if (k + b < end) found[b].load(rows + of[b].x, lane);
-      }
-#pragma unroll
-      for (int b = 0; b < BATCH; ++b) {
-        RowPart::add(sum.low, __int_as_float(of[b].y), found[b].low);
-        RowPart::add(sum.high, __int_as_float(of[b].y), found[b].high);
-      }
-    }
-    sum.store(panel, r, lane, scale);
-  }
+__device__ __forceinline__ int part_row(const Owner& own, int group) {
+  return group * GROUP_ROWS + own.warp * (32 / PART_LANES) + own.lane / PART_LANES;
 }
 
 // A tile's part of A or Aᵀ in CSR, as it lies in memory.
@@ -180,38 +154,95 @@ struct TileRows {
   }
 };
 
-// What a thread brings of them to shared memory: asked for here, put there later. Entries only if all fit.
+// What a thread brings of them to shared memory; entries only if all fit. Pointers are asked for ahead.
 struct HeldRows {
-  static constexpr int COUNT = (MAX_ENTRIES + PASS_THREADS - 1) / PASS_THREADS;
-  int2 entries[COUNT];
-  int pointer;
+  int pointer, count;
 
-  __device__ __forceinline__ void ask(const TileRows& from) {
-    const int count = from.indptr[TILE_ROWS] - from.first;
+  __device__ __forceinline__ explicit HeldRows(const TileRows& from) {
+    count = from.indptr[TILE_ROWS] - from.first;
     pointer = threadIdx.x <= TILE_ROWS ? from.indptr[threadIdx.x] - from.first : 0;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-      const int k = threadIdx.x + i * PASS_THREADS;
-      entries[i] = count <= MAX_ENTRIES && k < count ? from.entry(k) : make_int2(0, 0);
-    }
   }
-  __device__ __forceinline__ void put(PassShared& at) const {
+  __device__ __forceinline__ void put(PassShared& at, const TileRows& from) const {
     if (threadIdx.x <= TILE_ROWS) at.indptr[threadIdx.x] = static_cast<short>(pointer);
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i)
-      if (threadIdx.x + i * PASS_THREADS < MAX_ENTRIES) at.entries[threadIdx.x + i * PASS_THREADS] = entries[i];
+#pragma unroll 3
+    for (int k = threadIdx.x; count <= MAX_ENTRIES && k < count; k += PASS_THREADS) at.entries[k] = from.entry(k);
   }
 };
 
-// As above, from shared memory where the entries fit.
-__device__ __forceinline__ void propagate(Half* panel, const PassShared& at, float scale, const Owner& own, int tile,
-                                          bool transposed) {
-  if (at.indptr[TILE_ROWS] <= MAX_ENTRIES) {
-    propagate_rows(panel, at, scale, own, [&](int k) { return at.entries[k]; });
-  } else {
-    const TileRows from(at.pass, tile, transposed);
-    propagate_rows(panel, at, scale, own, [&](int k) { return from.entry(k); });
+// This thread's part of Σ value rows[column] over the entries of a row; from memory, slowly.
+__device__ __forceinline__ void add_entries(RowPart& sum, const unsigned char* rows, const Pass& pass, int tile, int lane,
+                                         int k, int end, bool transposed) {
+  const TileRows from(pass, tile, transposed);
+#pragma unroll 1
+  for (; k < end; ++k) {
+    const int2 entry = from.entry(k);
+    RowPart found;
+    found.load(rows + entry.x, lane);
+    sum.add(__int_as_float(entry.y), found);
   }
+}
+
+// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group, and each group's rows are
+// sent to all blocks while the next ones are summed up. `copy`, unless null: rows[r] scale, too. Then the rest of the
+// weights takes the place of `rows`. All threads call, when the place of U is free everywhere.
+template <int S>
+__device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
+                                          int tile, int slice, bool transposed, const Half* weights) {
+  constexpr int AT_ONCE = 4;
+  const int lane = own.lane % PART_LANES;
+  const unsigned char* rows = reinterpret_cast<const unsigned char*>(at.rows);
+  const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
+  const auto send = [&](int group) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    order_async_after_writes();
+    if (own.warp != group) {
+      asm volatile("bar.arrive %0, 384;" ::"r"(group + 1) : "memory");
+      return;
+    }
+    asm volatile("bar.sync %0, 384;" ::"r"(group + 1) : "memory");
+    if (own.lane != 0) return;
+    send_chunk<S>(at, panel, slice, group);
+    if (group + 1 == GROUPS) fetch_high(at, weights, S);
+#endif
+  };
+  int begin[GROUPS], end[GROUPS];
+#pragma unroll
+  for (int group = 0; group < GROUPS; ++group)
+    begin[group] = at.indptr[part_row(own, group)], end[group] = at.indptr[part_row(own, group) + 1];
+#pragma unroll
+  for (int group = 0; group < GROUPS; ++group) {
+    RowPart sum = {};
+    if (fits) {
+      int2 entry[AT_ONCE];
+      RowPart found[AT_ONCE];
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b)
+        entry[b] = begin[group] + b < end[group] ? at.entries[begin[group] + b] : make_int2(0, 0);
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b) {
+        found[b] = {};
+        if (begin[group] + b < end[group]) found[b].load(rows + entry[b].x, lane);
+      }
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b) sum.add(__int_as_float(entry[b].y), found[b]);
+#pragma unroll 1
+      for (int k = begin[group] + AT_ONCE; k < end[group]; ++k) {
+        found[0].load(rows + at.entries[k].x, lane);
+        sum.add(__int_as_float(at.entries[k].y), found[0]);
+      }
+    } else {
+      add_entries(sum, rows, at.pass, tile, lane, begin[group], end[group], transposed);
+    }
+    if (group > 0) send(group - 1);  // what was written has arrived meanwhile
+    const int r = part_row(own, group);
+    sum.store(panel, r, lane, scale);
+    if (copy != nullptr) {
+      RowPart part;
+      part.load(rows + r * (ROW_LD * 4), lane);
+      part.store(copy, r, lane, scale);
+    }
+  }
+  send(GROUPS - 1);
 }
 
 }  // namespace fused

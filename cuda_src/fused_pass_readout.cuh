@@ -2,13 +2,13 @@
 //
 //   R[b] = sum | mean | max over the rows of graph b of Z,    logits = R W + b
 //
-// A block has 64 columns of R and the rows of W that belong to them. The slices' parts of the logits are read by every
-// block from the shared memory of all, added in order, and each finds the losses of all graphs and their gradients by
-// itself: one wait for the cluster instead of two. Then dR of its columns, and G = dR where Z > 0.
-// Graphs are taken READ_GRAPHS at a time, of which a thread sums up eight at once.
+// A block has 64 columns of R and the rows of W that belong to them. Every block reads all slices' parts of the logits from
+// the shared memory of the cluster, adds them in order, and finds all losses and their gradients by itself: one wait for
+// the cluster instead of two. Then dR of its columns, and G = dR where Z > 0. READ_GRAPHS graphs are taken at a time.
 //
-// Shared memory: ReadShared, in the place of the tile of U, which is free here; Z stays where it is. W is read along rows
-// and, at an odd stride, across them: no bank conflicts.
+// Shared memory: ReadShared, in the place of the tile of U, which is free here; Z stays where it is. No bank conflicts but
+// two-way ones of W on the way back.
+// Precision: both products on the tensor cores in three parts, which keeps float32's (3xTF32, fused_gemm.cuh).
 #pragma once
 
 #include "fused_pass_product.cuh"
@@ -16,18 +16,16 @@
 
 namespace fused {
 
-constexpr int READ_GRAPHS = 16, READ_LD = READ_GRAPHS + 4, OCTET = 8, NO_ROW = 255;
-constexpr int READ_SPLITS = PASS_THREADS / HALF_PANEL;  // of the sums over outputs
+constexpr int READ_GRAPHS = 16, NO_ROW = 255;
+constexpr int WEIGHT_LD = (MAX_OUTPUTS + 31) / 32 * 32 + 8, LOGIT_LD = WEIGHT_LD - 4;  // conflicts: see read_products
 
 struct ReadShared {
-  float scratch[PASS_THREADS * READ_GRAPHS];
-  float pooled[HALF_PANEL][READ_LD], back[READ_GRAPHS][HALF_PANEL];
+  float weights[HALF_PANEL][WEIGHT_LD];
+  float parts[READ_GRAPHS][LOGIT_LD], logits[READ_GRAPHS][LOGIT_LD], gradient[READ_GRAPHS][LOGIT_LD];
+  float targets[READ_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], bias[MAX_OUTPUTS];
+  float pooled[READ_GRAPHS][ROW_LD], back[READ_GRAPHS][ROW_LD];
   double losses[READ_GRAPHS];
   unsigned char peaks[READ_GRAPHS][HALF_PANEL];
-  // and by the number of outputs:
-  float dlogits[MAX_OUTPUTS][READ_LD];
-  float parts[READ_GRAPHS * MAX_OUTPUTS], logits[READ_GRAPHS * MAX_OUTPUTS], gradient[READ_GRAPHS * MAX_OUTPUTS];
-  float targets[READ_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], weights[HALF_PANEL * (MAX_OUTPUTS | 1)];
 };
 static_assert(sizeof(ReadShared) <= sizeof(PassShared::u), "the readout does not fit in the place of U");
 
@@ -58,6 +56,39 @@ __device__ __forceinline__ float4 load4_of_block(const float* own, int rank) {
   return value;
 }
 
+// Numbers in two parts of 11 bits for the tensor cores.
+template <int COUNT>
+struct TwoParts {
+  unsigned large[COUNT], small[COUNT];
+  __device__ __forceinline__ void split(int i, float value) {
+    large[i] = to_tf32(value), small[i] = __float_as_uint(value - __uint_as_float(large[i]));
+  }
+};
+
+// c (16, 8) = a (16, depth) b (depth, 8) by a warp; a(row, k), b(k, column) yield elements. Lanes ask for rows g and g + 8 of
+// a at k = t, t + 4, and b at the same k, column g: rows that are 4 (a) or 8 (b) floats apart, but for multiples of 32, meet
+// different banks.
+template <class A, class B>
+__device__ __forceinline__ void multiply_in_parts(float (&c)[4], const Owner& own, int depth, A a, B b) {
+  float rest[4] = {}, other[4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = 0.f;
+#pragma unroll 2
+  for (int k = own.t; k < depth; k += 8) {
+    TwoParts<4> left;
+    TwoParts<2> right;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) left.split(i, a(own.g + i % 2 * 8, k + i / 2 * 4));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) right.split(i, b(k + i * 4, own.g));
+    multiply_fragments(rest, left.small, right.large);
+    multiply_fragments(other, left.large, right.small);
+    multiply_fragments(c, left.large, right.large);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] += rest[i] + other[i];
+}
+
 // S slices; `tile` and `slice` are this block's, graphs first_graph ... + n_graphs those of the tile.
 template <int S>
 struct PassReadout {
@@ -69,7 +100,7 @@ struct PassReadout {
   __device__ __forceinline__ ReadShared& read() const { return *reinterpret_cast<ReadShared*>(at.u); }
   __device__ __forceinline__ int outputs() const { return static_cast<int>(at.pass.n_outputs); }
   __device__ __forceinline__ int n_targets() const { return at.pass.loss == 1 ? 1 : outputs(); }
-  __device__ __forceinline__ int stride() const { return outputs() | 1; }
+  __device__ __forceinline__ int padded() const { return ceil_div(outputs(), 8) * 8; }
 
   // Ask for the targets of the graphs from `first` of the tile on; and for the weights. All threads call.
   __device__ __forceinline__ void ask_targets(int first) const {
@@ -81,12 +112,16 @@ struct PassReadout {
   __device__ __forceinline__ void ask() const {
     const int K = outputs();
     const float* weight = at.pass.head_weight + static_cast<long long>(slice) * HALF_PANEL * K;
-#pragma unroll 1
+    ReadShared& r = read();
+#pragma unroll 2
     for (int f = own.warp; f < HALF_PANEL; f += PASS_THREADS / 32) {
-#pragma unroll 4
-      for (int k = own.lane; k < K; k += 32) copy_later(read().weights + f * stride() + k, weight + f * K + k);
+      for (int k = own.lane; k < K; k += 32) copy_later(&r.weights[f][k], weight + f * K + k);
+      if (K + own.lane < padded()) r.weights[f][K + own.lane] = 0.f;
     }
-    for (int k = threadIdx.x; k < K; k += PASS_THREADS) copy_later(read().loss_weight + k, at.pass.loss_weight + k);
+    for (int k = threadIdx.x; k < K; k += PASS_THREADS) {
+      copy_later(r.loss_weight + k, at.pass.loss_weight + k);
+      copy_later(r.bias + k, at.pass.head_bias + k);
+    }
     ask_targets(0);
   }
 
@@ -116,109 +151,77 @@ struct PassReadout {
       for (int half = 0; half < 2; ++half) {
         const int c = own.lane + 32 * half;
         const float pooled = kind == 1 && rows > 0 ? sum[half] / rows : sum[half];
-        read().pooled[c][graph] = pooled;
+        read().pooled[graph][c] = pooled;
         if (kind == 2) read().peaks[graph][c] = static_cast<unsigned char>(peak[half]);
         input[c] = pooled;
       }
     }
   }
 
-  // sum[g] += factor times an octet's numbers.
-  __device__ __forceinline__ static void add_octet(float (&sum)[OCTET], float factor, const float* of_graphs) {
-    const float4 low = *reinterpret_cast<const float4*>(of_graphs);
-    const float4 high = *reinterpret_cast<const float4*>(of_graphs + 4);
-    sum[0] = fmaf(factor, low.x, sum[0]), sum[1] = fmaf(factor, low.y, sum[1]);
-    sum[2] = fmaf(factor, low.z, sum[2]), sum[3] = fmaf(factor, low.w, sum[3]);
-    sum[4] = fmaf(factor, high.x, sum[4]), sum[5] = fmaf(factor, high.y, sum[5]);
-    sum[6] = fmaf(factor, high.z, sum[6]), sum[7] = fmaf(factor, high.w, sum[7]);
-  }
-
-  // This slice's part of the logits of n graphs, (n, K) in `parts`. A thread has an output and every splits-th column.
-  __device__ __forceinline__ void multiply(int n) const {
-    const int K = outputs(), columns = ceil_div(K, 32) * 32, splits = PASS_THREADS / columns;
-    const int k = threadIdx.x % columns, split = threadIdx.x / columns;
+  // This slice's part of the logits, eight outputs a warp.
+  __device__ __forceinline__ void multiply() const {
     ReadShared& r = read();
 #pragma unroll 1
-    for (int g0 = 0; g0 < n && split < splits && k < K; g0 += OCTET) {
-      float sum[OCTET] = {};
-#pragma unroll 4
-      for (int f = split; f < HALF_PANEL; f += splits) add_octet(sum, r.weights[f * stride() + k], r.pooled[f] + g0);
+    for (int n0 = own.warp * 8; n0 < padded(); n0 += PASS_THREADS / 32 * 8) {
+      float c[4];
+      multiply_in_parts(
+          c, own, HALF_PANEL, [&](int graph, int f) { return r.pooled[graph][f]; },
+          [&](int f, int k) { return r.weights[f][n0 + k]; });
 #pragma unroll
-      for (int g = 0; g < OCTET; ++g) r.scratch[(split * READ_GRAPHS + g0 + g) * columns + k] = sum[g];
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int g = split; g < n && k < K && split < splits; g += splits) {
-      float total = 0.f;
-#pragma unroll 4
-      for (int s = 0; s < splits; ++s) total += r.scratch[(s * READ_GRAPHS + g) * columns + k];
-      r.parts[g * K + k] = total;
+      for (int i = 0; i < 2; ++i)
+        *reinterpret_cast<float2*>(&r.parts[own.g + 8 * i][n0 + 2 * own.t]) = make_float2(c[2 * i], c[2 * i + 1]);
     }
   }
 
-  // Add up the parts of all slices.
-  __device__ __forceinline__ void gather(int n) const {
-    const int K = outputs();
-    ReadShared& r = read();
-#pragma unroll 1
-    for (int e = 4 * threadIdx.x; e < n * K; e += 4 * PASS_THREADS) {
-      float4 found[S];
-#pragma unroll
-      for (int s = 0; s < S; ++s) found[s] = load4_of_block(r.parts + e, s);
-      float4 sum;
-      sum.x = at.pass.head_bias[e % K], sum.y = at.pass.head_bias[(e + 1) % K];
-      sum.z = at.pass.head_bias[(e + 2) % K], sum.w = at.pass.head_bias[(e + 3) % K];
-#pragma unroll
-      for (int s = 0; s < S; ++s) sum.x += found[s].x, sum.y += found[s].y, sum.z += found[s].z, sum.w += found[s].w;
-      *reinterpret_cast<float4*>(r.logits + e) = sum;
-    }
-  }
-
-  // The losses of n graphs, a warp each, and their gradients; one block of the cluster writes a graph's.
+  // Logits of n graphs, a warp each, their losses and gradients; one block of the cluster writes a graph's.
   __device__ __forceinline__ void find_losses(int first, int n, float label_weight) const {
     const int K = outputs();
     ReadShared& r = read();
 #pragma unroll 1
     for (int graph = own.warp; graph < n; graph += PASS_THREADS / 32) {
-      float* gradient = r.gradient + graph * K;
-      const double loss = loss_of_graph(gradient, r.logits + graph * K, r.targets + graph * n_targets(), r.loss_weight,
-                                        K, static_cast<int>(at.pass.loss), label_weight);
+#pragma unroll 1
+      for (int k = 4 * own.lane; k < padded(); k += 128) {
+        float4 found[S], sum = *reinterpret_cast<const float4*>(r.bias + k);
+#pragma unroll
+        for (int s = 0; s < S; ++s) found[s] = load4_of_block(&r.parts[graph][k], s);
+#pragma unroll
+        for (int s = 0; s < S; ++s) sum.x += found[s].x, sum.y += found[s].y, sum.z += found[s].z, sum.w += found[s].w;
+        *reinterpret_cast<float4*>(&r.logits[graph][k]) = sum;
+      }
+      __syncwarp();
+      float* gradient = r.gradient[graph];
+      const double loss = loss_of_graph(gradient, r.logits[graph], r.targets + graph * n_targets(), r.loss_weight, K,
+                                        static_cast<int>(at.pass.loss), label_weight);
       if (own.lane == 0) r.losses[graph] = loss;
+      if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
+      if (graph % S != slice) continue;
       float* result = at.pass.gradient + static_cast<long long>(first_graph + first + graph) * K;
 #pragma unroll 4
-      for (int k = own.lane; k < K; k += 32) {  // what this lane wrote
-        r.dlogits[k][graph] = gradient[k];
-        if (graph % S == slice) result[k] = gradient[k];
-      }
+      for (int k = own.lane; k < K; k += 32) result[k] = gradient[k];  // what this lane wrote
     }
   }
 
-  // dR of n graphs in `back`, divided by the rows of a graph for means.
+  // dR, divided by the rows of a graph for means; eight columns a warp.
   __device__ __forceinline__ void multiply_back(int first, int n) const {
-    const int K = outputs(), f = threadIdx.x % HALF_PANEL, split = threadIdx.x / HALF_PANEL;
     ReadShared& r = read();
-#pragma unroll 1
-    for (int g0 = 0; g0 < n; g0 += OCTET) {
-      float sum[OCTET] = {};
-#pragma unroll 4
-      for (int k = split; k < K; k += READ_SPLITS) add_octet(sum, r.weights[f * stride() + k], r.dlogits[k] + g0);
+    const int n0 = own.warp * 8;
+    if (n0 >= HALF_PANEL) return;
+    float c[4];
+    multiply_in_parts(
+        c, own, padded(), [&](int graph, int k) { return r.gradient[graph][k]; },
+        [&](int k, int f) { return r.weights[n0 + f][k]; });
 #pragma unroll
-      for (int g = 0; g < OCTET; ++g) r.scratch[(split * READ_GRAPHS + g0 + g) * HALF_PANEL + f] = sum[g];
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int g = split; g < n; g += READ_SPLITS) {
-      float total = 0.f;
-#pragma unroll
-      for (int s = 0; s < READ_SPLITS; ++s) total += r.scratch[(s * READ_GRAPHS + g) * HALF_PANEL + f];
-      r.back[g][f] = at.pass.readout == 1 ? total / max(static_cast<int>(at.graph_rows[first + g]), 1) : total;
+    for (int i = 0; i < 2; ++i) {
+      const int graph = own.g + 8 * i;
+      const float share = at.pass.readout == 1 && graph < n ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
+      *reinterpret_cast<float2*>(&r.back[graph][n0 + 2 * own.t]) = make_float2(share * c[2 * i], share * c[2 * i + 1]);
     }
   }
 
-  // From Z in `rows` to G of this thread's values; `is_open(i)`: whether Z > 0. Leaves with this thread's arrival at the
+  // From Z in `rows` to G of this thread's values; `is_positive(i)`: whether Z > 0. Leaves with this thread's arrival at the
   // cluster: nobody of this block needs the place of U any more, nor the parts of others; to be waited for.
-  template <class IsOpen>
-  __device__ __forceinline__ void run(float (&g)[OWN], float label_weight, IsOpen is_open) const {
+  template <class IsPositive>
+  __device__ __forceinline__ void run(float (&g)[OWN], float label_weight, IsPositive is_positive) const {
     ReadShared& r = read();
     double total = 0.0;
 #pragma unroll
@@ -233,25 +236,37 @@ struct PassReadout {
       pool(first, n);
       wait_for_copies();
       __syncthreads();
-      multiply(n);
+      STAMP(48);
+      multiply();
+      STAMP(49);
       arrive_at_cluster();
       wait_for_cluster();
-      gather(n);
-      __syncthreads();
+      STAMP(50);
       find_losses(first, n, label_weight);
+      STAMP(51);
       __syncthreads();
+      STAMP(52);
       multiply_back(first, n);
-      for (int graph = 0; threadIdx.x == 0 && graph < n; ++graph) total += r.losses[graph];
+      for (int graph = 0; threadIdx.x == PASS_THREADS - 1 && graph < n; ++graph) total += r.losses[graph];
       __syncthreads();
+      STAMP(53);
 #pragma unroll
-      for (int i = 0; i < OWN; ++i) {
-        const int row = own.row(i), c = own.column(i % 4 / 2), graph = at.graph_of_row[row] - first;
-        if (graph >= 0 && graph < n && is_open(i) && (at.pass.readout != 2 || r.peaks[graph][c] == row))
-          g[i] = r.back[graph][c];
+      for (int i = 0; i < OWN; i += 4) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {  // two neighbouring rows, two columns each
+          const int row = own.row(i + e), graph = at.graph_of_row[row] - first;
+          if (static_cast<unsigned>(graph) >= static_cast<unsigned>(n)) continue;
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int c = own.column(h);
+            const bool is_open = is_positive(i + e + 2 * h) && (at.pass.readout != 2 || r.peaks[graph][c] == row);
+            g[i + e + 2 * h] = is_open ? r.back[graph][c] : 0.f;
+          }
+        }
       }
       arrive_at_cluster();
     }
-    if (slice == 0 && threadIdx.x == 0) at.pass.losses[tile] = total;
+    if (slice == 0 && threadIdx.x == PASS_THREADS - 1) at.pass.losses[tile] = total;
   }
 };
 

@@ -38,7 +38,7 @@ class Case:
     readout: int = MEAN
     loss: int = MULTICLASS
     symmetric: bool = True
-    density: float = 0.1
+    density: float = 0.0
     spare_tiles: int = 1
     gradient_scale: float = 1.0
 
@@ -78,7 +78,7 @@ class Case:
         for n in self.graphs:
             a = self.floats(n, n) * (self.rng.random((n, n)) < self.density + 1 / max(n, 1))
             a = a + a.T + np.eye(n) if self.symmetric else a * (self.rng.random((n, 1)) < 0.9)
-            blocks.append(a / max(1.0, np.abs(a).sum(axis=1).max(initial=0)))
+            blocks.append(sp.coo_array(a / max(1.0, np.abs(a).sum(axis=1).max(initial=0))))
         packed = sp.csr_array(sp.block_diag(blocks, format="csr")).astype(np.float32).tocoo()
         shape = (self.T * R, self.T * R)
         self.a = sp.csr_array((packed.data, (self.rows[packed.row], self.rows[packed.col])), shape=shape)
