@@ -4,7 +4,7 @@ namespace fused {
 
 template <int S>
 struct PassStep {
-  static constexpr int P = S * HALF_PANEL, BLOCKS_PER_ROW = PASS_THREADS / HALF_PANEL;
+  static constexpr int P = S * HALF_PANEL, COLUMN_LANES = WORKERS / HALF_PANEL;
 
   PassShared& at;
   Owner own;
@@ -15,7 +15,7 @@ struct PassStep {
   unsigned tag;
   Phases phases;
   // of this thread's two columns, in the layer at hand
-  float mean[2], inverse[2], slope[2];
+  float mean[2], inverse[2], gamma[2], beta[2], slope[2];
 
   __device__ __forceinline__ int layers() const { return static_cast<int>(at.pass.n_layers); }
   __device__ __forceinline__ int column(int half) const { return slice * HALF_PANEL + own.column(half); }
@@ -28,7 +28,7 @@ struct PassStep {
   }
   __device__ __forceinline__ long long blocks() const { return at.pass.tiles * S; }
   __device__ __forceinline__ float4* norm_of(int l) const {
-    return exchange.norms + (l * blocks() + tile * S + slice) * PASS_THREADS + threadIdx.x;
+    return exchange.norms + (l * blocks() + tile * S + slice) * WORKERS + threadIdx.x;
   }
   // This thread's values of Y, four neighbours of them at vector i.
   __device__ __forceinline__ float4* y_of(int l) const {
@@ -47,23 +47,25 @@ struct PassStep {
     constexpr int AT_ONCE = 3;
     const int c = threadIdx.x % HALF_PANEL;
 #pragma unroll 1
-    for (int first = threadIdx.x / HALF_PANEL; first < tiles; first += AT_ONCE * BLOCKS_PER_ROW) {
+    for (int first = threadIdx.x / HALF_PANEL; first < tiles; first += AT_ONCE * COLUMN_LANES) {
+      const ulonglong2* from = pairs(slot, first) + c;
       float2 found[AT_ONCE];
       unsigned missing = 0;
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) missing |= (first + i * BLOCKS_PER_ROW < tiles) << i;
+      for (int i = 0; i < AT_ONCE; ++i) missing |= (first + i * COLUMN_LANES < tiles) << i;
       const unsigned all = missing;
+#pragma unroll 1
       while (missing) {
         bool is_there[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          is_there[i] = (missing >> i & 1) && try_read(found[i], pairs(slot, first + i * BLOCKS_PER_ROW) + c, tag);
+          is_there[i] = (missing >> i & 1) && try_read(found[i], from + i * COLUMN_LANES * P, tag);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) missing &= ~(static_cast<unsigned>(is_there[i]) << i);
       }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i)
-        if (all >> i & 1) at.parts[first + i * BLOCKS_PER_ROW][c] = found[i];
+        if (all >> i & 1) at.parts[first + i * COLUMN_LANES][c] = found[i];
     }
   }
 
@@ -75,14 +77,13 @@ struct PassStep {
   __device__ __forceinline__ void forward(float (&y)[OWN], int l, Meanwhile meanwhile) {
     const PassLayer& layer = at.layers[l];
     const bool is_last = l + 1 == layers();
-    float bias[2], gamma[2], beta[2];
+    float bias[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       bias[h] = layer.bias[column(h)], gamma[h] = layer.gamma[column(h)], beta[h] = layer.beta[column(h)];
     multiply_panels(y, at, static_cast<int>(layer.K) / HALF_PANEL, phases, own.group);
     STAMP(l * 8 + 1);
-    if (threadIdx.x % 128 == 0 && layers() > 1) expect_panels(at, S, own.group);  // of the next U; of V after the last one
-    if (!is_last) arrive_at_cluster();
+    tell_sender(MULTIPLIED);
 
     const float factor = 1.f / (WEIGHT_SCALE * layer.u_scale);
     float sum[2] = {}, squares[2] = {};
@@ -106,17 +107,13 @@ struct PassStep {
       squares[h] = sum_of_four(squares[h]);
       if (own.t == 0) at.of_groups[own.group][own.column(h)] = make_float2(middle[h], squares[h]);
     }
-    __syncthreads();  // and the product's operands are read
+    sync_workers();  // and the product's operands are read
     if (threadIdx.x < HALF_PANEL) publish_moments(l);
-    if (threadIdx.x == PASS_THREADS - 32) {
-      if (!is_last) fetch_low(at, weights(at.layers[l + 1].w_forward, S), S);
-      if (is_last && l > 0) fetch_low(at, weights(layer.w_backward, S), S);
-    }
     STAMP(l * 8 + 2);
     if (!is_last) {
 #pragma unroll
       for (int i = 0; i < OWN / 4; ++i)
-        y_of(l)[i * PASS_THREADS] = make_float4(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]);
+        y_of(l)[i * WORKERS] = make_float4(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]);
     }
     const bool keeps_running = tile == 0 && own.group == 0 && own.t == 0;
     float old_mean[2], old_var[2];
@@ -125,7 +122,7 @@ struct PassStep {
       old_mean[h] = layer.running_mean[column(h)], old_var[h] = layer.running_var[column(h)];
     meanwhile();
     collect(l);
-    __syncthreads();
+    sync_workers();
     STAMP(l * 8 + 3);
     fold_moments(squares);
 #pragma unroll
@@ -136,14 +133,14 @@ struct PassStep {
       layer.running_var[column(h)] = old_var[h] + layer.momentum * (squares[h] / max(N - 1, 1) - old_var[h]);
     }
     if (!is_last) *norm_of(l) = make_float4(mean[0], inverse[0], mean[1], inverse[1]);
-    __syncthreads();  // the parts are read
+    sync_workers();  // the parts are read
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int h = i % 4 / 2;
       y[i] -= mean[h];
       at.rows[own.row(i)][own.column(h)] = positive(fmaf(y[i], slope[h], beta[h]));
     }
-    __syncthreads();
+    sync_workers();
     STAMP(l * 8 + 4);
   }
 
@@ -194,7 +191,7 @@ struct PassStep {
   // ---- backward ----
 
   // From G and Y - mean of layer l, which this thread holds, to dY, V = Aᵀ dY and the sums of the batch norm.
-  __device__ __forceinline__ void backward(const float (&y)[OWN], float (&g)[OWN], int l) {
+  __device__ __forceinline__ float backward(float (&y)[OWN], float (&g)[OWN], int l) {
     const PassLayer& layer = at.layers[l];
     float sum[2] = {}, product[2] = {}, largest[2] = {};
 #pragma unroll
@@ -210,24 +207,23 @@ struct PassStep {
     unsigned highest = __float_as_uint(larger(fabsf(slope[0] * largest[0]), fabsf(slope[1] * largest[1])));
     highest = __reduce_max_sync(FULL_WARP, highest & 0x7fffffff);
     if (own.lane == 0) at.highest[own.warp] = highest;
-    __syncthreads();  // and the product's operands are read
+    sync_workers();  // and the product's operands are read
     if (threadIdx.x < HALF_PANEL) {
       float2 total = make_float2(0.f, 0.f);
 #pragma unroll
       for (int group = 0; group < GROUPS; ++group) total = combine(total, at.of_groups[group][threadIdx.x]);
       publish(pairs(layers() + l, tile) + threadIdx.x, total.x, total.y, tag);
     } else if (own.warp == 2) {
-      highest = __reduce_max_sync(FULL_WARP, own.lane < PASS_THREADS / 32 ? at.highest[own.lane] : 0u);
+      highest = __reduce_max_sync(FULL_WARP, own.lane < WORKERS / 32 ? at.highest[own.lane] : 0u);
       if (own.lane == 0) publish(exchange.highest + l * blocks() + tile * S + slice, highest, tag);
     }
-    if (threadIdx.x == PASS_THREADS - 32 && l > 0 && l + 1 < layers()) fetch_low(at, weights(layer.w_backward, S), S);
     STAMP(64 + l * 8 + 1);
     collect(layers() + l);
     const unsigned found =
         static_cast<int>(threadIdx.x) < tiles * S ? read(exchange.highest + l * blocks() + threadIdx.x, tag) : 0u;
     const unsigned found_highest = __reduce_max_sync(FULL_WARP, found);
     if (own.lane == 0) at.found_highest[own.warp] = found_highest;
-    __syncthreads();
+    sync_workers();
     STAMP(64 + l * 8 + 2);
     const float scale = scale_of_highest();
     float2 total[2] = {};
@@ -243,7 +239,7 @@ struct PassStep {
       layer.dbeta[column(h)] = total[h].x, layer.dgamma[column(h)] = total[h].y;
     }
     if (tile == 0 && slice == 0 && threadIdx.x == 0) *layer.scale = scale;
-    __syncthreads();  // the parts are read
+    sync_workers();  // the parts are read
     float dbias[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) total[h].x *= share_of_node, total[h].y *= share_of_node * inverse[h];
@@ -259,7 +255,7 @@ struct PassStep {
       dbias[h] = sum_of_four(dbias[h]);
       if (own.t == 0) at.bias_of_groups[own.group][own.column(h)] = dbias[h];
     }
-    __syncthreads();
+    sync_workers();
     STAMP(64 + l * 8 + 3);
     if (threadIdx.x < HALF_PANEL) {
       float sum = 0.f;
@@ -268,10 +264,10 @@ struct PassStep {
       layer.dbias[static_cast<long long>(tile) * P + slice * HALF_PANEL + threadIdx.x] = sum;
     }
     if (l > 0) {
-      wait_for_cluster();  // the place of U is free everywhere
-      propagate<S>(at, panel(layer.v), panel(layer.dy), scale, own, tile, slice, true, weights(layer.w_backward, S));
+      take_below(y, l - 1);
+      propagate(at, panel(layer.v), panel(layer.dy), scale, own, tile, true);
       STAMP(64 + l * 8 + 4);
-      return;
+      return scale;
     }
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
@@ -280,44 +276,98 @@ struct PassStep {
       part.load(reinterpret_cast<const unsigned char*>(at.rows[r]), lane);
       part.store(panel(layer.dy), r, lane, scale);
     }
+    return scale;
   }
 
   // The power of two that dY and V are kept times.
   __device__ __forceinline__ float scale_of_highest() const {
     unsigned bits = 0;
 #pragma unroll
-    for (int warp = 0; warp < PASS_THREADS / 32; ++warp) bits = max(bits, at.found_highest[warp]);
+    for (int warp = 0; warp < WORKERS / 32; ++warp) bits = max(bits, at.found_highest[warp]);
     if (bits == 0) return 1.f;
     const float bound = at.pass.reach * (2.f + sqrtf(static_cast<float>(N))) * __uint_as_float(bits);
     const int exponent = static_cast<int>(__float_as_uint(49152.f / bound) >> 23 & 255) - 127;
     return __int_as_float((min(max(exponent, -100), 100) + 127) << 23);
   }
 
-  // G and Y - mean of the layer below l.
-  __device__ __forceinline__ void backward_product(float (&y)[OWN], float (&g)[OWN], int l) {
-    const PassLayer& below = at.layers[l - 1];
-    const float factor = 1.f / (WEIGHT_SCALE * scale_of_highest());
-    float beta[2];
+  // Ask for Y and the batch norm of layer l, on the way back.
+  __device__ __forceinline__ void take_below(float (&y)[OWN], int l) {
 #pragma unroll
     for (int i = 0; i < OWN / 4; ++i) {
-      const float4 found = y_of(l - 1)[i * PASS_THREADS];
+      const float4 found = y_of(l)[i * WORKERS];
       y[4 * i] = found.x, y[4 * i + 1] = found.y, y[4 * i + 2] = found.z, y[4 * i + 3] = found.w;
     }
-    const float4 norm = *norm_of(l - 1);
+    const float4 norm = *norm_of(l);
     mean[0] = norm.x, inverse[0] = norm.y, mean[1] = norm.z, inverse[1] = norm.w;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) slope[h] = below.gamma[column(h)] * inverse[h], beta[h] = below.beta[column(h)];
+    for (int h = 0; h < 2; ++h) gamma[h] = at.layers[l].gamma[column(h)], beta[h] = at.layers[l].beta[column(h)];
+  }
+
+  // G and Y - mean of the layer below, whose Y is on its way.
+  __device__ __forceinline__ void backward_product(float (&y)[OWN], float (&g)[OWN], float scale, int l) {
     multiply_panels(g, at, S, phases, own.group);
+    tell_sender(MULTIPLIED);
     STAMP(64 + l * 8 + 6);
-    if (l > 1) {
-      if (threadIdx.x % 128 == 0) expect_panels(at, S, own.group);
-      arrive_at_cluster();
-    }
+    const float factor = 1.f / (WEIGHT_SCALE * scale);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) slope[h] = gamma[h] * inverse[h];
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int h = i % 4 / 2;
       y[i] -= mean[h];
-      g[i] = fmaf(y[i], slope[h], beta[h]) > 0.f ? g[i] * factor : 0.f;  // 0 in rows that do not exist
+      g[i] = is_positive(y, i) ? g[i] * factor : 0.f;  // 0 in rows that do not exist
+    }
+  }
+
+  __device__ __forceinline__ bool is_positive(const float (&y)[OWN], int i) const {
+    return fmaf(y[i], slope[i % 4 / 2], beta[i % 4 / 2]) > 0.f;
+  }
+
+  // ---- the sender ----
+
+  // Say that the place of U is free here; it takes the rows that come then.
+  __device__ __forceinline__ void free_place() {
+    if (own.lane == 0) {
+      for (int group = 0; group < GROUPS; ++group) expect_bytes(&at.full[group], S * CHUNK_BYTES);
+    }
+    __syncwarp();
+    if (own.lane < S) arrive_at_block(&at.is_free, own.lane);
+  }
+
+  // Send this block's panel of U or V, group by group; then the rest of the weights takes the place of Z or dY.
+  __device__ __forceinline__ void send(const Half* from, const Half* of_weights, int phase) {
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; ++group) {
+      wait_for_workers(ROWS_WRITTEN + group);
+      if (own.lane > 0) continue;
+      order_copies_after_writes();
+      if (group == 0) wait_for_blocks(&at.is_free, phase);
+      send_chunk<S>(at, from, slice, group);
+      if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
+    }
+  }
+
+  // Of all products: L forward, L - 1 backward. Between them blocks of many graphs meet during the readout, as workers do.
+  __device__ __forceinline__ void serve(int n_graphs) {
+    const int L = layers();
+#pragma unroll 1
+    for (int done = 0; done < 2 * L - 1; ++done) {
+      const bool is_forward = done + 1 < L, is_last = done + 2 == 2 * L;
+      const PassLayer& next = at.layers[is_forward ? done + 1 : is_last ? 0 : 2 * L - 2 - done];
+      const Half* next_weights = weights(is_forward ? next.w_forward : next.w_backward, S);
+      wait_for_workers(MULTIPLIED);
+      if (!is_last && own.lane == 0) fetch_low(at, next_weights, S);
+      if (done + 1 == L) {
+        for (int first = READ_GRAPHS; first < n_graphs; first += READ_GRAPHS) {
+          arrive_at_cluster();
+          wait_for_cluster();
+        }
+        wait_for_workers(READ_OUT);
+        arrive_at_end();
+      }
+      if (is_last) break;
+      free_place();
+      send(panel(is_forward ? next.u : next.v), next_weights, done & 1);
     }
   }
 
@@ -340,6 +390,8 @@ struct PassStep {
       for (int group = 0; group < GROUPS; ++group) init_barrier(&at.full[group], 1);
       init_barrier(&at.low, 1);
       init_barrier(&at.high, 1);
+      init_barrier(&at.is_free, S);
+      init_barrier(&at.are_read, S);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -353,7 +405,7 @@ struct PassStep {
   __device__ __forceinline__ void fetch_first() {
     const PassLayer& layer = at.layers[0];
     const int panels = static_cast<int>(layer.K) / HALF_PANEL;
-    for (int group = 0; group < GROUPS; ++group) expect_panels(at, panels, group);
+    for (int group = 0; group < GROUPS; ++group) expect_bytes(&at.full[group], panels * CHUNK_BYTES);
     fetch_low(at, weights(layer.w_forward, panels), panels);
     const Half* tile_of_u = layer.u + static_cast<long long>(tile) * panels * (TILE_ROWS * HALF_PANEL);
     for (int group = 0; group < GROUPS; ++group)
@@ -376,7 +428,7 @@ struct PassStep {
     wait_for_previous();
     let_next_start();
     STAMP(0);
-    if (threadIdx.x == 0) fetch_first();
+    if (threadIdx.x == WORKERS) fetch_first();
     const Pass& pass = at.pass;
     tiles = pass.shape[0], N = pass.size[0], tag = *exchange.tag + 1, rows = pass.tile_rows[tile];
     share_of_node = 1.f / N;
@@ -403,45 +455,45 @@ struct PassStep {
         at.graph_of_row[row_of_graph + i] = static_cast<unsigned char>(threadIdx.x);
     };
     __syncthreads();
+    if (own.warp == WORKERS / 32) {
+      serve(n_graphs);
+    } else {
+      work({at, own, tile, slice, first_graph, n_graphs}, label_weight, put_tables);
+    }
+    wait_for_cluster();  // nobody leaves while others read what it has of the logits
+    if (tile == 0 && slice == 0 && threadIdx.x == 0) *exchange.tag = tag;
+  }
 
+  template <class Tables>
+  __device__ __forceinline__ void work(const PassReadout<S>& readout, float label_weight, Tables put_tables) {
     const int L = layers();
-    const PassReadout<S> readout = {at, own, tile, slice, first_graph, n_graphs};
     float y[OWN], g[OWN];
 #pragma unroll 1
     for (int l = 0; l < L; ++l) {
       const bool is_last = l + 1 == L;
       forward(y, l, [&] {
         if (l == 0) put_tables();
-        if (is_last) readout.ask();
-        if (is_last && pass.t_indptr != nullptr) {
-          const TileRows transposed(pass, tile, true);
-          HeldRows(transposed).put(at, transposed);
-        }
+        if (!is_last) return;
+        readout.ask();
+        if (at.pass.t_indptr == nullptr) return;
+        const TileRows transposed(at.pass, tile, true);
+        HeldRows(transposed).put(at, transposed);
       });
-      if (is_last) break;
-      const PassLayer& next = at.layers[l + 1];
-      wait_for_cluster();  // the place of U is free everywhere
-      propagate<S>(at, panel(next.u), nullptr, INPUT_SCALE, own, tile, slice, false, weights(next.w_forward, S));
+      if (!is_last) propagate(at, panel(at.layers[l + 1].u), nullptr, INPUT_SCALE, own, tile, false);
       STAMP(l * 8 + 5);
     }
-    float beta[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) beta[h] = at.layers[L - 1].beta[column(h)];
-    readout.run(g, label_weight, [&](int i) {
-      const int h = i % 4 / 2;
-      return fmaf(y[i], slope[h], beta[h]) > 0.f;
-    });
+    readout.run(g, label_weight, [&](int i) { return is_positive(y, i); });
+    tell_sender(READ_OUT);
+    arrive_at_end();
     STAMP(63);
-    if (L == 1) wait_for_cluster();
 #pragma unroll 1
     for (int l = L - 1;; --l) {
       own.forget();
-      backward(y, g, l);
+      const float scale = backward(y, g, l);
       if (l == 0) break;
-      backward_product(y, g, l);
+      backward_product(y, g, scale, l);
     }
     STAMP(62);
-    if (tile == 0 && slice == 0 && threadIdx.x == 0) *exchange.tag = tag;
   }
 };
 
@@ -469,22 +521,22 @@ __device__ __forceinline__ void pass_step(const long long* pass, const long long
 
 // ---- entry points: layers of 128, 256, 384 and 512 columns ----
 
-extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_2
+extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_2
     fused_pass_128(const long long* pass, const long long* layers) {
   fused::pass_step<2>(pass, layers);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_4
+extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_4
     fused_pass_256(const long long* pass, const long long* layers) {
   fused::pass_step<4>(pass, layers);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_6
+extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_6
     fused_pass_384(const long long* pass, const long long* layers) {
   fused::pass_step<6>(pass, layers);
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) CLUSTERS_OF_8
+extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_8
     fused_pass_512(const long long* pass, const long long* layers) {
   fused::pass_step<8>(pass, layers);
 }

@@ -58,7 +58,8 @@ struct Pass {
 
 // ---- sizes ----
 
-constexpr int PASS_THREADS = 384, GROUPS = 3, GROUP_ROWS = TILE_ROWS / GROUPS;  // four warps take 48 rows
+constexpr int WORKERS = 384, PASS_THREADS = WORKERS + 32;  // threads that compute; one more warp sends and fetches
+constexpr int GROUPS = 3, GROUP_ROWS = TILE_ROWS / GROUPS;  // four warps take 48 rows
 constexpr int OWN = 24;  // values of a matrix in a thread: 12 rows of 2 columns
 constexpr int ROW_LD =
     HALF_PANEL + 4;  // floats from row to row of a slice in shared memory, and pairs from tile to tile
@@ -80,8 +81,9 @@ struct PassShared {
   Pass pass;
   float2 of_groups[GROUPS][HALF_PANEL];
   float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
-  unsigned long long full[GROUPS], low, high;  // barriers: of a group's rows of u, of weights
-  unsigned highest[PASS_THREADS / 32], found_highest[PASS_THREADS / 32];
+  unsigned long long full[GROUPS], low, high;  // barriers: rows of a group of u are here, weights are here,
+  unsigned long long is_free, are_read;        // u's place is free in all blocks; the parts of the logits are there
+  unsigned highest[WORKERS / 32], found_highest[WORKERS / 32];
   short indptr[TILE_ROWS + 2];
   unsigned char graph_of_row[TILE_ROWS], first_row[TILE_ROWS], graph_rows[TILE_ROWS];
 };
@@ -125,13 +127,59 @@ __device__ __forceinline__ float sum_of_four(float value) {
   return value + __shfl_xor_sync(FULL_WARP, value, 2);
 }
 
+// ---- waits ----
+
+constexpr int AMONG_WORKERS = 1, ROWS_WRITTEN = 2, MULTIPLIED = 5, READ_OUT = 6;  // numbers of the block's barriers
+
+// Workers wait for each other.
+__device__ __forceinline__ void sync_workers() {
+  asm volatile("bar.sync %0, %1;" ::"n"(AMONG_WORKERS), "n"(WORKERS) : "memory");
+}
+
+// Workers tell the sender, who waits for all of them.
+__device__ __forceinline__ void tell_sender(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(PASS_THREADS) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_workers(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(PASS_THREADS) : "memory");
+}
+
+// Arrive at the same barrier in shared memory of block `rank` of the cluster.
+__device__ __forceinline__ void arrive_at_block(unsigned long long* barrier, int rank) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  unsigned address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(barrier)), "r"(rank));
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
+#endif
+}
+
+// Arrive at the cluster's barrier, at which nothing is handed over.
+__device__ __forceinline__ void arrive_at_end() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+// Wait for what blocks of the cluster have arrived at; what they did before is visible then.
+__device__ __forceinline__ void wait_for_blocks(unsigned long long* barrier, int phase) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "{ .reg .pred p;\n"
+      "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
+      "@!p bra again_%=; }" ::"r"(shared_address(barrier)),
+      "r"(phase)
+      : "memory");
+#endif
+}
+
 // ---- the exchange between blocks ----
 
 // Words of 8 bytes, a float and the launch's tag: who finds the tag has the float, no fence and no counter between them.
 // A launch's tag is one more than the last launch's; its first block writes it down at the end.
 //   pairs    (2 layers, T, P) of two words: moments forward, sums of G and G x̂ backward
 //   highest  (layers, T S) words: largest |slope G| of a block
-//   norms    (layers, T S, PASS_THREADS) float4: means and 1 / deviations of a thread's columns, for its way back
+//   norms    (layers, T S, WORKERS) float4: means and 1 / deviations of a thread's columns, for its way back
 struct Exchange {
   unsigned* tag;
   ulonglong2* pairs;
@@ -143,7 +191,7 @@ struct Exchange {
     tag = reinterpret_cast<unsigned*>(at);
     pairs = reinterpret_cast<ulonglong2*>(at + 128);
     norms = reinterpret_cast<float4*>(pairs + 2ll * layers * tiles * P);
-    highest = reinterpret_cast<unsigned long long*>(norms + layers * blocks * PASS_THREADS);
+    highest = reinterpret_cast<unsigned long long*>(norms + layers * blocks * WORKERS);
   }
 };
 

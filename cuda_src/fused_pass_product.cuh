@@ -7,8 +7,10 @@ namespace fused {
 
 // ---- operands ----
 
-__device__ __forceinline__ void order_async_after_writes() {
+// What others have written, as a barrier told this thread, is there for copies that it asks for.
+__device__ __forceinline__ void order_copies_after_writes() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
@@ -53,11 +55,6 @@ template <int S>
 __device__ __forceinline__ void send_chunk(PassShared& at, const Half* panel, int q, int group) {
   bulk_copy_to_all(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
                    (1 << S) - 1);
-}
-
-// By one thread of the group, when it has waited for what came before.
-__device__ __forceinline__ void expect_panels(PassShared& at, int panels, int group) {
-  expect_bytes(&at.full[group], panels * CHUNK_BYTES);
 }
 
 // ---- products ----
@@ -165,7 +162,7 @@ struct HeldRows {
   __device__ __forceinline__ void put(PassShared& at, const TileRows& from) const {
     if (threadIdx.x <= TILE_ROWS) at.indptr[threadIdx.x] = static_cast<short>(pointer);
 #pragma unroll 3
-    for (int k = threadIdx.x; count <= MAX_ENTRIES && k < count; k += PASS_THREADS) at.entries[k] = from.entry(k);
+    for (int k = threadIdx.x; count <= MAX_ENTRIES && k < count; k += WORKERS) at.entries[k] = from.entry(k);
   }
 };
 
@@ -182,67 +179,46 @@ __device__ __forceinline__ void add_entries(RowPart& sum, const unsigned char* r
   }
 }
 
-// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group, and each group's rows are
-// sent to all blocks while the next ones are summed up. `copy`, unless null: rows[r] scale, too. Then the rest of the
-// weights takes the place of `rows`. All threads call, when the place of U is free everywhere.
-template <int S>
-__device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
-                                          int tile, int slice, bool transposed, const Half* weights) {
+// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the sender is told of each.
+// `copy`, unless null: rows[r] scale, too.
+__device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
+                                          int tile, bool transposed) {
   constexpr int AT_ONCE = 4;
   const int lane = own.lane % PART_LANES;
   const unsigned char* rows = reinterpret_cast<const unsigned char*>(at.rows);
   const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
-  const auto send = [&](int group) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    order_async_after_writes();
-    if (own.warp != group) {
-      asm volatile("bar.arrive %0, 384;" ::"r"(group + 1) : "memory");
-      return;
-    }
-    asm volatile("bar.sync %0, 384;" ::"r"(group + 1) : "memory");
-    if (own.lane != 0) return;
-    send_chunk<S>(at, panel, slice, group);
-    if (group + 1 == GROUPS) fetch_high(at, weights, S);
-#endif
-  };
-  int begin[GROUPS], end[GROUPS];
-#pragma unroll
-  for (int group = 0; group < GROUPS; ++group)
-    begin[group] = at.indptr[part_row(own, group)], end[group] = at.indptr[part_row(own, group) + 1];
-#pragma unroll
+#pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) {
+    const int r = part_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
     RowPart sum = {};
     if (fits) {
       int2 entry[AT_ONCE];
       RowPart found[AT_ONCE];
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b)
-        entry[b] = begin[group] + b < end[group] ? at.entries[begin[group] + b] : make_int2(0, 0);
+      for (int b = 0; b < AT_ONCE; ++b) entry[b] = begin + b < end ? at.entries[begin + b] : make_int2(0, 0);
 #pragma unroll
       for (int b = 0; b < AT_ONCE; ++b) {
         found[b] = {};
-        if (begin[group] + b < end[group]) found[b].load(rows + entry[b].x, lane);
+        if (begin + b < end) found[b].load(rows + entry[b].x, lane);
       }
 #pragma unroll
       for (int b = 0; b < AT_ONCE; ++b) sum.add(__int_as_float(entry[b].y), found[b]);
 #pragma unroll 1
-      for (int k = begin[group] + AT_ONCE; k < end[group]; ++k) {
+      for (int k = begin + AT_ONCE; k < end; ++k) {
         found[0].load(rows + at.entries[k].x, lane);
         sum.add(__int_as_float(at.entries[k].y), found[0]);
       }
     } else {
-      add_entries(sum, rows, at.pass, tile, lane, begin[group], end[group], transposed);
+      add_entries(sum, rows, at.pass, tile, lane, begin, end, transposed);
     }
-    if (group > 0) send(group - 1);  // what was written has arrived meanwhile
-    const int r = part_row(own, group);
     sum.store(panel, r, lane, scale);
     if (copy != nullptr) {
       RowPart part;
       part.load(rows + r * (ROW_LD * 4), lane);
       part.store(copy, r, lane, scale);
     }
+    tell_sender(ROWS_WRITTEN + group);
   }
-  send(GROUPS - 1);
 }
 
 }  // namespace fused

@@ -107,18 +107,18 @@ struct PassReadout {
     const int n = min(n_graphs - first, READ_GRAPHS) * n_targets();
     const float* from = at.pass.targets + static_cast<long long>(first_graph + first) * n_targets();
 #pragma unroll 1
-    for (int e = threadIdx.x; e < n; e += PASS_THREADS) copy_later(read().targets + e, from + e);
+    for (int e = threadIdx.x; e < n; e += WORKERS) copy_later(read().targets + e, from + e);
   }
   __device__ __forceinline__ void ask() const {
     const int K = outputs();
     const float* weight = at.pass.head_weight + static_cast<long long>(slice) * HALF_PANEL * K;
     ReadShared& r = read();
 #pragma unroll 2
-    for (int f = own.warp; f < HALF_PANEL; f += PASS_THREADS / 32) {
+    for (int f = own.warp; f < HALF_PANEL; f += WORKERS / 32) {
       for (int k = own.lane; k < K; k += 32) copy_later(&r.weights[f][k], weight + f * K + k);
       if (K + own.lane < padded()) r.weights[f][K + own.lane] = 0.f;
     }
-    for (int k = threadIdx.x; k < K; k += PASS_THREADS) {
+    for (int k = threadIdx.x; k < K; k += WORKERS) {
       copy_later(r.loss_weight + k, at.pass.loss_weight + k);
       copy_later(r.bias + k, at.pass.head_bias + k);
     }
@@ -129,7 +129,7 @@ struct PassReadout {
   __device__ __forceinline__ void pool(int first, int n) const {
     const int kind = static_cast<int>(at.pass.readout);
 #pragma unroll 1
-    for (int graph = own.warp; graph < n; graph += PASS_THREADS / 32) {
+    for (int graph = own.warp; graph < n; graph += WORKERS / 32) {
       const int begin = at.first_row[first + graph], rows = at.graph_rows[first + graph];
       float sum[2] = {};
       int peak[2] = {NO_ROW, NO_ROW};
@@ -162,7 +162,7 @@ struct PassReadout {
   __device__ __forceinline__ void multiply() const {
     ReadShared& r = read();
 #pragma unroll 1
-    for (int n0 = own.warp * 8; n0 < padded(); n0 += PASS_THREADS / 32 * 8) {
+    for (int n0 = own.warp * 8; n0 < padded(); n0 += WORKERS / 32 * 8) {
       float c[4];
       multiply_in_parts(
           c, own, HALF_PANEL, [&](int graph, int f) { return r.pooled[graph][f]; },
@@ -178,7 +178,7 @@ struct PassReadout {
     const int K = outputs();
     ReadShared& r = read();
 #pragma unroll 1
-    for (int graph = own.warp; graph < n; graph += PASS_THREADS / 32) {
+    for (int graph = own.warp; graph < n; graph += WORKERS / 32) {
 #pragma unroll 1
       for (int k = 4 * own.lane; k < padded(); k += 128) {
         float4 found[S], sum = *reinterpret_cast<const float4*>(r.bias + k);
@@ -190,7 +190,7 @@ struct PassReadout {
       }
       __syncwarp();
       float* gradient = r.gradient[graph];
-      const double loss = loss_of_graph(gradient, r.logits[graph], r.targets + graph * n_targets(), r.loss_weight, K,
+      const double loss = loss_of_graph<4>(gradient, r.logits[graph], r.targets + graph * n_targets(), r.loss_weight, K,
                                         static_cast<int>(at.pass.loss), label_weight);
       if (own.lane == 0) r.losses[graph] = loss;
       if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
@@ -218,8 +218,28 @@ struct PassReadout {
     }
   }
 
-  // From Z in `rows` to G of this thread's values; `is_positive(i)`: whether Z > 0. Leaves with this thread's arrival at the
-  // cluster: nobody of this block needs the place of U any more, nor the parts of others; to be waited for.
+  // G of this thread's values in n graphs: dR where it is open.
+  template <class IsOpen>
+  __device__ __forceinline__ void give(float (&g)[OWN], int first, int n, IsOpen is_open) const {
+#pragma unroll
+    for (int i = 0; i < OWN; i += 4) {
+      const int row = own.row(i);  // and the next one
+      const unsigned pair = *reinterpret_cast<const unsigned short*>(at.graph_of_row + row);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int graph = static_cast<int>(pair >> 8 * e & 255) - first;
+        const bool is_there = static_cast<unsigned>(graph) < static_cast<unsigned>(n);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int c = own.column(h);
+          const float share = read().back[is_there ? graph : 0][c];
+          if (is_there) g[i + e + 2 * h] = is_open(i + e + 2 * h, graph, row + e, c) ? share : 0.f;
+        }
+      }
+    }
+  }
+
+  // From Z in `rows` to G of this thread's values; `is_positive(i)`: whether Z > 0.
   template <class IsPositive>
   __device__ __forceinline__ void run(float (&g)[OWN], float label_weight, IsPositive is_positive) const {
     ReadShared& r = read();
@@ -231,42 +251,34 @@ struct PassReadout {
       const int n = min(n_graphs - first, READ_GRAPHS);
       if (first > 0) {
         ask_targets(first);
-        wait_for_cluster();
+        arrive_at_cluster();
+        wait_for_cluster();  // all blocks have read the parts
       }
       pool(first, n);
       wait_for_copies();
-      __syncthreads();
+      sync_workers();
       STAMP(48);
       multiply();
       STAMP(49);
-      arrive_at_cluster();
-      wait_for_cluster();
+      sync_workers();
+      if (threadIdx.x < S) arrive_at_block(&at.are_read, threadIdx.x);
+      wait_for_blocks(&at.are_read, first / READ_GRAPHS & 1);
       STAMP(50);
       find_losses(first, n, label_weight);
       STAMP(51);
-      __syncthreads();
+      sync_workers();
       STAMP(52);
       multiply_back(first, n);
-      for (int graph = 0; threadIdx.x == PASS_THREADS - 1 && graph < n; ++graph) total += r.losses[graph];
-      __syncthreads();
+      for (int graph = 0; threadIdx.x == WORKERS - 1 && graph < n; ++graph) total += r.losses[graph];
+      sync_workers();
       STAMP(53);
-#pragma unroll
-      for (int i = 0; i < OWN; i += 4) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {  // two neighbouring rows, two columns each
-          const int row = own.row(i + e), graph = at.graph_of_row[row] - first;
-          if (static_cast<unsigned>(graph) >= static_cast<unsigned>(n)) continue;
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int c = own.column(h);
-            const bool is_open = is_positive(i + e + 2 * h) && (at.pass.readout != 2 || r.peaks[graph][c] == row);
-            g[i + e + 2 * h] = is_open ? r.back[graph][c] : 0.f;
-          }
-        }
+      if (at.pass.readout != 2) {
+        give(g, first, n, [&](int i, int, int, int) { return is_positive(i); });
+      } else {
+        give(g, first, n, [&](int i, int graph, int row, int c) { return is_positive(i) && r.peaks[graph][c] == row; });
       }
-      arrive_at_cluster();
     }
-    if (slice == 0 && threadIdx.x == PASS_THREADS - 1) at.pass.losses[tile] = total;
+    if (slice == 0 && threadIdx.x == WORKERS - 1) at.pass.losses[tile] = total;
   }
 };
 
