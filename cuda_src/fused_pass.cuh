@@ -68,6 +68,14 @@ constexpr int MAX_LAYERS = 8, MAX_TILES = 72, MAX_ENTRIES = 896, MAX_OUTPUTS = 1
 
 // ---- shared memory ----
 
+// Of this step, and of this block's tile.
+struct StepFacts {
+  int tiles, N, rows, first_graph, n_graphs;
+  unsigned tag;        // see Exchange
+  float share_of_node;  // 1 / N
+  float label_weight;
+};
+
 struct PassShared {
   unsigned char u[MAX_PANELS][PANEL_BYTES];  // a tile of U or V, all columns; while it is free, the readout's
   unsigned char w_low[LOW_PANELS][WEIGHT_PANEL_BYTES];  // the weights of this slice, first half of the depth
@@ -82,8 +90,9 @@ struct PassShared {
   float2 of_groups[GROUPS][HALF_PANEL];
   float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
   unsigned long long full[GROUPS], low, high;  // barriers: rows of a group of u are here, weights are here,
-  unsigned long long is_free, are_read;        // u's place is free in all blocks; the parts of the logits are there
+  unsigned long long is_free, are_read, head;   // u's place is free in all blocks; parts of logits are there; head's weights
   unsigned highest[WORKERS / 32], found_highest[WORKERS / 32];
+  StepFacts step;
   short indptr[TILE_ROWS + 2];
   unsigned char graph_of_row[TILE_ROWS], first_row[TILE_ROWS], graph_rows[TILE_ROWS];
 };
@@ -129,19 +138,20 @@ __device__ __forceinline__ float sum_of_four(float value) {
 
 // ---- waits ----
 
-constexpr int AMONG_WORKERS = 1, ROWS_WRITTEN = 2, MULTIPLIED = 5, READ_OUT = 6;  // numbers of the block's barriers
+// Numbers of the block's barriers.
+constexpr int AMONG_WORKERS = 1, ROWS_WRITTEN = 2, MULTIPLIED = 5, READ_OUT = 6, TABLES = 7, HEAD = 8;
 
 // Workers wait for each other.
 __device__ __forceinline__ void sync_workers() {
   asm volatile("bar.sync %0, %1;" ::"n"(AMONG_WORKERS), "n"(WORKERS) : "memory");
 }
 
-// Workers tell the sender, who waits for all of them.
-__device__ __forceinline__ void tell_sender(int barrier) {
+// Workers tell the sender, who waits for all of them; or the sender tells the workers, who also wait for each other.
+__device__ __forceinline__ void tell(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(PASS_THREADS) : "memory");
 }
 
-__device__ __forceinline__ void wait_for_workers(int barrier) {
+__device__ __forceinline__ void wait_for(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(PASS_THREADS) : "memory");
 }
 
@@ -179,19 +189,19 @@ __device__ __forceinline__ void wait_for_blocks(unsigned long long* barrier, int
 // A launch's tag is one more than the last launch's; its first block writes it down at the end.
 //   pairs    (2 layers, T, P) of two words: moments forward, sums of G and G x̂ backward
 //   highest  (layers, T S) words: largest |slope G| of a block
-//   norms    (layers, T S, WORKERS) float4: means and 1 / deviations of a thread's columns, for its way back
+//   norms    (layers, T S, WORKERS) float2: 1 / deviations of a thread's columns, for its way back
 struct Exchange {
   unsigned* tag;
   ulonglong2* pairs;
   unsigned long long* highest;
-  float4* norms;
+  float2* norms;
 
-  __device__ __forceinline__ Exchange(unsigned char* at, int layers, int tiles, int P) {
-    const long long blocks = static_cast<long long>(tiles) * (P / HALF_PANEL);
-    tag = reinterpret_cast<unsigned*>(at);
-    pairs = reinterpret_cast<ulonglong2*>(at + 128);
-    norms = reinterpret_cast<float4*>(pairs + 2ll * layers * tiles * P);
-    highest = reinterpret_cast<unsigned long long*>(norms + layers * blocks * WORKERS);
+  __device__ __forceinline__ explicit Exchange(const Pass& of, int P) {
+    const long long blocks = of.tiles * (P / HALF_PANEL);
+    tag = reinterpret_cast<unsigned*>(of.exchange);
+    pairs = reinterpret_cast<ulonglong2*>(of.exchange + 128);
+    norms = reinterpret_cast<float2*>(pairs + 2 * of.n_layers * of.tiles * P);
+    highest = reinterpret_cast<unsigned long long*>(norms + of.n_layers * blocks * WORKERS);
   }
 };
 

@@ -78,9 +78,10 @@ __device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long l
 #endif
 }
 
-// sum = (slice of Wᵀ) (rows of the group)ᵀ.
+// sum = (slice of Wᵀ) (rows of the group)ᵀ; meanwhile(): what there is to do until the tensor cores are done.
+template <class Meanwhile>
 __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& at, int panels, Phases& phases,
-                                                int group) {
+                                                int group, Meanwhile meanwhile) {
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
   wait_barrier(&at.low, phases.low);
@@ -96,6 +97,7 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& a
     commit_group();
   }
   phases.full ^= 1, phases.low ^= 1, phases.high ^= panels > LOW_PANELS;
+  meanwhile();
   wait_for_groups<0>();
 }
 
@@ -110,9 +112,18 @@ __device__ __forceinline__ uint2 halves_of(const float4& from, float scale) {
 struct RowPart {
   float4 low, high;
 
-  __device__ __forceinline__ void load(const unsigned char* row, int lane) {
-    low = *reinterpret_cast<const float4*>(row + 16 * lane);
-    high = *reinterpret_cast<const float4*>(row + 128 + 16 * lane);
+  // If `is_there`.
+  __device__ __forceinline__ void load(unsigned row, int lane, bool is_there = true) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile(
+        "{ .reg .pred p;\n"
+        "setp.ne.s32 p, %9, 0;\n"
+        "@p ld.shared.v4.f32 {%0, %1, %2, %3}, [%8];\n"
+        "@p ld.shared.v4.f32 {%4, %5, %6, %7}, [%8 + 128]; }"
+        : "+f"(low.x), "+f"(low.y), "+f"(low.z), "+f"(low.w), "+f"(high.x), "+f"(high.y), "+f"(high.z), "+f"(high.w)
+        : "r"(row + 16 * lane), "r"(static_cast<int>(is_there))
+        : "memory");
+#endif
   }
   __device__ __forceinline__ static void add(float4& to, float factor, const float4& from) {
     to.x = fmaf(factor, from.x, to.x), to.y = fmaf(factor, from.y, to.y);
@@ -151,29 +162,14 @@ struct TileRows {
   }
 };
 
-// What a thread brings of them to shared memory; entries only if all fit. Pointers are asked for ahead.
-struct HeldRows {
-  int pointer, count;
-
-  __device__ __forceinline__ explicit HeldRows(const TileRows& from) {
-    count = from.indptr[TILE_ROWS] - from.first;
-    pointer = threadIdx.x <= TILE_ROWS ? from.indptr[threadIdx.x] - from.first : 0;
-  }
-  __device__ __forceinline__ void put(PassShared& at, const TileRows& from) const {
-    if (threadIdx.x <= TILE_ROWS) at.indptr[threadIdx.x] = static_cast<short>(pointer);
-#pragma unroll 3
-    for (int k = threadIdx.x; count <= MAX_ENTRIES && k < count; k += WORKERS) at.entries[k] = from.entry(k);
-  }
-};
-
 // This thread's part of Σ value rows[column] over the entries of a row; from memory, slowly.
-__device__ __forceinline__ void add_entries(RowPart& sum, const unsigned char* rows, const Pass& pass, int tile, int lane,
+__device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const Pass& pass, int tile, int lane,
                                          int k, int end, bool transposed) {
   const TileRows from(pass, tile, transposed);
 #pragma unroll 1
   for (; k < end; ++k) {
     const int2 entry = from.entry(k);
-    RowPart found;
+    RowPart found = {};
     found.load(rows + entry.x, lane);
     sum.add(__int_as_float(entry.y), found);
   }
@@ -185,22 +181,19 @@ __device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Hal
                                           int tile, bool transposed) {
   constexpr int AT_ONCE = 4;
   const int lane = own.lane % PART_LANES;
-  const unsigned char* rows = reinterpret_cast<const unsigned char*>(at.rows);
+  const unsigned rows = shared_address(at.rows);
   const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
+  RowPart found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
 #pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) {
     const int r = part_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
     RowPart sum = {};
     if (fits) {
       int2 entry[AT_ONCE];
-      RowPart found[AT_ONCE];
 #pragma unroll
       for (int b = 0; b < AT_ONCE; ++b) entry[b] = begin + b < end ? at.entries[begin + b] : make_int2(0, 0);
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b) {
-        found[b] = {};
-        if (begin + b < end) found[b].load(rows + entry[b].x, lane);
-      }
+      for (int b = 0; b < AT_ONCE; ++b) found[b].load(rows + entry[b].x, lane, begin + b < end);
 #pragma unroll
       for (int b = 0; b < AT_ONCE; ++b) sum.add(__int_as_float(entry[b].y), found[b]);
 #pragma unroll 1
@@ -213,11 +206,10 @@ __device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Hal
     }
     sum.store(panel, r, lane, scale);
     if (copy != nullptr) {
-      RowPart part;
-      part.load(rows + r * (ROW_LD * 4), lane);
-      part.store(copy, r, lane, scale);
+      found[0].load(rows + r * (ROW_LD * 4), lane);
+      found[0].store(copy, r, lane, scale);
     }
-    tell_sender(ROWS_WRITTEN + group);
+    tell(ROWS_WRITTEN + group);
   }
 }
 

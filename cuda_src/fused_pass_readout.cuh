@@ -17,30 +17,17 @@
 namespace fused {
 
 constexpr int READ_GRAPHS = 16, NO_ROW = 255;
-constexpr int WEIGHT_LD = (MAX_OUTPUTS + 31) / 32 * 32 + 8, LOGIT_LD = WEIGHT_LD - 4;  // conflicts: see read_products
+constexpr int LOGIT_LD = (MAX_OUTPUTS + 31) / 32 * 32 + 4;
 
 struct ReadShared {
-  float weights[HALF_PANEL][WEIGHT_LD];
+  float weights[HALF_PANEL * MAX_OUTPUTS + 8];  // rows as they come; zeros behind them
   float parts[READ_GRAPHS][LOGIT_LD], logits[READ_GRAPHS][LOGIT_LD], gradient[READ_GRAPHS][LOGIT_LD];
   float targets[READ_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], bias[MAX_OUTPUTS];
-  float pooled[READ_GRAPHS][ROW_LD], back[READ_GRAPHS][ROW_LD];
+  float pooled[READ_GRAPHS][ROW_LD], back[TILE_ROWS][ROW_LD];  // R, dR of all graphs of the tile
   double losses[READ_GRAPHS];
-  unsigned char peaks[READ_GRAPHS][HALF_PANEL];
+  unsigned char peaks[TILE_ROWS][HALF_PANEL];
 };
 static_assert(sizeof(ReadShared) <= sizeof(PassShared::u), "the readout does not fit in the place of U");
-
-// 4 bytes to shared memory, without a register.
-__device__ __forceinline__ void copy_later(float* to, const float* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
-#endif
-}
-
-__device__ __forceinline__ void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 // What lies at `own` in the shared memory of block `rank` of the cluster.
 __device__ __forceinline__ float4 load4_of_block(const float* own, int rank) {
@@ -61,7 +48,7 @@ template <int COUNT>
 struct TwoParts {
   unsigned large[COUNT], small[COUNT];
   __device__ __forceinline__ void split(int i, float value) {
-    large[i] = to_tf32(value), small[i] = __float_as_uint(value - __uint_as_float(large[i]));
+    large[i] = __float_as_uint(value) & 0xffffe000u, small[i] = __float_as_uint(value - __uint_as_float(large[i]));
   }
 };
 
@@ -89,41 +76,17 @@ __device__ __forceinline__ void multiply_in_parts(float (&c)[4], const Owner& ow
   for (int i = 0; i < 4; ++i) c[i] += rest[i] + other[i];
 }
 
-// S slices; `tile` and `slice` are this block's, graphs first_graph ... + n_graphs those of the tile.
+// S slices; `tile` and `slice` are this block's.
 template <int S>
 struct PassReadout {
   static constexpr int P = S * HALF_PANEL;
   PassShared& at;
   const Owner& own;
-  int tile, slice, first_graph, n_graphs;
+  int tile, slice;
 
   __device__ __forceinline__ ReadShared& read() const { return *reinterpret_cast<ReadShared*>(at.u); }
   __device__ __forceinline__ int outputs() const { return static_cast<int>(at.pass.n_outputs); }
-  __device__ __forceinline__ int n_targets() const { return at.pass.loss == 1 ? 1 : outputs(); }
   __device__ __forceinline__ int padded() const { return ceil_div(outputs(), 8) * 8; }
-
-  // Ask for the targets of the graphs from `first` of the tile on; and for the weights. All threads call.
-  __device__ __forceinline__ void ask_targets(int first) const {
-    const int n = min(n_graphs - first, READ_GRAPHS) * n_targets();
-    const float* from = at.pass.targets + static_cast<long long>(first_graph + first) * n_targets();
-#pragma unroll 1
-    for (int e = threadIdx.x; e < n; e += WORKERS) copy_later(read().targets + e, from + e);
-  }
-  __device__ __forceinline__ void ask() const {
-    const int K = outputs();
-    const float* weight = at.pass.head_weight + static_cast<long long>(slice) * HALF_PANEL * K;
-    ReadShared& r = read();
-#pragma unroll 2
-    for (int f = own.warp; f < HALF_PANEL; f += WORKERS / 32) {
-      for (int k = own.lane; k < K; k += 32) copy_later(&r.weights[f][k], weight + f * K + k);
-      if (K + own.lane < padded()) r.weights[f][K + own.lane] = 0.f;
-    }
-    for (int k = threadIdx.x; k < K; k += WORKERS) {
-      copy_later(r.loss_weight + k, at.pass.loss_weight + k);
-      copy_later(r.bias + k, at.pass.head_bias + k);
-    }
-    ask_targets(0);
-  }
 
   // R of the graphs from `first` on: a warp has a graph, a lane columns lane and lane + 32.
   __device__ __forceinline__ void pool(int first, int n) const {
@@ -146,13 +109,13 @@ struct PassReadout {
 #pragma unroll 8
         for (int i = begin; i < begin + rows; ++i) sum[0] += at.rows[i][own.lane], sum[1] += at.rows[i][own.lane + 32];
       }
-      float* input = at.pass.input + static_cast<long long>(first_graph + first + graph) * P + slice * HALF_PANEL;
+      float* input = at.pass.input + static_cast<long long>(at.step.first_graph + first + graph) * P + slice * HALF_PANEL;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int c = own.lane + 32 * half;
         const float pooled = kind == 1 && rows > 0 ? sum[half] / rows : sum[half];
         read().pooled[graph][c] = pooled;
-        if (kind == 2) read().peaks[graph][c] = static_cast<unsigned char>(peak[half]);
+        if (kind == 2) read().peaks[first + graph][c] = static_cast<unsigned char>(peak[half]);
         input[c] = pooled;
       }
     }
@@ -161,12 +124,13 @@ struct PassReadout {
   // This slice's part of the logits, eight outputs a warp.
   __device__ __forceinline__ void multiply() const {
     ReadShared& r = read();
+    const int K = outputs();
 #pragma unroll 1
     for (int n0 = own.warp * 8; n0 < padded(); n0 += WORKERS / 32 * 8) {
       float c[4];
       multiply_in_parts(
           c, own, HALF_PANEL, [&](int graph, int f) { return r.pooled[graph][f]; },
-          [&](int f, int k) { return r.weights[f][n0 + k]; });
+          [&](int f, int k) { return r.weights[f * K + n0 + k]; });
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         *reinterpret_cast<float2*>(&r.parts[own.g + 8 * i][n0 + 2 * own.t]) = make_float2(c[2 * i], c[2 * i + 1]);
@@ -174,7 +138,7 @@ struct PassReadout {
   }
 
   // Logits of n graphs, a warp each, their losses and gradients; one block of the cluster writes a graph's.
-  __device__ __forceinline__ void find_losses(int first, int n, float label_weight) const {
+  __device__ __forceinline__ void find_losses(int first, int n) const {
     const int K = outputs();
     ReadShared& r = read();
 #pragma unroll 1
@@ -190,12 +154,12 @@ struct PassReadout {
       }
       __syncwarp();
       float* gradient = r.gradient[graph];
-      const double loss = loss_of_graph<4>(gradient, r.logits[graph], r.targets + graph * n_targets(), r.loss_weight, K,
-                                        static_cast<int>(at.pass.loss), label_weight);
+      const double loss = loss_of_graph<4>(gradient, r.logits[graph], r.targets + graph * (at.pass.loss == 1 ? 1 : K), r.loss_weight, K,
+                                        static_cast<int>(at.pass.loss), at.step.label_weight);
       if (own.lane == 0) r.losses[graph] = loss;
       if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
       if (graph % S != slice) continue;
-      float* result = at.pass.gradient + static_cast<long long>(first_graph + first + graph) * K;
+      float* result = at.pass.gradient + static_cast<long long>(at.step.first_graph + first + graph) * K;
 #pragma unroll 4
       for (int k = own.lane; k < K; k += 32) result[k] = gradient[k];  // what this lane wrote
     }
@@ -204,36 +168,37 @@ struct PassReadout {
   // dR, divided by the rows of a graph for means; eight columns a warp.
   __device__ __forceinline__ void multiply_back(int first, int n) const {
     ReadShared& r = read();
-    const int n0 = own.warp * 8;
+    const int K = outputs(), n0 = own.warp * 8;
     if (n0 >= HALF_PANEL) return;
     float c[4];
     multiply_in_parts(
         c, own, padded(), [&](int graph, int k) { return r.gradient[graph][k]; },
-        [&](int k, int f) { return r.weights[n0 + f][k]; });
+        [&](int k, int f) { return r.weights[(n0 + f) * K + k]; });
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int graph = own.g + 8 * i;
-      const float share = at.pass.readout == 1 && graph < n ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
-      *reinterpret_cast<float2*>(&r.back[graph][n0 + 2 * own.t]) = make_float2(share * c[2 * i], share * c[2 * i + 1]);
+      if (graph >= n) continue;
+      const float share = at.pass.readout == 1 ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
+      *reinterpret_cast<float2*>(&r.back[first + graph][n0 + 2 * own.t]) =
+          make_float2(share * c[2 * i], share * c[2 * i + 1]);
     }
   }
 
-  // G of this thread's values in n graphs: dR where it is open.
+  // G of this thread's values: dR where it is open.
   template <class IsOpen>
-  __device__ __forceinline__ void give(float (&g)[OWN], int first, int n, IsOpen is_open) const {
+  __device__ __forceinline__ void give(float (&g)[OWN], IsOpen is_open) const {
 #pragma unroll
     for (int i = 0; i < OWN; i += 4) {
       const int row = own.row(i);  // and the next one
       const unsigned pair = *reinterpret_cast<const unsigned short*>(at.graph_of_row + row);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int graph = static_cast<int>(pair >> 8 * e & 255) - first;
-        const bool is_there = static_cast<unsigned>(graph) < static_cast<unsigned>(n);
+        const unsigned found = pair >> 8 * e & 255;
+        const int graph = found == NO_ROW ? 0 : found;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int c = own.column(h);
-          const float share = read().back[is_there ? graph : 0][c];
-          if (is_there) g[i + e + 2 * h] = is_open(i + e + 2 * h, graph, row + e, c) ? share : 0.f;
+          const bool is_there = found != NO_ROW && is_open(i + e + 2 * h, graph, row + e, own.column(h));
+          g[i + e + 2 * h] = is_there ? read().back[graph][own.column(h)] : 0.f;
         }
       }
     }
@@ -241,42 +206,56 @@ struct PassReadout {
 
   // From Z in `rows` to G of this thread's values; `is_positive(i)`: whether Z > 0.
   template <class IsPositive>
-  __device__ __forceinline__ void run(float (&g)[OWN], float label_weight, IsPositive is_positive) const {
+  __device__ __forceinline__ void run(float (&g)[OWN], IsPositive is_positive) const {
     ReadShared& r = read();
     double total = 0.0;
-#pragma unroll
-    for (int i = 0; i < OWN; ++i) g[i] = 0.f;
 #pragma unroll 1
-    for (int first = 0; first < max(n_graphs, 1); first += READ_GRAPHS) {
-      const int n = min(n_graphs - first, READ_GRAPHS);
+    for (int first = 0; first < max(at.step.n_graphs, 1); first += READ_GRAPHS) {
+      const int n = min(at.step.n_graphs - first, READ_GRAPHS);
       if (first > 0) {
-        ask_targets(first);
         arrive_at_cluster();
         wait_for_cluster();  // all blocks have read the parts
       }
       pool(first, n);
-      wait_for_copies();
-      sync_workers();
+      if (first == 0) wait_barrier(&at.head, 0);
+      wait_for(HEAD);
       STAMP(48);
       multiply();
       STAMP(49);
+#ifdef STAMPS
+      sync_workers();
+      STAMP(54);
+      multiply();
+      STAMP(55);
+      sync_workers();
+      STAMP(56);
+#endif
       sync_workers();
       if (threadIdx.x < S) arrive_at_block(&at.are_read, threadIdx.x);
       wait_for_blocks(&at.are_read, first / READ_GRAPHS & 1);
       STAMP(50);
-      find_losses(first, n, label_weight);
+      find_losses(first, n);
       STAMP(51);
       sync_workers();
       STAMP(52);
       multiply_back(first, n);
+#ifdef STAMPS
+      STAMP(57);
+      sync_workers();
+      STAMP(58);
+      multiply_back(first, n);
+      STAMP(59);
+      sync_workers();
+      STAMP(60);
+#endif
       for (int graph = 0; threadIdx.x == WORKERS - 1 && graph < n; ++graph) total += r.losses[graph];
       sync_workers();
       STAMP(53);
-      if (at.pass.readout != 2) {
-        give(g, first, n, [&](int i, int, int, int) { return is_positive(i); });
-      } else {
-        give(g, first, n, [&](int i, int graph, int row, int c) { return is_positive(i) && r.peaks[graph][c] == row; });
-      }
+    }
+    if (at.pass.readout != 2) {
+      give(g, [&](int i, int, int, int) { return is_positive(i); });
+    } else {
+      give(g, [&](int i, int graph, int row, int c) { return is_positive(i) && r.peaks[graph][c] == row; });
     }
     if (slice == 0 && threadIdx.x == WORKERS - 1) at.pass.losses[tile] = total;
   }

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 
-TILE_ROWS, SLICE, THREADS = 144, 64, 416  # of fused_half.cuh, fused_pass.cuh
+TILE_ROWS, SLICE, THREADS, WORKERS = 144, 64, 416, 384  # of fused_half.cuh, fused_pass.cuh
 WIDTHS = (128, 256, 384, 512)
 MAX_LAYERS, MAX_TILES, MAX_OUTPUTS = 8, 72, 160
 SHARED_BYTES = 232_016  # PassShared
-PAIR_BYTES, WORD_BYTES, NORM_BYTES, TAG_BYTES = 16, 8, 16, 128
+PAIR_BYTES, WORD_BYTES, NORM_BYTES, TAG_BYTES = 16, 8, 8, 128
 
 
 def entry(P: int) -> str:
@@ -42,7 +42,7 @@ def exchange_bytes(n_layers: int, tiles: int, P: int) -> int:
     2952128
     """
     blocks = tiles * (P // SLICE)
-    of_layer = 2 * tiles * P * PAIR_BYTES + blocks * (THREADS * NORM_BYTES + WORD_BYTES)
+    of_layer = 2 * tiles * P * PAIR_BYTES + blocks * (WORKERS * NORM_BYTES + WORD_BYTES)
     return TAG_BYTES + n_layers * of_layer
 
 

@@ -1,0 +1,144 @@
+// The warp of a pass that computes nothing: it fetches what workers need and sends what they have made.
+#pragma once
+
+#include "fused_pass_readout.cuh"
+
+namespace fused {
+
+template <int S>
+struct PassSender {
+  static constexpr int P = S * HALF_PANEL;
+  PassShared& at;
+  int lane, tile, slice;
+
+  __device__ __forceinline__ const Half* weights(const Half* of_all, int panels) const {
+    return of_all + static_cast<long long>(slice) * panels * (HALF_PANEL * HALF_PANEL);
+  }
+  __device__ __forceinline__ const Half* panel(const Half* panels) const {
+    return panels + (static_cast<long long>(tile) * S + slice) * (TILE_ROWS * HALF_PANEL);
+  }
+
+  // The first product's operands; whether this step has the tile is not yet known.
+  __device__ __forceinline__ void fetch_first() const {
+    if (lane > 0) return;
+    const PassLayer& layer = at.layers[0];
+    const int panels = static_cast<int>(layer.K) / HALF_PANEL;
+    const Half* of_tile = layer.u + static_cast<long long>(tile) * panels * (TILE_ROWS * HALF_PANEL);
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; ++group) {
+      expect_bytes(&at.full[group], panels * CHUNK_BYTES);
+#pragma unroll 1
+      for (int q = slice; q < panels; q += S) send_chunk<S>(at, of_tile + q * (TILE_ROWS * HALF_PANEL), q, group);
+      if (group == 0) fetch_low(at, weights(layer.w_forward, panels), panels);
+    }
+    fetch_high(at, weights(layer.w_forward, panels), panels);
+  }
+
+  // A or its transpose.
+  __device__ __forceinline__ void fetch_rows(bool transposed) const {
+    const TileRows from(at.pass, tile, transposed);
+    const int count = from.indptr[TILE_ROWS] - from.first;
+#pragma unroll 5
+    for (int r = lane; r <= TILE_ROWS; r += 32) at.indptr[r] = static_cast<short>(from.indptr[r] - from.first);
+#pragma unroll 8
+    for (int k = lane; count <= MAX_ENTRIES && k < count; k += 32) at.entries[k] = from.entry(k);
+  }
+
+  // What is known of the step, the rows of A, whose graph they are.
+  __device__ __forceinline__ void fetch_tables() const {
+    const Pass& pass = at.pass;
+    const int step = pass.size[2], N = pass.size[0], rows = pass.tile_rows[tile], tiles = pass.shape[0];
+    const int first_graph = pass.tile_ptr[tile], n_graphs = pass.tile_ptr[tile + 1] - first_graph;
+    if (lane == 0) {
+      const unsigned tag = *reinterpret_cast<const unsigned*>(pass.exchange) + 1;
+      at.step = {tiles, N, rows, first_graph, n_graphs, tag, 1.f / N, pass.rates[4 * step + 3]};
+      if (tile == 0 && slice == 0)
+        *reinterpret_cast<int4*>(pass.progress) = make_int4(step + 1, N, pass.size[1], step);
+    }
+#pragma unroll 5
+    for (int r = lane; r < TILE_ROWS; r += 32) at.rowsum[r] = r < rows ? pass.rowsum[tile * TILE_ROWS + r] : 0.f;
+    for (int t = lane; t < tiles; t += 32) at.tile_rows[t] = pass.tile_rows[t];
+    fetch_rows(false);
+    for (int graph = lane; graph < n_graphs; graph += 32) {
+      const int row = pass.node_ptr[first_graph + graph] - tile * TILE_ROWS, n = pass.n_nodes[first_graph + graph];
+      at.first_row[graph] = static_cast<unsigned char>(row), at.graph_rows[graph] = static_cast<unsigned char>(n);
+#pragma unroll 1
+      for (int i = 0; i < n; ++i) at.graph_of_row[row + i] = static_cast<unsigned char>(graph);
+    }
+  }
+
+  // What the readout needs of graphs `first` ... of the tile; the weights come with the first ones.
+  __device__ __forceinline__ void fetch_head(int first) const {
+    const Pass& pass = at.pass;
+    ReadShared& r = *reinterpret_cast<ReadShared*>(at.u);
+    const int K = static_cast<int>(pass.n_outputs), n_targets = pass.loss == 1 ? 1 : K;
+    const int n = min(at.step.n_graphs - first, READ_GRAPHS) * n_targets;
+    if (first == 0) {
+      const int bytes = HALF_PANEL * K * static_cast<int>(sizeof(float));
+      if (lane == 0) {
+        expect_bytes(&at.head, bytes);
+        bulk_copy(r.weights, pass.head_weight + static_cast<long long>(slice) * HALF_PANEL * K, bytes, &at.head);
+      }
+      if (lane < 8) r.weights[HALF_PANEL * K + lane] = 0.f;
+#pragma unroll 2
+      for (int k = lane; k < K; k += 32) r.loss_weight[k] = pass.loss_weight[k], r.bias[k] = pass.head_bias[k];
+    }
+    const float* targets = pass.targets + static_cast<long long>(at.step.first_graph + first) * n_targets;
+#pragma unroll 4
+    for (int e = lane; e < n; e += 32) r.targets[e] = targets[e];
+  }
+
+  // Say that the place of U is free here; it takes the rows that come then.
+  __device__ __forceinline__ void free_place() const {
+    if (lane < GROUPS) expect_bytes(&at.full[lane], S * CHUNK_BYTES);
+    __syncwarp();
+    if (lane < S) arrive_at_block(&at.is_free, lane);
+  }
+
+  // Send this block's panel of U or V, group by group; the rest of the weights takes the place of Z or dY.
+  __device__ __forceinline__ void send(const Half* from, const Half* of_weights, int phase) const {
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; ++group) {
+      wait_for(ROWS_WRITTEN + group);
+      if (lane > 0) continue;
+      if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
+      if (group == 0) wait_for_blocks(&at.is_free, phase);
+      order_copies_after_writes();
+      send_chunk<S>(at, from, slice, group);
+    }
+  }
+
+  // Follow the workers: L products forward, the readout, L - 1 products backward.
+  __device__ __forceinline__ void run() const {
+    fetch_tables();
+    tell(TABLES);
+    const int L = static_cast<int>(at.pass.n_layers);
+#pragma unroll 1
+    for (int done = 0; done < 2 * L - 1; ++done) {
+      const bool is_forward = done + 1 < L, is_last = done + 2 == 2 * L;
+      const PassLayer& next = at.layers[is_forward ? done + 1 : is_last ? 0 : 2 * L - 2 - done];
+      const Half* next_weights = weights(is_forward ? next.w_forward : next.w_backward, S);
+      wait_for(MULTIPLIED);
+      if (!is_last && lane == 0) fetch_low(at, next_weights, S);
+      if (done + 1 == L) {
+        fetch_head(0);
+        if (at.pass.t_indptr != nullptr) fetch_rows(true);
+        tell(HEAD);
+#pragma unroll 1
+        for (int first = READ_GRAPHS; first < at.step.n_graphs; first += READ_GRAPHS) {
+          arrive_at_cluster();
+          wait_for_cluster();
+          fetch_head(first);
+          tell(HEAD);
+        }
+        wait_for(READ_OUT);
+        arrive_at_end();
+      }
+      if (is_last) break;
+      free_place();
+      send(panel(is_forward ? next.u : next.v), next_weights, done & 1);
+    }
+  }
+};
+
+}  // namespace fused
