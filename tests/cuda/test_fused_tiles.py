@@ -22,7 +22,7 @@ SIZES = st.lists(st.one_of(st.just(0), st.integers(0, 50), st.integers(0, TILE_R
 
 
 def counted(sizes: list[int]) -> dict[str, Int64]:
-    nodes = np.array(sizes, np.int64)
+    nodes = np.array([*sizes, 0], np.int64)
     return {"nodes": nodes, "edges": 3 * nodes}
 
 
@@ -77,7 +77,7 @@ def first_fit_decreasing(sizes: list[int], tiles: int) -> bool:
 def test_tiles_become_alike() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(3, 34, 500)
-    plan = plan_tiles([rng.permutation(500)[:100] for _ in range(20)], {"nodes": sizes}, 15)
+    plan = plan_tiles([rng.permutation(500)[:100] for _ in range(20)], counted(sizes.tolist()), 15)
     assert plan is not None
     assert (plan.tile_counts == 15).all()
     graphs = np.diff(plan.tile_starts, axis=1)

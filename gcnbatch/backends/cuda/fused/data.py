@@ -118,7 +118,7 @@ class FusedSet:
         }
         self._label_weights = label_weights
         self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
-        self._sizes = {name: np.diff(ptr) for name, ptr in self._own_ptrs.items()}
+        self._sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in self._own_ptrs.items()}
         self._capacities: dict[int, Capacity] = {}
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)

@@ -14,7 +14,6 @@ from gcnbatch.backends.cuda.plan import EpochPlan
 TILE_ROWS = 144
 AIMED_ROWS = 128  # of a tile, on average, as far as there are tiles
 ROUNDS_ONE_BY_ONE = 1  # the smallest graphs, which go where most room is
-NONE = 255  # the tile, and the size, of a place that a batch does not use
 
 
 @dataclass(frozen=True)
@@ -66,33 +65,31 @@ def plan_tiles(batches: Sequence[Int64], sizes: Mapping[str, Int64], tiles: int)
 
     Parameters
     ----------
-    sizes : dict of int64, (G,)
-        Per kind of thing, "nodes" among them, how many each graph of the set has; one graph's nodes fit a tile.
+    sizes : dict of int64, (G + 1,)
+        Per kind of thing, "nodes" among them, how many each graph of the set has, and 0; one graph's nodes fit a tile.
     """
     counts = np.array([len(graphs) for graphs in batches])
-    all_graphs = np.concatenate(batches)
-    place, (n, most) = np.arange(counts.max()), (len(batches), int(counts.max()))
-    is_there = place < counts[:, None]
-    graphs = np.zeros((n, most), np.int64)
-    graphs[is_there] = all_graphs
-    nodes = np.where(is_there, sizes["nodes"][graphs], 0)
+    n, most = len(batches), int(counts.max())
+    is_there = np.arange(most) < counts[:, None]
+    nobody = len(sizes["nodes"]) - 1
+    graphs = np.full((n, most), nobody)
+    graphs[is_there] = np.concatenate(batches)
+    nodes = sizes["nodes"][graphs]
     fullest = int(nodes.sum(axis=1).max())
     if fullest > tiles * TILE_ROWS:
         return None
-    first = most * np.arange(n)[:, None]
-    order = np.argsort(np.where(is_there, TILE_ROWS - nodes, NONE).astype(np.uint8), axis=1, kind="stable") + first
-    at_least_one = np.where(is_there, np.maximum(nodes, 1), 0)  # so that a tile has no more graphs than rows
-    tile = _dealt(at_least_one.ravel()[order], tiles_of(fullest, tiles), tiles)
+    rows = np.arange(n)[:, None]
+    order = _sorted(TILE_ROWS - nodes)  # what nobody has comes last
+    graphs, nodes = graphs.ravel()[order], nodes.ravel()[order]
+    tile = _dealt(np.maximum(nodes, is_there), tiles_of(fullest, tiles), tiles)  # no more graphs in a tile than rows
     if tile is None:
         return None
-    by_tile = np.argsort(np.where(is_there, tile, NONE).astype(np.uint8), axis=1, kind="stable") + first
-    order, tile = order.ravel()[by_tile], tile.ravel()[by_tile]
-    graphs = graphs.ravel()[order]
+    order = _sorted(np.where(is_there, tile, tiles))
+    graphs, own = graphs.ravel()[order], (tile + tiles * rows).ravel()[order]
     starts = np.zeros((n, tiles + 1), np.int64)
-    own = tile + tiles * np.arange(n)[:, None]
     np.cumsum(np.bincount(own[is_there], minlength=tiles * n).reshape(n, tiles), axis=1, out=starts[:, 1:])
-    ends = {name: _sums(np.where(is_there, size[graphs], 0)) for name, size in sizes.items()}
-    of_tile = TILE_ROWS * np.arange(tiles) - np.take_along_axis(ends["nodes"], starts[:, :-1], axis=1)
+    ends = {name: _sums(size[graphs]) for name, size in sizes.items()}
+    of_tile = TILE_ROWS * np.arange(tiles) - ends["nodes"].ravel()[starts[:, :-1] + (most + 1) * rows]
     ends["nodes"][:, :-1] += np.where(is_there, of_tile.ravel()[own], 0)
     with_total = np.arange(most + 1) <= counts[:, None]
     pointers = {name: pointer[with_total].astype(np.int32) for name, pointer in ends.items()}
@@ -100,6 +97,13 @@ def plan_tiles(batches: Sequence[Int64], sizes: Mapping[str, Int64], tiles: int)
     used = np.where(is_there, tile, 0).max(axis=1) + 1
     tables = (starts.astype(np.int32), used.astype(np.int32))
     return TiledPlan(graphs[is_there].astype(np.int32), batch_ptr, pointers, *tables)
+
+
+def _sorted(keys: Int64) -> Int64:
+    """Return where each row's keys, all below 256, are in order; equal ones stay in theirs."""
+    found = np.argsort(keys.astype(np.uint8), axis=1, kind="stable")
+    found += keys.shape[1] * np.arange(len(keys))[:, None]
+    return found
 
 
 def _sums(sizes: Int64) -> Int64:
