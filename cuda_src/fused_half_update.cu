@@ -1,5 +1,7 @@
 // What a step in halves has beside its pass and its products: update, staging, the weights as panels. FUSED.md follows
 // the step.
+// Requires: sm_90a, as the others of such a step; elsewhere they are empty.
+#include "fused_async.cuh"
 #include "fused_half_update.cuh"
 
 using namespace fused;
@@ -16,14 +18,14 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   const HalfUpdate phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
                             weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
                             n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
-  phase.run(tile, {ahead});
+  if constexpr (HAS_WARPGROUPS) phase.run(tile, {ahead});
 }
 
 // The first batch of an epoch; the others are staged beside the update.
 //
 // Launch: 256 threads; a block takes graphs and tiles, as many as come to it.
 extern "C" __global__ void __launch_bounds__(256) fused_half_stage(const long long* stage) {
-  stage_tiles(*reinterpret_cast<const HalfStage*>(stage), blockIdx.x, gridDim.x, wait_for_previous);
+  if constexpr (HAS_WARPGROUPS) stage_tiles(*reinterpret_cast<const HalfStage*>(stage), blockIdx.x, gridDim.x, wait_for_previous);
 }
 
 // The weights W (F, P) as panels, when they came from elsewhere than from an update; backward may be null.
@@ -31,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) fused_half_stage(const long lo
 // Launch: 256 threads, four weights each way in each; grid (P / 32, K / 32). Traffic: reads 4 F P, writes 4 K P.
 extern "C" __global__ void __launch_bounds__(256)
     fused_half_weights(unsigned short* forward, unsigned short* backward, const float* weight, int F, int P, int K) {
+  if constexpr (!HAS_WARPGROUPS) return;
   __shared__ float tile[PANEL][PANEL + 1];
   const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4, k0 = blockIdx.y * PANEL, p0 = blockIdx.x * PANEL;
   const WeightPanels panels = {forward, backward, P, K};
