@@ -80,7 +80,6 @@ struct PassStep {
     });
     STAMP(l * 8 + 1);
     tell(MULTIPLIED);
-    if (l == 0) wait_for(TABLES);
 
     const float factor = 1.f / (WEIGHT_SCALE * layer.u_scale);
     float sum[2] = {}, squares[2] = {};
@@ -113,7 +112,11 @@ struct PassStep {
     for (int h = 0; keeps_running && h < 2; ++h)
       old_mean[h] = layer.running_mean[column(h)], old_var[h] = layer.running_var[column(h)];
     collect(l);
-    sync_workers();
+    if (l == 0) {
+      wait_for(TABLES);
+    } else {
+      sync_workers();
+    }
     STAMP(l * 8 + 3);
     fold_moments(squares);
 #pragma unroll
@@ -369,6 +372,25 @@ __device__ __forceinline__ void set_up(PassShared& at, const long long* pass, co
   wait_for_cluster();  // whoever sends finds the barriers
 }
 
+// What there is to know of the step and the tile; threads below TILE_ROWS and MAX_TILES have a share.
+__device__ __forceinline__ void fetch_facts(PassShared& at, int tile, int tiles) {
+  const Pass& pass = at.pass;
+  const int t = threadIdx.x, rows = pass.tile_rows[tile];
+  if (t < TILE_ROWS) {
+    const float sum = pass.rowsum[tile * TILE_ROWS + t];
+    const int n = t < tiles ? pass.tile_rows[t] : 0;
+    at.rowsum[t] = t < rows ? sum : 0.f;
+    if (t < MAX_TILES) at.tile_rows[t] = n;
+  } else if (t == TILE_ROWS) {
+    const int4 size = *reinterpret_cast<const int4*>(pass.size);  // N, B, step, epoch
+    const unsigned tag = *reinterpret_cast<const unsigned*>(pass.exchange) + 1;
+    const int first = pass.tile_ptr[tile], end = pass.tile_ptr[tile + 1];
+    at.step = {tiles, size.x, rows, first, end - first, tag, 1.f / size.x, pass.rates[4 * size.z + 3]};
+    if (tile == 0 && blockIdx.x == 0)
+      *reinterpret_cast<int4*>(pass.progress) = make_int4(size.z + 1, size.x, size.y, size.z);
+  }
+}
+
 // What the tile's first product reads is here; wait for it and leave: this step does not have the tile.
 __device__ __forceinline__ void leave(PassShared& at, int tile, int slice) {
 #pragma unroll 1
@@ -391,16 +413,19 @@ __device__ __forceinline__ void pass_step(const long long* pass, const long long
     const bool sends = threadIdx.x >= WORKERS;
     const PassSender<S> sender = {at, static_cast<int>(threadIdx.x) % 32, tile, slice};
     if (sends) sender.fetch_first();
-    if (tile >= at.pass.shape[0]) {
+    const int tiles = at.pass.shape[0];
+    if (tile >= tiles) {
       leave(at, tile, slice);
     } else if (sends) {
       sender.run();
     } else {
+      fetch_facts(at, tile, tiles);
+      sync_workers();
       PassStep<S> step(at, tile, slice);
       step.run();
     }
     wait_for_cluster();  // nobody leaves while others read what it has of the logits
-    if (tile == 0 && slice == 0 && threadIdx.x == 0 && at.pass.shape[0] > 0) *Exchange(at.pass, 64 * S).tag = at.step.tag;
+    if (tile == 0 && slice == 0 && threadIdx.x == 0 && tiles > 0) *Exchange(at.pass, 64 * S).tag = at.step.tag;
   }
 }
 

@@ -14,8 +14,10 @@
     }                                                              \
   } while (0)
 __device__ unsigned long long stamps[160];
+#define STAMP_OF(thread, n) do { if (threadIdx.x == (thread) && blockIdx.x == 3 && blockIdx.y == 5) { unsigned long long now; asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)); stamps[n] = now; } } while (0)
 #else
 #define STAMP(n)
+#define STAMP_OF(thread, n)
 #endif
 
 namespace fused {

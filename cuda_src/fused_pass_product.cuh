@@ -85,10 +85,15 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& a
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
   wait_barrier(&at.low, phases.low);
+  STAMP_OF(group * 128, 112 + group);
   wait_barrier(&at.full[group], phases.full);
+  STAMP_OF(group * 128, 116 + group);
 #pragma unroll 1
   for (int q = 0; q < panels; ++q) {
-    if (q == LOW_PANELS) wait_barrier(&at.high, phases.high);
+    if (q == LOW_PANELS) {
+      wait_barrier(&at.high, phases.high);
+      STAMP_OF(group * 128, 120 + group);
+    }
     const unsigned long long a = description_of_rows(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
     const unsigned long long b = description_of_rows(at.u[q] + group * CHUNK_BYTES);
     begin_group();
@@ -99,6 +104,7 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& a
   phases.full ^= 1, phases.low ^= 1, phases.high ^= panels > LOW_PANELS;
   meanwhile();
   wait_for_groups<0>();
+  STAMP_OF(group * 128, 124 + group);
 }
 
 // ---- the product with A ----
@@ -209,6 +215,8 @@ __device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Hal
       found[0].load(rows + r * (ROW_LD * 4), lane);
       found[0].store(copy, r, lane, scale);
     }
+    STAMP_OF(0, 128 + group);
+    STAMP_OF(352, 132 + group);
     tell(ROWS_WRITTEN + group);
   }
 }

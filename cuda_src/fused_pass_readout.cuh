@@ -220,15 +220,16 @@ struct PassReadout {
       if (first == 0) wait_barrier(&at.head, 0);
       wait_for(HEAD);
       STAMP(48);
-      multiply();
-      STAMP(49);
 #ifdef STAMPS
-      sync_workers();
-      STAMP(54);
+#pragma unroll 1
+      for (int rep = 0; rep < 3; ++rep) {
+        multiply();
+        STAMP(54 + 2 * rep);
+        sync_workers();
+        STAMP(55 + 2 * rep);
+      }
+#else
       multiply();
-      STAMP(55);
-      sync_workers();
-      STAMP(56);
 #endif
       sync_workers();
       if (threadIdx.x < S) arrive_at_block(&at.are_read, threadIdx.x);
@@ -239,15 +240,6 @@ struct PassReadout {
       sync_workers();
       STAMP(52);
       multiply_back(first, n);
-#ifdef STAMPS
-      STAMP(57);
-      sync_workers();
-      STAMP(58);
-      multiply_back(first, n);
-      STAMP(59);
-      sync_workers();
-      STAMP(60);
-#endif
       for (int graph = 0; threadIdx.x == WORKERS - 1 && graph < n; ++graph) total += r.losses[graph];
       sync_workers();
       STAMP(53);

@@ -38,31 +38,36 @@ struct PassSender {
   __device__ __forceinline__ void fetch_rows(bool transposed) const {
     const TileRows from(at.pass, tile, transposed);
     const int count = from.indptr[TILE_ROWS] - from.first;
-#pragma unroll 5
-    for (int r = lane; r <= TILE_ROWS; r += 32) at.indptr[r] = static_cast<short>(from.indptr[r] - from.first);
-#pragma unroll 8
-    for (int k = lane; count <= MAX_ENTRIES && k < count; k += 32) at.entries[k] = from.entry(k);
+    constexpr int AT_ONCE = 16;
+    int pointer[5];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) pointer[i] = from.indptr[min(lane + 32 * i, TILE_ROWS)] - from.first;
+#pragma unroll 1
+    for (int k = lane; count <= MAX_ENTRIES && k < count; k += AT_ONCE * 32) {
+      int2 found[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) found[i] = from.entry(min(k + 32 * i, count - 1));
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i)
+        if (k + 32 * i < count) at.entries[k + 32 * i] = found[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 5; ++i)
+      if (lane + 32 * i <= TILE_ROWS) at.indptr[lane + 32 * i] = static_cast<short>(pointer[i]);
   }
 
-  // What is known of the step, the rows of A, whose graph they are.
+  // The rows of A, and whose graph they are.
   __device__ __forceinline__ void fetch_tables() const {
     const Pass& pass = at.pass;
-    const int step = pass.size[2], N = pass.size[0], rows = pass.tile_rows[tile], tiles = pass.shape[0];
     const int first_graph = pass.tile_ptr[tile], n_graphs = pass.tile_ptr[tile + 1] - first_graph;
-    if (lane == 0) {
-      const unsigned tag = *reinterpret_cast<const unsigned*>(pass.exchange) + 1;
-      at.step = {tiles, N, rows, first_graph, n_graphs, tag, 1.f / N, pass.rates[4 * step + 3]};
-      if (tile == 0 && slice == 0)
-        *reinterpret_cast<int4*>(pass.progress) = make_int4(step + 1, N, pass.size[1], step);
-    }
-#pragma unroll 5
-    for (int r = lane; r < TILE_ROWS; r += 32) at.rowsum[r] = r < rows ? pass.rowsum[tile * TILE_ROWS + r] : 0.f;
-    for (int t = lane; t < tiles; t += 32) at.tile_rows[t] = pass.tile_rows[t];
+    const int own = first_graph + min(lane, max(n_graphs - 1, 0));
+    int row = pass.node_ptr[own] - tile * TILE_ROWS, n = pass.n_nodes[own];
     fetch_rows(false);
-    for (int graph = lane; graph < n_graphs; graph += 32) {
-      const int row = pass.node_ptr[first_graph + graph] - tile * TILE_ROWS, n = pass.n_nodes[first_graph + graph];
-      at.first_row[graph] = static_cast<unsigned char>(row), at.graph_rows[graph] = static_cast<unsigned char>(n);
 #pragma unroll 1
+    for (int graph = lane; graph < n_graphs; graph += 32) {
+      if (graph != lane) row = pass.node_ptr[first_graph + graph] - tile * TILE_ROWS, n = pass.n_nodes[first_graph + graph];
+      at.first_row[graph] = static_cast<unsigned char>(row), at.graph_rows[graph] = static_cast<unsigned char>(n);
+#pragma unroll 4
       for (int i = 0; i < n; ++i) at.graph_of_row[row + i] = static_cast<unsigned char>(graph);
     }
   }
@@ -101,9 +106,12 @@ struct PassSender {
     for (int group = 0; group < GROUPS; ++group) {
       wait_for(ROWS_WRITTEN + group);
       if (lane > 0) continue;
+      STAMP_OF(384, 100 + group * 4);
       if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
       if (group == 0) wait_for_blocks(&at.is_free, phase);
+      STAMP_OF(384, 101 + group * 4);
       order_copies_after_writes();
+      STAMP_OF(384, 102 + group * 4);
       send_chunk<S>(at, from, slice, group);
     }
   }
