@@ -7,7 +7,7 @@
 // rows; shares are added up by who reads the parts, in order. Blocks on the multiprocessors that are left do the others.
 //
 // Source: own.
-// Shapes: u (tiles, K / 64, 144, 64), dy (tiles, P / 64, 144, 64) panels, parts (splits, F, P) float32, scale (1,),
+// Shapes: u (tiles, K / 64, 144, 64), dy (tiles, P / 64, 144, 64) panels, parts (splits, F, P) float32, scale, u_scale (1,),
 //   bias_parts (tiles, P), dbias (P,); layers (n_layers,) HalfProduct; places (n_places,) DwPlace; shape (2,): tiles;
 //   size (4,): N, B; input (B, F), gradient (B, P), head (F + 1, P): of the dense layer.
 // Launch: 288 threads, grid (n_places splits + others), one block a multiprocessor. 3 layers of 512, 100 outputs: 36 x 3 +
@@ -24,12 +24,11 @@ namespace fused {
 // As the host fills it.
 struct HalfProduct {
   const Half *u, *dy;
-  const float* scale;  // of dy
+  const float *scale, *u_scale;  // of dy and u
   float* parts;
   const float* bias_parts;
   float* dbias;
-  int F, P, K;  // rows and columns of dW; columns of U
-  float u_scale;
+  int F, P, K, unused;  // rows and columns of dW; columns of U
 };
 
 // A block's place in it.
@@ -147,7 +146,7 @@ __device__ __forceinline__ void multiply_stages(DwSums& sum, int group, const Dw
 __device__ __forceinline__ void store_sums(const DwSums& sum, int group, const DwShare& share, int split) {
   const HalfProduct& of = share.of;
   const int lane = threadIdx.x % 32, row = (share.first_u + group) * HALF_PANEL + threadIdx.x / 32 % 4 * 16 + lane / 4;
-  const float first = 1.f / of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may be too large
+  const float first = 1.f / *of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may be too large
   float* to = of.parts + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * HALF_PANEL + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

@@ -65,10 +65,10 @@ def test_gradients_of_weights(
         u[ROWS * tiles :], dy[ROWS * tiles :], of_tiles[tiles:] = np.nan, np.nan, np.nan
         u_scale, scale = np.float32(2.0 ** (7 - number)), np.float32(2.0 ** (number - 90))
         parts, dbias = (poisoned(device, *shape) for shape in ((plan.splits, F, P), (P,)))
-        given = [device.upload(to_panels(x).view(np.uint16)) for x in (u, dy)] + [device.upload(scale.reshape(1))]
+        given = [device.upload(to_panels(x).view(np.uint16)) for x in (u, dy)]
+        given += [device.upload(value.reshape(1)) for value in (scale, u_scale)]
         kept += [*given, device.upload(of_tiles)]
-        sizes = np.concatenate([np.array([F, P, K], np.int32), u_scale.reshape(1).view(np.int32)])
-        jobs.append(joined((*given, parts, kept[-1], dbias), sizes))
+        jobs.append(joined((*given, parts, kept[-1], dbias), np.array([F, P, K, 0], np.int32)))
         exact, found = (x[: ROWS * tiles].astype(np.float64) for x in (u[:, :F], dy))
         by = float(u_scale) * float(scale)
         wanted.append((parts, exact.T @ found / by, np.abs(exact).T @ np.abs(found) / by))

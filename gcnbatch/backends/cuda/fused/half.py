@@ -169,6 +169,8 @@ class HalfWorkspace(Workspace):
     ) -> None:
         self._halves, self.tiles = halves, tiles_of(capacity.rows, most_tiles)
         super().__init__(device, stack, model, data, capacity, plan, seed, training=True)
+        scales = [self._scale_of(number) for number in range(len(stack.nodes))]
+        self._u_scales = device.upload(np.array(scales, np.float32))
         self._head_dw = device.empty((self._width + 1, stack.n_outputs))
         self._tables, self._dw_tables = self._pass_tables(), self._dw_table()
 
@@ -331,10 +333,9 @@ class HalfWorkspace(Workspace):
         products = []
         for number, layer in enumerate(self._stack.nodes):
             arrays, columns = self._arrays(number), geometry.columns_of_u(layer.n_in)
-            pointers = (arrays.u, arrays.dy, arrays.scale, arrays.partials, arrays.bias_parts, arrays.dbias)
-            sizes = np.array([layer.n_in, layer.n_out, columns], np.int32)
-            scale = np.array([self._scale_of(number)], np.float32).view(np.int32)
-            products.append(joined(pointers, np.concatenate([sizes, scale])))
+            scales = (arrays.scale, self._u_scales.view(number, 1))
+            pointers = (arrays.u, arrays.dy, *scales, arrays.partials, arrays.bias_parts, arrays.dbias)
+            products.append(joined(pointers, np.array([layer.n_in, layer.n_out, columns, 0], np.int32)))
         return self._device.upload(np.concatenate(products)), self._device.upload(places_of(products, self._dw))
 
     # -------------------------------------------------------------------------------------------- step
