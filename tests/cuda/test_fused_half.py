@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,28 @@ def test_gradients_are_as_near_as_those_of_tf32(
         length = max(float(np.linalg.norm(value)), 1e-30)
         near, also = (float(np.linalg.norm(other[name] - value)) / length for other in (in_halves, in_tf32))
         assert near < 2 * also + 1e-4, (name, near, also)
+
+
+def test_steps_one_by_one_are_those_of_graphs(tmp_path: Path) -> None:
+    """A profiler sees three kernels a step, which leave what they leave in a graph."""
+    write_set(tmp_path / "data.h5", 60, n_channels=1, max_nodes=40)
+    config = configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[128,128]", "cuda.precision=tf32")
+    states = []
+    with opened(config) as work:
+        for observed in (False, True):
+            backend = open_backend("fused", options=config.cuda)
+            runner = make_runner(backend, work.task)
+            runner.begin_epoch(0, work.repeated(4), 1e-3)
+            runner.step(0)
+            with backend.meter.traced() if observed else nullcontext([]) as found:
+                for step in (1, 2, 3):
+                    runner.step(step)
+            kernels = ["fused_pass_128", "fused_half_dw", "fused_half_update"] if observed else []
+            assert [one.entry for one in found] == 3 * kernels
+            states.append(runner.state())
+            runner.close()
+    for name, value in states[0].items():
+        np.testing.assert_array_equal(value, states[1][name], err_msg=name)
 
 
 def is_matrix(name: str) -> bool:

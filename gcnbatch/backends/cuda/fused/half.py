@@ -47,13 +47,14 @@ class HalfSet:
         x: Any = prepared.stored_x
         n_in, n_nodes = x.shape[1], int(source.node_ptr[-1])
         self.columns = geometry.columns_of_u(n_in)
-        largest = float(np.abs(x).max(initial=0)) * largest_row(prepared.forward)
+        largest = max(float(x.max(initial=0)), -float(x.min(initial=0))) * largest_row(prepared.forward)
         self.scale = geometry.scale_of(largest)
         self.reach = max(largest_row(prepared.transpose), 1.0)
         self.u, self.row_sums = device.empty((n_nodes, self.columns), np.uint16), device.empty(n_nodes)
         for first, part in propagated(prepared, source.node_ptr, n_in + 1):
             halves = np.zeros((len(part), self.columns), np.float16)
-            halves[:, :n_in] = part[:, :n_in] * np.float32(self.scale)
+            with np.errstate(over="ignore"):  # beside infinities
+                halves[:, :n_in] = part[:, :n_in] * np.float32(self.scale)
             device.upload(halves.view(np.uint16), self.u.view(first * self.columns, halves.shape))
             device.upload(np.ascontiguousarray(part[:, n_in]), self.row_sums.view(first, len(part)))
 
