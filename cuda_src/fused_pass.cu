@@ -258,24 +258,23 @@ struct PassStep {
     }
     sync_workers();
     STAMP(64 + l * 8 + 3);
+    if (l > 0) {
+      propagate(at, panel(layer.v), panel(layer.dy), scale, own, tile, true);
+    } else {
+#pragma unroll
+      for (int group = 0; group < GROUPS; ++group) {
+        const int r = part_row(own, group), lane = own.lane % PART_LANES;
+        RowPart part = {};
+        part.load(shared_address(at.rows[r]), lane);
+        part.store(panel(layer.dy), r, lane, scale);
+      }
+    }
+    STAMP(64 + l * 8 + 4);
     if (threadIdx.x < HALF_PANEL) {
       float sum = 0.f;
 #pragma unroll
       for (int group = 0; group < GROUPS; ++group) sum += at.bias_of_groups[group][threadIdx.x];
       layer.dbias[static_cast<long long>(tile) * P + slice * HALF_PANEL + threadIdx.x] = sum;
-    }
-    if (l > 0) {
-      take_below(y, l - 1);
-      propagate(at, panel(layer.v), panel(layer.dy), scale, own, tile, true);
-      STAMP(64 + l * 8 + 4);
-      return scale;
-    }
-#pragma unroll
-    for (int group = 0; group < GROUPS; ++group) {
-      const int r = part_row(own, group), lane = own.lane % PART_LANES;
-      RowPart part = {};
-      part.load(shared_address(at.rows[r]), lane);
-      part.store(panel(layer.dy), r, lane, scale);
     }
     return scale;
   }
@@ -286,8 +285,8 @@ struct PassStep {
 #pragma unroll
     for (int warp = 0; warp < WORKERS / 32; ++warp) bits = max(bits, at.found_highest[warp]);
     if (bits == 0) return 1.f;
-    const float bound = at.pass.reach * (2.f + sqrtf(static_cast<float>(at.step.N))) * __uint_as_float(bits);
-    const int exponent = static_cast<int>(__float_as_uint(49152.f / bound) >> 23 & 255) - 127;
+    const unsigned bound = __float_as_uint(at.step.reach * __uint_as_float(bits));  // (1 + m) 2^e
+    const int exponent = 15 - (static_cast<int>(bound >> 23) - 127) - ((bound & 0x7fffff) > 0x400000);  // 49152 = 1.5 2^15
     return __int_as_float((min(max(exponent, -100), 100) + 127) << 23);
   }
 
@@ -306,6 +305,7 @@ struct PassStep {
 
   // G and Y - mean of the layer below, which are on their way.
   __device__ __forceinline__ void backward_product(float (&y)[OWN], float (&g)[OWN], float scale, int l) {
+    take_below(y, l - 1);
     multiply_panels(g, at, S, phases, own.group, [] {});
     tell(MULTIPLIED);
     STAMP(64 + l * 8 + 6);
@@ -372,23 +372,25 @@ __device__ __forceinline__ void set_up(PassShared& at, const long long* pass, co
   wait_for_cluster();  // whoever sends finds the barriers
 }
 
-// What there is to know of the step and the tile; threads below TILE_ROWS and MAX_TILES have a share.
-__device__ __forceinline__ void fetch_facts(PassShared& at, int tile, int tiles) {
+// What there is to know of the step and the tile: a thread asks for its share, whether the step has the tile or not, and
+// returns how many tiles it has.
+__device__ __forceinline__ int fetch_facts(PassShared& at, int tile) {
   const Pass& pass = at.pass;
-  const int t = threadIdx.x, rows = pass.tile_rows[tile];
-  if (t < TILE_ROWS) {
-    const float sum = pass.rowsum[tile * TILE_ROWS + t];
-    const int n = t < tiles ? pass.tile_rows[t] : 0;
-    at.rowsum[t] = t < rows ? sum : 0.f;
-    if (t < MAX_TILES) at.tile_rows[t] = n;
-  } else if (t == TILE_ROWS) {
-    const int4 size = *reinterpret_cast<const int4*>(pass.size);  // N, B, step, epoch
-    const unsigned tag = *reinterpret_cast<const unsigned*>(pass.exchange) + 1;
-    const int first = pass.tile_ptr[tile], end = pass.tile_ptr[tile + 1];
-    at.step = {tiles, size.x, rows, first, end - first, tag, 1.f / size.x, pass.rates[4 * size.z + 3]};
+  const int t = threadIdx.x, tiles = pass.shape[0], rows = pass.tile_rows[tile];
+  const float sum = t < TILE_ROWS ? pass.rowsum[tile * TILE_ROWS + t] : 0.f;
+  const int of_tile = pass.tile_rows[min(t, static_cast<int>(pass.tiles) - 1)];
+  const int4 size = *reinterpret_cast<const int4*>(pass.size);  // N, B, step, epoch
+  const unsigned tag = *reinterpret_cast<const unsigned*>(pass.exchange) + 1;
+  const int first = pass.tile_ptr[tile], end = pass.tile_ptr[tile + 1];
+  if (t < TILE_ROWS) at.rowsum[t] = t < rows ? sum : 0.f;
+  if (t < MAX_TILES) at.tile_rows[t] = of_tile;
+  if (t == 0) {
+    const float reach = pass.reach * (2.f + sqrtf(static_cast<float>(size.x)));
+    at.step = {tiles, size.x, rows, first, end - first, size.z, tag, 1.f / size.x, reach};
     if (tile == 0 && blockIdx.x == 0)
       *reinterpret_cast<int4*>(pass.progress) = make_int4(size.z + 1, size.x, size.y, size.z);
   }
+  return tiles;
 }
 
 // What the tile's first product reads is here; wait for it and leave: this step does not have the tile.
@@ -410,17 +412,16 @@ __device__ __forceinline__ void pass_step(const long long* pass, const long long
     wait_for_previous();
     let_next_start();
     STAMP(0);
-    const bool sends = threadIdx.x >= WORKERS;
-    const PassSender<S> sender = {at, static_cast<int>(threadIdx.x) % 32, tile, slice};
-    if (sends) sender.fetch_first();
-    const int tiles = at.pass.shape[0];
+    const int lane = threadIdx.x % 32, sender_group = static_cast<int>(threadIdx.x) / 32 - WORKERS / 32;
+    const PassSender<S> sender = {at, lane, sender_group, tile, slice};
+    if (sender_group == 0) sender.fetch_first();
+    const int tiles = fetch_facts(at, tile);
+    __syncthreads();
     if (tile >= tiles) {
       leave(at, tile, slice);
-    } else if (sends) {
+    } else if (sender_group >= 0) {
       sender.run();
     } else {
-      fetch_facts(at, tile, tiles);
-      sync_workers();
       PassStep<S> step(at, tile, slice);
       step.run();
     }
@@ -445,22 +446,22 @@ __device__ __forceinline__ void pass_step(const long long* pass, const long long
 
 // ---- entry points: layers of 128, 256, 384 and 512 columns ----
 
-extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_2
+extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_2
     fused_pass_128(const long long* pass, const long long* layers) {
   fused::pass_step<2>(pass, layers);
 }
 
-extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_4
+extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_4
     fused_pass_256(const long long* pass, const long long* layers) {
   fused::pass_step<4>(pass, layers);
 }
 
-extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_6
+extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_6
     fused_pass_384(const long long* pass, const long long* layers) {
   fused::pass_step<6>(pass, layers);
 }
 
-extern "C" __global__ void __launch_bounds__(416, 1) CLUSTERS_OF_8
+extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_8
     fused_pass_512(const long long* pass, const long long* layers) {
   fused::pass_step<8>(pass, layers);
 }

@@ -60,7 +60,7 @@ struct Pass {
 
 // ---- sizes ----
 
-constexpr int WORKERS = 384, PASS_THREADS = WORKERS + 32;  // threads that compute; one more warp sends and fetches
+constexpr int WORKERS = 384, PASS_THREADS = WORKERS + 96;  // threads that compute; a warp for each group sends and fetches
 constexpr int GROUPS = 3, GROUP_ROWS = TILE_ROWS / GROUPS;  // four warps take 48 rows
 constexpr int OWN = 24;  // values of a matrix in a thread: 12 rows of 2 columns
 constexpr int ROW_LD =
@@ -72,10 +72,10 @@ constexpr int MAX_LAYERS = 8, MAX_TILES = 72, MAX_ENTRIES = 896, MAX_OUTPUTS = 1
 
 // Of this step, and of this block's tile.
 struct StepFacts {
-  int tiles, N, rows, first_graph, n_graphs;
+  int tiles, N, rows, first_graph, n_graphs, number;  // number of the step
   unsigned tag;        // see Exchange
   float share_of_node;  // 1 / N
-  float label_weight;
+  float reach;         // what |dY| may be at most, in units of the largest |slope G|
 };
 
 struct PassShared {
@@ -148,13 +148,13 @@ __device__ __forceinline__ void sync_workers() {
   asm volatile("bar.sync %0, %1;" ::"n"(AMONG_WORKERS), "n"(WORKERS) : "memory");
 }
 
-// Workers tell the sender, who waits for all of them; or the sender tells the workers, who also wait for each other.
+// Workers tell a warp of senders, which waits for all of them; or it tells the workers, who also wait for each other.
 __device__ __forceinline__ void tell(int barrier) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(PASS_THREADS) : "memory");
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(WORKERS + 32) : "memory");
 }
 
 __device__ __forceinline__ void wait_for(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(PASS_THREADS) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(WORKERS + 32) : "memory");
 }
 
 // Arrive at the same barrier in shared memory of block `rank` of the cluster.

@@ -25,6 +25,7 @@ struct ReadShared {
   float targets[READ_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], bias[MAX_OUTPUTS];
   float pooled[READ_GRAPHS][ROW_LD], back[TILE_ROWS][ROW_LD];  // R, dR of all graphs of the tile
   double losses[READ_GRAPHS];
+  float label_weight;
   unsigned char peaks[TILE_ROWS][HALF_PANEL];
 };
 static_assert(sizeof(ReadShared) <= sizeof(PassShared::u), "the readout does not fit in the place of U");
@@ -155,7 +156,7 @@ struct PassReadout {
       __syncwarp();
       float* gradient = r.gradient[graph];
       const double loss = loss_of_graph<4>(gradient, r.logits[graph], r.targets + graph * (at.pass.loss == 1 ? 1 : K), r.loss_weight, K,
-                                        static_cast<int>(at.pass.loss), at.step.label_weight);
+                                        static_cast<int>(at.pass.loss), r.label_weight);
       if (own.lane == 0) r.losses[graph] = loss;
       if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
       if (graph % S != slice) continue;

@@ -1,4 +1,5 @@
-// The warp of a pass that computes nothing: it fetches what workers need and sends what they have made.
+// The warps of a pass that compute nothing: one for each group of rows sends what workers have made; the first one also
+// fetches what they need.
 #pragma once
 
 #include "fused_pass_readout.cuh"
@@ -9,7 +10,7 @@ template <int S>
 struct PassSender {
   static constexpr int P = S * HALF_PANEL;
   PassShared& at;
-  int lane, tile, slice;
+  int lane, group, tile, slice;
 
   __device__ __forceinline__ const Half* weights(const Half* of_all, int panels) const {
     return of_all + static_cast<long long>(slice) * panels * (HALF_PANEL * HALF_PANEL);
@@ -85,6 +86,7 @@ struct PassSender {
         bulk_copy(r.weights, pass.head_weight + static_cast<long long>(slice) * HALF_PANEL * K, bytes, &at.head);
       }
       if (lane < 8) r.weights[HALF_PANEL * K + lane] = 0.f;
+      if (lane == 8) r.label_weight = pass.rates[4 * at.step.number + 3];
 #pragma unroll 2
       for (int k = lane; k < K; k += 32) r.loss_weight[k] = pass.loss_weight[k], r.bias[k] = pass.head_bias[k];
     }
@@ -100,52 +102,59 @@ struct PassSender {
     if (lane < S) arrive_at_block(&at.is_free, lane);
   }
 
-  // Send this block's panel of U or V, group by group; the rest of the weights takes the place of Z or dY.
+  // Send rows of a group of this block's panel of U or V; when the last are written, the rest of the weights takes the
+  // place of Z or dY.
   __device__ __forceinline__ void send(const Half* from, const Half* of_weights, int phase) const {
-#pragma unroll 1
-    for (int group = 0; group < GROUPS; ++group) {
-      wait_for(ROWS_WRITTEN + group);
-      if (lane > 0) continue;
-      STAMP_OF(384, 100 + group * 4);
-      if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
-      if (group == 0) wait_for_blocks(&at.is_free, phase);
-      STAMP_OF(384, 101 + group * 4);
-      order_copies_after_writes();
-      STAMP_OF(384, 102 + group * 4);
-      send_chunk<S>(at, from, slice, group);
-    }
+    wait_for(ROWS_WRITTEN + group);
+    if (lane > 0) return;
+    STAMP_OF(384 + 32 * group, 100 + group * 4);
+    if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
+    order_copies_after_writes();
+    STAMP_OF(384 + 32 * group, 101 + group * 4);
+    wait_for_blocks(&at.is_free, phase);
+    STAMP_OF(384 + 32 * group, 102 + group * 4);
+    send_chunk<S>(at, from, slice, group);
   }
 
   // Follow the workers: L products forward, the readout, L - 1 products backward.
   __device__ __forceinline__ void run() const {
-    fetch_tables();
-    tell(TABLES);
     const int L = static_cast<int>(at.pass.n_layers);
+    if (group == 0) {
+      fetch_tables();
+      tell(TABLES);
+    }
 #pragma unroll 1
     for (int done = 0; done < 2 * L - 1; ++done) {
       const bool is_forward = done + 1 < L, is_last = done + 2 == 2 * L;
       const PassLayer& next = at.layers[is_forward ? done + 1 : is_last ? 0 : 2 * L - 2 - done];
       const Half* next_weights = weights(is_forward ? next.w_forward : next.w_backward, S);
-      wait_for(MULTIPLIED);
-      if (!is_last && lane == 0) fetch_low(at, next_weights, S);
-      if (done + 1 == L) {
-        fetch_head(0);
-        if (at.pass.t_indptr != nullptr) fetch_rows(true);
-        tell(HEAD);
-#pragma unroll 1
-        for (int first = READ_GRAPHS; first < at.step.n_graphs; first += READ_GRAPHS) {
-          arrive_at_cluster();
-          wait_for_cluster();
-          fetch_head(first);
-          tell(HEAD);
-        }
-        wait_for(READ_OUT);
-        arrive_at_end();
+      if (group == 0) {
+        wait_for(MULTIPLIED);
+        if (!is_last && lane == 0) fetch_low(at, next_weights, S);
       }
+      if (done + 1 == L) follow_readout();
       if (is_last) break;
-      free_place();
+      if (group == 0) free_place();
       send(panel(is_forward ? next.u : next.v), next_weights, done & 1);
     }
+  }
+
+  __device__ __forceinline__ void follow_readout() const {
+    if (group == 0) {
+      fetch_head(0);
+      if (at.pass.t_indptr != nullptr) fetch_rows(true);
+      tell(HEAD);
+    }
+#pragma unroll 1
+    for (int first = READ_GRAPHS; first < at.step.n_graphs; first += READ_GRAPHS) {
+      arrive_at_cluster();
+      wait_for_cluster();
+      if (group > 0) continue;
+      fetch_head(first);
+      tell(HEAD);
+    }
+    if (group == 0) wait_for(READ_OUT);
+    arrive_at_end();
   }
 };
 

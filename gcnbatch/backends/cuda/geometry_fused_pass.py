@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 
-TILE_ROWS, SLICE, THREADS, WORKERS = 144, 64, 416, 384  # of fused_half.cuh, fused_pass.cuh
+TILE_ROWS, SLICE, THREADS, WORKERS = 144, 64, 480, 384  # of fused_half.cuh, fused_pass.cuh
 WIDTHS = (128, 256, 384, 512)
 MAX_LAYERS, MAX_TILES, MAX_OUTPUTS = 8, 72, 160
 SHARED_BYTES = 232_016  # PassShared
@@ -30,7 +30,7 @@ def launch(P: int, tiles: int) -> Launch:
     """Return the launch: a cluster of P / 64 blocks for each tile.
 
     >>> launch(512, 15)
-    Launch(grid=(8, 15, 1), block=(416, 1, 1), shared=232016)
+    Launch(grid=(8, 15, 1), block=(480, 1, 1), shared=232016)
     """
     return Launch((P // SLICE, tiles, 1), (THREADS, 1, 1), SHARED_BYTES)
 
