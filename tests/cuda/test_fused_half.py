@@ -324,7 +324,7 @@ def test_steps_one_by_one_are_those_of_graphs(tmp_path: Path) -> None:
                 for step in (1, 2, 3):
                     runner.step(step)
             kernels = ["fused_pass_128", "fused_half_dw", "fused_half_update"] if observed else []
-            assert [one.entry for one in found] == 3 * kernels
+            assert [one.name for one in found] == 3 * kernels
             states.append(runner.state())
             runner.close()
     for name, value in states[0].items():
