@@ -23,7 +23,7 @@ Exit code 1 when a backend does not agree with the reference; then nothing about
 
 def compare_backends(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML configuration.", metavar="[CONFIG.toml]", show_default=False)
+        Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
     backends: Annotated[

@@ -217,6 +217,9 @@ def plain_csv(
     channel is any text (such as a bond type), each becomes an adjacency channel. Leave the column graph out of both
     tables if all is one graph. Of an edge listed twice the first weight counts. Blank targets are missing. Without
     features the degree is used (one-hot, 63 and more share a column).
+
+    The tables may be larger than memory, which holds graphs and nodes only: edges and features wait on disk beside
+    FILE.h5, about 20 bytes for each listed edge and 4 for each number among the features.
     """
     from gcnbatch.data.importers.plain_csv import import_csv
 
@@ -231,5 +234,6 @@ def plain_csv(
         undirected=undirected,
         self_loops=self_loops,
         name=name,
+        progress=True,
     )
     _report(summary)

@@ -23,7 +23,7 @@ Examples:
 
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML configuration.", metavar="[CONFIG.toml]", show_default=False)
+        Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
     backend: Annotated[
@@ -63,7 +63,6 @@ def train(
         _show_keys()
         return
     from gcnbatch.cli.configuration import load
-    from gcnbatch.train import run
 
     options = {
         ("data", "path"): None if data is None else str(data),
@@ -84,9 +83,18 @@ def train(
         free = {("backend",), ("device",), ("cuda", "resident")}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
+        from gcnbatch.train import run
+
         folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say)
     else:
-        folder, metrics = run.start(load(config, options, assignments or []), out, quiet, say)
+        settings = load(config, options, assignments or [])
+        if settings.backend != "cpu":
+            from gcnbatch.backends.cuda import loader
+
+            loader.wake(settings.device)
+        from gcnbatch.train import run
+
+        folder, metrics = run.start(settings, out, quiet, say)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:

@@ -97,37 +97,56 @@ class DatasetWriter:
             self._rows[what] += count
         self._top_channel = max(self._top_channel, int(part.channel.max(initial=0)))
 
-    def append_graph(
-        self, graph: GraphSet, features: Iterable[Any], edges: Iterable[tuple[NDArray[np.int32], NDArray[np.int32]]]
-    ) -> None:
-        """Add one graph whose dense features and edges come in blocks: no more than a block is in memory.
+    def append_blocks(
+        self, graphs: GraphSet, edges: Iterable[tuple[int, GraphSet]], features: Iterable[NDArray[Any]]
+    ) -> GraphSet:
+        """Add graphs whose edges and dense features come in blocks: no more than a block is in memory.
 
-        `graph` has everything but rows of features and edges; `features` are blocks of rows, `edges` blocks of (src,
-        dst) in channel 0 without weights.
+        Parameters
+        ----------
+        graphs : GraphSet
+            Everything but edges (`edge_ptr` holds zeros) and rows of features.
+        edges : iterable of (first graph, GraphSet)
+            Consecutive graphs with their edges and without rows of features. The last graph of a block may go on in the
+            next one.
+        features : iterable of (n, F)
+            The rows of x in order, taken after the edges.
+
+        Returns
+        -------
+        GraphSet
+            `graphs` with its edge pointer.
         """
-        self._check_same_layout(graph)
-        arrays, rows = _arrays(graph, self.path), self._rows
+        self._check_same_layout(graphs)
+        checks.check_graph_sizes(self.path, graphs.node_ptr)
+        arrays, rows = _arrays(graphs, self.path), self._rows
         node0, edge0 = rows["nodes"], rows["edges"]
-        for block in features:
-            part = replace(graph, node_ptr=np.array([0, len(block)]), x=block)
-            checks.check_part(self.path, part, rows["nodes"], edge0, rows["graphs"])
-            self._extend("nodes/x", block)
-            rows["nodes"] += len(block)
-        checks.check_pointers(self.path, "graphs/node_ptr", graph.node_ptr, rows["nodes"] - node0)
-        for src, dst in edges:
-            ends, channel = np.array([0, len(src)]), np.zeros(len(src), dtype=np.uint8)
-            part = replace(graph, edge_ptr=ends, src=src, dst=dst, channel=channel)
-            checks.check_part(self.path, part, node0, rows["edges"], rows["graphs"])
-            for name, array in (("src", src), ("dst", dst), ("channel", channel)):
-                self._extend(f"edges/{name}", array)
-            rows["edges"] += len(src)
-        for name, end in (("graphs/node_ptr", graph.node_ptr[-1] + node0), ("graphs/edge_ptr", rows["edges"])):
-            later = name in self._stored
-            self._extend(name, np.array([0, end])[later:])
-        row = schema.row_folder(graph.header.level)
+        lengths = np.zeros(graphs.n_graphs, dtype=np.int64)
+        for first, part in edges:
+            checks.check_part(self.path, part, node0, rows["edges"], rows["graphs"] + first)
+            for name in ("src", "dst", "channel", "weight"):
+                if (array := getattr(part, name)) is not None:
+                    self._extend(f"edges/{name}", array)
+            lengths[first : first + part.n_graphs] += np.diff(part.edge_ptr)
+            rows["edges"] += len(part.src)
+            self._top_channel = max(self._top_channel, int(part.channel.max(initial=0)))
+        no_graph = replace(graphs, node_ptr=graphs.node_ptr[:1], edge_ptr=graphs.edge_ptr[:1])
+        for x in features:
+            checks.check_part(self.path, replace(no_graph, x=x), rows["nodes"], edge0, rows["graphs"])
+            self._extend("nodes/x", x)
+            rows["nodes"] += len(x)
+        checks.check_pointers(self.path, "graphs/node_ptr", graphs.node_ptr, rows["nodes"] - node0)
+        graphs = replace(graphs, edge_ptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+        for name, pointer in (
+            ("graphs/node_ptr", graphs.node_ptr + node0),
+            ("graphs/edge_ptr", graphs.edge_ptr + edge0),
+        ):
+            self._extend(name, pointer[name in self._stored :])
+        row = schema.row_folder(graphs.header.level)
         for name in (f"{row}/y", f"{row}/id"):
             self._held.setdefault(name, []).append(arrays[name])
-        rows["graphs"] += 1
+        rows["graphs"] += graphs.n_graphs
+        return graphs
 
     def finish(self, header: schema.Header, splits: Mapping[str, Split] | None = None) -> None:
         """Write ids, targets, splits and the header. The file appears when the block is left."""

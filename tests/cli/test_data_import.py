@@ -125,7 +125,7 @@ def test_plain_csv(run, tmp_path: Path) -> None:
     out = tmp_path / "out.h5"
     tables = ["--edges", tmp_path / "e.csv", "--nodes", tmp_path / "n.csv", "-o", out]
     result = run("csv", *tables, "--node-targets", "kind", "--task", "multiclass", "--directed")
-    assert result.code == 0
+    assert (result.code, result.err) == (0, [])
     assert summary(result)["edges"] == "3"
     refused = run("csv", *tables)
     assert (refused.code, len(refused.err)) == (2, 1)

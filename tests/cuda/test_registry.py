@@ -104,6 +104,18 @@ def test_training_without_a_driver_leaves_with_3_and_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_training_wakes_the_gpu_that_it_will_use_and_on_cpu_none(no_driver, monkeypatch, tmp_path, capsys) -> None:
+    woken = []
+    monkeypatch.setattr(loader, "wake", woken.append)
+    for backend in ("cpu", "batched"):
+        command = ["gcnbatch", "train", "--backend", backend, "--device", "1", "--data", str(tmp_path / "none.h5")]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit):
+            app.main()
+    assert woken == [1]
+    capsys.readouterr()
+
+
 def test_a_driver_alone_is_not_enough(monkeypatch) -> None:
     loader.load_cuda.cache_clear()
     monkeypatch.setattr(loader, "load_library", lambda name, mode: SimpleNamespace())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,21 @@ def test_the_device_is_chosen_by_number(fake: Fake, monkeypatch) -> None:
     fake.devices[0] = ("Fake 61", (6, 1))
     with pytest.raises(BackendUnavailable, match=r"device 0 \(Fake 61, compute capability 6\.1\) is older than 7\.0"):
         loader.choose(0)
+
+
+@pytest.mark.parametrize(("installed", "status", "made"), [(True, 0, [0, 1]), (True, 100, [0]), (False, 0, [])])
+def test_waking_starts_the_driver_and_one_device(monkeypatch, installed: bool, status: int, made: list[int]) -> None:
+    calls = []
+
+    def start(flags: int) -> int:
+        calls.append(flags)
+        return status
+
+    library = SimpleNamespace(cuInit=start, cuDevicePrimaryCtxRetain=lambda context, number: calls.append(number))
+    monkeypatch.setattr(loader, "load_library", lambda name, mode: library)
+    monkeypatch.setattr(loader, "find_spec", lambda name: installed or None)
+    loader.wake(1).join()
+    assert calls == made
 
 
 def test_a_device_older_than_the_compiler(fake: Fake) -> None:

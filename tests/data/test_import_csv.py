@@ -92,6 +92,20 @@ def test_target_columns_pick_and_order(tmp_path: Path) -> None:
     assert graphs.header.name == "mine"
 
 
+def test_a_target_named_twice_counts_once(tmp_path: Path) -> None:
+    assert converted(tmp_path, target_columns=["soluble", "soluble"]).header.task_names == ("soluble",)
+
+
+def test_names_are_texts(tmp_path: Path) -> None:
+    nodes = 'graph,node,y\n1,7,1\n1,07,0\n1, +7 ,1\n01,"7",0\n01,"a, ""b""",1\n'
+    edges = 'graph,src,dst\n1,7,07\n1,+7,7\n01, 7,"a, ""b"""\n'
+    graphs = converted(tmp_path, edges, nodes, None, node_targets=["y"], undirected=False, self_loops=False)
+    assert graphs.ids.tolist() == ["1/7", "1/07", "1/+7", "01/7", '01/a, "b"']
+    assert graphs.edge_ptr.tolist() == [0, 2, 3]
+    assert sorted(pairs(graphs)[:2]) == [(0, 1), (2, 0)]
+    assert pairs(graphs)[2] == (0, 1)
+
+
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     "both targets": ({"node_targets": ["ring"]}, "both --graphs and --node-targets"),
     "no targets": ({"graphs": None}, "neither --graphs nor --node-targets"),
@@ -131,6 +145,12 @@ def test_bad_tables_get_one_clear_line(tmp_path: Path, case: str) -> None:
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.h5").exists()
+
+
+def test_a_wrong_path_is_told_before_a_table_is_read(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("node,y\na,1\na,1\n")
+    with pytest.raises(InputError, match=r"edges\.csv: no such file"):
+        import_csv(tmp_path / "out.h5", edges=tmp_path / "edges.csv", nodes=tmp_path / "nodes.csv", node_targets=["y"])
 
 
 def test_too_many_channels(tmp_path: Path) -> None:

@@ -70,6 +70,54 @@ def test_parts_append_to_the_whole(folder, graphs, data):
         assert_graphsets_equal(dataset.load(), graphs)
 
 
+def in_blocks(graphs, step):
+    """Return the set without edges and features, blocks of `step` edges that may end inside a graph, blocks of rows."""
+    bare = graphs.take([])
+    empty = {name: getattr(bare, name) for name in ("src", "dst", "channel", "weight", "x")}
+    outline = replace(graphs, edge_ptr=np.zeros_like(graphs.edge_ptr), **empty)
+    blocks = []
+    for at in range(0, graphs.n_edges, step):
+        rows = slice(at, min(at + step, graphs.n_edges))
+        first = int(np.searchsorted(graphs.edge_ptr, rows.start, side="right")) - 1
+        last = int(np.searchsorted(graphs.edge_ptr, rows.stop))
+        part = {name: getattr(graphs, name) for name in ("src", "dst", "channel", "weight")}
+        part = {name: values if values is None else values[rows] for name, values in part.items()}
+        part["edge_ptr"] = graphs.edge_ptr[first : last + 1].clip(rows.start, rows.stop) - rows.start
+        part["node_ptr"] = graphs.node_ptr[first : last + 1] - graphs.node_ptr[first]
+        blocks.append((first, replace(outline, **part)))
+    return outline, blocks, np.array_split(graphs.x, 3)
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_blocks_of_edges_and_features_append_to_the_whole(tmp_path, level, weights, step):
+    graphs = build_graphset(12, level=level, weights=weights)
+    with DatasetWriter(tmp_path / "x.h5") as writer:
+        writer.append(graphs.take(range(4)))
+        rest = graphs.take(range(4, 12))
+        written = writer.append_blocks(*in_blocks(rest, step))
+        writer.finish(graphs.header)
+    assert written.edge_ptr.tolist() == rest.edge_ptr.tolist()
+    with Dataset(tmp_path / "x.h5") as dataset:
+        assert_graphsets_equal(dataset.load(), graphs)
+
+
+def test_offences_in_blocks_are_found_and_placed(tmp_path):
+    graphs = build_graphset(12)
+    for change, message in (
+        ({"dst": np.where(np.arange(graphs.n_edges) == 40, 9, graphs.dst)}, r"/edges/dst\[40\]: node 9 in graph"),
+        (
+            {"x": np.where(np.arange(graphs.n_nodes) == 20, np.nan, graphs.x.T).T.astype("f4")},
+            r"/nodes/x\[20, 0\]: nan",
+        ),
+        ({"x": graphs.x[:-1]}, r"/graphs/node_ptr\[12\]: 30; expected 29"),
+    ):
+        with pytest.raises(InputError, match=message), DatasetWriter(tmp_path / "x.h5") as writer:
+            writer.append_blocks(*in_blocks(replace(graphs, **change), 7))
+        assert list(tmp_path.iterdir()) == []
+
+
 @settings(deadline=None, max_examples=20)
 @given(graphs=graphsets(splits=False), data=st.data())
 def test_reading_some_graphs_is_taking_them_from_the_whole(folder, graphs, data):

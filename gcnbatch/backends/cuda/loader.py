@@ -7,7 +7,10 @@ import os
 import re
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
+from threading import Thread
 from typing import Any, NamedTuple
 
 from gcnbatch.backends.cuda.compiler import OLDEST_CAPABILITY, OLDEST_OF_CUDA_13, arch_of
@@ -81,6 +84,25 @@ def open_driver() -> ctypes.CDLL:
         raise BackendUnavailable(
             "CUDA", f"no NVIDIA driver ({LIBRARY} is not here)", hint=f"Install the driver of your GPU, {_CPU}."
         ) from error
+
+
+def wake(number: int) -> Thread:
+    """Start the driver and device `number` in a thread, while Python is still importing; opening finds them awake.
+
+    It takes a fifth of a second, in which the driver leaves Python alone. What goes wrong is left to `choose` to tell.
+    """
+    thread = Thread(target=_wake, args=(number,), daemon=True)
+    thread.start()
+    return thread
+
+
+def _wake(number: int) -> None:
+    if find_spec("pycuda") is None:  # no backend would use it
+        return
+    with suppress(BackendUnavailable):
+        driver, context = open_driver(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
 
 
 def driver_cuda_version() -> tuple[int, int]:

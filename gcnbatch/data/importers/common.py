@@ -1,4 +1,4 @@
-"""What every importer shares: the check of the output, digests of the sources, edge lists and the closing summary."""
+"""What every importer shares: the check of the output, digests of the sources, features and the closing summary."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
+from gcnbatch.data.importers.edges import Edges
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
+DEGREE_NAMES = (*(f"degree={number}" for number in range(MAX_DEGREE)), f"degree>={MAX_DEGREE}")
 StrPath = str | os.PathLike[str]
 
 
@@ -51,73 +53,6 @@ def folder_source(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     return {"folder": folder.resolve().name, **digests}
 
 
-@dataclass(frozen=True)
-class Edges:
-    """Edges sorted by graph, in the arrays of a GraphSet."""
-
-    edge_ptr: Int64
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    channel: NDArray[np.uint8]
-    weight: NDArray[np.float32] | None
-
-
-def build_edges(
-    node_ptr: Int64,
-    src: Int64,
-    dst: Int64,
-    *,
-    channel: NDArray[np.uint8] | None = None,
-    weight: NDArray[np.float32] | None = None,
-    undirected: bool = False,
-    loop_channel: int | None = None,
-) -> Edges:
-    """Sort edges by graph, drop repeats, and add what is asked for.
-
-    Parameters
-    ----------
-    node_ptr : int64, (G+1,)
-        First node of each graph.
-    src, dst : int64, (E,)
-        Node numbers in the whole set, both ends in one graph.
-    channel : uint8, (E,)
-        Default 0.
-    weight : float32, (E,)
-        Default None. Of edges with equal ends and channel the first is kept.
-    undirected : bool
-        Add the reverse of every edge.
-    loop_channel : int
-        Give each node that has no self-loop in this channel one, of weight 1.
-    """
-    channel = np.zeros(len(src), np.uint8) if channel is None else channel
-    if undirected:
-        src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
-        channel = np.concatenate([channel, channel])
-        weight = None if weight is None else np.concatenate([weight, weight])
-    if loop_channel is not None:
-        bare = np.ones(int(node_ptr[-1]), dtype=bool)
-        bare[src[(src == dst) & (channel == loop_channel)]] = False
-        loops = np.flatnonzero(bare)
-        src, dst = np.concatenate([src, loops]), np.concatenate([dst, loops])
-        channel = np.concatenate([channel, np.full(len(loops), loop_channel, np.uint8)])
-        weight = None if weight is None else np.concatenate([weight, np.ones(len(loops), np.float32)])
-    # Node numbers rise with the graph, so sorting by row also sorts by graph.
-    order = np.lexsort((src, channel, dst))
-    src, dst, channel = src[order], dst[order], channel[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1]) | (channel[1:] != channel[:-1])
-    src, dst, channel = src[new], dst[new], channel[new]
-    graph = np.searchsorted(node_ptr, dst, side="right") - 1
-    edge_ptr = np.searchsorted(dst, node_ptr).astype(np.int64)
-    return Edges(
-        edge_ptr=edge_ptr,
-        src=(src - node_ptr[graph]).astype(np.int32),
-        dst=(dst - node_ptr[graph]).astype(np.int32),
-        channel=channel,
-        weight=None if weight is None else weight[order][new],
-    )
-
-
 def with_self_channel(channels: tuple[str, ...], self_loops: bool) -> tuple[tuple[str, ...], int | None]:
     """Return the channel names and the channel that takes self-loops: the only one, else an extra ``self``."""
     if not self_loops:
@@ -129,13 +64,15 @@ def with_self_channel(channels: tuple[str, ...], self_loops: bool) -> tuple[tupl
 
 def compact(x: NDArray[Any]) -> NDArray[Any]:
     """Return features as uint8 or int8 where that loses nothing, else as float32."""
-    if x.size and np.array_equal(x, np.round(x)):
-        low, high = x.min(), x.max()
-        if low >= 0 and high <= 255:
-            return x.astype(np.uint8)
-        if low >= -128 and high <= 127:
-            return x.astype(np.int8)
-    return x.astype(np.float32)
+    whole = x.size > 0 and np.array_equal(x, np.round(x))
+    return x.astype(compact_type(x.min(), x.max()) if whole else np.float32)
+
+
+def compact_type(low: float, high: float) -> type[np.generic]:
+    """Return the smallest type that features may have which are whole numbers from `low` to `high`."""
+    if low >= 0 and high <= 255:
+        return np.uint8
+    return np.int8 if low >= -128 and high <= 127 else np.float32
 
 
 def one_hot(codes: NDArray[np.integer[Any]], width: int) -> NDArray[np.uint8]:
@@ -145,16 +82,21 @@ def one_hot(codes: NDArray[np.integer[Any]], width: int) -> NDArray[np.uint8]:
     return x
 
 
-def degree_features(edges: Edges, node_ptr: Int64) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-    """Return one-hot in-degrees, self-loops not counted, and their names: for graphs whose nodes have no features.
+def degree_features(edges: Edges, node_ptr: Int64) -> NDArray[np.uint8]:
+    """Return one-hot in-degrees named DEGREE_NAMES: for graphs whose nodes have no features."""
+    return one_hot_degree(in_degree(edges, node_ptr))
 
-    Degrees of MAX_DEGREE and more share the last column.
-    """
+
+def in_degree(edges: Edges, node_ptr: Int64) -> Int64:
+    """Return each node's in-degree, self-loops not counted, (N,)."""
     first = np.repeat(node_ptr[:-1], np.diff(edges.edge_ptr))
     proper = edges.src != edges.dst
-    degree = np.bincount((first + edges.dst)[proper], minlength=int(node_ptr[-1]))
-    names = (*(f"degree={number}" for number in range(MAX_DEGREE)), f"degree>={MAX_DEGREE}")
-    return one_hot(np.minimum(degree, MAX_DEGREE), MAX_DEGREE + 1), names
+    return np.bincount((first + edges.dst)[proper], minlength=int(node_ptr[-1]))
+
+
+def one_hot_degree(degree: Int64) -> NDArray[np.uint8]:
+    """Return (N, MAX_DEGREE + 1); degrees of MAX_DEGREE and more share the last column."""
+    return one_hot(np.minimum(degree, MAX_DEGREE), MAX_DEGREE + 1)
 
 
 @dataclass

@@ -13,18 +13,20 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.importers.common import (
+    DEGREE_NAMES,
     MAX_CHANNELS,
     StrPath,
     Summary,
-    build_edges,
     degree_features,
     folder_source,
     output_path,
     source_folder,
     with_self_channel,
 )
+from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.matrices import load_numbers, open_numbers
-from gcnbatch.data.importers.tables import Targets, number_targets, open_table, open_text
+from gcnbatch.data.importers.tables import open_table, open_text
+from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import SPLIT_PARTS, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
@@ -100,7 +102,7 @@ def import_ogb(
                 header=header,
                 node_ptr=block.node_ptr,
                 **vars(edges),
-                x=degree_features(edges, block.node_ptr)[0] if block.x is None else block.x,
+                x=degree_features(edges, block.node_ptr) if block.x is None else block.x,
                 y=targets.y[block.graphs],
                 ids=ids[block.graphs],
             )
@@ -140,8 +142,7 @@ class _Raw:
             else:
                 self.feature_names = tuple(f"feature{column}" for column in range(len(vocabulary)))
         else:
-            empty = build_edges(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
-            self.feature_names = degree_features(empty, np.zeros(1, np.int64))[1]
+            self.feature_names = DEGREE_NAMES
         self._kinds: NDArray[Any] | None = None
         self.channel_names: tuple[str, ...] = ("edge",)
         if edge_channels:

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.data.importers.common import StrPath, Summary, build_edges, folder_source, output_path, source_folder
+from gcnbatch.data.importers.common import StrPath, Summary, folder_source, output_path, source_folder
+from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.inert_pickle import as_array, as_csr, read_pickle
 from gcnbatch.data.importers.tables import open_text
 from gcnbatch.data.schema import Header

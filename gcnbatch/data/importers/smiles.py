@@ -10,7 +10,8 @@ import numpy as np
 from gcnbatch import fileio
 from gcnbatch.data.featurizer import FEATURE_NAMES, BadMolecule, FeaturizerOptions
 from gcnbatch.data.importers.common import StrPath, Summary, output_path, sha256
-from gcnbatch.data.importers.tables import Targets, is_numeric, make_targets, numbers
+from gcnbatch.data.importers.tables import is_numeric, numbers
+from gcnbatch.data.importers.targets import Targets, make_targets
 from gcnbatch.data.molecules import MoleculeTable, featurize, graph_part, read_molecules
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
+import re
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO
+from typing import Any, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.schema import Target
+from gcnbatch.data.importers.names import WHOLE
 from gcnbatch.errors import InputError
 
+BLOCK_FIELDS = 1 << 17  # of a table, read at once
+RECORDS = 500  # turned into columns at once: more lists than the garbage collector looks after together make it slow
+BLOCK_CHARS = 1 << 20  # of a table of plain whole numbers
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 MISSING = frozenset({"", "nan"})
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[IO[str]]:
+def open_text(path: Path) -> Iterator[TextIO]:
     """Open a text file or a gzipped one; damage, other encodings and a missing file become InputError.
 
     Raises
@@ -35,7 +42,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            yield stream
+            yield cast(TextIO, stream)
     except UnicodeDecodeError as error:
         raise InputError(
             str(path), f"byte 0x{error.object[error.start]:02x} is not UTF-8", "UTF-8 text", "Save the file as UTF-8."
@@ -47,21 +54,119 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A CSV file that is being read: its column names and its rows one after the other.
+class Block:
+    """Consecutive rows of a table, below `before` others: for each column its texts as they stand in the file."""
 
-    `rows` yields every record as a list of ``len(names)`` texts with surrounding blanks removed. Row numbers in
-    messages count records from 1, the header and empty lines left out.
+    before: int
+    columns: dict[str, list[str]]
+
+    def __getitem__(self, name: str) -> list[str]:
+        """Return a column with surrounding blanks removed."""
+        return list(map(str.strip, self.columns[name]))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+class Table:
+    """A CSV file that is being read: its column names and, once, its rows: one by one or in blocks.
+
+    Row numbers in messages count records from 1, the header and empty lines left out.
+
+    Attributes
+    ----------
+    path : Path
+    names : tuple of str
     """
 
-    path: Path
-    names: tuple[str, ...]
-    rows: Iterator[list[str]]
+    def __init__(self, path: Path, stream: TextIO, advance: Callable[[int], object]) -> None:
+        self.path, self._stream, self._advance = path, stream, advance
+        self._reader, self._lines = csv.reader(stream, strict=True), 0
+        self._rows = self._bytes = 0
+        self.names: tuple[str, ...] = ()
+
+    def read_names(self) -> None:
+        """Read the header line."""
+        self.names = tuple(name.strip() for name in next(self._reader, []))
+        if not self.names:
+            raise InputError(str(self.path), "empty file", "a CSV table with a header line")
+        for position, name in enumerate(self.names):
+            if not name:
+                raise InputError(str(self.path), f"column {position + 1} has no name", "a name in the first line")
+            if name in self.names[:position]:
+                raise InputError(str(self.path), f"two columns are named '{name}'", "different names")
+
+    @property
+    def line(self) -> int:
+        """Number of lines read."""
+        return self._lines + self._reader.line_num
+
+    @property
+    def rows(self) -> Iterator[list[str]]:
+        """Every record as a list of ``len(names)`` texts with surrounding blanks removed."""
+        for record in self._reader:
+            if record:
+                self._check([record])
+                self._rows += 1
+                yield [field.strip() for field in record]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows in blocks of about BLOCK_FIELDS fields."""
+        rows = max(1, BLOCK_FIELDS // len(self.names))
+        while True:
+            before, columns = self._rows, [list[str]() for _ in self.names]
+            while len(columns[0]) < rows and (taken := list(islice(self._reader, min(rows, RECORDS)))):
+                records = list(filter(None, taken))
+                self._check(records)
+                for column, texts in zip(columns, zip(*records, strict=True), strict=False):
+                    column.extend(texts)
+                self._rows += len(records)
+            self._report()
+            if not columns[0]:
+                return
+            yield Block(before, dict(zip(self.names, columns, strict=True)))
+
+    def number_blocks(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield ``(rows before, numbers (n, columns))`` until a row holds anything but plain whole numbers.
+
+        What counts is what `whole_numbers` reads. The other rows are left to `rows` and `blocks`.
+        """
+        line = rf"{WHOLE}(?:,{WHOLE}){{{len(self.names) - 1}}}\n"
+        plain = re.compile(f"(?:{line})*+")
+        while text := self._stream.read(BLOCK_CHARS) + self._stream.readline():
+            unix = text.replace("\r\n", "\n")
+            unix += "" if unix.endswith("\n") else "\n"
+            if not plain.fullmatch(unix):
+                self._lines += self._reader.line_num
+                self._reader = csv.reader(chain(io.StringIO(text, newline=""), self._stream), strict=True)
+                return
+            numbers = np.fromstring(unix.replace("\n", ","), np.int64, sep=",").reshape(-1, len(self.names))
+            yield self._rows, numbers
+            self._rows += len(numbers)
+            self._lines += len(numbers)
+            self._report()
+
+    def _check(self, records: list[list[str]]) -> None:
+        width = len(self.names)
+        if set(map(len, records)) - {width}:
+            at = next(at for at, record in enumerate(records) if len(record) != width)
+            place = f"{self.path}, row {self._rows + at + 1}"
+            raise InputError(place, f"{len(records[at])} fields", f"{width}, as in the header line")
+
+    def _report(self) -> None:
+        """Tell how many bytes of the file were read since the last time."""
+        binary = self._stream.buffer
+        packed: Any = getattr(binary, "fileobj", binary)  # below gzip
+        done = packed.tell()
+        self._advance(done - self._bytes)
+        self._bytes = done
 
 
 @contextmanager
-def open_table(path: Path) -> Iterator[Table]:
+def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) -> Iterator[Table]:
     """Open a CSV file with a header line; rows are read as they are asked for.
+
+    `advance` is told how many bytes of the file were read, block by block.
 
     Raises
     ------
@@ -69,40 +174,22 @@ def open_table(path: Path) -> Iterator[Table]:
         For an empty file, a column without a name or named twice, a row of another length, bad quoting.
     """
     with open_text(path) as stream:
-        reader = csv.reader(stream, strict=True)
+        table = Table(path, stream, advance)
         try:
-            names = tuple(name.strip() for name in next(reader, []))
-            if not names:
-                raise InputError(str(path), "empty file", "a CSV table with a header line")
-            for position, name in enumerate(names):
-                if not name:
-                    raise InputError(str(path), f"column {position + 1} has no name", "a name in the first line")
-                if name in names[:position]:
-                    raise InputError(str(path), f"two columns are named '{name}'", "different names")
-            yield Table(path, names, _records(reader, path, len(names)))
+            table.read_names()
+            yield table
         except csv.Error as error:
-            raise InputError(f"{path}, line {reader.line_num}", str(error), "CSV with RFC 4180 quoting") from error
+            raise InputError(f"{path}, line {table.line}", str(error), "CSV with RFC 4180 quoting") from error
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
     """Return a whole CSV file as its columns by name; see `open_table` for what is refused."""
     with open_table(path) as table:
         columns: dict[str, list[str]] = {name: [] for name in table.names}
-        for record in table.rows:
-            for values, text in zip(columns.values(), record, strict=True):
-                values.append(text)
+        for block in table.blocks():
+            for name, texts in columns.items():
+                texts.extend(block[name])
     return columns
-
-
-def _records(reader: Iterator[list[str]], path: Path, width: int) -> Iterator[list[str]]:
-    number = 0
-    for record in reader:
-        if not record:
-            continue
-        number += 1
-        if len(record) != width:
-            raise InputError(f"{path}, row {number}", f"{len(record)} fields", f"{width}, as in the header line")
-        yield [field.strip() for field in record]
 
 
 def split_names(option: str) -> list[str]:
@@ -135,79 +222,35 @@ def is_numeric(column: Sequence[str]) -> bool:
         return False
 
 
-def numbers(path: Path, name: str, column: Sequence[str]) -> NDArray[np.float64]:
-    """Return a column as float64 with NaN where missing; a text that is no number is named with its row."""
+def numbers(path: Path, name: str, column: Sequence[str], before: int = 0) -> NDArray[np.float64]:
+    """Return a column as float64 with NaN where missing; a text that is no number is named with its row.
+
+    `before` is how many rows of the table stand above the column's first.
+    """
+    with suppress(ValueError):
+        values = np.fromiter(map(float, column), np.float64, len(column))
+        if np.isfinite(values).all() and "_" not in "".join(column):
+            return values
     known: dict[str, float] = {}
     for row, text in enumerate(column):
         if text not in known:
             try:
                 known[text] = parse_number(text)
             except ValueError:
-                raise InputError(
-                    f"{path}, row {row + 1}, column '{name}'", repr(text), "a finite number, or blank where missing"
-                ) from None
+                place = f"{path}, row {before + row + 1}, column '{name}'"
+                raise InputError(place, repr(text), "a finite number, or blank where missing") from None
     return np.array([known[text] for text in column], dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Targets as the format stores them: ``y (R, K)`` (see GraphSet), their kind, task and class names."""
-
-    y: NDArray[np.float32] | NDArray[np.int32]
-    kind: Target
-    task_names: tuple[str, ...]
-    class_names: tuple[str, ...] = ()
-
-
-def make_targets(path: Path, columns: dict[str, list[str]], kind: Target | None) -> Targets:
-    """Turn text columns into targets; `kind` None means binary if every value is 0, 1 or missing, else regression.
-
-    Raises
-    ------
-    InputError
-        For a column without any value, a text that is no number, a binary value other than 0 and 1, or classes in more
-        than one column.
-    """
-    for name, column in columns.items():
-        if all(text.lower() in MISSING for text in column):
-            raise InputError(f"{path}, column '{name}'", "no value in any row", "a target with values")
-    if kind == "multiclass":
-        return _classes(path, columns)
-    y = np.stack([numbers(path, name, column) for name, column in columns.items()], axis=1)
-    return number_targets(path, list(columns), y, kind)
-
-
-def number_targets(path: Path, names: list[str], y: NDArray[np.float64], kind: Target | None) -> Targets:
-    """Turn numbers `y (R, K)`, NaN where missing, into binary or regression targets as `make_targets` does."""
-    other = ~(np.isnan(y) | (y == 0.0) | (y == 1.0))
-    if kind == "binary" and other.any():
-        row, task = (int(i) for i in np.argwhere(other)[0])
-        place = f"{path}, row {row + 1}, column '{names[task]}'"
-        raise InputError(place, f"{y[row, task]:g}", "0, 1 or blank", "Use --task regression.")
-    limit = float(np.finfo(np.float32).max)
-    if (np.abs(y) > limit).any():
-        row, task = (int(i) for i in np.argwhere(np.abs(y) > limit)[0])
-        place = f"{path}, row {row + 1}, column '{names[task]}'"
-        raise InputError(place, f"{y[row, task]:g}", "a 32-bit floating-point number")
-    found: Target = kind or ("regression" if other.any() else "binary")
-    return Targets(y.astype(np.float32), found, tuple(names))
-
-
-def _classes(path: Path, columns: dict[str, list[str]]) -> Targets:
-    if len(columns) != 1:
-        raise InputError(
-            str(path),
-            f"{len(columns)} target columns for --task multiclass",
-            "one column of classes",
-            "Name it with --target-columns.",
-        )
-    ((name, column),) = columns.items()
-    names = sorted_labels({text for text in column if text.lower() not in MISSING})
-    if len(names) < 2:
-        raise InputError(f"{path}, column '{name}'", f"only class '{names[0]}'", "at least 2 classes")
-    number = {text: position for position, text in enumerate(names)}
-    y = np.array([[number.get(text, -1)] for text in column], dtype=np.int32)
-    return Targets(y, "multiclass", (name,), tuple(names))
+def finite_numbers(path: Path, name: str, column: Sequence[str], before: int) -> NDArray[np.float64]:
+    """Return a column in which nothing may be missing, of numbers that 32 bits hold; see `numbers`."""
+    values = numbers(path, name, column, before)
+    wrong = np.flatnonzero(~(np.abs(values) <= FLOAT32_MAX))
+    if len(wrong):
+        row = int(wrong[0])
+        place = f"{path}, row {before + row + 1}, column '{name}'"
+        raise InputError(place, repr(column[row]), "a 32-bit floating-point number")
+    return values
 
 
 def sorted_labels(labels: set[str]) -> list[str]:

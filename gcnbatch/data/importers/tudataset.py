@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.common import (
+    DEGREE_NAMES,
     MAX_CHANNELS,
     StrPath,
     Summary,
-    build_edges,
     compact,
     degree_features,
     folder_source,
@@ -22,8 +22,9 @@ from gcnbatch.data.importers.common import (
     source_folder,
     with_self_channel,
 )
+from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.matrices import load_numbers
-from gcnbatch.data.importers.tables import Targets, number_targets
+from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
@@ -60,7 +61,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     edges = build_edges(node_ptr, pairs[:, 0], pairs[:, 1], channel=channel, loop_channel=loop_channel)
     x, feature_names = _features(present, nodes)
     if x is None:
-        x, feature_names = degree_features(edges, node_ptr)
+        x, feature_names = degree_features(edges, node_ptr), DEGREE_NAMES
     targets = _targets(folder, name, present, count)
     header = Header(
         name=name,

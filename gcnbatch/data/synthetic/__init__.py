@@ -78,7 +78,7 @@ def write(
                 if networks.RECIPES[preset].words:
                     writer.append(networks.whole(made))
                 else:
-                    writer.append_graph(*made)
+                    writer.append_blocks(made.graph, networks.blocks(made), made.features)
                 writer.finish(made.graph.header, made.graph.splits)
         return
     total = molecules.RECIPES[preset].graphs if graphs is None else graphs

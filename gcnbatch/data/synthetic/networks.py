@@ -160,6 +160,13 @@ def whole(made: Stream) -> GraphSet:
     )
 
 
+def blocks(made: Stream) -> Iterator[tuple[int, GraphSet]]:
+    """Yield the edges of a network for `DatasetWriter.append_blocks`."""
+    for src, dst in made.edges:
+        channel = np.zeros(len(src), dtype=np.uint8)
+        yield 0, replace(made.graph, edge_ptr=np.array([0, len(src)]), src=src, dst=dst, channel=channel)
+
+
 def _header(preset: str, recipe: Recipe, seed: int, scale: float) -> Header:
     return Header(
         name=preset,

@@ -119,7 +119,8 @@ class FusedSet:
         self._label_weights = label_weights
         self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
         self._sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in self._own_ptrs.items()}
-        self._capacities: dict[int, Capacity] = {}
+        sizes = (np.sort(np.diff(ptr))[::-1] for ptr in self._ptrs.values())
+        self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]  # by graphs
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
@@ -131,11 +132,7 @@ class FusedSet:
 
     def capacity(self, graphs: int) -> Capacity:
         """Return what the largest `graphs` graphs have together."""
-        if graphs not in self._capacities:
-            sizes = (np.diff(ptr) for ptr in self._ptrs.values())
-            most = [int(np.sort(size)[::-1][:graphs].sum()) for size in sizes]
-            self._capacities[graphs] = Capacity(graphs, *most)
-        return self._capacities[graphs]
+        return Capacity(graphs, *(int(sums[min(graphs, len(sums) - 1)]) for sums in self._largest))
 
     def capacity_of(self, plan: EpochPlan, graphs: int) -> Capacity:
         """Return what the batches of an epoch need, none of more than `graphs` graphs; rows are rounded up."""

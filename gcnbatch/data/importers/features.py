@@ -1,0 +1,75 @@
+"""Node features of a text table: held on disk until it is known which type they take and in which order they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.importers.common import compact_type
+from gcnbatch.data.importers.scratch import Scratch
+from gcnbatch.data.importers.tables import FLOAT32_MAX, Block, finite_numbers
+
+BLOCK_BYTES = 1 << 22  # of features given back at once
+
+
+class FeatureFile:
+    """The feature columns `names` of the table `path`, at least one; 4 bytes a number on disk.
+
+    Attributes
+    ----------
+    dtype : type
+        What `compact` would choose for all rows so far.
+    """
+
+    def __init__(self, scratch: Scratch, path: Path, names: tuple[str, ...]) -> None:
+        self._path, self.names = path, names
+        self._rows = scratch.rows(np.float32, len(names))
+        self._low, self._high, self._whole = np.inf, -np.inf, True
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Type of the features."""
+        return compact_type(self._low, self._high) if self._whole else np.float32
+
+    def add(self, block: Block) -> None:
+        """Take the features of the next rows of the table.
+
+        Raises
+        ------
+        InputError
+            For what is no finite number in 32 bits.
+        """
+        x = _floats([block.columns[name] for name in self.names])
+        if x is None:
+            checked = [finite_numbers(self._path, name, block[name], block.before) for name in self.names]
+            x = np.stack(checked, axis=1)
+        if self._whole:
+            self._whole = np.array_equal(x, np.round(x))
+            self._low, self._high = min(self._low, x.min()), max(self._high, x.max())
+        self._rows.append(x.astype(np.float32))
+
+    def blocks(self, order: NDArray[np.integer[Any]], advance: Callable[[int], object]) -> Iterator[NDArray[Any]]:
+        """Yield the rows ``order[0], order[1], …`` of the table in blocks; `advance` is told how many."""
+        step = max(1, BLOCK_BYTES // (4 * len(self.names)))
+        for first in range(0, len(order), step):
+            rows = order[first : first + step]
+            cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+            starts, lasts = rows[np.concatenate([[0], cuts])], rows[np.concatenate([cuts, [len(rows)]]) - 1]
+            parts = list(zip(starts.tolist(), (lasts + 1).tolist(), strict=True))
+            yield self._rows.read(parts).astype(self.dtype)
+            advance(len(rows))
+
+
+def _floats(columns: Sequence[Sequence[str]]) -> NDArray[np.float64] | None:
+    """Return columns side by side, None if anything in them is not a finite number in 32 bits."""
+    with suppress(ValueError):
+        x = np.fromiter(map(float, chain.from_iterable(columns)), np.float64, len(columns) * len(columns[0]))
+        if (np.abs(x) <= FLOAT32_MAX).all() and not any("_" in "".join(column) for column in columns):
+            return x.reshape(len(columns), -1).T
+    return None

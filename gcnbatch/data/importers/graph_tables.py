@@ -1,0 +1,231 @@
+"""The three tables of ``data import csv``, read block by block: graphs, nodes, edges.
+
+What stays in memory grows with the graphs and the nodes: names, the graph of each node, targets. Features and edges go
+to disk as numbers, in the order of the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.importers.common import MAX_CHANNELS
+from gcnbatch.data.importers.edges import EdgeFile
+from gcnbatch.data.importers.features import FeatureFile
+from gcnbatch.data.importers.names import Column, Finder, NameList, Names, finder, number_type
+from gcnbatch.data.importers.scratch import Scratch
+from gcnbatch.data.importers.tables import Table, finite_numbers, sorted_labels
+from gcnbatch.data.importers.targets import TargetColumns
+from gcnbatch.data.schema import Target
+from gcnbatch.errors import InputError, nearest
+
+EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
+ID_BLOCK = 1 << 16  # nodes whose ids are made at once
+
+
+def _require(table: Table, name: str) -> None:
+    if name not in table.names:
+        raise InputError(str(table.path), f"no column '{name}'", hint=nearest(name, table.names))
+
+
+# ------------------------------------------------------------------------------------------------ graphs
+
+
+def read_graphs(table: Table, names: list[str] | None, task: Target | None) -> tuple[dict[str, int], TargetColumns]:
+    """Return the graphs' numbers by name, and their targets."""
+    _require(table, "graph")
+    chosen = [name for name in table.names if name != "graph"] if names is None else names
+    if not chosen:
+        raise InputError(str(table.path), "no target column", "columns of targets beside 'graph'")
+    targets = _targets(table, chosen, task)
+    known: dict[str, int] = {}
+    for block in table.blocks():
+        for row, graph in enumerate(block["graph"], block.before + 1):
+            if graph in known:
+                raise InputError(f"{table.path}, row {row}", f"graph '{graph}' again", "each graph once")
+            known[graph] = len(known)
+        targets.add([block[name] for name in targets.names], block.before)
+    return known, targets
+
+
+def _targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+    for name in names:
+        _require(table, name)
+    return TargetColumns(table.path, list(dict.fromkeys(names)), task)
+
+
+def _numbers(known: dict[str, int], column: Column) -> Int64:
+    """Return the number of each name, -1 for an unknown one."""
+    if isinstance(column, list):
+        return np.fromiter(map(known.get, column, repeat(-1)), np.int64, len(column))
+    starts = np.flatnonzero(np.concatenate([np.ones(1, bool), column[1:] != column[:-1]]))
+    number = _numbers(known, list(map(str, column[starts].tolist())))
+    return np.repeat(number, np.diff(starts, append=len(column)))
+
+
+# ------------------------------------------------------------------------------------------------ nodes
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """All nodes, sorted by graph, else in the table's order.
+
+    `order (N,)` holds the table's row of each node, `names (N,)` its name; `graphs` finds a graph by name, `finder` a
+    node by graph and name. `targets` and `features` are in the table's order.
+    """
+
+    node_ptr: Int64
+    order: Int64
+    graphs: dict[str, int]
+    names: Names
+    finder: Finder
+    targets: TargetColumns | None
+    features: FeatureFile | None
+
+    def ids(self) -> NDArray[np.str_]:
+        """Return ``node``, or ``graph/node`` where there are several graphs."""
+        graphs, parts = list(self.graphs), []
+        for first in range(0, len(self.names), ID_BLOCK):
+            node = np.arange(first, min(first + ID_BLOCK, len(self.names)))
+            names = list(map(str, self.names[node].tolist()))
+            if len(graphs) > 1:
+                graph = np.searchsorted(self.node_ptr, node, side="right") - 1
+                names = [f"{graphs[owner]}/{name}" for owner, name in zip(graph.tolist(), names, strict=True)]
+            parts.append(np.array(names, dtype=np.str_))
+        return np.concatenate(parts)
+
+
+def read_nodes(
+    table: Table, scratch: Scratch, known: dict[str, int] | None, node_targets: list[str] | None, task: Target | None
+) -> Nodes:
+    """Read the nodes of the graphs `known`, of any graphs if None, with the targets named."""
+    for name in ("node",) if known is None else ("node", "graph"):
+        _require(table, name)
+    targets = None if node_targets is None else _node_targets(table, node_targets, task)
+    feature_names = tuple(name for name in table.names if name not in {"graph", "node", *(node_targets or ())})
+    features = FeatureFile(scratch, table.path, feature_names) if feature_names else None
+    graphs = {} if known is None else known
+    names, graph_of = NameList(), list[NDArray[np.int32]]()
+    for block in table.blocks():
+        column = block["graph"] if "graph" in table.names else [""] * len(block)
+        for graph in dict.fromkeys(column) if known is None else ():
+            graphs.setdefault(graph, len(graphs))
+        graph_of.append(_numbers(graphs, column).astype(np.int32))
+        if (graph_of[-1] < 0).any():
+            row = int(np.argmax(graph_of[-1] < 0))
+            place = f"{table.path}, row {block.before + row + 1}"
+            raise InputError(place, f"unknown graph '{column[row]}'", "a graph of the graph table")
+        names.append(block["node"])
+        if targets is not None:
+            targets.add([block[name] for name in targets.names], block.before)
+        if features is not None:
+            features.add(block)
+    if not graph_of:
+        raise InputError(str(table.path), "no row below the header line", "at least one node")
+    return _arranged(table.path, graphs, graph_of, names, targets, features)
+
+
+def _arranged(
+    path: Path,
+    graphs: dict[str, int],
+    graph_of: list[NDArray[np.int32]],
+    names: NameList,
+    targets: TargetColumns | None,
+    features: FeatureFile | None,
+) -> Nodes:
+    """Sort nodes by graph, whose numbers stand in `graph_of`; each name must stand once in its graph."""
+    graph = np.concatenate(graph_of)
+    graph_of.clear()
+    order = np.argsort(graph, kind="stable").astype(number_type(len(graph)))
+    node_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(graph, minlength=len(graphs)))])
+    del graph
+    ordered = names.names(order)
+    found = finder(ordered, node_ptr)
+    again = found.repeated()
+    if again is not None:
+        place = f"{path}, row {order[again] + 1}"
+        (name,) = ordered[np.array([again])].tolist()
+        raise InputError(place, f"node '{name}' again", "each node once in its graph")
+    return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
+
+
+def _node_targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+    if not names or {"graph", "node"} & set(names):
+        raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
+    return _targets(table, names, task)
+
+
+# ------------------------------------------------------------------------------------------------ edges
+
+
+@dataclass(frozen=True)
+class ListedEdges:
+    """All listed edges, the names of their channels, and the place there of each channel number in `file`."""
+
+    file: EdgeFile
+    channel_names: tuple[str, ...]
+    channel_numbers: NDArray[np.uint8]
+
+
+def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
+    """Read all edges between `nodes`."""
+    for name in table.names:
+        if name not in EDGE_COLUMNS:
+            raise InputError(str(table.path), f"unknown column '{name}'", f"only {', '.join(EDGE_COLUMNS)}")
+    one_graph = list(nodes.graphs) == [""]
+    for name in ("src", "dst") if one_graph else ("src", "dst", "graph"):
+        _require(table, name)
+    listed = EdgeFile(scratch, nodes.node_ptr, weighted="weight" in table.names, undirected=undirected)
+    channels: dict[str, int] = {}
+    for before, columns in _edge_blocks(table):
+        src, dst = _ends(table.path, before, columns, nodes)
+        channel, weight = np.zeros(len(src), np.uint8), None
+        if "channel" in columns:
+            for channel_name in dict.fromkeys(columns["channel"]):
+                channels.setdefault(channel_name, len(channels))
+            channel = _numbers(channels, columns["channel"]).astype(np.uint8)  # too many are refused below
+        if "weight" in columns:
+            texts = cast(list[str], columns["weight"])
+            weight = finite_numbers(table.path, "weight", texts, before).astype(np.float32)
+        listed.add(src, dst, channel, weight)
+    names = sorted_labels(set(channels))
+    if len(names) >= MAX_CHANNELS:
+        place = f"{table.path}, column 'channel'"
+        raise InputError(place, f"{len(names)} different values", f"fewer than {MAX_CHANNELS}")
+    place_of = {name: place for place, name in enumerate(names)}
+    numbers = np.array([place_of[name] for name in channels] or [0], dtype=np.uint8)
+    return ListedEdges(listed, tuple(names) or ("edge",), numbers)
+
+
+def _edge_blocks(table: Table) -> Iterator[tuple[int, dict[str, Column]]]:
+    """Yield ``(rows before, columns)``; plain whole numbers, which large tables hold, go a faster way."""
+    if {"graph", "src", "dst"}.issuperset(table.names):
+        for before, numbers in table.number_blocks():
+            yield before, dict(zip(table.names, numbers.T, strict=True))
+    for block in table.blocks():
+        yield block.before, {name: block[name] for name in table.names}
+
+
+def _ends(path: Path, before: int, columns: dict[str, Column], nodes: Nodes) -> tuple[Int64, Int64]:
+    """Return both ends of every edge as node numbers of the whole set."""
+    graph = np.zeros(len(columns["src"]), np.int64)
+    if "graph" in columns:
+        graph = _numbers(nodes.graphs, columns["graph"])
+    src, dst = (nodes.finder.find(np.maximum(graph, 0), columns[name]) for name in ("src", "dst"))
+    wrong = (graph < 0) | (src < 0) | (dst < 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        place = f"{path}, row {before + row + 1}"
+        if graph[row] < 0:
+            raise InputError(place, f"unknown graph '{columns['graph'][row]}'", "a graph of the node table")
+        where = f" of graph '{columns['graph'][row]}'" if "graph" in columns else ""
+        node = columns["src" if src[row] < 0 else "dst"][row]
+        raise InputError(place, f"unknown node '{node}'{where}", "a node of the node table")
+    return src, dst

@@ -1,0 +1,240 @@
+"""Names of nodes in little memory, and the way from a name back to its node.
+
+Names are any texts. As long as all are whole numbers as one writes them (``0``, ``17``, not ``017`` or ``+17``) they
+are held as integers, else as their letters and 8 bytes more. A dictionary of such texts takes about 150 bytes a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.graphs import Int64
+
+WHOLE = "(?:0|[1-9][0-9]{0,17}+)"  # a whole number without sign or leading zeros
+_WHOLE_LINES = re.compile(rf"(?:{WHOLE}\n)*+")
+_DENSE = 4  # a table over all whole numbers up to the largest is worth as many entries per node
+_BLOCK = 1 << 16
+
+
+class Texts:
+    """Texts of any length in two arrays: their letters in UTF-8, one text behind the other, and where each begins."""
+
+    def __init__(self, letters: NDArray[np.uint8], starts: Int64) -> None:
+        self._letters, self._starts = letters, starts  # text n at starts[n] ... starts[n + 1] - 1
+
+    @classmethod
+    def of(cls, texts: list[str]) -> Texts:
+        """Return the texts of a list."""
+        joined = "".join(texts)
+        letters = joined.encode()
+        plain = len(letters) == len(joined)
+        lengths = np.fromiter(map(len, texts if plain else map(str.encode, texts)), np.int64, len(texts))
+        return cls(np.frombuffer(letters, np.uint8), _starts(lengths))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Texts]) -> Texts:
+        """Return the texts of all parts."""
+        parts, at = list(parts), 0
+        starts = np.zeros(sum(map(len, parts)) + 1, dtype=np.int64)
+        for part in parts:
+            starts[at + 1 : at + len(part) + 1] = starts[at] + part._starts[1:]
+            at += len(part)
+        return cls(np.concatenate([part._letters for part in parts]), starts)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, picked: NDArray[np.integer[Any]]) -> Texts:
+        first = self._starts[picked]
+        starts = _starts(self._starts[picked + 1] - first)
+        number = number_type(len(self._letters))
+        place = np.repeat((first - starts[:-1]).astype(number), np.diff(starts))
+        place += np.arange(len(place), dtype=number)
+        return Texts(self._letters[place], starts)
+
+    def equal(self, picked: NDArray[np.integer[Any]], others: Texts) -> NDArray[np.bool_]:
+        """Return for each text picked whether it is that of `others` in the same place."""
+        same = self._starts[picked + 1] - self._starts[picked] == np.diff(others._starts)
+        mine, other = self[picked[same]], others if same.all() else others[np.flatnonzero(same)]
+        wrong = _starts(mine._letters != other._letters)[mine._starts]
+        same[same] = wrong[1:] == wrong[:-1]
+        return same
+
+    def tolist(self) -> list[str]:
+        """Return a list of the texts."""
+        letters = self._letters.tobytes()
+        return [letters[start:stop].decode() for start, stop in pairwise(self._starts.tolist())]
+
+
+def _starts(lengths: NDArray[Any]) -> Int64:
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+Names = Int64 | Texts
+Column = list[str] | Int64  # names as they are read: texts, or integers where all are whole numbers
+
+
+def whole_numbers(texts: list[str]) -> Int64 | None:
+    """Return the numbers if all texts are whole numbers without sign or leading zeros, of at most 18 digits."""
+    joined = "\n".join(texts) + "\n"
+    if joined.count("\n") != len(texts) or not _WHOLE_LINES.fullmatch(joined):
+        return None
+    return np.fromstring(joined, dtype=np.int64, sep=" ")  # a blank stands for any white space
+
+
+class NameList:
+    """Collects names block by block."""
+
+    def __init__(self) -> None:
+        self._numbers: list[Int64] = []
+        self._texts: list[Texts] = []
+
+    def append(self, texts: list[str]) -> None:
+        """Add names below those that are there."""
+        numbers = None if self._texts else whole_numbers(texts)
+        if numbers is not None:
+            self._numbers.append(numbers)
+            return
+        self._texts += [Texts.of(list(map(str, block.tolist()))) for block in self._numbers]
+        self._numbers.clear()
+        self._texts.append(Texts.of(texts))
+
+    def names(self, order: NDArray[np.integer[Any]]) -> Names:
+        """Return names ``order[0], order[1], …``; the list is empty afterwards."""
+        if not self._texts:
+            numbers = np.concatenate(self._numbers)
+            self._numbers.clear()
+            return numbers[order]
+        texts = Texts.joined(self._texts)
+        self._texts.clear()
+        if (np.diff(order) == 1).all():
+            return texts
+        return Texts.joined(texts[order[first : first + _BLOCK]] for first in range(0, len(order), _BLOCK))
+
+
+def number_type(count: int) -> type[np.signedinteger[Any]]:
+    """Return the integers that number so many things."""
+    return np.int32 if count < 2**31 else np.int64
+
+
+class Finder(Protocol):
+    """Finds nodes by graph and name."""
+
+    def find(self, graph: Int64, column: Column) -> Int64:
+        """Return the first node of that name in each graph, -1 where there is none; `graph` and `column` are (n,)."""
+
+    def repeated(self) -> int | None:
+        """Return the first node whose name an earlier node of its graph has."""
+
+
+def finder(names: Names, node_ptr: Int64) -> Finder:
+    """Return the way back from `names` (N,), those of graph g at ``node_ptr[g] … node_ptr[g+1]-1``."""
+    if not isinstance(names, Texts) and (len(node_ptr) - 1) * (int(names.max()) + 1) <= _DENSE * len(names):
+        return _TableFinder(names, node_ptr)
+    return _HashFinder(names, node_ptr)
+
+
+class _TableFinder:
+    """Whole numbers: the entry of every possible name of every graph is its node."""
+
+    def __init__(self, names: Int64, node_ptr: Int64) -> None:
+        self._span = int(names.max()) + 1
+        node = np.arange(len(names), dtype=number_type(len(names)))
+        self._nodes = np.full((len(node_ptr) - 1) * self._span, -1, dtype=node.dtype)
+        key = np.repeat(np.arange(len(node_ptr) - 1) * self._span, np.diff(node_ptr))
+        key += names
+        self._nodes[key[::-1]] = node[::-1]  # the first of a name is written last
+        later = np.flatnonzero(self._nodes[key] != node)
+        self._repeated = int(later[0]) if len(later) else None
+
+    def find(self, graph: Int64, column: Column) -> Int64:
+        numbers = _numbers(column)
+        known = (numbers >= 0) & (numbers < self._span)
+        return np.where(known, self._nodes[np.where(known, graph * self._span + numbers, 0)], -1)
+
+    def repeated(self) -> int | None:
+        return self._repeated
+
+
+class _HashFinder:
+    """Any names: hashes of graph and name, sorted, lead to nodes whose names are then compared."""
+
+    def __init__(self, names: Names, node_ptr: Int64) -> None:
+        self._names, self._node_ptr = names, node_ptr
+        self._code_bits = np.uint64(63 - len(node_ptr).bit_length())
+        key = np.empty(len(names), dtype=np.uint64)
+        for first in range(0, len(names), _BLOCK):
+            node = np.arange(first, min(first + _BLOCK, len(names)))
+            key[node] = self._key(self._graph(node), self._encoded(_column(names, node))[1])
+        self._order = np.argsort(key, kind="stable").astype(number_type(len(names)))
+        key.sort()
+        self._sorted = key
+
+    def find(self, graph: Int64, column: Column) -> Int64:
+        query, code = self._encoded(column)
+        key = self._key(graph, code)
+        found = np.full(len(query), -1, dtype=np.int64)
+        place = np.searchsorted(self._sorted, key)
+        left = np.arange(len(query))
+        while len(left):  # the second time round only for different names of one hash
+            left = left[place[left] < len(self._sorted)]
+            left = left[self._sorted[place[left]] == key[left]]
+            node = self._order[place[left]]
+            right = self._alike(node, query if len(left) == len(query) else query[left])
+            right &= self._graph(node) == graph[left]
+            found[left[right]] = node[right]
+            left = left[~right]
+            place[left] += 1
+        return found
+
+    def repeated(self) -> int | None:
+        suspects = np.sort(self._order[1:][self._sorted[1:] == self._sorted[:-1]])
+        first = self.find(self._graph(suspects), _column(self._names, suspects))
+        later = suspects[first != suspects]
+        return int(later[0]) if len(later) else None
+
+    def _graph(self, node: Int64) -> Int64:
+        return np.searchsorted(self._node_ptr, node, side="right") - 1
+
+    def _alike(self, node: NDArray[np.integer[Any]], query: Names) -> NDArray[np.bool_]:
+        if isinstance(self._names, Texts):
+            assert isinstance(query, Texts)
+            return self._names.equal(node, query)
+        return self._names[node] == query
+
+    def _encoded(self, column: Column) -> tuple[Names, Int64]:
+        """Return names as this finder holds its own, and a number for each: itself or its hash."""
+        if not isinstance(self._names, Texts):
+            numbers = _numbers(column)
+            return numbers, numbers
+        texts = column if isinstance(column, list) else list(map(str, column.tolist()))
+        return Texts.of(texts), np.fromiter(map(hash, texts), np.int64, len(texts))
+
+    def _key(self, graph: Int64, code: Int64) -> NDArray[np.uint64]:
+        """Return graph and name as one number; neighbouring graphs are neighbours, which makes finding fast."""
+        low = code.view(np.uint64) & ((np.uint64(1) << self._code_bits) - np.uint64(1))
+        return graph.astype(np.uint64) << self._code_bits | low
+
+
+def _numbers(column: Column) -> Int64:
+    """Return names as whole numbers, -1 for one that is none."""
+    if not isinstance(column, list):
+        return column
+    numbers = whole_numbers(column)
+    if numbers is not None:
+        return numbers
+    single = [whole_numbers([text]) for text in column]
+    return np.array([-1 if number is None else int(number[0]) for number in single])
+
+
+def _column(names: Names, picked: NDArray[np.integer[Any]]) -> Column:
+    some = names[picked]
+    return some.tolist() if isinstance(some, Texts) else some

@@ -1,0 +1,62 @@
+"""Rows that wait on disk: what an import has read and cannot write yet."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+class Scratch:
+    """Makes files without a name beside `path`: they are gone when the block is left, whatever happens."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._folder = Path(os.path.realpath(path)).parent
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def rows(self, dtype: DTypeLike, width: int = 1) -> RowFile:
+        """Return a file of rows of `width` values; `dtype` may have fields."""
+        return RowFile(self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder)), np.dtype(dtype), width)
+
+
+class RowFile:
+    """Rows of one type and width in a file.
+
+    Attributes
+    ----------
+    count : int
+        Rows in it.
+    """
+
+    def __init__(self, stream: IO[bytes], dtype: np.dtype[Any], width: int) -> None:
+        self._stream, self.dtype, self.width, self.count = stream, dtype, width, 0
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Add rows, (n, width) or (n,), at the end."""
+        self._stream.seek(0, os.SEEK_END)
+        self._stream.write(np.ascontiguousarray(rows, self.dtype).data)
+        self.count += len(rows)
+
+    def read(self, parts: list[tuple[int, int]]) -> NDArray[Any]:
+        """Return the rows ``start … stop-1`` of each part, one part below the other, (n, width)."""
+        rows = np.empty((sum(stop - start for start, stop in parts), self.width), self.dtype)
+        filled = 0
+        for start, stop in parts:
+            self._stream.seek(start * self.width * self.dtype.itemsize)
+            self._stream.readinto(rows[filled : filled + stop - start])  # type: ignore[attr-defined]
+            filled += stop - start
+        return rows
