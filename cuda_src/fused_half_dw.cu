@@ -147,7 +147,8 @@ __device__ __forceinline__ void store_sums(const DwSums& sum, int group, const D
   const HalfProduct& of = share.of;
   const int lane = threadIdx.x % 32, row = (share.first_u + group) * HALF_PANEL + threadIdx.x / 32 % 4 * 16 + lane / 4;
   const float first = 1.f / *of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may be too large
-  float* to = of.parts + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * HALF_PANEL + lane % 4 * 2;
+  float* to =
+      of.parts + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * HALF_PANEL + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (row + 8 * half >= of.F) return;
@@ -182,8 +183,8 @@ struct DwHead {
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
         const int b = b0 + u * ROWS;
-        found[u] = load4(matrix + static_cast<long long>(first + b) * columns + c, b < n ? columns - c : 0,
-                         columns % 4 == 0);
+        found[u] =
+            load4(matrix + static_cast<long long>(first + b) * columns + c, b < n ? columns - c : 0, columns % 4 == 0);
       }
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {

@@ -39,7 +39,8 @@ __device__ __forceinline__ void stage_u(const HalfStage& at, int tile, int first
 #pragma unroll 2
   for (int e = threadIdx.x; e < n * chunks; e += blockDim.x) {
     const int r = e / chunks, q = e - r * chunks, row = first + r;
-    to[(q / OF_PANEL * TILE_ROWS + row) * OF_PANEL + (q % OF_PANEL ^ row % 8)] = from ? from[e] : make_uint4(0, 0, 0, 0);
+    to[(q / OF_PANEL * TILE_ROWS + row) * OF_PANEL + (q % OF_PANEL ^ row % 8)] =
+        from ? from[e] : make_uint4(0, 0, 0, 0);
   }
 }
 

@@ -25,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 //
 // Launch: 256 threads; a block takes graphs and tiles, as many as come to it.
 extern "C" __global__ void __launch_bounds__(256) fused_half_stage(const long long* stage) {
-  if constexpr (HAS_WARPGROUPS) stage_tiles(*reinterpret_cast<const HalfStage*>(stage), blockIdx.x, gridDim.x, wait_for_previous);
+  if constexpr (HAS_WARPGROUPS)
+    stage_tiles(*reinterpret_cast<const HalfStage*>(stage), blockIdx.x, gridDim.x, wait_for_previous);
 }
 
 // The weights W (F, P) as panels, when they came from elsewhere than from an update; backward may be null.

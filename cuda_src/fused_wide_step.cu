@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   __shared__ float tile[2 * PANEL][WideUpdate<WideJob>::LD];
   const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
   const WideUpdate<WideJob> phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
-                            weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
-                            n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
+                                     weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
+                                     n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
   phase.run(tile, {nullptr});
 }

@@ -57,9 +57,9 @@ struct WideJob {
   static constexpr bool ASKS_AHEAD = false;
   static constexpr int HEIGHT = 1;         // tiles of a block
   static constexpr int PARTS_AT_ONCE = 4;  // that a thread has asked for before it adds the first
-  const float *left, *right;  // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
-  float *forward, *backward;  // panels, or null
-  int weight, bias;           // where they start in the flat arrays
+  const float *left, *right;               // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
+  float *forward, *backward;               // panels, or null
+  int weight, bias;                        // where they start in the flat arrays
   int F, C, P;
   int parts, part_stride;
   int round;  // panels are for TF32
@@ -282,11 +282,12 @@ struct WideUpdate {
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
       Four decay = {}, penalty = {};
-      if (weight_decay) decay = Four::load(weight_decay + at[h], existing[h]), penalty = Four::load(l2 + at[h], existing[h]);
+      if (weight_decay)
+        decay = Four::load(weight_decay + at[h], existing[h]), penalty = Four::load(l2 + at[h], existing[h]);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        value[h].v[i] = rule.apply(value[h].v[i], gradient[h].v[i], of_m[h].v[i], of_v[h].v[i], decay.v[i],
-                                   penalty.v[i], rate);
+        value[h].v[i] =
+            rule.apply(value[h].v[i], gradient[h].v[i], of_m[h].v[i], of_v[h].v[i], decay.v[i], penalty.v[i], rate);
       value[h].store(parameters + at[h], existing[h]), of_m[h].store(m + at[h], existing[h]);
       if (!rule.sgd) of_v[h].store(v + at[h], existing[h]);
     }
