@@ -362,7 +362,7 @@ __device__ __forceinline__ void set_up(PassShared& at, const long long* pass, co
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) init_barrier(&at.full[group], 1);
     init_barrier(&at.low, 1), init_barrier(&at.high, 1), init_barrier(&at.head, 1);
-    init_barrier(&at.is_free, slices), init_barrier(&at.are_read, slices);
+    init_barrier(&at.is_free, slices), init_barrier(&at.are_read, slices), init_barrier(&at.are_back, slices);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -385,8 +385,8 @@ __device__ __forceinline__ int fetch_facts(PassShared& at, int tile) {
   if (t < TILE_ROWS) at.rowsum[t] = t < rows ? sum : 0.f;
   if (t < MAX_TILES) at.tile_rows[t] = of_tile;
   if (t == 0) {
-    const float reach = pass.reach * (2.f + sqrtf(static_cast<float>(size.x)));
-    at.step = {tiles, size.x, rows, first, end - first, size.z, tag, 1.f / size.x, reach};
+    const float nodes = max(size.x, 1), reach = pass.reach * (2.f + nodes * rsqrtf(nodes));
+    at.step = {tiles, size.x, rows, first, end - first, size.z, tag, __fdividef(1.f, nodes), reach};
     if (tile == 0 && blockIdx.x == 0)
       *reinterpret_cast<int4*>(pass.progress) = make_int4(size.z + 1, size.x, size.y, size.z);
   }
@@ -426,7 +426,7 @@ __device__ __forceinline__ void pass_step(const long long* pass, const long long
       step.run();
     }
     wait_for_cluster();  // nobody leaves while others read what it has of the logits
-    if (tile == 0 && slice == 0 && threadIdx.x == 0 && tiles > 0) *Exchange(at.pass, 64 * S).tag = at.step.tag;
+    if (tile == 0 && slice == 0 && threadIdx.x == 0 && at.step.tiles > 0) *Exchange(at.pass, 64 * S).tag = at.step.tag;
   }
 }
 

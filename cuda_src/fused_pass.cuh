@@ -92,10 +92,11 @@ struct PassShared {
   float2 of_groups[GROUPS][HALF_PANEL];
   float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
   unsigned long long full[GROUPS], low, high;  // barriers: rows of a group of u are here, weights are here,
-  unsigned long long is_free, are_read, head;   // u's place is free in all blocks; parts of logits are there; head's weights
+  unsigned long long is_free, are_read, are_back, head;  // u's place is free in all blocks; logits, gradients, weights are here
   unsigned highest[WORKERS / 32], found_highest[WORKERS / 32];
   StepFacts step;
-  short indptr[TILE_ROWS + 2];
+  unsigned spans[TILE_ROWS];  // of a row: its first entry in `entries`, and how many, shifted by 16
+  int count;                  // of entries; if they do not fit, they are not here
   unsigned char graph_of_row[TILE_ROWS], first_row[TILE_ROWS], graph_rows[TILE_ROWS];
 };
 static_assert(sizeof(PassShared) <= 227 * 1024, "more shared memory than a block can have");
@@ -157,12 +158,26 @@ __device__ __forceinline__ void wait_for(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(WORKERS + 32) : "memory");
 }
 
+// The address of what lies at `own` in block `rank` of the cluster.
+__device__ __forceinline__ unsigned address_in_block(const void* own, int rank) {
+  unsigned address = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(own)), "r"(rank));
+#endif
+  return address;
+}
+
+__device__ __forceinline__ void store_in_block(unsigned address, float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+#endif
+}
+
 // Arrive at the same barrier in shared memory of block `rank` of the cluster.
 __device__ __forceinline__ void arrive_at_block(unsigned long long* barrier, int rank) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  unsigned address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(barrier)), "r"(rank));
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in_block(barrier, rank))
+               : "memory");
 #endif
 }
 

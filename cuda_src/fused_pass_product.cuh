@@ -7,10 +7,9 @@ namespace fused {
 
 // ---- operands ----
 
-// What others have written, as a barrier told this thread, is there for copies that it asks for.
+// Copies that this thread asks for find what it and others have written, as a barrier of the block told it.
 __device__ __forceinline__ void order_copies_after_writes() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
@@ -188,27 +187,39 @@ __device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Hal
   constexpr int AT_ONCE = 4;
   const int lane = own.lane % PART_LANES;
   const unsigned rows = shared_address(at.rows);
-  const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
+  const bool fits = at.count <= MAX_ENTRIES;
+  const auto first_entry = [&](int group) { return at.spans[part_row(own, group)] & 0xffff; };
+  const auto n_entries = [&](int group) { return static_cast<int>(at.spans[part_row(own, group)] >> 16); };
   RowPart found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
+  int2 entry[AT_ONCE];
+  int begin = first_entry(0), n = n_entries(0);
+  const auto ask = [&] {
+#pragma unroll
+    for (int b = 0; b < AT_ONCE; ++b) entry[b] = fits && b < n ? at.entries[begin + b] : make_int2(0, 0);
+  };
+  ask();
 #pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) {
-    const int r = part_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
+    const int r = part_row(own, group), own_begin = begin, own_n = n;
     RowPart sum = {};
     if (fits) {
-      int2 entry[AT_ONCE];
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b) entry[b] = begin + b < end ? at.entries[begin + b] : make_int2(0, 0);
+      for (int b = 0; b < AT_ONCE; ++b) found[b].load(rows + entry[b].x, lane, b < own_n);
+      float value[AT_ONCE];
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b) found[b].load(rows + entry[b].x, lane, begin + b < end);
+      for (int b = 0; b < AT_ONCE; ++b) value[b] = __int_as_float(entry[b].y);
+      begin = first_entry(min(group + 1, GROUPS - 1)), n = n_entries(min(group + 1, GROUPS - 1));
+      ask();  // of the next group
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b) sum.add(__int_as_float(entry[b].y), found[b]);
+      for (int b = 0; b < AT_ONCE; ++b) sum.add(value[b], found[b]);
 #pragma unroll 1
-      for (int k = begin + AT_ONCE; k < end; ++k) {
+      for (int k = own_begin + AT_ONCE; k < own_begin + own_n; ++k) {
         found[0].load(rows + at.entries[k].x, lane);
         sum.add(__int_as_float(at.entries[k].y), found[0]);
       }
     } else {
-      add_entries(sum, rows, at.pass, tile, lane, begin, end, transposed);
+      add_entries(sum, rows, at.pass, tile, lane, own_begin, own_begin + own_n, transposed);
+      begin = first_entry(min(group + 1, GROUPS - 1)), n = n_entries(min(group + 1, GROUPS - 1));
     }
     sum.store(panel, r, lane, scale);
     if (copy != nullptr) {

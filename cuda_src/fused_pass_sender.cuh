@@ -40,9 +40,12 @@ struct PassSender {
     const TileRows from(at.pass, tile, transposed);
     const int count = from.indptr[TILE_ROWS] - from.first;
     constexpr int AT_ONCE = 16;
-    int pointer[5];
+    int pointer[5], next[5];
 #pragma unroll
-    for (int i = 0; i < 5; ++i) pointer[i] = from.indptr[min(lane + 32 * i, TILE_ROWS)] - from.first;
+    for (int i = 0; i < 5; ++i) {
+      const int r = min(lane + 32 * i, TILE_ROWS - 1);
+      pointer[i] = from.indptr[r] - from.first, next[i] = from.indptr[r + 1] - from.first;
+    }
 #pragma unroll 1
     for (int k = lane; count <= MAX_ENTRIES && k < count; k += AT_ONCE * 32) {
       int2 found[AT_ONCE];
@@ -54,7 +57,8 @@ struct PassSender {
     }
 #pragma unroll
     for (int i = 0; i < 5; ++i)
-      if (lane + 32 * i <= TILE_ROWS) at.indptr[lane + 32 * i] = static_cast<short>(pointer[i]);
+      if (lane + 32 * i < TILE_ROWS) at.spans[lane + 32 * i] = pointer[i] | (next[i] - pointer[i]) << 16;
+    if (lane == 0) at.count = count;
   }
 
   // The rows of A, and whose graph they are.
@@ -85,7 +89,6 @@ struct PassSender {
         expect_bytes(&at.head, bytes);
         bulk_copy(r.weights, pass.head_weight + static_cast<long long>(slice) * HALF_PANEL * K, bytes, &at.head);
       }
-      if (lane < 8) r.weights[HALF_PANEL * K + lane] = 0.f;
       if (lane == 8) r.label_weight = pass.rates[4 * at.step.number + 3];
 #pragma unroll 2
       for (int k = lane; k < K; k += 32) r.loss_weight[k] = pass.loss_weight[k], r.bias[k] = pass.head_bias[k];
