@@ -4,22 +4,6 @@
 #include "fused_async.cuh"
 #include "fused_half.cuh"
 
-#ifdef STAMPS
-#define STAMP(n)                                                   \
-  do {                                                             \
-    if (threadIdx.x == 64 && blockIdx.x == 3 && blockIdx.y == 5) { \
-      unsigned long long now;                                      \
-      asm volatile("mov.u64 %0, %%clock64;" : "=l"(now));          \
-      stamps[n] = now;                                             \
-    }                                                              \
-  } while (0)
-__device__ unsigned long long stamps[160];
-#define STAMP_OF(thread, n) do { if (threadIdx.x == (thread) && blockIdx.x == 3 && blockIdx.y == 5) { unsigned long long now; asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)); stamps[n] = now; } } while (0)
-#else
-#define STAMP(n)
-#define STAMP_OF(thread, n)
-#endif
-
 namespace fused {
 
 // ---- what the host fills, 8 bytes a field, in this order, once ----
@@ -60,9 +44,10 @@ struct Pass {
 
 // ---- sizes ----
 
-constexpr int WORKERS = 384, PASS_THREADS = WORKERS + 96;  // threads that compute; a warp for each group sends and fetches
+constexpr int WORKERS = 384,
+              PASS_THREADS = WORKERS + 96;  // threads that compute; a warp for each group sends and fetches
 constexpr int GROUPS = 3, GROUP_ROWS = TILE_ROWS / GROUPS;  // four warps take 48 rows
-constexpr int OWN = 24;  // values of a matrix in a thread: 12 rows of 2 columns
+constexpr int OWN = 24;                                     // values of a matrix in a thread: 12 rows of 2 columns
 constexpr int ROW_LD =
     HALF_PANEL + 4;  // floats from row to row of a slice in shared memory, and pairs from tile to tile
 constexpr int MAX_PANELS = 8, LOW_PANELS = 4;
@@ -73,9 +58,9 @@ constexpr int MAX_LAYERS = 8, MAX_TILES = 72, MAX_ENTRIES = 896, MAX_OUTPUTS = 1
 // Of this step, and of this block's tile.
 struct StepFacts {
   int tiles, N, rows, first_graph, n_graphs, number;  // number of the step
-  unsigned tag;        // see Exchange
-  float share_of_node;  // 1 / N
-  float reach;         // what |dY| may be at most, in units of the largest |slope G|
+  unsigned tag;                                       // see Exchange
+  float share_of_node;                                // 1 / N
+  float reach;                                        // what |dY| may be at most, in units of the largest |slope G|
 };
 
 struct PassShared {
@@ -92,11 +77,11 @@ struct PassShared {
   float2 of_groups[GROUPS][HALF_PANEL];
   float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
   unsigned long long full[GROUPS], low, high;  // barriers: rows of a group of u are here, weights are here,
-  unsigned long long is_free, are_read, are_back, head;  // u's place is free in all blocks; logits, gradients, weights are here
+  unsigned long long is_free, are_read,
+      head;  // u's place is free in all blocks; parts of logits are there; head's weights
   unsigned highest[WORKERS / 32], found_highest[WORKERS / 32];
   StepFacts step;
-  unsigned spans[TILE_ROWS];  // of a row: its first entry in `entries`, and how many, shifted by 16
-  int count;                  // of entries; if they do not fit, they are not here
+  short indptr[TILE_ROWS + 2];
   unsigned char graph_of_row[TILE_ROWS], first_row[TILE_ROWS], graph_rows[TILE_ROWS];
 };
 static_assert(sizeof(PassShared) <= 227 * 1024, "more shared memory than a block can have");
@@ -117,9 +102,7 @@ struct Owner {
     g = lane / 4, t = lane % 4;
   }
   // The compiler takes it for unknown: it keeps no addresses from one layer to the next, for which registers are short.
-  __device__ __forceinline__ void forget() {
-    asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group), "+r"(g), "+r"(t));
-  }
+  __device__ __forceinline__ void forget() { asm volatile("" : "+r"(lane), "+r"(warp), "+r"(group), "+r"(g), "+r"(t)); }
   __device__ __forceinline__ int column(int half) const { return warp % 4 * 16 + g + 8 * half; }
   __device__ __forceinline__ int row(int i) const { return group * GROUP_ROWS + i / 4 * 8 + 2 * t + i % 2; }
 };
@@ -158,26 +141,12 @@ __device__ __forceinline__ void wait_for(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(WORKERS + 32) : "memory");
 }
 
-// The address of what lies at `own` in block `rank` of the cluster.
-__device__ __forceinline__ unsigned address_in_block(const void* own, int rank) {
-  unsigned address = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(own)), "r"(rank));
-#endif
-  return address;
-}
-
-__device__ __forceinline__ void store_in_block(unsigned address, float value) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-#endif
-}
-
 // Arrive at the same barrier in shared memory of block `rank` of the cluster.
 __device__ __forceinline__ void arrive_at_block(unsigned long long* barrier, int rank) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in_block(barrier, rank))
-               : "memory");
+  unsigned address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(barrier)), "r"(rank));
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
 #endif
 }
 

@@ -84,14 +84,11 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& a
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
   wait_barrier(&at.low, phases.low);
-  STAMP_OF(group * 128, 112 + group);
   wait_barrier(&at.full[group], phases.full);
-  STAMP_OF(group * 128, 116 + group);
 #pragma unroll 1
   for (int q = 0; q < panels; ++q) {
     if (q == LOW_PANELS) {
       wait_barrier(&at.high, phases.high);
-      STAMP_OF(group * 128, 120 + group);
     }
     const unsigned long long a = description_of_rows(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
     const unsigned long long b = description_of_rows(at.u[q] + group * CHUNK_BYTES);
@@ -103,7 +100,6 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& a
   phases.full ^= 1, phases.low ^= 1, phases.high ^= panels > LOW_PANELS;
   meanwhile();
   wait_for_groups<0>();
-  STAMP_OF(group * 128, 124 + group);
 }
 
 // ---- the product with A ----
@@ -168,8 +164,8 @@ struct TileRows {
 };
 
 // This thread's part of Σ value rows[column] over the entries of a row; from memory, slowly.
-__device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const Pass& pass, int tile, int lane,
-                                         int k, int end, bool transposed) {
+__device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const Pass& pass, int tile, int lane, int k,
+                                            int end, bool transposed) {
   const TileRows from(pass, tile, transposed);
 #pragma unroll 1
   for (; k < end; ++k) {
@@ -187,47 +183,33 @@ __device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Hal
   constexpr int AT_ONCE = 4;
   const int lane = own.lane % PART_LANES;
   const unsigned rows = shared_address(at.rows);
-  const bool fits = at.count <= MAX_ENTRIES;
-  const auto first_entry = [&](int group) { return at.spans[part_row(own, group)] & 0xffff; };
-  const auto n_entries = [&](int group) { return static_cast<int>(at.spans[part_row(own, group)] >> 16); };
+  const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
   RowPart found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
-  int2 entry[AT_ONCE];
-  int begin = first_entry(0), n = n_entries(0);
-  const auto ask = [&] {
-#pragma unroll
-    for (int b = 0; b < AT_ONCE; ++b) entry[b] = fits && b < n ? at.entries[begin + b] : make_int2(0, 0);
-  };
-  ask();
 #pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) {
-    const int r = part_row(own, group), own_begin = begin, own_n = n;
+    const int r = part_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
     RowPart sum = {};
     if (fits) {
+      int2 entry[AT_ONCE];
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b) found[b].load(rows + entry[b].x, lane, b < own_n);
-      float value[AT_ONCE];
+      for (int b = 0; b < AT_ONCE; ++b) entry[b] = begin + b < end ? at.entries[begin + b] : make_int2(0, 0);
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b) value[b] = __int_as_float(entry[b].y);
-      begin = first_entry(min(group + 1, GROUPS - 1)), n = n_entries(min(group + 1, GROUPS - 1));
-      ask();  // of the next group
+      for (int b = 0; b < AT_ONCE; ++b) found[b].load(rows + entry[b].x, lane, begin + b < end);
 #pragma unroll
-      for (int b = 0; b < AT_ONCE; ++b) sum.add(value[b], found[b]);
+      for (int b = 0; b < AT_ONCE; ++b) sum.add(__int_as_float(entry[b].y), found[b]);
 #pragma unroll 1
-      for (int k = own_begin + AT_ONCE; k < own_begin + own_n; ++k) {
+      for (int k = begin + AT_ONCE; k < end; ++k) {
         found[0].load(rows + at.entries[k].x, lane);
         sum.add(__int_as_float(at.entries[k].y), found[0]);
       }
     } else {
-      add_entries(sum, rows, at.pass, tile, lane, own_begin, own_begin + own_n, transposed);
-      begin = first_entry(min(group + 1, GROUPS - 1)), n = n_entries(min(group + 1, GROUPS - 1));
+      add_entries(sum, rows, at.pass, tile, lane, begin, end, transposed);
     }
     sum.store(panel, r, lane, scale);
     if (copy != nullptr) {
       found[0].load(rows + r * (ROW_LD * 4), lane);
       found[0].store(copy, r, lane, scale);
     }
-    STAMP_OF(0, 128 + group);
-    STAMP_OF(352, 132 + group);
     tell(ROWS_WRITTEN + group);
   }
 }

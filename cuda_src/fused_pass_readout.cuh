@@ -2,12 +2,13 @@
 //
 //   R[b] = sum | mean | max over the rows of graph b of Z,    logits = R W + b
 //
-// A block has 64 columns of R and the rows of W that belong to them. It sends its part of a graph's logits to the block that
-// has the graph, in whose shared memory the slices' parts are added in order; that block finds loss and gradient, and sends
-// the gradient to all. Then dR of a block's columns, and G = dR where Z > 0. READ_GRAPHS graphs are taken at a time.
+// A block has 64 columns of R and the rows of W that belong to them. Every block reads all slices' parts of the logits from
+// the shared memory of the cluster, adds them in order, and finds all losses and their gradients by itself: one wait for
+// the cluster instead of two. Then dR of its columns, and G = dR where Z > 0. READ_GRAPHS graphs are taken at a time.
 //
-// Shared memory: ReadShared, in the place of the tile of U, which is free here; Z stays where it is. Bank conflicts: of the
-// rows of W, which lie as they come, and of what the pool writes.
+// Shared memory: ReadShared, in the place of the tile of U, which is free here; Z stays where it is. No bank conflicts but
+// two-way ones of W on the way back.
+// Precision: both products on the tensor cores in three parts, which keeps float32's (3xTF32, fused_gemm.cuh).
 #pragma once
 
 #include "fused_pass_product.cuh"
@@ -16,34 +17,64 @@
 namespace fused {
 
 constexpr int READ_GRAPHS = 16, NO_ROW = 255;
-constexpr int GRAPH_LD = READ_GRAPHS + 4, LOGIT_LD = MAX_OUTPUTS + 4;
+constexpr int LOGIT_LD = (MAX_OUTPUTS + 31) / 32 * 32 + 4;
 
 struct ReadShared {
-  float weights[HALF_PANEL * MAX_OUTPUTS];              // rows as they come
-  float pooled[HALF_PANEL][GRAPH_LD];                   // R of the graphs at hand
-  float inbox[READ_GRAPHS + 2][LOGIT_LD];               // parts of this block's graphs, those of the slices side by side
-  float logits[READ_GRAPHS / 2][LOGIT_LD], own_gradient[READ_GRAPHS / 2][LOGIT_LD];  // of this block's graphs
-  float gradient[MAX_OUTPUTS][GRAPH_LD];                // of all
+  float weights[HALF_PANEL * MAX_OUTPUTS + 8];  // rows as they come; zeros behind them
+  float parts[READ_GRAPHS][LOGIT_LD], logits[READ_GRAPHS][LOGIT_LD], gradient[READ_GRAPHS][LOGIT_LD];
   float targets[READ_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], bias[MAX_OUTPUTS];
-  float back[TILE_ROWS][ROW_LD];                        // dR of all graphs of the tile
+  float pooled[READ_GRAPHS][ROW_LD], back[TILE_ROWS][ROW_LD];  // R, dR of all graphs of the tile
   double losses[READ_GRAPHS];
   float label_weight;
   unsigned char peaks[TILE_ROWS][HALF_PANEL];
 };
 static_assert(sizeof(ReadShared) <= sizeof(PassShared::u), "the readout does not fit in the place of U");
 
-// Four lanes, numbered s, have a sum of each of four graphs; each gets that of graph s. `to` is ordered by graphs.
-__device__ __forceinline__ float scatter_sums(const float (&sum)[4], int s) {
-  const bool odd = s & 1, upper = s & 2;
-  const float low = upper ? sum[0] : sum[2], high = upper ? sum[1] : sum[3];  // what the other half wants
-  const float first = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(FULL_WARP, low, 2);
-  const float second = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(FULL_WARP, high, 2);
-  return (odd ? second : first) + __shfl_xor_sync(FULL_WARP, odd ? first : second, 1);
+// What lies at `own` in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ float4 load4_of_block(const float* own, int rank) {
+  float4 value = make_float4(0.f, 0.f, 0.f, 0.f);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  unsigned address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(own)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+#endif
+  return value;
 }
 
-__device__ __forceinline__ void add_quad(float (&sum)[4], float factor, const float4& of_graphs) {
-  sum[0] = fmaf(factor, of_graphs.x, sum[0]), sum[1] = fmaf(factor, of_graphs.y, sum[1]);
-  sum[2] = fmaf(factor, of_graphs.z, sum[2]), sum[3] = fmaf(factor, of_graphs.w, sum[3]);
+// Numbers in two parts of 11 bits for the tensor cores.
+template <int COUNT>
+struct TwoParts {
+  unsigned large[COUNT], small[COUNT];
+  __device__ __forceinline__ void split(int i, float value) {
+    large[i] = __float_as_uint(value) & 0xffffe000u, small[i] = __float_as_uint(value - __uint_as_float(large[i]));
+  }
+};
+
+// c (16, 8) = a (16, depth) b (depth, 8) by a warp; a(row, k), b(k, column) yield elements. Lanes ask for rows g and g + 8 of
+// a at k = t, t + 4, and b at the same k, column g: rows that are 4 (a) or 8 (b) floats apart, but for multiples of 32, meet
+// different banks.
+template <class A, class B>
+__device__ __forceinline__ void multiply_in_parts(float (&c)[4], const Owner& own, int depth, A a, B b) {
+  float rest[4] = {}, other[4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = 0.f;
+#pragma unroll 2
+  for (int k = own.t; k < depth; k += 8) {
+    TwoParts<4> left;
+    TwoParts<2> right;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) left.split(i, a(own.g + i % 2 * 8, k + i / 2 * 4));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) right.split(i, b(k + i * 4, own.g));
+    multiply_fragments(rest, left.small, right.large);
+    multiply_fragments(other, left.large, right.small);
+    multiply_fragments(c, left.large, right.large);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] += rest[i] + other[i];
 }
 
 // S slices; `tile` and `slice` are this block's.
@@ -56,6 +87,7 @@ struct PassReadout {
 
   __device__ __forceinline__ ReadShared& read() const { return *reinterpret_cast<ReadShared*>(at.u); }
   __device__ __forceinline__ int outputs() const { return static_cast<int>(at.pass.n_outputs); }
+  __device__ __forceinline__ int padded() const { return ceil_div(outputs(), 8) * 8; }
 
   // R of the graphs from `first` on: a warp has a graph, a lane columns lane and lane + 32.
   __device__ __forceinline__ void pool(int first, int n) const {
@@ -78,90 +110,79 @@ struct PassReadout {
 #pragma unroll 8
         for (int i = begin; i < begin + rows; ++i) sum[0] += at.rows[i][own.lane], sum[1] += at.rows[i][own.lane + 32];
       }
-      float* input = at.pass.input + static_cast<long long>(at.step.first_graph + first + graph) * P + slice * HALF_PANEL;
+      float* input =
+          at.pass.input + static_cast<long long>(at.step.first_graph + first + graph) * P + slice * HALF_PANEL;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int c = own.lane + 32 * half;
         const float pooled = kind == 1 && rows > 0 ? sum[half] / rows : sum[half];
-        read().pooled[c][graph] = pooled;
+        read().pooled[graph][c] = pooled;
         if (kind == 2) read().peaks[first + graph][c] = static_cast<unsigned char>(peak[half]);
         input[c] = pooled;
       }
     }
   }
 
-  // This slice's part of the logits, to the blocks that have the graphs: 16 outputs and four graphs a warp at a time. Four
-  // lanes share two outputs, each has every fourth column.
-  __device__ __forceinline__ void multiply(int n) const {
-    const ReadShared& r = read();
-    const int K = outputs(), s = own.t, width = ceil_div(K, 16), jobs = width * ceil_div(n, 4);
-#pragma unroll 1
-    for (int job = own.warp; job < jobs; job += WORKERS / 32) {
-      const int quad = job / width, k = (job - quad * width) * 16 + own.g, other = k + 8;
-      float sum[4] = {}, of_other[4] = {};
-      const float *weight = r.weights + s * K + min(k, K - 1), *next = r.weights + s * K + min(other, K - 1);
-#pragma unroll 4
-      for (int i = 0; i < HALF_PANEL / 4; ++i) {
-        const float4 pooled = *reinterpret_cast<const float4*>(&r.pooled[4 * i + s][4 * quad]);
-        add_quad(sum, weight[4 * i * K], pooled);
-        add_quad(of_other, next[4 * i * K], pooled);
-      }
-      const float found = scatter_sums(sum, s), found_other = scatter_sums(of_other, s);
-      const int graph = 4 * quad + s, round = graph / S;
-      if (graph >= n) continue;
-      const unsigned to = address_in_block(r.inbox[round * S + slice], graph - round * S);
-      if (k < K) store_in_block(to + 4 * k, found);
-      if (other < K) store_in_block(to + 4 * other, found_other);
-    }
-  }
-
-  // Loss and gradient of this block's graphs, a warp each: to all blocks.
-  __device__ __forceinline__ void find_losses(int first, int n) const {
-    const int K = outputs(), round = own.warp, graph = round * S + slice;
-    if (graph >= n) return;
+  // This slice's part of the logits, eight outputs a warp.
+  __device__ __forceinline__ void multiply() const {
     ReadShared& r = read();
-#pragma unroll 2
-    for (int k = own.lane; k < K; k += 32) {
-      float sum = r.bias[k];
+    const int K = outputs();
+#pragma unroll 1
+    for (int n0 = own.warp * 8; n0 < padded(); n0 += WORKERS / 32 * 8) {
+      float c[4];
+      multiply_in_parts(
+          c, own, HALF_PANEL, [&](int graph, int f) { return r.pooled[graph][f]; },
+          [&](int f, int k) { return r.weights[f * K + n0 + k]; });
 #pragma unroll
-      for (int s = 0; s < S; ++s) sum += r.inbox[round * S + s][k];
-      r.logits[round][k] = sum;
+      for (int i = 0; i < 2; ++i)
+        *reinterpret_cast<float2*>(&r.parts[own.g + 8 * i][n0 + 2 * own.t]) = make_float2(c[2 * i], c[2 * i + 1]);
     }
-    __syncwarp();
-    float* gradient = r.own_gradient[round];
-    const double loss =
-        loss_of_graph<4>(gradient, r.logits[round], r.targets + graph * (at.pass.loss == 1 ? 1 : K), r.loss_weight, K,
-                         static_cast<int>(at.pass.loss), r.label_weight);
-    float* result = at.pass.gradient + static_cast<long long>(at.step.first_graph + first + graph) * K;
-#pragma unroll 2
-    for (int k = own.lane; k < K; k += 32) {  // what this lane wrote
-      const float own_gradient = gradient[k];
-#pragma unroll
-      for (int s = 0; s < S; ++s) store_in_block(address_in_block(&r.gradient[k][graph], s), own_gradient);
-      result[k] = own_gradient;
-    }
-    if (own.lane > 0) return;
-    const unsigned to = address_in_block(r.losses + graph, 0);  // the first block adds them up
-    store_in_block(to, __int_as_float(__double2loint(loss)));
-    store_in_block(to + 4, __int_as_float(__double2hiint(loss)));
   }
 
-  // dR, divided by the rows of a graph for means: eight columns and four graphs a warp at a time. Four lanes share a column,
-  // each has every fourth output.
+  // Logits of n graphs, a warp each, their losses and gradients; one block of the cluster writes a graph's.
+  __device__ __forceinline__ void find_losses(int first, int n) const {
+    const int K = outputs();
+    ReadShared& r = read();
+#pragma unroll 1
+    for (int graph = own.warp; graph < n; graph += WORKERS / 32) {
+#pragma unroll 1
+      for (int k = 4 * own.lane; k < padded(); k += 128) {
+        float4 found[S], sum = *reinterpret_cast<const float4*>(r.bias + k);
+#pragma unroll
+        for (int s = 0; s < S; ++s) found[s] = load4_of_block(&r.parts[graph][k], s);
+#pragma unroll
+        for (int s = 0; s < S; ++s) sum.x += found[s].x, sum.y += found[s].y, sum.z += found[s].z, sum.w += found[s].w;
+        *reinterpret_cast<float4*>(&r.logits[graph][k]) = sum;
+      }
+      __syncwarp();
+      float* gradient = r.gradient[graph];
+      const double loss = loss_of_graph(gradient, r.logits[graph], r.targets + graph * (at.pass.loss == 1 ? 1 : K),
+                                        r.loss_weight, K, static_cast<int>(at.pass.loss), r.label_weight);
+      if (own.lane == 0) r.losses[graph] = loss;
+      if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
+      if (graph % S != slice) continue;
+      float* result = at.pass.gradient + static_cast<long long>(at.step.first_graph + first + graph) * K;
+#pragma unroll 4
+      for (int k = own.lane; k < K; k += 32) result[k] = gradient[k];  // what this lane wrote
+    }
+  }
+
+  // dR, divided by the rows of a graph for means; eight columns a warp.
   __device__ __forceinline__ void multiply_back(int first, int n) const {
     ReadShared& r = read();
-    const int K = outputs(), s = own.t, jobs = HALF_PANEL / 8 * ceil_div(n, 4);
-#pragma unroll 1
-    for (int job = own.warp; job < jobs; job += WORKERS / 32) {
-      const int quad = job / (HALF_PANEL / 8), f = job % (HALF_PANEL / 8) * 8 + own.g, graph = 4 * quad + s;
-      float sum[4] = {};
-#pragma unroll 4
-      for (int k = s; k < K; k += 4)
-        add_quad(sum, r.weights[f * K + k], *reinterpret_cast<const float4*>(&r.gradient[k][4 * quad]));
-      const float found = scatter_sums(sum, s);
+    const int K = outputs(), n0 = own.warp * 8;
+    if (n0 >= HALF_PANEL) return;
+    float c[4];
+    multiply_in_parts(
+        c, own, padded(), [&](int graph, int k) { return r.gradient[graph][k]; },
+        [&](int k, int f) { return r.weights[(n0 + f) * K + k]; });
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int graph = own.g + 8 * i;
       if (graph >= n) continue;
-      const float rows = at.pass.readout == 1 ? max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1;
-      r.back[first + graph][f] = __fdividef(found, rows);
+      const float share = at.pass.readout == 1 ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
+      *reinterpret_cast<float2*>(&r.back[first + graph][n0 + 2 * own.t]) =
+          make_float2(share * c[2 * i], share * c[2 * i + 1]);
     }
   }
 
@@ -185,13 +206,6 @@ struct PassReadout {
     }
   }
 
-  // What the workers of all blocks have stored in this one's shared memory is there.
-  __device__ __forceinline__ static void meet(unsigned long long* barrier, int first) {
-    sync_workers();
-    if (threadIdx.x < S) arrive_at_block(barrier, threadIdx.x);
-    wait_for_blocks(barrier, first / READ_GRAPHS & 1);
-  }
-
   // From Z in `rows` to G of this thread's values; `is_positive(i)`: whether Z > 0.
   template <class IsPositive>
   __device__ __forceinline__ void run(float (&g)[OWN], IsPositive is_positive) const {
@@ -207,19 +221,15 @@ struct PassReadout {
       pool(first, n);
       if (first == 0) wait_barrier(&at.head, 0);
       wait_for(HEAD);
-      STAMP(48);
-      multiply(n);
-      STAMP(49);
-      meet(&at.are_read, first);
-      STAMP(50);
-      find_losses(first, n);
-      STAMP(51);
-      meet(&at.are_back, first);
-      STAMP(52);
-      multiply_back(first, n);
-      for (int graph = 0; slice == 0 && threadIdx.x == WORKERS - 1 && graph < n; ++graph) total += r.losses[graph];
+      multiply();
       sync_workers();
-      STAMP(53);
+      if (threadIdx.x < S) arrive_at_block(&at.are_read, threadIdx.x);
+      wait_for_blocks(&at.are_read, first / READ_GRAPHS & 1);
+      find_losses(first, n);
+      sync_workers();
+      multiply_back(first, n);
+      for (int graph = 0; threadIdx.x == WORKERS - 1 && graph < n; ++graph) total += r.losses[graph];
+      sync_workers();
     }
     if (at.pass.readout != 2) {
       give(g, [&](int i, int, int, int) { return is_positive(i); });

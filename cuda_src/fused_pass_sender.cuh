@@ -40,12 +40,9 @@ struct PassSender {
     const TileRows from(at.pass, tile, transposed);
     const int count = from.indptr[TILE_ROWS] - from.first;
     constexpr int AT_ONCE = 16;
-    int pointer[5], next[5];
+    int pointer[5];
 #pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      const int r = min(lane + 32 * i, TILE_ROWS - 1);
-      pointer[i] = from.indptr[r] - from.first, next[i] = from.indptr[r + 1] - from.first;
-    }
+    for (int i = 0; i < 5; ++i) pointer[i] = from.indptr[min(lane + 32 * i, TILE_ROWS)] - from.first;
 #pragma unroll 1
     for (int k = lane; count <= MAX_ENTRIES && k < count; k += AT_ONCE * 32) {
       int2 found[AT_ONCE];
@@ -57,8 +54,7 @@ struct PassSender {
     }
 #pragma unroll
     for (int i = 0; i < 5; ++i)
-      if (lane + 32 * i < TILE_ROWS) at.spans[lane + 32 * i] = pointer[i] | (next[i] - pointer[i]) << 16;
-    if (lane == 0) at.count = count;
+      if (lane + 32 * i <= TILE_ROWS) at.indptr[lane + 32 * i] = static_cast<short>(pointer[i]);
   }
 
   // The rows of A, and whose graph they are.
@@ -70,7 +66,8 @@ struct PassSender {
     fetch_rows(false);
 #pragma unroll 1
     for (int graph = lane; graph < n_graphs; graph += 32) {
-      if (graph != lane) row = pass.node_ptr[first_graph + graph] - tile * TILE_ROWS, n = pass.n_nodes[first_graph + graph];
+      if (graph != lane)
+        row = pass.node_ptr[first_graph + graph] - tile * TILE_ROWS, n = pass.n_nodes[first_graph + graph];
       at.first_row[graph] = static_cast<unsigned char>(row), at.graph_rows[graph] = static_cast<unsigned char>(n);
 #pragma unroll 4
       for (int i = 0; i < n; ++i) at.graph_of_row[row + i] = static_cast<unsigned char>(graph);
@@ -89,6 +86,7 @@ struct PassSender {
         expect_bytes(&at.head, bytes);
         bulk_copy(r.weights, pass.head_weight + static_cast<long long>(slice) * HALF_PANEL * K, bytes, &at.head);
       }
+      if (lane < 8) r.weights[HALF_PANEL * K + lane] = 0.f;
       if (lane == 8) r.label_weight = pass.rates[4 * at.step.number + 3];
 #pragma unroll 2
       for (int k = lane; k < K; k += 32) r.loss_weight[k] = pass.loss_weight[k], r.bias[k] = pass.head_bias[k];
@@ -110,12 +108,9 @@ struct PassSender {
   __device__ __forceinline__ void send(const Half* from, const Half* of_weights, int phase) const {
     wait_for(ROWS_WRITTEN + group);
     if (lane > 0) return;
-    STAMP_OF(384 + 32 * group, 100 + group * 4);
     if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
     order_copies_after_writes();
-    STAMP_OF(384 + 32 * group, 101 + group * 4);
     wait_for_blocks(&at.is_free, phase);
-    STAMP_OF(384 + 32 * group, 102 + group * 4);
     send_chunk<S>(at, from, slice, group);
   }
 

@@ -137,7 +137,6 @@ __device__ __forceinline__ bool is_higher(float a, int node_of_a, float b, int n
 }
 
 // A warp turns logits (K,) into their gradient and returns the graph's loss (in all of its lanes).
-template <int UNROLL = 1>
 __device__ __forceinline__ double loss_of_graph(float* gradient, const float* logits, const float* targets,
                                                 const float* loss_weight, int K, int loss, float weight) {
   const int lane = threadIdx.x % 32;
@@ -145,15 +144,15 @@ __device__ __forceinline__ double loss_of_graph(float* gradient, const float* lo
   if (loss == 1) {
     const int label = reinterpret_cast<const int*>(targets)[0];
     float peak = -__int_as_float(0x7f800000), norm = 0.f;
-#pragma unroll UNROLL
+#pragma unroll 1
     for (int k = lane; k < K; k += 32) peak = fmaxf(peak, logits[k]);
     peak = max_of_warp(peak);
-#pragma unroll UNROLL
+#pragma unroll 1
     for (int k = lane; k < K; k += 32) norm += expf(logits[k] - peak);
     norm = warp_sum(norm);
     const float own = label >= 0 ? loss_weight[label] : 0.f, scale = weight > 0.f ? own / weight : 0.f;
     const float inverse = 1.f / norm;
-#pragma unroll UNROLL
+#pragma unroll 1
     for (int k = lane; k < K; k += 32) {
       const float share = expf(logits[k] - peak) * inverse - (k == label ? 1.f : 0.f);
       gradient[k] = label >= 0 ? scale * share : 0.f;
@@ -161,7 +160,7 @@ __device__ __forceinline__ double loss_of_graph(float* gradient, const float* lo
     return label >= 0 ? static_cast<double>(own) * (logf(norm) - (logits[label] - peak)) : 0.0;
   }
   const float scale = (loss == 0 ? 1.f : 2.f) / fmaxf(weight, 1.f);
-#pragma unroll UNROLL
+#pragma unroll 1
   for (int k = lane; k < K; k += 32) {
     const float y = targets[k], z = logits[k];
     const bool labelled = y == y;

@@ -17,7 +17,7 @@ from gcnbatch.backends.cuda.memory import DeviceArray
 TILE_ROWS, SLICE, THREADS, WORKERS = 144, 64, 480, 384  # of fused_half.cuh, fused_pass.cuh
 WIDTHS = (128, 256, 384, 512)
 MAX_LAYERS, MAX_TILES, MAX_OUTPUTS = 8, 72, 160
-SHARED_BYTES = 232_336  # PassShared
+SHARED_BYTES = 232_032  # PassShared
 PAIR_BYTES, WORD_BYTES, NORM_BYTES, TAG_BYTES = 16, 8, 8, 128
 
 
@@ -30,7 +30,7 @@ def launch(P: int, tiles: int) -> Launch:
     """Return the launch: a cluster of P / 64 blocks for each tile.
 
     >>> launch(512, 15)
-    Launch(grid=(8, 15, 1), block=(480, 1, 1), shared=232336)
+    Launch(grid=(8, 15, 1), block=(480, 1, 1), shared=232032)
     """
     return Launch((P // SLICE, tiles, 1), (THREADS, 1, 1), SHARED_BYTES)
 
