@@ -39,7 +39,7 @@ def exchange_bytes(n_layers: int, tiles: int, P: int) -> int:
     """Return the bytes of what blocks tell each other; 0 at first, and left to the kernel.
 
     >>> exchange_bytes(3, 15, 512)
-    2952128
+    1846208
     """
     blocks = tiles * (P // SLICE)
     of_layer = 2 * tiles * P * PAIR_BYTES + blocks * (WORKERS * NORM_BYTES + WORD_BYTES)
