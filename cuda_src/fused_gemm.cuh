@@ -34,7 +34,7 @@
 
 #pragma once
 
-#include "fused.cuh"
+#include "fused_async.cuh"
 
 namespace fused {
 
@@ -43,13 +43,6 @@ constexpr int A_FLOATS = BM * DEPTH, B_FLOATS = BN * DEPTH;
 constexpr int MAX_STAGES = 8;
 constexpr int OWN_ROWS = 32;     // of one column, in a thread
 constexpr int TILE_LD = BN + 8;  // floats from row to row of a tile in shared memory
-
-// Let the next kernel start beside this one (`wait_for_previous` in fused.cuh).
-__device__ __forceinline__ void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // Row k of W' (P floats): W is (F, C P), the bias (C P,). Null for the rows that only round up K.
 __device__ __forceinline__ const float* weight_row(const float* weight, const float* bias, int k, int F, int C, int P) {
@@ -71,60 +64,10 @@ __device__ __forceinline__ int stages_of_ring(int stage_floats) {
   return min(static_cast<int>(bytes / sizeof(float)) / stage_floats, MAX_STAGES);
 }
 
-__device__ __forceinline__ unsigned shared_address(const void* data) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(data));
-}
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr bool HAS_WARPGROUPS = true;
-#else
-constexpr bool HAS_WARPGROUPS = false;
-#endif
-
-// ---- bulk copies and their barriers ----
-
+// Of a ring of stages.
 struct Barriers {
   unsigned long long full[MAX_STAGES], empty[MAX_STAGES];
 };
-
-__device__ __forceinline__ void init_barrier(unsigned long long* barrier, int arrivals) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-#endif
-}
-
-__device__ __forceinline__ void wait_barrier(unsigned long long* barrier, int phase) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "{ .reg .pred p;\n"
-      "again_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra again_%=; }" ::"r"(shared_address(barrier)),
-      "r"(phase)
-      : "memory");
-#endif
-}
-
-__device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int bytes) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-#endif
-}
-
-__device__ __forceinline__ void arrive(unsigned long long* barrier) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
-
-__device__ __forceinline__ void bulk_copy(float* to, const float* from, int bytes, unsigned long long* full) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(full))
-               : "memory");
-#endif
-}
 
 // ---- operands ----
 
@@ -165,9 +108,6 @@ __device__ __forceinline__ void load_matrices(float* to, const float* row) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) to[i] = __uint_as_float(bits[i]);
 }
-
-// The number of the warp in the block; the compiler sees that it is the same in all lanes.
-__device__ __forceinline__ int warp_number() { return __shfl_sync(FULL_WARP, static_cast<int>(threadIdx.x) / 32, 0); }
 
 // Where a lane stands in a fragment.
 struct Place {
@@ -244,21 +184,6 @@ struct Parts {
   }
 };
 
-// A place in the ring.
-struct Turn {
-  int stage = 0, phase = 0;
-  __device__ __forceinline__ void next(int stages) {
-    if (++stage == stages) stage = 0, phase ^= 1;
-  }
-};
-
-// A warp has read a stage: what its lanes read comes before the arrival of one of them. (compute-sanitizer's racecheck does
-// not take it from __syncwarp and reports hazards; with an arrival of every lane it reports none.)
-__device__ __forceinline__ void give_back(unsigned long long* empty) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(empty);
-}
-
 // The ninth warp fills the ring; weights are older than the kernel before, and their first stages come early.
 template <int PRODUCTS, int STAGE, class Operands>
 __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, bool waits) {
@@ -334,25 +259,6 @@ __device__ __forceinline__ void multiply_group(float (&d)[16], const unsigned (&
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
-#endif
-}
-
-__device__ __forceinline__ void begin_group() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void commit_group() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_for_groups() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #endif
 }
 

@@ -136,10 +136,10 @@ __device__ __forceinline__ bool is_higher(float a, int node_of_a, float b, int n
   return a > b || (a == b && node_of_a < node_of_b);
 }
 
-// The first warp turns logits (K,) into their gradient and returns the graph's loss (in all of its lanes).
+// A warp turns logits (K,) into their gradient and returns the graph's loss (in all of its lanes).
 __device__ __forceinline__ double loss_of_graph(float* gradient, const float* logits, const float* targets,
                                                 const float* loss_weight, int K, int loss, float weight) {
-  const int lane = threadIdx.x;
+  const int lane = threadIdx.x % 32;
   double sum = 0.0;
   if (loss == 1) {
     const int label = reinterpret_cast<const int*>(targets)[0];

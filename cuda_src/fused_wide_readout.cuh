@@ -19,42 +19,10 @@
 // Requires: sm_90; before, it is empty.
 #pragma once
 
+#include "fused_async.cuh"
 #include "fused_readout.cuh"
 
 namespace fused {
-
-// ---- clusters ----
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-constexpr bool HAS_CLUSTERS = true;
-#else
-constexpr bool HAS_CLUSTERS = false;
-#endif
-
-__device__ __forceinline__ void arrive_at_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void wait_for_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-// What lies at `own` in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ float load_of_block(const float* own, int rank) {
-  float value = 0.f;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  unsigned address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(address)
-      : "r"(static_cast<unsigned>(__cvta_generic_to_shared(own))), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-#endif
-  return value;
-}
 
 // ---- readout ----
 

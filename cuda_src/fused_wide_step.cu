@@ -48,10 +48,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                       const int* progress, const long long* jobs, const int* chunks, const long long* stage,
                       int n_chunks, int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1,
                       float beta2, float rest2, float epsilon, float max_norm) {
-  __shared__ float tile[2 * PANEL][WideUpdate::LD];
+  __shared__ float tile[2 * PANEL][WideUpdate<WideJob>::LD];
   const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
-  const WideUpdate phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
-                            weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
-                            n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
-  phase.run(tile);
+  const WideUpdate<WideJob> phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
+                                     weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
+                                     n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
+  phase.run(tile, {nullptr});
 }

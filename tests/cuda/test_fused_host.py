@@ -27,6 +27,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.model.fused import describe, label_weights
 from gcnbatch.model.runner import make_runner, unfit
 from gcnbatch.resources import cuda_sources
+from tests.cuda import halves
 from tests.train.runs import configure, write_set
 
 
@@ -136,6 +137,46 @@ def test_a_step_of_wide_layers_is_two_launches_forward_and_three_backward_a_laye
     first, second = ["product_tf32", "wide_draw"], ["propagate", "product_tf32"]
     back = ["propagate_backward", "product_dx_tf32", "product_dw_tf32", "propagate_backward", "product_dw_tf32"]
     assert names == [*first, *second, "wide_readout", *back, "wide_update"]
+
+
+def test_a_step_in_halves_is_three_launches(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", 60, n_channels=1)
+    device: Any = HostDevice()
+    at, plan, _ = halves.workspace(device, tmp_path / "data.h5", ("model.widths=[256,256]",), [np.arange(60)])
+    at.begin_epoch(0, plan, np.zeros((1, 4), np.float32), 0)
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    calls = [*at.forward(), *at.backward(), *at.update(rule)]
+    assert [call.entry for call in calls] == ["fused_pass_256", "fused_half_dw", "fused_half_update"]
+    entries = Sources(cuda_sources()).entries
+    for entry, launch, arguments in (*at.pack(), at.stage(), *calls, at.gradients(rule, at.logits)):
+        assert len(entries[entry].pack(arguments)) > 0
+        assert launch.blocks > 0
+
+
+HALVES: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
+    "fits": ((), {}, True),
+    "dropout": (("model.dropout=0.5",), {}, False),
+    "no norm": (("model.batch_norm=false",), {}, False),
+    "layers of other widths": (("model.widths=[256,128]",), {}, False),
+    "a width that no slices make": (("model.widths=[200,200]",), {}, False),
+    "a dense layer on nodes": (("model.dense=[256]",), {}, False),
+    "two dense layers on graphs": (("model.head=[16]",), {}, False),
+    "channels": ((), {"n_channels": 2}, False),
+    "a large graph": ((), {"max_nodes": 145}, False),
+    "many features": ((), {"n_features": 513}, False),
+}
+
+
+@pytest.mark.parametrize(("assignments", "about", "fits"), HALVES.values(), ids=HALVES)
+def test_what_is_trained_in_halves(
+    assignments: tuple[str, ...], about: dict[str, int], fits: bool, tmp_path: Path
+) -> None:
+    graphs = write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256]", *assignments)) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+    largest = int(np.diff(graphs.node_ptr).max())
+    assert stack.trains_in_halves("tf32", about.get("n_channels", 1), largest) == fits
+    assert not stack.trains_in_halves("", about.get("n_channels", 1), largest)
 
 
 @pytest.mark.parametrize(

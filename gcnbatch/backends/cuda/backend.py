@@ -117,11 +117,13 @@ class CudaBackend:
         seed: int,
     ) -> FusedEngine:
         """Return the fused step of a model on a data set, which `fused_refusal` has nothing against."""
-        from gcnbatch.backends.cuda.fused import data, engine
+        from gcnbatch.backends.cuda.fused import data, engine, half
 
         products = stack.products(self.device.compute_capability, self._options.precision)
         held = data.FusedSet(self.device, source, targets, label_weights, products)
-        return engine.FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed)
+        in_halves = stack.trains_in_halves(products, held.channels, held.capacity(1).rows)
+        halves = half.HalfSet(self.device, source) if in_halves else None
+        return engine.FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed, halves)
 
     def fused_kipf_refusal(
         self, layers: TwoLayers, source: BatchSource, targets: NDArray[Any], clip_norm: float

@@ -37,6 +37,11 @@ class EpochPlan:
     pointers: dict[str, Int32]
 
     @property
+    def tables(self) -> dict[str, Int32]:
+        """What else a plan says of every batch."""
+        return {}
+
+    @property
     def n_batches(self) -> int:
         """Number of batches."""
         return len(self.batch_ptr) - 1

@@ -10,8 +10,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import geometry_fused as geometry
+from gcnbatch.backends.cuda import geometry_fused_half as half
 from gcnbatch.backends.cuda import geometry_fused_wide as wide
 from gcnbatch.backends.cuda.batch import Int64
+from gcnbatch.backends.cuda.fused.tiles import TiledPlan, plan_tiles
 from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan, plan_epoch
@@ -109,12 +111,14 @@ class FusedSet:
         assert prepared is not None
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
         self.k = columns_of_set(source.header.n_features, prepared.channels, products)
-        self._label_weights = label_weights
         self._ptrs = {
             "nodes": source.node_ptr,
             "edges": prepared.forward.entry_ptr,
             "t_edges": prepared.transpose.entry_ptr,
         }
+        self._label_weights = label_weights
+        self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
+        self._sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in self._own_ptrs.items()}
         sizes = (np.sort(np.diff(ptr))[::-1] for ptr in self._ptrs.values())
         self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]  # by graphs
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
@@ -139,10 +143,11 @@ class FusedSet:
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return where everything of every batch begins; pointers are "nodes", "edges" and, if need be, "t_edges"."""
-        ptrs = dict(self._ptrs)
-        if self.symmetric:
-            del ptrs["t_edges"]
-        return plan_epoch(batches, ptrs)
+        return plan_epoch(batches, self._own_ptrs)
+
+    def plan_tiles(self, batches: Sequence[Int64], tiles: int) -> TiledPlan | None:
+        """Return the same for batches in tiles, or nothing if one does not fit."""
+        return plan_tiles(batches, self._sizes, tiles)
 
     def weights(self, batches: Sequence[Int64]) -> NDArray[np.float32]:
         """Return the weight of each batch's labels."""
@@ -185,6 +190,9 @@ def refusal(
     parts = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
     rows = sum(8 * len(part.indices) + 4 * len(part.row_length) for part in parts)
     size = 4 * k * nodes + targets.nbytes + rows
+    largest_graph = int(np.diff(source.node_ptr).max(initial=0))
+    if stack.trains_in_halves(products, prepared.channels, largest_graph):
+        size += (2 * half.columns_of_u(source.header.n_features) + 4) * nodes
     if size > budget:
         return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"
     largest = int(np.sort(np.diff(source.node_ptr))[::-1][:batch_size].sum())

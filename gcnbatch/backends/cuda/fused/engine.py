@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
 from gcnbatch.backends.cuda.batch import Int64
+from gcnbatch.backends.cuda.fused import half
 from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
 from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
 from gcnbatch.backends.cuda.fused.stack import Stack
 from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.geometry_fused import columns_of
 from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.plan import EpochPlan
 from gcnbatch.data.sparse import MAX_ENTRIES
 from gcnbatch.errors import InputError
 
@@ -42,8 +47,26 @@ def shares(steps: int) -> list[int]:
     return [first] * (first > 0) + [ceil_div(steps - first - number, graphs) for number in range(graphs)]
 
 
+@dataclass
+class Training:
+    """Arrays of training steps, their launches, and graphs of so many steps each."""
+
+    at: Workspace
+    calls: list[Call]
+    graphs: dict[int, Graph] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Give back the graphs."""
+        for graph in self.graphs.values():
+            graph.close()
+        self.graphs.clear()
+
+
 class FusedEngine:
     """Runs training steps as replays of captured graphs, and everything else launch by launch.
+
+    An epoch whose batches all fit into tiles is trained in halves, if `halves` is given: what is done depends on the
+    model, the set, the batches and the device alone.
 
     Parameters
     ----------
@@ -54,6 +77,8 @@ class FusedEngine:
     rule : Optimizer
     seed : int
         Of dropout.
+    halves : HalfSet or None
+        The set as steps in halves read it.
     """
 
     def __init__(
@@ -64,6 +89,7 @@ class FusedEngine:
         data: FusedSet,
         rule: Optimizer,
         seed: int,
+        halves: half.HalfSet | None = None,
     ) -> None:
         if model.products:
             packed = packed_weights(device, stack)
@@ -71,13 +97,14 @@ class FusedEngine:
             packed = tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
         self._device, self._stack, self._data = device, stack, data
         self._model = replace(model, packed=packed)
-        self._is_packed = False
+        self._in_halves = replace(model, packed=half.packed_weights(device, stack)) if halves else None
+        self._halves = halves
+        self._packed: set[bool] = set()  # which of both ways of keeping weights is up to date; True: halves
         self._rule, self._seed = rule, seed
-        self._training: Workspace | None = None
+        self._training: dict[bool, Training] = {}  # in halves or not
+        self._now = False  # how this epoch is trained
         self._recorder = Recorder(device)
-        self._graphs: dict[int, Graph] = {}
-        self._calls: list[Call] = []
-        self._single: dict[bool, Workspace] = {}
+        self._single: dict[tuple[bool, bool], Workspace] = {}  # training or not, in halves or not
         self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
         self._shares: list[int] = []  # of the graphs to come
 
@@ -92,27 +119,54 @@ class FusedEngine:
             Per step the learning rate and Adam's corrections 1 / (1 - beta^t) of both moments.
         """
         self.flush()
-        plan = self._data.plan(batches)
-        graphs = max(map(len, batches))
-        fitted = bool(self._model.products)  # what narrow layers find depends on the number of their blocks
+        plan, graphs = self._plan(batches), max(map(len, batches))
+        self._now = isinstance(plan, TiledPlan)
+        fitted = bool(self._model.products) and not self._now  # else results depend on it, or it costs nothing
         needed = self._data.capacity_of(plan, graphs) if fitted else self._data.capacity(graphs)
-        self._prepare(len(batches), len(plan.graphs), needed)
-        assert self._training is not None
+        at = self._prepared(len(batches), len(plan.graphs), needed).at
         weights = self._data.weights(batches)
-        self._training.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
-        self._run([*self._packing(self._training), self._training.stage()])
+        at.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
+        self._run([*self._packing(at, self._now), at.stage()])
         self._left, self._shares = len(batches) - first, shares(len(batches) - first)
 
-    def _prepare(self, steps: int, graphs: int, needed: Capacity) -> None:
-        """Make plan, arrays and launches, unless those there are fit."""
-        held = self._training
-        if held is not None and held.capacity.holds(needed) and held.plan.holds(steps, graphs):
-            return
-        self._forget_graphs()
-        self._training = self._workspace(needed, Plan(self._device, steps, graphs), training=True)
-        self._calls = [*self._training.forward(), *self._training.backward(), *self._training.update(self._rule)]
+    @cached_property
+    def _most_tiles(self) -> int:
+        """Clusters of the pass that run at once, each with a tile of a batch; 0: no halves."""
+        if self._halves is None:
+            return 0
+        width = self._stack.nodes[0].n_out
+        at_once = self._recorder.clusters(one_pass.entry(width), one_pass.launch(width, 1))
+        return min(at_once, one_pass.MAX_TILES)
 
-    def _workspace(self, capacity: Capacity, plan: Plan, training: bool) -> Workspace:
+    def _plan(self, batches: Sequence[Int64]) -> EpochPlan:
+        """Return where everything of these batches is, in tiles if they fit."""
+        tiled = None
+        if self._most_tiles:
+            rows = self._data.capacity(max(map(len, batches))).rows
+            tiled = self._data.plan_tiles(batches, tiles_of(rows, self._most_tiles))
+        return tiled or self._data.plan(batches)
+
+    def _prepared(self, steps: int, graphs: int, needed: Capacity) -> Training:
+        """Return arrays, launches and graphs for an epoch: new ones, unless those there are fit."""
+        held = self._training.get(self._now)
+        if held is not None and held.at.capacity.holds(needed) and held.at.plan.holds(steps, graphs):
+            return held
+        if held is not None:
+            held.close()
+            del self._training[self._now], held
+        at = self._workspace(needed, steps, graphs, training=True, in_halves=self._now)
+        calls = [*at.forward(), *at.backward(), *at.update(self._rule)]
+        self._training[self._now] = Training(at, calls)
+        return self._training[self._now]
+
+    def _workspace(self, capacity: Capacity, steps: int, graphs: int, training: bool, in_halves: bool) -> Workspace:
+        if in_halves:
+            assert self._halves is not None
+            assert self._in_halves is not None
+            plan = Plan(self._device, steps, graphs, tiles_of(capacity.rows, self._most_tiles))
+            where = (self._device, self._stack, self._in_halves, self._data)
+            return half.HalfWorkspace(*where, capacity, plan, self._seed, self._halves, self._most_tiles)
+        plan = Plan(self._device, steps, graphs)
         if capacity.rows * self._stack.widest > MAX_ENTRIES:
             raise InputError(
                 "backend fused",
@@ -127,12 +181,18 @@ class FusedEngine:
         """Run the next step of the epoch; several are started together."""
         if self._device.observer is not None:  # of single launches
             self.flush()
+            self._packed &= {self._now}
             self._run(self._calls)
             return
         self._waiting, self._left = self._waiting + 1, self._left - 1
         if self._waiting == (self._shares[0] if self._shares else STEPS_OF_A_GRAPH):
             self._launch(self._waiting)
             self._shares = self._shares[1:]
+
+    @property
+    def _calls(self) -> list[Call]:
+        """The launches of a step of this epoch."""
+        return self._training[self._now].calls
 
     def flush(self) -> None:
         """Start the steps that wait for company."""
@@ -144,15 +204,12 @@ class FusedEngine:
         self._shares = shares(max(self._left, 0))
 
     def _launch(self, steps: int) -> None:
-        if steps not in self._graphs:
-            self._graphs[steps] = self._recorder.record(self._calls, steps)
-        self._graphs[steps].launch()
+        now = self._training[self._now]
+        if steps not in now.graphs:
+            now.graphs[steps] = self._recorder.record(now.calls, steps, now.at.same_carveout)
+        now.graphs[steps].launch()
+        self._packed &= {self._now}
         self._waiting -= steps
-
-    def _forget_graphs(self) -> None:
-        for graph in self._graphs.values():
-            graph.close()
-        self._graphs.clear()
 
     # -------------------------------------------------------------------------------------------- one batch
 
@@ -165,36 +222,37 @@ class FusedEngine:
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         """Return the logits of these graphs, (len(graphs), n_outputs), with running statistics."""
         self.flush()
-        at = self._staged(graphs, training=False)
-        self._run([*self._packing(at), at.stage(), *at.running_stats(), *at.forward()])
+        at = self._staged(graphs, self._data.plan([graphs]), training=False)
+        self._run([*self._packing(at, in_halves=False), at.stage(), *at.running_stats(), *at.forward()])
         return self._device.download(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
         """Write the gradients of one training pass over these graphs into the model's; step 0 of epoch 0."""
         self.flush()
-        at = self._staged(graphs, training=True)
+        plan = self._plan([graphs])
+        at = self._staged(graphs, plan, training=True)
         calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
-        self._run([*self._packing(at), at.stage(), *calls])
+        self._run([*self._packing(at, isinstance(plan, TiledPlan)), at.stage(), *calls])
 
-    def _staged(self, graphs: Int64, training: bool) -> Workspace:
+    def _staged(self, graphs: Int64, plan: EpochPlan, training: bool) -> Workspace:
         """Return arrays for one batch outside of an epoch, with its plan uploaded."""
-        at = self._single.get(training)
+        form = training, isinstance(plan, TiledPlan)
+        at = self._single.get(form)
         if at is None or at.capacity.graphs < len(graphs):
-            plan = Plan(self._device, 1, len(graphs))
-            at = self._single[training] = self._workspace(self._data.capacity(len(graphs)), plan, training)
+            at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), *form)
         rates = np.zeros((1, 4), np.float32)
         if training:
             rates[:, 3] = self._data.weights([graphs])
-        at.begin_epoch(0, self._data.plan([graphs]), rates, 0)
+        at.begin_epoch(0, plan, rates, 0)
         return at
 
     def parameters_changed(self) -> None:
         """Take note that parameters came from elsewhere than from a step."""
-        self._is_packed = False
+        self._packed.clear()
 
-    def _packing(self, at: Workspace) -> list[Call]:
-        calls = [] if self._is_packed else at.pack()
-        self._is_packed = True
+    def _packing(self, at: Workspace, in_halves: bool) -> list[Call]:
+        calls = [] if in_halves in self._packed else at.pack()
+        self._packed.add(in_halves)
         return calls
 
     def _run(self, calls: Sequence[Call]) -> None:
@@ -204,4 +262,5 @@ class FusedEngine:
     def close(self) -> None:
         """Give back the captured graphs; what still waits is nobody's any more."""
         self._waiting = 0
-        self._forget_graphs()
+        for training in self._training.values():
+            training.close()

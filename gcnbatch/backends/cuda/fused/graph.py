@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
 from gcnbatch.backends.cuda.fused.step import Call
+from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.errors import BackendUnavailable, DeviceLost
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists,
 IN_GRAPHS = (12, 4)  # and CUDA version of the driver from which graphs hold it
+ALL_SHARED = 100  # per cent of what a multiprocessor may have
 TYPES = {
     "P": ctypes.c_void_p,
     "i": ctypes.c_int,
@@ -89,10 +91,18 @@ class Recorder:
         known = loader.driver_cuda_version() >= IN_GRAPHS
         self._overlap = known and device.compute_capability >= DEPENDENT_LAUNCH
 
-    def record(self, calls: Sequence[Call], repeats: int) -> Graph:
-        """Return a graph of `repeats` times these launches, one behind the other."""
+    def record(self, calls: Sequence[Call], repeats: int, same_carveout: bool = False) -> Graph:
+        """Return a graph of `repeats` times these launches, one behind the other.
+
+        `same_carveout` has all of them run with as much shared memory to a multiprocessor as there is: a kernel that
+        needs it does not wait until the multiprocessors of the one before have made room.
+        """
         driver, stream = self._driver, self._driver.CUstream(self._device.stream.handle)
         prepared = [self._prepare(call) for call in calls if call.launch.blocks]
+        if same_carveout:
+            which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            for _, function, _ in prepared:
+                self._check(driver.cuFuncSetAttribute(function, which, ALL_SHARED))
         self._device.synchronize()
         self._check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
         try:
@@ -105,6 +115,15 @@ class Recorder:
         ready = self._check(driver.cuGraphInstantiate(graph, 0))
         self._check(driver.cuGraphDestroy(graph))
         return Graph(self._device, driver, ready, repeats * len(prepared))
+
+    def clusters(self, name: str, launch: Launch) -> int:
+        """Return how many clusters of a kernel the device runs at once."""
+        driver = self._driver
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+        config.sharedMemBytes = launch.shared
+        return int(self._check(driver.cuOccupancyMaxActiveClusters(self._function(name, launch.shared), config)))
 
     def _prepare(self, call: Call) -> tuple[Any, Any, Any]:
         driver, launch = self._driver, call.launch

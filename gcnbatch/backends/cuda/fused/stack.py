@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from gcnbatch.backends.base import Readout
 from gcnbatch.backends.cuda import geometry_fused as geometry
+from gcnbatch.backends.cuda import geometry_fused_half as half
+from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
 from gcnbatch.backends.cuda import geometry_fused_wide as wide
 
 
@@ -123,6 +125,25 @@ class Stack:
         if capability not in wide.CAPABILITIES or weights < wide.WIDE_ENOUGH * len(self.nodes):
             return ""
         return "tf32" if precision == "tf32" else "3xtf32"
+
+    def trains_in_halves(self, products: str, channels: int, largest: int) -> bool:
+        """Return whether `fused.half` trains the model on sets of so many channels and nodes in the largest graph.
+
+        A batch of an epoch may still not fit (`fused.tiles`).
+        """
+        first, widths = self.nodes[0], {layer.n_out for layer in self.nodes}
+        return (
+            products == "tf32"
+            and channels == 1
+            and largest <= half.TILE_ROWS
+            and all(layer.norm and not layer.is_dense and not layer.dropout for layer in self.nodes)
+            and len(widths) == 1
+            and first.n_out in half.WIDTHS
+            and half.columns_of_u(first.n_in) <= half.MOST_COLUMNS
+            and len(self.graphs) == 1
+            and len(self.nodes) <= one_pass.MAX_LAYERS
+            and self.n_outputs <= one_pass.MAX_OUTPUTS
+        )
 
     def shared_bytes(self, is_wide: bool) -> int:
         """Shared memory of the block that needs the most."""

@@ -143,18 +143,22 @@ class Job:
 class Plan:
     """The plan of an epoch on the device, in arrays for `steps` steps and `graphs` graphs; uploaded in one piece.
 
+    `tiles`, if not 0, is the most that a batch may have of them (`fused.tiles`).
+
     Attributes
     ----------
     progress : DeviceArray, (4,)
     rates : DeviceArray, (steps, 4)
     views : dict of DeviceArray
-        See Stage in fused_stage.cuh.
+        See Stage in fused_stage.cuh, HalfStage in fused_half_stage.cuh.
     """
 
-    def __init__(self, device: Device, steps: int, graphs: int) -> None:
+    def __init__(self, device: Device, steps: int, graphs: int, tiles: int = 0) -> None:
         self._device, self.steps, self.graphs = device, steps, graphs
         lengths = {"progress": 4, "rates": 4 * steps, "batch_ptr": steps + 1, "graphs": graphs}
         lengths |= dict.fromkeys(("nodes", "edges", "t_edges"), graphs + steps)
+        if tiles:
+            lengths |= {"tile_starts": steps * (tiles + 1), "tile_counts": steps}
         self._starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
         self._array = device.empty(sum(lengths.values()), np.int32)
         self.views = {name: self._array.view(self._starts[name], length) for name, length in lengths.items()}
@@ -170,7 +174,7 @@ class Plan:
         host = np.zeros(self._array.shape, np.int32)
         host[0] = first
         arrays: dict[str, NDArray[Any]] = {"rates": rates.view(np.int32).ravel(), "batch_ptr": plan.batch_ptr}
-        for name, values in {**arrays, "graphs": plan.graphs, **plan.pointers}.items():
+        for name, values in {**arrays, "graphs": plan.graphs, **plan.pointers, **plan.tables}.items():
             host[self._starts[name] : self._starts[name] + len(values)] = values
         self._device.upload(host, self._array)
 
@@ -191,6 +195,9 @@ class Workspace:
     training : bool
         Batch statistics, dropout, a way back; else running statistics and logits alone.
     """
+
+    update_entry, may_skip_decay = "fused_update", False
+    same_carveout = False  # as `Recorder.record` has it
 
     def __init__(
         self,
@@ -482,12 +489,19 @@ class Workspace:
             self._jobs = self._job_tables()
         jobs, chunks, norms = self._jobs
         of, n_chunks = self._model, len(norms)
-        stages = 0 if mode == ONLY_GRADIENTS else min(self.capacity.graphs, self._device.multiprocessors)
+        stages = 0 if mode == ONLY_GRADIENTS else self._stage_blocks
+        skips = self.may_skip_decay and not rule.decays
+        decay: tuple[DeviceArray | int, ...] = (NULL, NULL) if skips else (of.weight_decay, of.l2)
         flat = (of.trainable, of.moments[0], of.moments[-1], of.gradients, norms, totals, self._losses)
-        tables = (of.weight_decay, of.l2, self.plan.rates, self.plan.progress, jobs, chunks, self._stage)
+        tables = (*decay, self.plan.rates, self.plan.progress, jobs, chunks, self._stage)
         numbers = (n_chunks, stages, self._graph_blocks, mode, int(rule.sgd), rule.beta1, 1.0 - rule.beta1)
         rest = (rule.beta2, 1.0 - rule.beta2, rule.epsilon, rule.max_norm)
-        return Call("fused_update", geometry.update(n_chunks, stages), (*flat, *tables, *numbers, *rest))
+        return Call(self.update_entry, geometry.update(n_chunks, stages), (*flat, *tables, *numbers, *rest))
+
+    @property
+    def _stage_blocks(self) -> int:
+        """Blocks of the update that stage the next batch."""
+        return min(self.capacity.graphs, self._device.multiprocessors)
 
     def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Upload what fused_update.cu calls Job, one per parameter array, and which block does which part of it."""

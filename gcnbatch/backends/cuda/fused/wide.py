@@ -15,15 +15,12 @@ from gcnbatch import philox
 from gcnbatch.backends.cuda import geometry_fused as narrow
 from gcnbatch.backends.cuda import geometry_fused_wide as geometry
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
-from gcnbatch.backends.cuda.fused.step import LOSSES, NULL, READOUTS, Call, LayerArrays, Optimizer, Workspace
+from gcnbatch.backends.cuda.fused.step import LOSSES, NULL, READOUTS, Call, LayerArrays, Workspace
 from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
-
-
-DECAY = 7  # number of fused_wide_update's argument weight_decay, before l2
 
 
 def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
@@ -69,6 +66,8 @@ class WideWorkspace(Workspace):
 
     The products are those of `model.products`: ``"tf32"``, or ``"3xtf32"`` for float32's accuracy.
     """
+
+    update_entry, may_skip_decay = "fused_wide_update", True
 
     # -------------------------------------------------------------------------------------------- arrays
 
@@ -246,13 +245,6 @@ class WideWorkspace(Workspace):
         return Call(f"fused_product_dw_{self._model.products}", self._dw(layer).launch, arguments)
 
     # -------------------------------------------------------------------------------------------- update
-
-    def _update_call(self, rule: Optimizer, mode: int, totals: DeviceArray | int = NULL) -> Call:
-        call = super()._update_call(rule, mode, totals)
-        arguments = list(call.arguments)
-        if not rule.decays:
-            arguments[DECAY], arguments[DECAY + 1] = NULL, NULL
-        return Call("fused_wide_update", call.launch, tuple(arguments))
 
     def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Upload the jobs, one per matrix W' and per vector, and which block does which tile."""
