@@ -77,14 +77,16 @@ struct PassShared {
   float2 of_groups[GROUPS][HALF_PANEL];
   float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
   unsigned long long full[GROUPS], low, high;  // barriers: rows of a group of u are here, weights are here,
-  unsigned long long is_free, are_read,
-      head;  // u's place is free in all blocks; parts of logits are there; head's weights
+  unsigned long long is_free, are_read;        // u's place is free in all blocks; parts of logits are there
+  unsigned long long head;                     // the head's weights are here
   unsigned highest[WORKERS / 32], found_highest[WORKERS / 32];
   StepFacts step;
   short indptr[TILE_ROWS + 2];
   unsigned char graph_of_row[TILE_ROWS], first_row[TILE_ROWS], graph_rows[TILE_ROWS];
 };
-static_assert(sizeof(PassShared) <= 227 * 1024, "more shared memory than a block can have");
+constexpr int PASS_SHARED_BYTES = 232032;  // as in geometry_fused_pass.py
+static_assert(sizeof(PassShared) == PASS_SHARED_BYTES && PASS_SHARED_BYTES <= 227 * 1024,
+              "not what a block is launched with");
 
 __device__ __forceinline__ PassShared& pass_shared() {
   extern __shared__ __align__(1024) unsigned char pass_memory[];

@@ -36,6 +36,7 @@ def test_numbers_are_those_of_the_source() -> None:
         ("MAX_LAYERS", geometry.MAX_LAYERS),
         ("MAX_TILES", geometry.MAX_TILES),
         ("MAX_OUTPUTS", geometry.MAX_OUTPUTS),
+        ("PASS_SHARED_BYTES", geometry.SHARED_BYTES),
     ):
         assert re.search(rf"\b{name} = {number}\b", source), name
     kernels = re.findall(r"__launch_bounds__\((\d+), 1\) CLUSTERS_OF_(\d)\s+(\w+)\(", source)
