@@ -7,8 +7,9 @@ namespace fused {
 
 // ---- operands ----
 
-// Copies that this thread asks for find what it and others have written, as a barrier of the block told it.
-__device__ __forceinline__ void order_copies_after_writes() {
+// Copies that this thread asks for come after what it and others have read and written, as a barrier of the block told it:
+// they find it in memory, and do not overtake it where they overwrite it in shared memory.
+__device__ __forceinline__ void order_copies() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif

@@ -108,8 +108,8 @@ struct PassSender {
   __device__ __forceinline__ void send(const Half* from, const Half* of_weights, int phase) const {
     wait_for(ROWS_WRITTEN + group);
     if (lane > 0) return;
+    order_copies();
     if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
-    order_copies_after_writes();
     wait_for_blocks(&at.is_free, phase);
     send_chunk<S>(at, from, slice, group);
   }
@@ -151,7 +151,10 @@ struct PassSender {
       fetch_head(first);
       tell(HEAD);
     }
-    if (group == 0) wait_for(READ_OUT);
+    if (group == 0) {
+      wait_for(READ_OUT);
+      order_copies();  // rows come to the place where the readout was
+    }
     arrive_at_end();
   }
 };
