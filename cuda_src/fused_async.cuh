@@ -71,20 +71,14 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes,
 // The number of the warp in the block; the compiler sees that it is the same in all lanes.
 __device__ __forceinline__ int warp_number() { return __shfl_sync(FULL_WARP, static_cast<int>(threadIdx.x) / 32, 0); }
 
-// A place in the ring.
+// A place in the ring. Who has read a stage arrives at its `empty`, every lane: one for its warp would take no less time, and
+// compute-sanitizer's racecheck does not see that __syncwarp orders the others' reads before it.
 struct Turn {
   int stage = 0, phase = 0;
   __device__ __forceinline__ void next(int stages) {
     if (++stage == stages) stage = 0, phase ^= 1;
   }
 };
-
-// A warp has read a stage: what its lanes read comes before the arrival of one of them. (compute-sanitizer's racecheck does
-// not take it from __syncwarp and reports hazards; with an arrival of every lane it reports none.)
-__device__ __forceinline__ void give_back(unsigned long long* empty) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(empty);
-}
 
 // ---- groups of products, which four warps ask for together ----
 
@@ -125,6 +119,11 @@ __device__ __forceinline__ void wait_for_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
+}
+
+__device__ __forceinline__ void meet_cluster() {
+  arrive_at_cluster();
+  wait_for_cluster();
 }
 
 // What lies at `own` in the shared memory of block `rank` of the cluster.

@@ -277,7 +277,7 @@ __device__ __forceinline__ void multiply_by_groups(GroupSums& sum, const Operand
     for (int slice = 0; slice < DEPTH / 8; ++slice) multiply_group(sum, a + 2 * slice, b + 2 * slice);
     commit_group();
     wait_for_groups<1>();
-    if (read != nullptr) give_back(read);
+    if (read != nullptr) arrive(read);
     read = &barriers.empty[turn.stage];
     turn.next(stages);
   }
@@ -324,7 +324,7 @@ __device__ __forceinline__ void multiply_split_by_groups(GroupSums& sum, const O
     wait_for_groups<0>();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) now[slice].hold();
-    give_back(empty);
+    arrive(empty);
 #pragma unroll
     for (int i = 0; i < 32; ++i) sum[i] += part[i];
   };
@@ -382,7 +382,7 @@ __device__ __forceinline__ void multiply_across_by_groups(GroupSums& sum, const 
     wait_for_groups<0>();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) a[slice][0].hold(), a[slice][1].hold();
-    give_back(&barriers.empty[turn.stage]);
+    arrive(&barriers.empty[turn.stage]);
     if constexpr (PRODUCTS == 3) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) sum[i] += part[i / 16][i % 16];
@@ -453,7 +453,7 @@ __device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, b
   __shared__ Barriers barriers;
   if (threadIdx.x < MAX_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
-    init_barrier(&barriers.empty[threadIdx.x], MULTIPLYING / 32);
+    init_barrier(&barriers.empty[threadIdx.x], MULTIPLYING);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif

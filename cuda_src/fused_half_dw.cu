@@ -136,7 +136,7 @@ __device__ __forceinline__ void multiply_stages(DwSums& sum, int group, const Dw
     for (int slice = 0; slice < DW_ROWS / 16; ++slice) multiply_across(sum, a + 128 * slice, b + 128 * slice);
     commit_group();
     wait_for_groups<1>();
-    if (read != nullptr) give_back(read);
+    if (read != nullptr) arrive(read);
     read = &barriers.empty[turn.stage];
     turn.next(DW_STAGES);
   }
@@ -275,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(288, 1)
   const int group = warp_number() / 4;
   if (threadIdx.x < DW_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
-    init_barrier(&barriers.empty[threadIdx.x], 4 * DW_GROUPS);
+    init_barrier(&barriers.empty[threadIdx.x], 128 * DW_GROUPS);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif

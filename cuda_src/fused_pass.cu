@@ -52,14 +52,13 @@ __device__ __forceinline__ void set_up(PassShared& at, const long long* pass, co
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) init_barrier(&at.full[group], 1);
     init_barrier(&at.low, 1), init_barrier(&at.high, 1), init_barrier(&at.head, 1);
-    init_barrier(&at.is_free, slices), init_barrier(&at.are_read, slices);
+    init_barrier(&at.is_free, slices), init_barrier(&at.rows_read, WORKERS);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
   __syncthreads();
-  arrive_at_cluster();
-  wait_for_cluster();  // whoever sends finds the barriers
+  meet_cluster();  // whoever sends finds the barriers
 }
 
 // What there is to know of the step and the tile: a thread asks for its share, whether the step has the tile or not, and

@@ -77,7 +77,7 @@ struct PassShared {
   float2 of_groups[GROUPS][HALF_PANEL];
   float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
   unsigned long long full[GROUPS], low, high;  // barriers: rows of a group of u are here, weights are here,
-  unsigned long long is_free, are_read;        // u's place is free in all blocks; parts of logits are there
+  unsigned long long is_free, rows_read;       // u's place is free in all blocks; Z or dY is read in this one
   unsigned long long head;                     // the head's weights are here
   unsigned highest[WORKERS / 32], found_highest[WORKERS / 32];
   StepFacts step;

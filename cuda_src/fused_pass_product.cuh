@@ -179,7 +179,7 @@ __device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const P
 
 // panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the sender is told of each.
 // `copy`, unless null: rows[r] scale, too.
-__device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
+__device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
                                           int tile, bool transposed) {
   constexpr int AT_ONCE = 4;
   const int lane = own.lane % PART_LANES;
@@ -213,6 +213,7 @@ __device__ __forceinline__ void propagate(const PassShared& at, Half* panel, Hal
     }
     tell(ROWS_WRITTEN + group);
   }
+  arrive(&at.rows_read);
 }
 
 }  // namespace fused

@@ -214,17 +214,12 @@ struct PassReadout {
 #pragma unroll 1
     for (int first = 0; first < max(at.step.n_graphs, 1); first += READ_GRAPHS) {
       const int n = min(at.step.n_graphs - first, READ_GRAPHS);
-      if (first > 0) {
-        arrive_at_cluster();
-        wait_for_cluster();  // all blocks have read the parts
-      }
+      if (first > 0) meet_cluster();  // all blocks have read the parts
       pool(first, n);
       if (first == 0) wait_barrier(&at.head, 0);
       wait_for(HEAD);
       multiply();
-      sync_workers();
-      if (threadIdx.x < S) arrive_at_block(&at.are_read, threadIdx.x);
-      wait_for_blocks(&at.are_read, first / READ_GRAPHS & 1);
+      meet_cluster();  // the parts are there
       find_losses(first, n);
       sync_workers();
       multiply_back(first, n);

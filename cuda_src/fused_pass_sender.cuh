@@ -103,15 +103,19 @@ struct PassSender {
     if (lane < S) arrive_at_block(&at.is_free, lane);
   }
 
-  // Send rows of a group of this block's panel of U or V; when the last are written, the rest of the weights takes the
-  // place of Z or dY.
+  // Send rows of a group of this block's panel of U or V; behind the last, the rest of the weights takes the place of Z or
+  // dY.
   __device__ __forceinline__ void send(const Half* from, const Half* of_weights, int phase) const {
     wait_for(ROWS_WRITTEN + group);
-    if (lane > 0) return;
-    order_copies();
-    if (group + 1 == GROUPS) fetch_high(at, of_weights, S);
-    wait_for_blocks(&at.is_free, phase);
-    send_chunk<S>(at, from, slice, group);
+    if (lane == 0) {
+      const bool is_last = group + 1 == GROUPS;
+      if (is_last) wait_barrier(&at.rows_read, phase);
+      order_copies();
+      if (is_last) fetch_high(at, of_weights, S);
+      wait_for_blocks(&at.is_free, phase);
+      send_chunk<S>(at, from, slice, group);
+    }
+    __syncwarp();
   }
 
   // Follow the workers: L products forward, the readout, L - 1 products backward.
@@ -143,13 +147,15 @@ struct PassSender {
       if (at.pass.t_indptr != nullptr) fetch_rows(true);
       tell(HEAD);
     }
+    meet_cluster();
 #pragma unroll 1
     for (int first = READ_GRAPHS; first < at.step.n_graphs; first += READ_GRAPHS) {
-      arrive_at_cluster();
-      wait_for_cluster();
-      if (group > 0) continue;
-      fetch_head(first);
-      tell(HEAD);
+      meet_cluster();
+      if (group == 0) {
+        fetch_head(first);
+        tell(HEAD);
+      }
+      meet_cluster();
     }
     if (group == 0) {
       wait_for(READ_OUT);

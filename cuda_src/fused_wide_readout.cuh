@@ -353,8 +353,7 @@ struct WideReadout {
       pool(at, held, first, c0, begin, end, b, b < B);
     }
     multiply(at);
-    arrive_at_cluster();
-    wait_for_cluster();
+    meet_cluster();
 #pragma unroll 1
     for (int k = threadIdx.x; k < K; k += BLOCK) {
       float sum = bias[k], found[SLICES];
@@ -375,8 +374,7 @@ struct WideReadout {
       }
       if (lane == 0) losses[own] = total;
     }
-    arrive_at_cluster();
-    wait_for_cluster();  // the readers of the parts are done, too
+    meet_cluster();  // the readers of the parts are done, too
     if (!training) return;
     const int from = threadIdx.x % GRAPHS;
 #pragma unroll 2
