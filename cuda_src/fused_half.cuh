@@ -18,7 +18,7 @@ using Half = unsigned short;  // its bits: compilers of the library NVRTC come w
 
 constexpr int TILE_ROWS = 144, HALF_PANEL = 64;
 constexpr int PANEL_BYTES = TILE_ROWS * HALF_PANEL * 2, WEIGHT_PANEL_BYTES = HALF_PANEL * HALF_PANEL * 2;
-constexpr float WEIGHT_SCALE = 128.f, INPUT_SCALE = 128.f;  // of weights; of U but for the first layer
+constexpr float WEIGHT_SCALE = 128.f;
 
 // Where column k < 64 of row r of a panel is, in halves; the 8 columns from a multiple of 8 on are neighbours.
 __device__ __forceinline__ int in_half_panel(int r, int k) { return r * HALF_PANEL + ((k / 8 ^ r % 8) * 8 + k % 8); }

@@ -331,7 +331,7 @@ struct PassWorker {
     for (int l = 0; l < L; ++l) {
       own.forget();
       forward(y, l);
-      if (l + 1 < L) propagate(at, panel(at.layers[l + 1].u), nullptr, INPUT_SCALE, own, tile, false);
+      if (l + 1 < L) propagate(at, panel(at.layers[l + 1].u), nullptr, at.layers[l + 1].u_scale, own, tile, false);
     }
     readout.run(g, [&](int i) { return is_positive(y, i); });
     tell(READ_OUT);

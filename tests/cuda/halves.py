@@ -44,7 +44,7 @@ def weight_panels(weight: Array, columns: int) -> tuple[Array, Array]:
     """Return W (F, P) times 128 as the pass reads it, forward and backward; `columns` are those of U."""
     F, P = weight.shape
     filled = np.zeros((columns, P), np.float16)
-    filled[:F] = (weight * np.float32(half.INPUT_SCALE)).astype(np.float16)
+    filled[:F] = (weight * np.float32(geometry.WEIGHT_SCALE)).astype(np.float16)
 
     def blocks(matrix: Array) -> Array:
         rows = matrix.shape[0] // PANEL

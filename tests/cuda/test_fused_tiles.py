@@ -105,7 +105,13 @@ def test_numbers_are_those_of_the_sources() -> None:
     names = ("fused_half.cuh", "fused_half_dw.cu", "fused_update.cuh")
     source = "".join((cuda_sources() / name).read_text() for name in names)
     numbers = {"TILE_ROWS": geometry.TILE_ROWS, "HALF_PANEL": geometry.PANEL, "DW_GROUPS": geometry.DW_PANELS}
-    for name, number in {**numbers, "UPDATE_THREADS": geometry.UPDATE_THREADS, "DW_ROWS": 48, "DW_STAGES": 9}.items():
+    for name, number in {
+        **numbers,
+        "UPDATE_THREADS": geometry.UPDATE_THREADS,
+        "DW_ROWS": 48,
+        "DW_STAGES": 9,
+        "WEIGHT_SCALE": 128,
+    }.items():
         assert re.search(rf"\b{name} = {number}\b", source), name
     assert f"__launch_bounds__({geometry.DW_THREADS}, 1)" in source
     assert TILE_ROWS == geometry.TILE_ROWS
@@ -129,6 +135,9 @@ def test_scales_reach_and_do_not_overflow(largest: float) -> None:
     scale = geometry.scale_of(largest)
     assert geometry.LARGEST / 2 < largest * scale <= geometry.LARGEST
     assert np.log2(scale) % 1 == 0
+    inner = geometry.inner_scale(largest)
+    assert inner * min(largest, 1e30) <= geometry.INNER_SCALE
+    assert inner == geometry.INNER_SCALE or inner * min(largest, 1e30) > geometry.INNER_SCALE / 2 or largest > 1e30
 
 
 # ---- precision: a half times a power of two is a number of TF32

@@ -15,6 +15,7 @@ from gcnbatch.backends.cuda.launch import Launch, ceil_div
 TILE_ROWS, PANEL = 144, 64
 WIDTHS = (128, 256, 384, 512)
 MOST_COLUMNS = 512  # of U
+WEIGHT_SCALE, INNER_SCALE = 128.0, 128.0  # of weights; of U but for the first layer, where rows of A sum up to 1
 LARGEST = 49_152.0  # that a scaled number is to reach: a half goes to 65,504
 EXPONENTS = 100  # of scales, at most, either way
 DW_THREADS, DW_PANELS = 288, 2  # panels of either matrix in a block
@@ -42,6 +43,19 @@ def scale_of(largest: float) -> float:
     if not 0 < largest < math.inf:
         return 1.0
     return 2.0 ** max(min(math.floor(math.log2(LARGEST / largest)), EXPONENTS), -EXPONENTS)
+
+
+def inner_scale(reach: float) -> float:
+    """Return the power of two that U = A Z is multiplied by, where |A| sums up to `reach` over a row.
+
+    Z may be 511 then: batch norm's gamma, unless it exceeds 11, times the most that a normed number can be, sqrt(N).
+
+    >>> inner_scale(0.0), inner_scale(1.0), inner_scale(5.0)
+    (128.0, 128.0, 16.0)
+    """
+    if not 1 < reach < math.inf:
+        return INNER_SCALE
+    return INNER_SCALE / 2.0 ** min(math.ceil(math.log2(reach)), EXPONENTS)
 
 
 class DwGeometry(NamedTuple):

@@ -25,8 +25,6 @@ from gcnbatch.data.batches import BatchSource, PreparedRows
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-INPUT_SCALE = 128.0  # of U but for the first layer, as in fused_half.cuh
-
 
 class HalfSet:
     """What of the data set a step in halves reads, on the device, beside what all wide steps read.
@@ -35,6 +33,8 @@ class HalfSet:
     ----------
     u : DeviceArray of halves, (nodes, K)
         A X, times `scale`.
+    inner_scale : float
+        Of U behind the first layer.
     row_sums : DeviceArray, (nodes,)
         Of the adjacency.
     reach : float
@@ -47,8 +47,9 @@ class HalfSet:
         x: Any = prepared.stored_x
         n_in, n_nodes = x.shape[1], int(source.node_ptr[-1])
         self.columns = geometry.columns_of_u(n_in)
-        largest = max(float(x.max(initial=0)), -float(x.min(initial=0))) * largest_row(prepared.forward)
-        self.scale = geometry.scale_of(largest)
+        forward = largest_row(prepared.forward)
+        self.scale = geometry.scale_of(max(float(x.max(initial=0)), -float(x.min(initial=0))) * forward)
+        self.inner_scale = geometry.inner_scale(forward)
         self.reach = max(largest_row(prepared.transpose), 1.0)
         self.u, self.row_sums = device.empty((n_nodes, self.columns), np.uint16), device.empty(n_nodes)
         for first, part in propagated(prepared, source.node_ptr, n_in + 1):
@@ -327,7 +328,7 @@ class HalfWorkspace(Workspace):
 
     def _scale_of(self, number: int) -> float:
         """Return what a layer's U is multiplied by."""
-        return INPUT_SCALE if number else self._halves.scale
+        return self._halves.inner_scale if number else self._halves.scale
 
     def _dw_table(self) -> tuple[DeviceArray, DeviceArray]:
         """Upload what fused_half_dw.cu calls HalfProduct, layer by layer, and DwPlace, block by block."""
