@@ -79,7 +79,7 @@ class FusedRunner(ModelState):
 
     def __init__(self, backend: CudaBackend, task: Task) -> None:
         super().__init__(backend, task)
-        from gcnbatch.backends.cuda.fused.step import Model, Optimizer
+        from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 
         train = task.train
         moments = tuple(self._moments.values())

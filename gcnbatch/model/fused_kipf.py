@@ -44,7 +44,7 @@ class KipfRunner(ModelState):
 
     def __init__(self, backend: CudaBackend, task: Task, layers: TwoLayers) -> None:
         super().__init__(backend, task)
-        from gcnbatch.backends.cuda.fused.step import Model, Optimizer
+        from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 
         train = task.train
         model = Model(

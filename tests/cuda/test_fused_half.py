@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.fused.graph import Call
 from gcnbatch.backends.cuda.fused.half import HalfWorkspace, joined, places_of
+from gcnbatch.backends.cuda.fused.model import Optimizer
 from gcnbatch.backends.cuda.fused.stack import Stack
-from gcnbatch.backends.cuda.fused.step import Call, Optimizer
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.compare.workload import opened
 from gcnbatch.model.runner import make_runner

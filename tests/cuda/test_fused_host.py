@@ -16,7 +16,9 @@ import scipy.sparse as sp
 from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.fused import data, engine
-from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.fused.graph import Call
+from gcnbatch.backends.cuda.fused.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.step import Plan, Workspace
 from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources

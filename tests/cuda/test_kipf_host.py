@@ -13,9 +13,10 @@ import scipy.sparse as sp
 from gcnbatch import philox
 from gcnbatch.backends.cuda import geometry_kipf
 from gcnbatch.backends.cuda.fused import kipf
+from gcnbatch.backends.cuda.fused.graph import Call
 from gcnbatch.backends.cuda.fused.kipf_data import ELEMENTS_OF_A_BLOCK, KipfGraph, Rows, count_products
 from gcnbatch.backends.cuda.fused.kipf_step import PLANNED, Launches, Plan, Prediction, Tick
-from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer
+from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened

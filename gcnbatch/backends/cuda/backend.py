@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.engine import FusedEngine
     from gcnbatch.backends.cuda.fused.kipf import KipfEngine
     from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
+    from gcnbatch.backends.cuda.fused.model import Model, Optimizer
     from gcnbatch.backends.cuda.fused.stack import Stack
-    from gcnbatch.backends.cuda.fused.step import Model, Optimizer
 
 RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing
 HOLD = "meter_hold"  # the kernel that holds back a queue: no work of the backend's

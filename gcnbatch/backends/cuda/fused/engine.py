@@ -14,9 +14,10 @@ from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
 from gcnbatch.backends.cuda.batch import Int64
 from gcnbatch.backends.cuda.fused import half
 from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
-from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
+from gcnbatch.backends.cuda.fused.graph import Call, Graph, Recorder
+from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.backends.cuda.fused.stack import Stack
-from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer, Plan, Workspace
+from gcnbatch.backends.cuda.fused.step import Plan, Workspace
 from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.geometry_fused import columns_of

@@ -9,11 +9,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
-from gcnbatch.backends.cuda.fused.step import Call
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.errors import BackendUnavailable, DeviceLost
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists,
 IN_GRAPHS = (12, 4)  # and CUDA version of the driver from which graphs hold it
 ALL_SHARED = 100  # per cent of what a multiprocessor may have
+NULL = 0  # of a pointer among arguments
 TYPES = {
     "P": ctypes.c_void_p,
     "i": ctypes.c_int,
@@ -32,6 +32,14 @@ TYPES = {
     "Q": ctypes.c_ulonglong,
     "f": ctypes.c_float,
 }
+
+
+class Call(NamedTuple):
+    """A launch with its arguments."""
+
+    entry: str
+    launch: Launch
+    arguments: tuple[Any, ...]
 
 
 def load_bindings() -> Any:

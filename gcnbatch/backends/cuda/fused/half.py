@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
 from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet, propagated
+from gcnbatch.backends.cuda.fused.graph import NULL, Call
+from gcnbatch.backends.cuda.fused.model import Model
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
-from gcnbatch.backends.cuda.fused.step import LOSSES, NULL, READOUTS, Call, Model, Plan, Workspace
+from gcnbatch.backends.cuda.fused.step import LOSSES, READOUTS, Plan, Workspace
 from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda import geometry_fused, geometry_kipf
-from gcnbatch.backends.cuda.fused.graph import Graph, Recorder
+from gcnbatch.backends.cuda.fused.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.fused.kipf_data import (
     ELEMENTS_OF_A_BLOCK,
     KipfGraph,
@@ -23,7 +23,7 @@ from gcnbatch.backends.cuda.fused.kipf_data import (
     seen_rows,
 )
 from gcnbatch.backends.cuda.fused.kipf_step import Launches, Plan, Prediction, Tick, TwoLayers
-from gcnbatch.backends.cuda.fused.step import Call, Model, Optimizer
+from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.resident import resident_bytes
 from gcnbatch.data.batches import BatchSource, PreparedSet

@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from gcnbatch import philox
 from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda import geometry_kipf
+from gcnbatch.backends.cuda.fused.graph import NULL, Call
 from gcnbatch.backends.cuda.fused.kipf_data import KipfGraph, Rows, adjacency_of
-from gcnbatch.backends.cuda.fused.step import NULL, ONLY_GRADIENTS, UPDATE, Call, Model, Optimizer
+from gcnbatch.backends.cuda.fused.model import ONLY_GRADIENTS, UPDATE, Model, Optimizer
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.data.batches import PreparedSet
 from gcnbatch.data.sparse import Csr

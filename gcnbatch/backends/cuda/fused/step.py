@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,79 +12,20 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.backends.cuda import geometry_fused as geometry
 from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.graph import NULL, Call
+from gcnbatch.backends.cuda.fused.model import APPLY, ONLY_GRADIENTS, UPDATE, Model, Optimizer
 from gcnbatch.backends.cuda.fused.stack import GraphLayer, NodeLayer, Stack
-from gcnbatch.backends.cuda.launch import Launch, ceil_div, elementwise
+from gcnbatch.backends.cuda.launch import ceil_div, elementwise
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-NULL = 0
 FIRST, CONVOLUTION, DENSE = 0, 1, 2  # `kind` of the kernels: where a layer's U comes from
 GRAPHS = 0  # `unit` of a Job whose parts are graphs, not tiles of rows
 READOUTS = ("sum", "mean", "max")
 LOSSES = ("binary", "multiclass", "regression")
-UPDATE, ONLY_GRADIENTS, APPLY = 0, 1, 2  # `mode` of fused_update
-
-
-class Call(NamedTuple):
-    """A launch with its arguments."""
-
-    entry: str
-    launch: Launch
-    arguments: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Model:
-    """Where a model's arrays are: flat parameters, their moments and decay, running statistics, weights of the loss.
-
-    Parameters
-    ----------
-    trainable, buffers : DeviceArray
-    gradients : DeviceArray
-    moments : tuple of DeviceArray
-        m and v of Adam; the velocity of SGD.
-    weight_decay, l2 : DeviceArray
-    loss_weights : DeviceArray, (n_outputs,)
-    totals : DeviceArray, (2,) float64
-    packed : tuple of DeviceArray
-        The weights and biases of each node layer once more, as kernels want them.
-    products : {"", "tf32", "3xtf32"}
-        How wide layers multiply; empty: layers are narrow.
-    """
-
-    trainable: DeviceArray
-    buffers: DeviceArray
-    gradients: DeviceArray
-    moments: tuple[DeviceArray, ...]
-    weight_decay: DeviceArray
-    l2: DeviceArray
-    loss_weights: DeviceArray
-    totals: DeviceArray
-    packed: tuple[DeviceArray, ...]
-    products: str = ""
-
-    def parameter(self, start: int, length: int) -> DeviceArray:
-        """Return trainable values from `start` on."""
-        return self.trainable.view(start, length)
-
-    def buffer(self, start: int, length: int) -> DeviceArray:
-        """Return running statistics from `start` on."""
-        return self.buffers.view(start, length)
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """The rule of the update; `max_norm` 0 does not clip, without `decays` there is neither weight decay nor L2."""
-
-    sgd: bool
-    beta1: float
-    beta2: float
-    epsilon: float
-    max_norm: float
-    decays: bool = True
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.backends.cuda import geometry_fused as narrow
 from gcnbatch.backends.cuda import geometry_fused_wide as geometry
+from gcnbatch.backends.cuda.fused.graph import NULL, Call
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
-from gcnbatch.backends.cuda.fused.step import LOSSES, NULL, READOUTS, Call, LayerArrays, Workspace
+from gcnbatch.backends.cuda.fused.step import LOSSES, READOUTS, LayerArrays, Workspace
 from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 
