@@ -144,10 +144,13 @@ struct PassSender {
   __device__ __forceinline__ void follow_readout() const {
     if (group == 0) {
       fetch_head(0);
-      if (at.pass.t_indptr != nullptr) fetch_rows(true);
       tell(HEAD);
     }
-    meet_cluster();
+    meet_cluster();  // all are done with A
+    if (group == 0) {
+      if (at.pass.t_indptr != nullptr) fetch_rows(true);
+      tell(TABLES);
+    }
 #pragma unroll 1
     for (int first = READ_GRAPHS; first < at.step.n_graphs; first += READ_GRAPHS) {
       meet_cluster();

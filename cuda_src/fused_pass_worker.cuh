@@ -226,7 +226,11 @@ struct PassWorker {
         static_cast<int>(threadIdx.x) < at.step.tiles * S ? read(highest_of(l) + threadIdx.x, at.step.tag) : 0u;
     const unsigned found_highest = __reduce_max_sync(FULL_WARP, found);
     if (own.lane == 0) at.found_highest[own.warp] = found_highest;
-    sync_workers();
+    if (l + 1 == layers()) {
+      wait_for(TABLES);
+    } else {
+      sync_workers();
+    }
     const float scale = scale_of_highest();
     float2 total[2] = {};
 #pragma unroll 4
