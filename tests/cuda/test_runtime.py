@@ -359,6 +359,16 @@ def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> No
         scale(opened)
 
 
+def test_kernels_that_find_no_room_do_not_blame_the_driver(opened: Device, fake: Fake) -> None:
+    held = [opened.empty(1), opened.empty(1), opened.empty(1, np.int32)]
+    fake.failures["load"] = fake.driver.MemoryError("cuModuleLoadDataEx failed: out of memory")
+    with pytest.raises(MachineError, match=r"^device 0 \(Fake 90\): out of memory: 3 of 8 MiB free\. Lower train\."):
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), *held, 1)
+    fake.failures["load"] = fake.driver.LaunchError("cuModuleLoadDataEx failed: unspecified launch failure")
+    with pytest.raises(DeviceLost, match=r"^device 0 \(Fake 90\): cuModuleLoadDataEx failed: unspecified launch"):
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), *held, 1)
+
+
 def test_a_kernel_that_does_not_compile_stops_only_who_needs_it(opened: Device, cache, folder, nvcc) -> None:
     (folder / "plain.cu").write_text('extern "C" __global__ void plain(int n) {}\nnot C\n')
     device = Device(0, cache, devices.Sources(folder))
