@@ -90,6 +90,18 @@ def test_a_host_compiler_that_fails_is_told_once(call, nvcc: Path, monkeypatch) 
     )
 
 
+def test_a_cache_that_cannot_be_filled_is_a_failure(call, nvcc: Path, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "file"))
+    assert call("build", "--arch", "sm_90") == (
+        3,
+        "",
+        f"error: {tmp_path}/file/kernels: cannot be written (Not a directory). "
+        "Set GCNBATCH_CACHE_DIR to a folder of yours.\n",
+    )
+    assert not [name for name in calls(nvcc) if name.endswith(".cu")]
+
+
 def test_a_cache_of_others_is_not_cleared(call, nvcc: Path, monkeypatch) -> None:
     def refuse(path: Path, missing_ok: bool) -> None:
         raise PermissionError(13, "Permission denied", str(path))

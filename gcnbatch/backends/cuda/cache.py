@@ -64,13 +64,15 @@ class KernelCache:
     Parameters
     ----------
     folder : Path, optional
-        Default: `cache_folder`. When it cannot be written, a temporary folder takes its place, with one warning.
+        Default: `cache_folder`.
     fast_math : bool
         Compile with fast-math; such cubins lie beside the others.
+    replaceable : bool
+        When the folder cannot be written, let a temporary one take its place, with one warning.
     """
 
-    def __init__(self, folder: Path | None = None, fast_math: bool = False) -> None:
-        self.folder = folder or cache_folder()
+    def __init__(self, folder: Path | None = None, fast_math: bool = False, replaceable: bool = True) -> None:
+        self.folder, self._replaceable = folder or cache_folder(), replaceable
         self._more = compilers.FAST_MATH if fast_math else ()
         self._spare: Path | None = None
 
@@ -109,6 +111,11 @@ class KernelCache:
 
         Processes that start at once take turns, and the later ones find the work done. `progress` is called with the
         name of each file that is ready.
+
+        Raises
+        ------
+        MachineError
+            When neither the folder nor one in its place can be written.
         """
         sources = list(sources)
         ready = [source for source in sources if self.find(source, arch)]
@@ -204,6 +211,12 @@ class KernelCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
+            if not self._replaceable:
+                raise MachineError(
+                    str(self.folder),
+                    f"cannot be written ({error.strerror})",
+                    hint="Set GCNBATCH_CACHE_DIR to a folder of yours.",
+                ) from error
             self._spare = self._temporary_folder(error)
             atexit.register(shutil.rmtree, self._spare, ignore_errors=True)
             print(
