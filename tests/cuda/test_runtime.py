@@ -314,6 +314,14 @@ def test_an_observer_times_every_launch(opened: Device) -> None:
 
 def test_properties_and_the_end(opened: Device, fake: Fake) -> None:
     assert (opened.name, opened.compute_capability, opened.multiprocessors) == ("Fake 90", (9, 0), 132)
+    assert opened.about() == {
+        "GPU": "Fake 90",
+        "compute capability": "9.0",
+        "multiprocessors": "132",
+        "driver": "CUDA 13.0",
+        "compiler": "nvcc 13.0.88",
+        "nominal clocks": "1980 MHz, memory 2619 MHz",
+    }
     opened._close()
     assert [call[0] for call in fake.calls[-2:]] == ["stop_holding", "pop"]
 

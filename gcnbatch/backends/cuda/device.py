@@ -290,7 +290,10 @@ class Device:
             self.stream.synchronize()
 
     def about(self) -> dict[str, str]:
-        """Return what a report says of this device: its name, driver, compiler and clocks as they stand."""
+        """Return what a report says of this device: its name, driver, compiler and nominal clocks.
+
+        The clocks as they stand are `gcnbatch.environment.gpus`'s to tell: CUDA does not know them.
+        """
         major, minor = loader.driver_cuda_version()
         attributes = self.driver.device_attribute
         with self.errors():
@@ -304,7 +307,7 @@ class Device:
             "multiprocessors": str(self.multiprocessors),
             "driver": f"CUDA {major}.{minor}",
             "compiler": f"{found.name} {found.version}" if found else "none; kernels from the cache",
-            "peak clocks": f"{clocks[0] // 1000} MHz, memory {clocks[1] // 1000} MHz",
+            "nominal clocks": f"{clocks[0] // 1000} MHz, memory {clocks[1] // 1000} MHz",
         }
 
     @property
