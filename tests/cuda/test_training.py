@@ -182,26 +182,42 @@ def test_a_run_goes_on_on_another_backend(
         np.testing.assert_allclose(there[parameter], value, atol=2e-3 * scale, err_msg=parameter)
 
 
-@pytest.mark.parametrize("name", TRAINING)
-def test_a_step_waits_for_nothing(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "resident"), [*((name, "auto") for name in TRAINING), *((name, "off") for name in CUDA)]
+)
+def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a copy of two batches before, where batches are streamed: that its pinned buffer may be filled again."""
     from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.events import Event
 
     def wait(*_: Any) -> None:
         raise AssertionError("the host waits for the device")
 
+    def wait_for_copy(event: Event) -> None:
+        if event.stream is event._device.stream:
+            wait()
+        copies.append(event)
+        event._event.synchronize()
+
     fits(config, name)
+    copies: list[Event] = []
     with opened(config) as workload:
-        runner = make_runner(open_backend(name, options=config.cuda), workload.task)
+        options = config.cuda.model_copy(update={"resident": resident})
+        runner = make_runner(open_backend(name, options=options), workload.task)
         for epoch in range(2):  # in the first, kernels are loaded and graphs recorded; each begins with an upload
             runner.begin_epoch(epoch, workload.repeated(4), 1e-3)
             runner.step(0)
             with monkeypatch.context() as patched:
-                for method in ("synchronize", "download") if epoch else ():
-                    patched.setattr(Device, method, wait)
+                if epoch:
+                    for method in ("synchronize", "download"):
+                        patched.setattr(Device, method, wait)
+                    patched.setattr(Event, "since", wait)
+                    patched.setattr(Event, "synchronize", wait_for_copy)
                 for step in (1, 2, 3):
                     runner.step(step)
         assert runner.take_loss()[1] > 0
         runner.close()
+    assert bool(copies) == (resident == "off")
 
 
 def test_predictions_of_one_graph_agree(config: Config) -> None:
