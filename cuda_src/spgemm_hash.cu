@@ -162,6 +162,7 @@ __device__ inline bool write_by_buckets(int* out_indices, float* out_data, const
 __device__ inline void write_sorted_in_memory(int* out_indices, float* out_data, const Table& table,
                                               const Columns& columns, int lane, int n) {
   const int padded = 1 << (32 - __clz(n - 1));
+#pragma unroll 1  // unrolled, it has NVRTC 13.0 spill on sm_90
   for (int i = n + lane; i < padded; i += 32) columns.used[i] = 0xffff;
   for (int size = 2; size <= padded; size *= 2) {
     for (int stride = size / 2; stride > 0; stride /= 2) {

@@ -26,6 +26,8 @@ _GPU_FIELDS = {
     "memory": "memory.total",
     "driver": "driver_version",
     "compute_capability": "compute_cap",
+    "clock": "clocks.sm",  # as they stand: they sink when the device idles, and when it is hot or short of power
+    "memory_clock": "clocks.mem",
 }
 GPU_SECONDS = 20.0  # patience with the driver
 
@@ -97,7 +99,8 @@ def blas() -> list[dict[str, Any]]:
 def gpus() -> tuple[list[dict[str, str]], str]:
     """Ask the NVIDIA driver for its devices; return them and, when there are none, why.
 
-    Each device has name, memory, driver and compute_capability. Nothing of CUDA is loaded into this process.
+    Each device has name, memory, driver, compute_capability, and clock and memory_clock as they stand now. Nothing of
+    CUDA is loaded into this process.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -33,7 +33,8 @@ def build(
     from gcnbatch.backends.cuda.sources import Sources
     from gcnbatch.resources import cuda_sources
 
-    names, cache, sources = loader.architectures(arch), KernelCache(), Sources(cuda_sources()).values()
+    names, sources = loader.architectures(arch), Sources(cuda_sources()).values()
+    cache = KernelCache(replaceable=False)
     with tqdm(total=len(sources) * len(names), unit="file", leave=False, disable=None) as bar:
         built = [cache.build(sources, name, lambda file: bar.update()) for name in names]
     failures = list({str(error): error for errors in built for error in errors.values()}.values())

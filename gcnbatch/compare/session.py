@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from gcnbatch.compare.timeline import Trace
 from gcnbatch.compare.timing import Measured, measure
 from gcnbatch.compare.workload import Effort, Workload, opened
 from gcnbatch.config import Config
-from gcnbatch.errors import BackendUnavailable, InputError, nearest
+from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
 from gcnbatch.model.runner import unfit
 
 Say = Callable[[str], object]
@@ -60,7 +60,9 @@ def compare(
     InputError
         An unknown backend, a folder that holds something, data that cannot be used.
     BackendUnavailable
-        When none of the backends can start here.
+        When none of the backends can be compared here. One that fails is left out, and the report says why.
+    MachineError
+        When the host fails, or a device is lost.
     """
     effort = effort or Effort()
     states = _wanted(names, config.device)
@@ -71,8 +73,8 @@ def compare(
         backends = _open(states, config, say)
         with opened(config) as workload, tqdm(total=1 + 4 * len(backends), disable=None, file=sys.stderr) as bar:
             _leave_out_unfit(states, backends, workload, say)
-            found = _Comparison(config, workload, backends, effort, bar)
-            content = found.report(states)
+            found = _Comparison(config, workload, states, backends, effort, bar, say)
+            content = found.report()
     except BaseException:
         with suppress(OSError):
             target.rmdir()
@@ -84,33 +86,53 @@ def compare(
 
 
 class _Comparison:
-    """What was found, backend by backend."""
+    """What was found, backend by backend; one that fails is noted in `states` and forgotten."""
 
     def __init__(
-        self, config: Config, workload: Workload, backends: Mapping[str, Backend], effort: Effort, bar: tqdm[Any]
+        self,
+        config: Config,
+        workload: Workload,
+        states: list[BackendStatus],
+        backends: dict[str, Backend],
+        effort: Effort,
+        bar: tqdm[Any],
+        say: Say,
     ) -> None:
-        self._config, self._workload, self._backends, self._effort, self._bar = config, workload, backends, effort, bar
+        self._config, self._workload, self._effort, self._bar, self._say = config, workload, effort, bar, say
+        self._states, self._backends = states, backends
         self._began = time.monotonic()
+        self.agreements: dict[str, Agreement] = {}
         self.measured: dict[str, Measured] = {}
         self.costs: dict[str, dict[Row, Cost]] = {}
         self.traces: list[Trace] = []
         self.fast: dict[str, FastMath] = {}
         self.parity = Parity(workload, effort, self._show)
         bar.update()
-        self.agreements = {name: self._check(name, backend) for name, backend in backends.items()}
+        self._with_each(self._check)
         if all(agreement.passed for agreement in self.agreements.values()):
-            for name, backend in backends.items():
-                self._measure(name, backend)
+            self._with_each(self._measure)
         self._seconds = time.monotonic() - self._began
+
+    def _with_each(self, work: Callable[[str, Backend], None]) -> None:
+        held: list[dict[str, Any]] = [self._backends, self.agreements, self.measured, self.costs, self.fast]
+        for name, backend in list(self._backends.items()):
+            try:
+                work(name, backend)
+            except MachineError as error:
+                _leave_out(self._states, name, error, self._say)
+                for found in held:
+                    found.pop(name, None)
+                self.traces = [trace for trace in self.traces if trace.backend != name]
+        if not self._backends:
+            raise _none(self._states)
 
     def _show(self, what: str) -> None:
         self._bar.set_description(what)
 
-    def _check(self, name: str, backend: Backend) -> Agreement:
+    def _check(self, name: str, backend: Backend) -> None:
         self._show(f"{name}: parity")
-        agreement = self.parity.check(backend)
+        self.agreements[name] = self.parity.check(backend)
         self._bar.update()
-        return agreement
 
     def _measure(self, name: str, backend: Backend) -> None:
         self.measured[name] = measure(backend, self._workload, self._effort, lambda what: self._show(f"{name}: {what}"))
@@ -126,7 +148,7 @@ class _Comparison:
             self.fast[name] = fast_math.compare(backend, fast, self.parity, self._workload, self._effort)
         self._bar.update()
 
-    def report(self, states: Sequence[BackendStatus]) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return the content of ``report.json``."""
         clocks = {name: {"clock": one.meter.clock, "about": one.meter.about()} for name, one in self._backends.items()}
         return {
@@ -135,7 +157,7 @@ class _Comparison:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(self._seconds, 1),
             "command": sys.argv[1:],
-            "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in states],
+            "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in self._states],
             "data": report.data(self._workload),
             "effort": vars(self._effort),
             "parity": report.parity(self.parity, self.agreements),
@@ -158,18 +180,32 @@ def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Ba
     """Open what can start, without fast-math; note in `states` why others cannot."""
     opened_ones: dict[str, Backend] = {}
     exact = config.cuda.model_copy(update={"fast_math": False})
-    for number, state in enumerate(states):
-        if state.ready:
-            try:
-                opened_ones[state.name] = registry.open_backend(state.name, config.device, exact)
-            except BackendUnavailable as error:
-                states[number] = state._replace(ready=False, reason=error.got, hint=error.hint)
-        if not states[number].ready:
-            say(f"{state.name} is left out: {states[number].reason}")
+    for state in list(states):
+        if not state.ready:
+            say(f"{state.name} is left out: {state.reason}")
+            continue
+        try:
+            opened_ones[state.name] = registry.open_backend(state.name, config.device, exact)
+        except MachineError as error:
+            _leave_out(states, state.name, error, say)
     if not opened_ones:
-        why = "; ".join(f"{state.name}: {state.reason}" for state in states)
-        raise BackendUnavailable("--backends", f"none can start here ({why})", hint=states[0].hint)
+        raise _none(states)
     return opened_ones
+
+
+def _leave_out(states: list[BackendStatus], name: str, error: MachineError, say: Say) -> None:
+    """Note in `states` why a backend failed; what is not its own failure, the host's or a lost device, is raised."""
+    if isinstance(error, DeviceLost) or name not in registry.CUDA:
+        raise error
+    number = next(number for number, state in enumerate(states) if state.name == name)
+    reason = error.got if isinstance(error, BackendUnavailable) else f"{error.subject}: {error.got}"
+    states[number] = BackendStatus(name, False, reason, error.hint)
+    say(f"{name} is left out: {reason if isinstance(error, BackendUnavailable) else error}")
+
+
+def _none(states: Sequence[BackendStatus]) -> BackendUnavailable:
+    why = "; ".join(f"{state.name}: {state.reason}" for state in states)
+    return BackendUnavailable("--backends", f"none can be compared here ({why})", hint=states[0].hint)
 
 
 def _leave_out_unfit(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:

@@ -97,7 +97,7 @@ def environment(content: Content) -> list[tuple[str, str]]:
 def _backends(content: Content) -> Table:
     rows = []
     for one in content["backends"]:
-        state = "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}"
+        state = "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}".rstrip()
         rows.append([one["name"], state])
     return Table(STATES, ["backend", "state"], rows, words=(1,))
 

@@ -95,10 +95,21 @@ def test_a_package_that_is_missing_names_its_extra(call, monkeypatch) -> None:
 
 
 def test_devices_come_from_the_driver(call, driver) -> None:
-    driver("echo 'NVIDIA H100 80GB HBM3, 81559 MiB, 580.10, 9.0'; echo 'NVIDIA T4, 15360 MiB, 580.10, 7.5'")
+    asked = "--query-gpu=name,memory.total,driver_version,compute_cap,clocks.sm,clocks.mem"
+    driver(
+        f'[ "$1" = {asked} ] || exit 9; echo "NVIDIA H100 80GB HBM3, 81559 MiB, 580.10, 9.0, 345 MHz, 2619 MHz"\n'
+        "echo 'NVIDIA T4, 15360 MiB, 580.10, 7.5, 1590 MHz, 5000 MHz'"
+    )
     devices, note = environment.gpus()
     assert note == ""
-    assert devices[1] == {"name": "NVIDIA T4", "memory": "15360 MiB", "driver": "580.10", "compute_capability": "7.5"}
+    assert devices[1] == {
+        "name": "NVIDIA T4",
+        "memory": "15360 MiB",
+        "driver": "580.10",
+        "compute_capability": "7.5",
+        "clock": "1590 MHz",
+        "memory_clock": "5000 MHz",
+    }
     line = next(line for line in call()[1].splitlines() if line.startswith("GPU"))
     assert "NVIDIA H100 80GB HBM3, 81559 MiB, driver 580.10, compute capability 9.0; NVIDIA T4" in line
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+from gcnbatch.backends import registry
+from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.compare import session
 from gcnbatch.compare.timeline import DEVICE, HOST
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import resolve
-from gcnbatch.errors import BackendUnavailable, InputError
+from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
 from gcnbatch.model import fused
 from gcnbatch.model.runner import OpsRunner
 from tests.compare import backends
-from tests.compare.backends import Another, DeviceLike, FusedLike
+from tests.compare.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 
 SPEED = re.compile(r"speedup|as fast as|graphs per second|GB/s|us per|seconds per", re.IGNORECASE)
 FILES = {"report.json", "report.md", "report.html", "training.png", "inference.png", "operations.png", "timeline.png"}
@@ -151,6 +154,98 @@ def test_without_agreement_there_is_no_speed(install, run, tmp_path: Path) -> No
         assert not SPEED.search(re.sub(r"<style>.*</style>", "", shown, flags=re.DOTALL))
 
 
+NO_ROOM = MachineError("device 0 (H)", "out of memory: 3 of 8 MiB free", hint="Lower train.batch_size.")
+
+
+class NoRoomMeter(CountingMeter):
+    """A meter whose `where` fails for want of memory."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+
+        def fail(*given: object) -> NoReturn:
+            raise NO_ROOM
+
+        setattr(self, where, fail)
+
+
+class NoRoom(DeviceLike):
+    """A backend that fails for want of memory in what compare-backends asks of its meter."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.meter = NoRoomMeter(where)
+        self.ops = LaunchingOps(self.meter)
+
+
+class FailingOps(CpuOps):
+    """Operations that fail in training."""
+
+    def __init__(self, error: MachineError = NO_ROOM) -> None:
+        super().__init__()
+        self._error = error
+
+    def spmm_backward(self, *arguments):
+        raise self._error
+
+
+def left_out(report: dict[str, Any], folder: Path, said: list[str]) -> None:
+    states = {one["name"]: one for one in report["backends"]}
+    assert (states["batched"]["ready"], states["cpu"]["ready"]) == (False, True)
+    assert states["batched"]["reason"] == "device 0 (H): out of memory: 3 of 8 MiB free"
+    assert said == [f"batched is left out: {NO_ROOM}"]
+    assert report["parity"]["passed"]
+    for part in ("timing", "operations"):
+        assert list(report[part]) == ["cpu"]
+    assert list(report["parity"]["backends"]) == ["cpu"]
+    shown = (folder / "report.md").read_text()
+    assert "left out: device 0 (H): out of memory: 3 of 8 MiB free. Lower train.batch_size." in shown
+    assert "cpu agrees with the reference." in shown
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [Another("batched", FailingOps()), NoRoom("peak_bytes"), NoRoom("traced")],
+    ids=["parity", "measuring", "operations"],
+)
+def test_a_backend_that_fails_on_the_way_is_left_out(install, run, failing) -> None:
+    install(cpu=Another("cpu"), batched=failing)
+    said: list[str] = []
+    folder, report = run(say=said.append)
+    left_out(report, folder, said)
+
+
+def test_a_backend_that_does_not_open_is_left_out(install, run, monkeypatch) -> None:
+    install(cpu=Another("cpu"), batched=DeviceLike())
+
+    def open_backend(name: str, *others: object) -> Another:
+        if name == "batched":
+            raise NO_ROOM
+        return Another(name)
+
+    monkeypatch.setattr(registry, "open_backend", open_backend)
+    said: list[str] = []
+    folder, report = run(say=said.append)
+    left_out(report, folder, said)
+    with pytest.raises(
+        BackendUnavailable, match=r"none can be compared here \(batched: device 0 \(H\): out of memory.*\)\. Lower"
+    ):
+        run("batched", folder=folder.parent / "none")
+
+
+def test_what_is_not_one_backends_failure_ends_the_comparison(install, run, tmp_path: Path) -> None:
+    install(cpu=Another("cpu"), batched=Another("batched", FailingOps(DeviceLost("device 0 (H)", "illegal access"))))
+    with pytest.raises(DeviceLost):
+        run()
+    install(cpu=Another("cpu", FailingOps()), batched=DeviceLike())
+    with pytest.raises(MachineError, match="out of memory"):
+        run()
+    install(nonbatched=Another("nonbatched", FailingOps()), batched=NoRoom("peak_bytes"))
+    with pytest.raises(BackendUnavailable, match=r"none can be compared here \(nonbatched: .*; batched: .*\)\. Lower"):
+        run()
+    assert not (tmp_path / "report").exists()
+
+
 def test_values_that_are_no_numbers_are_no_json_either(install, run) -> None:
     install(cpu=Another("cpu", backends.NotANumber()))
     folder, report = run()
@@ -180,7 +275,7 @@ def test_refusals(install, run, small, tmp_path: Path) -> None:
     install(cpu=Another("cpu"), batched="no driver")
     with pytest.raises(InputError, match=r"--backends: 'batchd'; expected cpu, batched. Did you mean 'batched'"):
         run("batchd")
-    with pytest.raises(BackendUnavailable, match=r"none can start here \(batched: no driver\). Mend it"):
+    with pytest.raises(BackendUnavailable, match=r"none can be compared here \(batched: no driver\). Mend it"):
         run("batched")
     assert not (tmp_path / "report").exists()
     (tmp_path / "full").mkdir()

@@ -34,9 +34,13 @@ NVCC = """\
 #!/bin/sh
 folder=$(dirname "$0")
 if [ "$1" = --version ]; then echo version >> "$folder/calls.txt"; echo "release 13.0, V13.0.88"; exit 0; fi
+if [ "$1" = --list-gpu-code ]; then
+  echo architectures >> "$folder/calls.txt"; printf 'sm_75\\nsm_80\\nsm_90\\nsm_121\\nsm_100\\n'; exit 0
+fi
 for last; do :; done
 sleep 0.2
 echo "$last" >> "$folder/calls.txt"
+if [ "$GCNBATCH_TEST_HOST" ]; then echo "$GCNBATCH_TEST_HOST" >&2; exit 1; fi
 if grep -q 'not C' "$last"; then echo "$last(3): error: expected a declaration" >&2; exit 1; fi
 cp "$last" out.cubin
 echo "ptxas info    : Compiling entry function 'scale_forward' for 'sm_90'" >&2

@@ -116,7 +116,7 @@ class Fake:
                 return TOTAL
 
             def get_attribute(self, attribute: str) -> int:
-                return {"sms": 132}[attribute]
+                return {"sms": 132, "clock": 1_980_000, "memory clock": 2_619_000}[attribute]
 
             def retain_primary_context(self) -> Any:
                 return SimpleNamespace(push=lambda: fake.did("push"), pop=lambda: fake.did("pop"))
@@ -211,7 +211,9 @@ class Fake:
 
         driver.Device, driver.Event, driver.DeviceMemoryPool = Device, Event, Pool
         driver.Stream = DriverStream
-        driver.device_attribute = SimpleNamespace(MULTIPROCESSOR_COUNT="sms")
+        driver.device_attribute = SimpleNamespace(
+            MULTIPROCESSOR_COUNT="sms", CLOCK_RATE="clock", MEMORY_CLOCK_RATE="memory clock"
+        )
         driver.function_attribute = SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic")
         driver.init = lambda: fake.did("init")
         driver.module_from_buffer = module_from_buffer

@@ -7,6 +7,7 @@ import multiprocessing
 import struct
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -98,13 +99,13 @@ def test_the_kernels_of_the_package_are_device_code_alone() -> None:
 
 def test_a_second_start_compiles_nothing_and_starts_no_compiler(cache, sources, nvcc) -> None:
     assert cache.build(sources.values(), "sm_90") == {}
-    assert sorted(calls(nvcc)) == ["plain.cu", "scale.cu", "version"]
+    assert sorted(calls(nvcc)) == ["architectures", "plain.cu", "scale.cu", "version"]
     again = KernelCache(cache.folder)
     ready: list[str] = []
     assert again.build(sources.values(), "sm_90", ready.append) == {}
     assert ready == ["plain.cu", "scale.cu"]
     assert again.load(sources["scale.cu"], "sm_90") == cache.load(sources["scale.cu"], "sm_90")
-    assert len(calls(nvcc)) == 3
+    assert len(calls(nvcc)) == 4
 
 
 def test_what_changes_the_code_changes_the_key(cache, folder, nvcc, monkeypatch) -> None:
@@ -158,7 +159,7 @@ def _build(arguments: tuple[Path, Path]) -> int:
 def test_processes_that_start_at_once_compile_once(cache, folder, nvcc) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         assert pool.map(_build, [(cache.folder, folder)] * 2, chunksize=1) == [0, 0]
-    assert sorted(name for name in calls(nvcc) if name != "version") == ["plain.cu", "scale.cu"]
+    assert sorted(name for name in calls(nvcc) if name.endswith(".cu")) == ["plain.cu", "scale.cu"]
     assert {cubin.file for cubin in cache.cubins()} == {"plain.cu", "scale.cu"}
     assert not list(cache.folder.glob("*.tmp"))
 
@@ -168,7 +169,9 @@ def test_without_a_compiler_kernels_that_were_compiled_serve(cache, sources, nvc
     request.getfixturevalue("no_compiler")
     later = KernelCache(cache.folder)
     assert later.load(sources["plain.cu"], "sm_90") == cache.load(sources["plain.cu"], "sm_90")
-    with pytest.raises(BackendUnavailable, match=r"no kernel compiler .*\. Install a CUDA toolkit, or pip install"):
+    with pytest.raises(
+        BackendUnavailable, match=r"no kernel compiler .*\. Install a CUDA toolkit and g\+\+, or pip install"
+    ):
         later.load(sources["plain.cu"], "sm_80")
 
 
@@ -250,7 +253,12 @@ def test_nvcc_is_looked_for_where_toolkits_are(tmp_path, nvcc, monkeypatch) -> N
     ]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert compiler.find_nvcc() is None, "no host compiler to preprocess with"
-    monkeypatch.setenv("NVCC_CCBIN", "clang++")
+    (tmp_path / "gcc").symlink_to("/bin/true")
+    assert compiler.find_nvcc() is None, "one for C alone does not serve"
+    with monkeypatch.context() as named:
+        named.setenv("NVCC_CCBIN", "clang++")
+        assert compiler.find_nvcc() == nvcc
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-ccbin=/opt/bin/x86_64-conda-linux-gnu-c++")
     assert compiler.find_nvcc() == nvcc
 
 
@@ -282,7 +290,7 @@ def test_an_nvrtc_that_fails_says_in_which_call(sources) -> None:
 
 def real_compilers() -> list[compiler.Compiler]:
     path = compiler.find_nvcc()
-    found = [Nvcc(path, compiler.nvcc_version(path))] if path else []
+    found = [Nvcc(path, compiler.nvcc_version(path), compiler.nvcc_architectures(path))] if path else []
     return [*found, *filter(None, [compiler.find_nvrtc()])]
 
 
@@ -310,8 +318,42 @@ def test_both_compilers_name_our_file_and_line(real, folder) -> None:
 
 
 def test_both_compilers_say_what_to_do_about_an_architecture(real, sources) -> None:
-    with pytest.raises(KernelCompileError, match=r"below 7\.5 needs CUDA 12, a GPU newer than the compiler a newer"):
+    with pytest.raises(
+        MachineError, match=r"^sm_35: .* makes no code for it; .* below 7\.5 needs CUDA 12, a GPU newer"
+    ):
         real.compile(sources["plain.cu"], "sm_35")
+
+
+def test_both_compilers_tell_what_they_make_code_for(real) -> None:
+    assert {"sm_75", "sm_90", "sm_120"} <= set(real.architectures)
+    assert all(map(partial(compiler.knows, real), ("sm_90a", "sm_120")))
+    assert not compiler.knows(real, "sm_35")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "gcc: fatal error: cannot execute 'cc1plus': execvp: No such file or directory",
+        "sh: 1: gcc: not found\nnvcc fatal   : Failed to preprocess host compiler properties.",
+        "nvcc fatal   : Cannot find compiler 'g++' in PATH",
+        "host_config.h:159:2: error: #error -- unsupported GNU version!",
+        '/usr/include/c++/17/type_traits(512): error: expected a ">"',
+    ],
+)
+def test_a_host_compiler_that_does_not_serve_is_named(sources, nvcc, monkeypatch, said: str) -> None:
+    monkeypatch.setenv("GCNBATCH_TEST_HOST", said)
+    with pytest.raises(MachineError, match=r"host compiler does not serve \(.*\)\. Install g\+\+, or name") as caught:
+        Nvcc(nvcc, "13.0").compile(sources["plain.cu"], "sm_90")
+    assert " ".join(said.splitlines()[-1].split()).rstrip(".") in str(caught.value)
+
+
+def test_nvcc_without_its_host_compiler(sources, monkeypatch) -> None:
+    path = compiler.find_nvcc()
+    if path is None:
+        pytest.skip("no nvcc here")
+    monkeypatch.setenv("NVCC_CCBIN", "no-such-compiler")
+    with pytest.raises(MachineError, match=r"its host compiler does not serve \(.*\)\. Install g\+\+"):
+        Nvcc(path, "13.0").compile(sources["plain.cu"], "sm_90")
 
 
 def test_importing_the_backends_does_not_import_pycuda() -> None:

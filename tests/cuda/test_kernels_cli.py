@@ -37,9 +37,9 @@ def test_kernels_are_built_for_other_machines_listed_and_cleared(call, nvcc: Pat
     assert [line[:5] for line in lines[1:]] == [
         [name, arch, "1", "17", "12"] for arch in ("sm_80", "sm_90a") for name in ("plain.cu", "scale.cu")
     ]
-    assert len(calls(nvcc)) == 5
+    assert len(calls(nvcc)) == 6
     assert call("build", "--arch", "sm_90a")[0] == 0
-    assert len(calls(nvcc)) == 5
+    assert len(calls(nvcc)) == 6
     listed = call("list")[1].splitlines()
     assert len(listed) == 6
     assert listed[-1] == str(tmp_path / "cache" / "kernels")
@@ -67,9 +67,39 @@ def test_a_kernel_that_fails_does_not_hide_the_others(call, nvcc: Path, folder: 
 def test_what_all_kernels_lack_is_said_once(call, no_compiler) -> None:
     code, _, err = call("build", "--arch", "sm_80", "--arch", "sm_90")
     assert (code, err.count("\n")) == (3, 1)
-    assert err.startswith(
-        "error: CUDA: no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer). Install a"
+    assert err.startswith("error: CUDA: no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer). Install a")
+
+
+def test_an_architecture_that_the_compiler_does_not_know_is_refused_once(call, nvcc: Path) -> None:
+    assert call("build", "--arch", "sm_70")[::2] == (
+        3,
+        "error: sm_70: nvcc 13.0.88 makes no code for it; expected one of sm_75, sm_80, sm_90, sm_100, sm_121. Compute "
+        "capability below 7.5 needs CUDA 12, a GPU newer than the compiler a newer CUDA toolkit.\n",
     )
+    assert sorted(calls(nvcc)) == ["architectures", "version"], "nothing was compiled"
+
+
+def test_a_host_compiler_that_fails_is_told_once(call, nvcc: Path, monkeypatch) -> None:
+    said = "gcc: fatal error: cannot execute 'cc1plus': execvp: No such file or directory"
+    monkeypatch.setenv("GCNBATCH_TEST_HOST", f"{said}\ncompilation terminated.")
+    code, _, err = call("build", "--arch", "sm_80")
+    assert (code, err) == (
+        3,
+        f"error: nvcc 13.0.88: its host compiler does not serve ({said}). Install g++, or name one that this nvcc "
+        "supports in NVCC_CCBIN; where there is no g++ at all, NVRTC serves (pip install 'gcnbatch[cuda,nvrtc13]').\n",
+    )
+
+
+def test_a_cache_that_cannot_be_filled_is_a_failure(call, nvcc: Path, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "file"))
+    assert call("build", "--arch", "sm_90") == (
+        3,
+        "",
+        f"error: {tmp_path}/file/kernels: cannot be written (Not a directory). "
+        "Set GCNBATCH_CACHE_DIR to a folder of yours.\n",
+    )
+    assert not [name for name in calls(nvcc) if name.endswith(".cu")]
 
 
 def test_a_cache_of_others_is_not_cleared(call, nvcc: Path, monkeypatch) -> None:

@@ -13,6 +13,7 @@ from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.cli import app
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.resources import cuda_sources
+from tests.cuda.conftest import calls
 from tests.cuda.fake_pycuda import Fake
 
 
@@ -67,9 +68,7 @@ def test_fused_needs_nvidias_binding_too(fake: Fake, nvcc, tmp_path, monkeypatch
 
 def test_without_a_compiler_they_are_not(fake: Fake, no_compiler, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
-    assert (
-        states()["batched"].reason == "no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer)"
-    )
+    assert states()["batched"].reason == "no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer)"
 
 
 def test_a_device_too_old_for_the_compiler(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
@@ -77,6 +76,18 @@ def test_a_device_too_old_for_the_compiler(fake: Fake, nvcc, tmp_path, monkeypat
     fake.devices[1] = ("Fake 70", (7, 0))
     assert states(0)["batched"].ready
     assert "device 1 (Fake 70, compute capability 7.0) is too old for nvcc 13.0.88" in states(1)["batched"].reason
+
+
+def test_a_device_too_new_for_the_compiler_is_told_at_the_door(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    fake.devices[1] = ("Fake 130", (13, 0))
+    assert states(0)["batched"].ready
+    found = states(1)["batched"]
+    assert (found.reason, found.hint) == (
+        "nvcc 13.0.88, which compiles for sm_75 to sm_121, does not know device 1 (Fake 130, compute capability 13.0)",
+        "Install a newer CUDA toolkit and point CUDA_HOME to it, or use --backend cpu.",
+    )
+    assert sorted(calls(nvcc)) == ["architectures", "version"], "asked once"
 
 
 def test_opening_compiles_first_and_hands_over_the_device(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from gcnbatch.backends.cuda import device as devices
 from gcnbatch.backends.cuda import loader, report
-from gcnbatch.backends.cuda.compiler import KernelCompileError
+from gcnbatch.backends.cuda.compiler import KernelCompileError, Nvcc, Nvrtc
 from gcnbatch.backends.cuda.device import Device, open_device
 from gcnbatch.backends.cuda.launch import Launch, ceil_div, elementwise, next_power_of_two
 from gcnbatch.backends.cuda.memory import DeviceArray
@@ -161,17 +162,17 @@ def test_waking_starts_the_driver_and_one_device(monkeypatch, installed: bool, s
 
 def test_a_device_older_than_the_compiler(fake: Fake) -> None:
     fake.devices[0] = ("Fake 70", (7, 0))
-    loader.check_compiler(loader.choose(0), "nvcc", "12.9.86")
+    loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "12.9.86"))
     with pytest.raises(BackendUnavailable, match=r"too old for nvcc 13\.0\.88, .*\. Install CUDA toolkit 12 and point"):
-        loader.check_compiler(loader.choose(0), "nvcc", "13.0.88")
+        loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "13.0.88"))
 
 
 def test_a_driver_older_than_the_compiler(fake: Fake) -> None:
     fake.cuda = 12_040
-    loader.check_compiler(loader.choose(0), "NVRTC", "12.9")
+    loader.check_compiler(loader.choose(0), Nvrtc(None, "12.9"))
     told = r"the driver, for CUDA 12\.4, is older than nvcc 13\.0\.88\. Update the driver, or install CUDA toolkit 12"
     with pytest.raises(BackendUnavailable, match=told):
-        loader.check_compiler(loader.choose(0), "nvcc", "13.0.88")
+        loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "13.0.88"))
 
 
 def test_the_report_tells_each_part_by_itself(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
@@ -198,7 +199,7 @@ def test_the_report_without_anything(fake: Fake, no_compiler, monkeypatch) -> No
     assert (found["driver"], found["devices"], found["compiler"]) == (None, [], None)
     assert found["missing"]["driver"] == found["missing"]["devices"]
     assert found["missing"]["compiler"].startswith(
-        "no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer)."
+        "no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer)."
     )
 
 
@@ -313,6 +314,14 @@ def test_an_observer_times_every_launch(opened: Device) -> None:
 
 def test_properties_and_the_end(opened: Device, fake: Fake) -> None:
     assert (opened.name, opened.compute_capability, opened.multiprocessors) == ("Fake 90", (9, 0), 132)
+    assert opened.about() == {
+        "GPU": "Fake 90",
+        "compute capability": "9.0",
+        "multiprocessors": "132",
+        "driver": "CUDA 13.0",
+        "compiler": "nvcc 13.0.88",
+        "nominal clocks": "1980 MHz, memory 2619 MHz",
+    }
     opened._close()
     assert [call[0] for call in fake.calls[-2:]] == ["stop_holding", "pop"]
 
@@ -357,6 +366,16 @@ def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> No
         MachineError, match=r"scale.cu for sm_90a: the driver \(CUDA 13\.0\) does not load it .* toolkit 13"
     ):
         scale(opened)
+
+
+def test_kernels_that_find_no_room_do_not_blame_the_driver(opened: Device, fake: Fake) -> None:
+    held = [opened.empty(1), opened.empty(1), opened.empty(1, np.int32)]
+    fake.failures["load"] = fake.driver.MemoryError("cuModuleLoadDataEx failed: out of memory")
+    with pytest.raises(MachineError, match=r"^device 0 \(Fake 90\): out of memory: 3 of 8 MiB free\. Lower train\."):
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), *held, 1)
+    fake.failures["load"] = fake.driver.LaunchError("cuModuleLoadDataEx failed: unspecified launch failure")
+    with pytest.raises(DeviceLost, match=r"^device 0 \(Fake 90\): cuModuleLoadDataEx failed: unspecified launch"):
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), *held, 1)
 
 
 def test_a_kernel_that_does_not_compile_stops_only_who_needs_it(opened: Device, cache, folder, nvcc) -> None:

@@ -28,7 +28,7 @@ def check(device: int = 0) -> None:
     info, cache = loader.choose(device), KernelCache()
     arch = compiler.arch_of(info.capability)
     if cache.compiler:
-        loader.check_compiler(info, cache.compiler.name, cache.compiler.version)
+        loader.check_compiler(info, cache.compiler)
     elif not all(cache.find(source, arch) for source in Sources(cuda_sources()).values()):
         raise compiler.no_compiler()
 

@@ -64,13 +64,15 @@ class KernelCache:
     Parameters
     ----------
     folder : Path, optional
-        Default: `cache_folder`. When it cannot be written, a temporary folder takes its place, with one warning.
+        Default: `cache_folder`.
     fast_math : bool
         Compile with fast-math; such cubins lie beside the others.
+    replaceable : bool
+        When the folder cannot be written, let a temporary one take its place, with one warning.
     """
 
-    def __init__(self, folder: Path | None = None, fast_math: bool = False) -> None:
-        self.folder = folder or cache_folder()
+    def __init__(self, folder: Path | None = None, fast_math: bool = False, replaceable: bool = True) -> None:
+        self.folder, self._replaceable = folder or cache_folder(), replaceable
         self._more = compilers.FAST_MATH if fast_math else ()
         self._spare: Path | None = None
 
@@ -78,9 +80,9 @@ class KernelCache:
     def compiler(self) -> Compiler | None:
         """The compiler that is used here, or None. An nvcc that has been asked before is not started."""
         if path := compilers.find_nvcc():
-            version = self._version(path)
+            version, architectures = self._asked(path)
             if version:
-                return compilers.Nvcc(path, version)
+                return compilers.Nvcc(path, version, architectures)
         return compilers.find_nvrtc()
 
     def load(self, source: KernelSource, arch: str) -> bytes:
@@ -92,6 +94,8 @@ class KernelCache:
             When the source does not compile.
         BackendUnavailable
             When there is neither a cubin nor a compiler.
+        MachineError
+            When the compiler does not know the architecture, or cannot run.
         """
         if failed := self.build([source], arch):
             raise failed[source.name]
@@ -107,6 +111,11 @@ class KernelCache:
 
         Processes that start at once take turns, and the later ones find the work done. `progress` is called with the
         name of each file that is ready.
+
+        Raises
+        ------
+        MachineError
+            When neither the folder nor one in its place can be written.
         """
         sources = list(sources)
         ready = [source for source in sources if self.find(source, arch)]
@@ -117,6 +126,8 @@ class KernelCache:
             return {}
         if self.compiler is None:
             return {source.name: compilers.no_compiler() for source in missing}
+        if not compilers.knows(self.compiler, arch):
+            return {source.name: compilers.no_code(self.compiler, arch) for source in missing}
         self._make_writable()
         with self._turn(), ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
             outcomes = pool.map(lambda source: self._compile(source, arch, progress), missing)
@@ -171,21 +182,22 @@ class KernelCache:
         by = _short(f"{self.compiler.name} {self.compiler.version}", 12) if self.compiler else "*"
         return f"{source.path.stem}.{arch}.{key}.{by}.cubin"
 
-    def _version(self, path: Path) -> str:
-        """Return nvcc's version, remembered for as long as the file does not change."""
+    def _asked(self, path: Path) -> tuple[str, tuple[str, ...]]:
+        """Return nvcc's version and architectures, remembered for as long as the file does not change."""
         state = path.stat()
         key = f"{path} {state.st_mtime_ns} {state.st_size}"
-        known = self._known_versions()
-        if key in known:
-            return str(known[key])
-        version = compilers.nvcc_version(path)
+        known = self._known_compilers()
+        match known.get(key):
+            case [str(version), *known_ones]:
+                return version, tuple(map(str, known_ones))
+        version, architectures = compilers.nvcc_version(path), compilers.nvcc_architectures(path)
         with contextlib.suppress(OSError, MachineError):  # a cache that cannot be written is `build`'s to report
             self.folder.mkdir(parents=True, exist_ok=True)
             if version:
-                fileio.write_json(self.folder / VERSIONS, {**known, key: version})
-        return version
+                fileio.write_json(self.folder / VERSIONS, {**known, key: [version, *architectures]})
+        return version, architectures
 
-    def _known_versions(self) -> dict[str, Any]:
+    def _known_compilers(self) -> dict[str, Any]:
         try:
             known = json.loads((self.folder / VERSIONS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -199,6 +211,12 @@ class KernelCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
+            if not self._replaceable:
+                raise MachineError(
+                    str(self.folder),
+                    f"cannot be written ({error.strerror})",
+                    hint="Set GCNBATCH_CACHE_DIR to a folder of yours.",
+                ) from error
             self._spare = self._temporary_folder(error)
             atexit.register(shutil.rmtree, self._spare, ignore_errors=True)
             print(

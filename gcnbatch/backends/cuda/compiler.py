@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -28,7 +28,13 @@ NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
 OLDEST_CAPABILITY = (7, 0)
 OLDEST_OF_CUDA_13 = (7, 5)
 OLDEST_NVRTC = (12, 3)  # those of 12.0 to 12.2 crash on fused_step.cu, and this process with them
-INSTALL = "Install a CUDA toolkit, or pip install 'gcnbatch[cuda,nvrtc13]' (nvrtc12 for drivers below 580, or Volta)."
+HOST_COMPILERS = ("g++", "c++", "clang++")
+HOST_FAILS = re.compile(
+    r"^.*(?:cc1plus|host compiler|Cannot find compiler|unsupported \w+ version|/c\+\+/.*\berror\b).*$", re.MULTILINE
+)
+INSTALL = (
+    "Install a CUDA toolkit and g++, or pip install 'gcnbatch[cuda,nvrtc13]' (nvrtc12 for drivers below 580, or Volta)."
+)
 
 
 class KernelCompileError(MachineError):
@@ -44,9 +50,9 @@ class KernelCompileError(MachineError):
         All that the compiler said; it follows the message's first line.
     """
 
-    def __init__(self, file: str, compiler: str, flags: tuple[str, ...], output: str, hint: str = "") -> None:
+    def __init__(self, file: str, compiler: str, flags: tuple[str, ...], output: str) -> None:
         self.flags, self.output = flags, output.strip()
-        super().__init__(file, f"{compiler} {' '.join(flags)} failed", hint=hint)
+        super().__init__(file, f"{compiler} {' '.join(flags)} failed")
 
     def _message(self) -> str:
         return "\n  ".join([super()._message(), *self.output.splitlines()])
@@ -77,6 +83,10 @@ class Compiler(Protocol):
     def version(self) -> str:
         """Such as ``"13.0.88"``."""
 
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """What it makes code for, by rising number and without suffix: ``"sm_75"``, …; empty: it does not tell."""
+
     def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
         """Compile for `arch`, such as ``"sm_90"``, with `more` flags.
 
@@ -84,6 +94,8 @@ class Compiler(Protocol):
         ------
         KernelCompileError
             With the compiler's output.
+        MachineError
+            When it does not know `arch`, or cannot run.
         """
 
 
@@ -102,6 +114,7 @@ class Nvcc:
 
     path: Path
     version: str
+    architectures: tuple[str, ...] = ()
     name: str = "nvcc"
 
     def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
@@ -118,7 +131,7 @@ class Nvcc:
                 raise MachineError(str(self.path), f"cannot be run ({error.strerror})", hint=INSTALL) from error
             output = done.stdout + done.stderr
             if done.returncode:
-                raise _failure(source, self, flags, output)
+                raise _failure(self, arch, source, flags, output)
             return Compiled(Path(folder, "out.cubin").read_bytes(), output)
 
 
@@ -128,6 +141,7 @@ class Nvrtc:
 
     nvrtc: Any
     version: str
+    architectures: tuple[str, ...] = ()
     name: str = "NVRTC"
 
     def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
@@ -141,7 +155,7 @@ class Nvrtc:
         log = self._text(program, "ProgramLog").decode(errors="replace").rstrip("\0\n ")
         try:
             if status != self.nvrtc.nvrtcResult.NVRTC_SUCCESS:
-                raise _failure(source, self, flags, log)
+                raise _failure(self, arch, source, flags, log)
             return Compiled(self._text(program, "CUBIN"), log)
         finally:
             self.nvrtc.nvrtcDestroyProgram(program)
@@ -170,20 +184,34 @@ def nvcc_paths(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def find_nvcc() -> Path | None:
-    """Return the first nvcc that can run; it needs a host compiler for its preprocessor."""
-    if not any(map(shutil.which, ("gcc", "cc", "clang"))) and "NVCC_CCBIN" not in os.environ:
+    """Return the first nvcc that can run; it needs a host compiler of C++ for its preprocessor."""
+    flags = "".join(os.environ.get(f"NVCC_{place}_FLAGS", "") for place in ("PREPEND", "APPEND"))
+    if not any(map(shutil.which, HOST_COMPILERS)) and "NVCC_CCBIN" not in os.environ and "-ccbin" not in flags:
         return None
     return next((path for path in nvcc_paths(os.environ) if os.access(path, os.X_OK) and path.is_file()), None)
 
 
 def nvcc_version(path: Path) -> str:
     """Ask nvcc for its version, such as ``"13.0.88"``; empty when it does not answer."""
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", _ask(path, "--version"))
+    return found[1] if found else ""
+
+
+def nvcc_architectures(path: Path) -> tuple[str, ...]:
+    """Ask nvcc what it makes code for; empty when it does not answer."""
+    return _in_order(int(number) for number in re.findall(r"\bsm_(\d+)\b", _ask(path, "--list-gpu-code")))
+
+
+def _ask(path: Path, question: str) -> str:
     try:
-        answer = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=False, timeout=60)
+        answer = subprocess.run([str(path), question], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"\bV(\d+\.\d+\.\d+)", answer.stdout)
-    return found[1] if found else ""
+    return answer.stdout
+
+
+def _in_order(numbers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"sm_{number}" for number in sorted(set(numbers)))
 
 
 def find_nvrtc() -> Nvrtc | None:
@@ -192,16 +220,32 @@ def find_nvrtc() -> Nvrtc | None:
         from cuda.bindings import nvrtc
 
         status, major, minor = nvrtc.nvrtcVersion()
+        numbers = nvrtc.nvrtcGetSupportedArchs()[1]
     except (ImportError, RuntimeError):
         return None
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS or (major, minor) < OLDEST_NVRTC:
         return None
-    return Nvrtc(nvrtc, f"{major}.{minor}")
+    return Nvrtc(nvrtc, f"{major}.{minor}", _in_order(numbers or []))
 
 
 def arch_of(capability: tuple[int, int]) -> str:
     """Return the architecture's name: (8, 6) is ``"sm_86"``, (9, 0) ``"sm_90a"`` with what no later one has."""
     return f"sm_{capability[0]}{capability[1]}" + "a" * (capability == (9, 0))
+
+
+def knows(compiler: Compiler, arch: str) -> bool:
+    """Return whether `compiler` makes code for `arch`, as far as it tells."""
+    return not compiler.architectures or arch.rstrip("af") in compiler.architectures
+
+
+def no_code(compiler: Compiler, arch: str) -> MachineError:
+    """Return the error of an architecture that `compiler` does not know."""
+    return MachineError(
+        arch,
+        f"{compiler.name} {compiler.version} makes no code for it",
+        f"one of {', '.join(compiler.architectures)}" if compiler.architectures else "",
+        "Compute capability below 7.5 needs CUDA 12, a GPU newer than the compiler a newer CUDA toolkit.",
+    )
 
 
 def usages(log: str) -> dict[str, Usage]:
@@ -217,7 +261,7 @@ def usages(log: str) -> dict[str, Usage]:
 def no_compiler() -> BackendUnavailable:
     """Return the error of a machine where kernels cannot be compiled."""
     return BackendUnavailable(
-        "CUDA", "no kernel compiler (neither nvcc with a host compiler nor NVRTC 12.3 or newer)", hint=INSTALL
+        "CUDA", "no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer)", hint=INSTALL
     )
 
 
@@ -227,11 +271,15 @@ def _texts(source: KernelSource) -> dict[str, str]:
     return {name: f'#line 1 "{source.path.parent / name}"\n{text}' for name, text in texts.items()}
 
 
-def _failure(source: KernelSource, compiler: Compiler, flags: tuple[str, ...], output: str) -> KernelCompileError:
-    hint = ""
+def _failure(compiler: Compiler, arch: str, source: KernelSource, flags: tuple[str, ...], output: str) -> MachineError:
+    """Return the error of a compilation: the source's, or of the machine, which is the same for every source."""
     if re.search(r"gpu.architecture", output, re.IGNORECASE):
-        hint = (
-            "This compiler does not know that architecture: compute capability below 7.5 needs CUDA 12, "
-            "a GPU newer than the compiler a newer CUDA toolkit."
+        return no_code(compiler, arch)
+    if compiler.name == "nvcc" and (said := HOST_FAILS.search(output)):
+        return MachineError(
+            f"nvcc {compiler.version}",
+            f"its host compiler does not serve ({said[0].strip().rstrip('.')})",
+            hint="Install g++, or name one that this nvcc supports in NVCC_CCBIN; where there is no g++ at all, NVRTC "
+            "serves (pip install 'gcnbatch[cuda,nvrtc13]').",
         )
-    return KernelCompileError(source.name, f"{compiler.name} {compiler.version}", flags, output, hint)
+    return KernelCompileError(source.name, f"{compiler.name} {compiler.version}", flags, output)

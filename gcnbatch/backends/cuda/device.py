@@ -296,7 +296,10 @@ class Device:
             self.stream.synchronize()
 
     def about(self) -> dict[str, str]:
-        """Return what a report says of this device: its name, driver, compiler and clocks as they stand."""
+        """Return what a report says of this device: its name, driver, compiler and nominal clocks.
+
+        The clocks as they stand are `gcnbatch.environment.gpus`'s to tell: CUDA does not know them.
+        """
         major, minor = loader.driver_cuda_version()
         attributes = self.driver.device_attribute
         with self.errors():
@@ -310,7 +313,7 @@ class Device:
             "multiprocessors": str(self.multiprocessors),
             "driver": f"CUDA {major}.{minor}",
             "compiler": f"{found.name} {found.version}" if found else "none; kernels from the cache",
-            "peak clocks": f"{clocks[0] // 1000} MHz, memory {clocks[1] // 1000} MHz",
+            "nominal clocks": f"{clocks[0] // 1000} MHz, memory {clocks[1] // 1000} MHz",
         }
 
     @property
@@ -338,22 +341,29 @@ class Device:
         except self.driver.Error as error:
             raise self._failure(error) from error
 
-    def _failure(self, error: Exception, asked: int = 0) -> MachineError:
-        subject = f"device {self.info.number} ({self.name})"
-        if not isinstance(error, self.driver.MemoryError):
-            return DeviceLost(
-                subject, str(error), hint="If it happens again, 'nvidia-smi' and the system log say more."
-            )
+    def out_of_memory(self, asked: int = 0) -> MachineError:
+        """Return the error of a device without room: bytes asked for where they are known, what is free, the mend."""
         facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
         with suppress(self.driver.Error):  # a device may fail so that it answers nothing any more
             free, total = self.driver.mem_get_info()
             facts.append(f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free")
         return MachineError(
-            subject,
+            self._subject,
             ": ".join(filter(None, ["out of memory", ", ".join(facts)])),
             hint="Lower train.batch_size or train.eval_batch_size, give --resident off, or end other programs on this "
             "GPU (nvidia-smi lists them).",
         )
+
+    def lost(self, said: str) -> DeviceLost:
+        """Return the error of a device that `said` this and nothing else any more."""
+        return DeviceLost(self._subject, said, hint="If it happens again, 'nvidia-smi' and the system log say more.")
+
+    @property
+    def _subject(self) -> str:
+        return f"device {self.info.number} ({self.name})"
+
+    def _failure(self, error: Exception, asked: int = 0) -> MachineError:
+        return self.out_of_memory(asked) if isinstance(error, self.driver.MemoryError) else self.lost(str(error))
 
     def _close(self) -> None:
         self._workspaces.clear()

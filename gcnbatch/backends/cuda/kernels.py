@@ -89,12 +89,16 @@ class Kernels(dict[str, Kernel]):
 
     def _load(self, file: str) -> Any:
         cubin = self._cache.load(self._sources[file], self._arch)
-        try:
-            return self._driver.module_from_buffer(cubin)
-        except self._driver.Error as error:
-            major, minor = loader.driver_cuda_version()
-            raise MachineError(
-                f"{file} for {self._arch}",
-                f"the driver (CUDA {major}.{minor}) does not load it ({error})",
-                hint=f"Update the driver, or compile with CUDA toolkit {major}; then 'gcnbatch kernels clear'.",
-            ) from error
+        driver = self._driver
+        with self._errors():
+            try:
+                return driver.module_from_buffer(cubin)
+            except (driver.MemoryError, driver.LaunchError):  # the device's failures, not the cubin's
+                raise
+            except driver.Error as error:
+                major, minor = loader.driver_cuda_version()
+                raise MachineError(
+                    f"{file} for {self._arch}",
+                    f"the driver (CUDA {major}.{minor}) does not load it ({error})",
+                    hint=f"Update the driver, or compile with CUDA toolkit {major}; then 'gcnbatch kernels clear'.",
+                ) from error

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from threading import Thread
 from typing import Any, NamedTuple
 
-from gcnbatch.backends.cuda.compiler import OLDEST_CAPABILITY, OLDEST_OF_CUDA_13, arch_of
+from gcnbatch.backends.cuda.compiler import OLDEST_CAPABILITY, OLDEST_OF_CUDA_13, Compiler, arch_of, knows
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.resources import install_guide
 
@@ -178,11 +178,12 @@ def architectures(asked: Iterable[str] | None) -> list[str]:
     return list(found)
 
 
-def check_compiler(device: DeviceInfo, name: str, version: str) -> None:
+def check_compiler(device: DeviceInfo, compiler: Compiler) -> None:
     """Raise BackendUnavailable when this compiler is known not to make code for `device`, or for its driver.
 
     A driver loads what any toolkit of its own major version or an older one made.
     """
+    name, version = compiler.name, compiler.version
     major, newest = int(version.partition(".")[0]), driver_cuda_version()
     if major >= 13 and device.capability < OLDEST_OF_CUDA_13:
         raise BackendUnavailable(
@@ -195,6 +196,13 @@ def check_compiler(device: DeviceInfo, name: str, version: str) -> None:
             "CUDA",
             f"the driver, for CUDA {newest[0]}.{newest[1]}, is older than {name} {version}",
             hint=f"Update the driver, or install CUDA toolkit {newest[0]} and point CUDA_HOME to it, {_CPU}.",
+        )
+    if not knows(compiler, arch_of(device.capability)):
+        first, last = compiler.architectures[0], compiler.architectures[-1]
+        raise BackendUnavailable(
+            "CUDA",
+            f"{name} {version}, which compiles for {first} to {last}, does not know {_named(device)}",
+            hint=f"Install a newer CUDA toolkit and point CUDA_HOME to it, {_CPU}.",
         )
 
 

@@ -15,7 +15,7 @@ from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
 from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.errors import BackendUnavailable, DeviceLost
+from gcnbatch.errors import BackendUnavailable, MachineError
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
@@ -77,10 +77,16 @@ class Graph:
         self._stream = driver.CUstream(device.stream.handle)
 
     def launch(self) -> None:
-        """Start it; returns at once."""
+        """Start it; returns at once.
+
+        Raises
+        ------
+        MachineError
+            When the device fails, or has no room to run it.
+        """
         (status,) = self._driver.cuGraphLaunch(self._ready, self._stream)
         if status != 0:
-            raise DeviceLost(f"device {self._device.info.number} ({self._device.name})", f"graph launch: {status.name}")
+            raise _failure(self._device, self._driver, status)
         self._device.launches += self._launches
 
     def close(self) -> None:
@@ -104,6 +110,11 @@ class Recorder:
 
         `same_carveout` has all of them run with as much shared memory to a multiprocessor as there is: a kernel that
         needs it does not wait until the multiprocessors of the one before have made room.
+
+        Raises
+        ------
+        MachineError
+            When the device fails, or has no room for kernels or graph.
         """
         driver, stream = self._driver, self._driver.CUstream(self._device.stream.handle)
         prepared = [self._prepare(call) for call in calls if call.launch.blocks]
@@ -164,5 +175,12 @@ class Recorder:
 
     def _check(self, result: tuple[Any, ...]) -> Any:
         if result[0] != self._driver.CUresult.CUDA_SUCCESS:
-            raise DeviceLost(f"device {self._device.info.number} ({self._device.name})", result[0].name)
+            raise _failure(self._device, self._driver, result[0])
         return result[1] if len(result) > 1 else None
+
+
+def _failure(device: Device, driver: Any, status: Any) -> MachineError:
+    """Return the error of a call that gave back this status."""
+    if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        return device.out_of_memory()
+    return device.lost(status.name)
