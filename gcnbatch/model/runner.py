@@ -119,6 +119,9 @@ class ModelState:
     def eval_batch_size(self) -> int:
         return EVAL_BATCH_SIZE
 
+    def about(self) -> dict[str, Any]:
+        return {}
+
     def take_loss(self) -> tuple[float, float]:
         loss, weight = self._at.read(self._totals)
         self._at.write(self._totals, np.zeros(2))

@@ -70,11 +70,14 @@ def most_tiles(machine: Machine, path: Path, monkeypatch: pytest.MonkeyPatch, wi
     empty = device.empty(1)
     model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, (), "tf32")
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    return engine.FusedEngine(device, stack, model, held, rule, 0, halves)._most_tiles
+    return engine.FusedEngine(device, stack, model, held, rule, 0, halves).about().get("tiles", 0)
 
 
-def test_all_tiles_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert most_tiles(Machine(15), tmp_path / "data.h5", monkeypatch) == 15
+@pytest.mark.parametrize(("width", "at_once", "tiles"), [(512, 15, 15), (512, 60, 48), (384, 66, 64), (128, 200, 72)])
+def test_all_tiles_run_at_once_and_have_workers_to_read_of_each_of_their_blocks(
+    width: int, at_once: int, tiles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert most_tiles(Machine(at_once), tmp_path / "data.h5", monkeypatch, width) == tiles
 
 
 @pytest.mark.parametrize("mps", [1, None])

@@ -137,7 +137,11 @@ class FusedEngine:
             return 0
         width = self._stack.nodes[0].n_out
         at_once = self._recorder.clusters(one_pass.entry(width), one_pass.launch(width, 1))
-        return min(at_once, one_pass.MAX_TILES)
+        return one_pass.most_tiles(at_once, width)
+
+    def about(self) -> dict[str, int]:
+        """Return what of the device the bits of a training depend on: the tiles that batches are dealt to."""
+        return {"tiles": self._most_tiles} if self._most_tiles else {}
 
     def _plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return where everything of these batches is, in tiles if they fit."""
