@@ -88,7 +88,7 @@ def unfit(backend: Backend, task: Task) -> str:
     from gcnbatch.model.fused import describe
 
     stack = describe(task.model, task.model.layout(), task.loss.target)
-    refused: str = chosen.fused_refusal(stack, task.source, task.targets, task.train.batch_size)
+    refused: str = chosen.fused_refusal(stack, task.source, task.targets, task.train)
     return refused
 
 
