@@ -46,8 +46,8 @@ FIRST_STEP = """
 import os, time
 from gcnbatch.model import runner
 
-def make_runner(backend, task, make=runner.make_runner):
-    made = make(backend, task)
+def make_runner(backend, task, say, make=runner.make_runner):
+    made = make(backend, task, say)
     step = made.step
 
     def first_step(index):

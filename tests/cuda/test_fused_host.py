@@ -289,12 +289,18 @@ class Rounded(Fused):
     options = CudaConfig(precision="tf32")
 
 
+NARROW = (
+    "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0 "
+    "(--set cuda.precision=fp32 for it)"
+)
+
+
 @pytest.mark.parametrize(
     ("backend", "what"),
     [
         (Small(), "a data set of 0 MiB where 0 MiB may be taken"),
         (Streamed(), "another cuda.spmm or cuda.resident than auto and auto or on"),
-        (Rounded(), "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0"),
+        (Rounded(), NARROW),
     ],
 )
 def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Path) -> None:
@@ -329,17 +335,19 @@ def test_batches_beyond_32_bits_are_refused_before_anything_runs(
     )
 
 
-def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot(tmp_path: Path) -> None:
-    class Automatic(Fused):
+def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot_and_says_so(tmp_path: Path) -> None:
+    class Automatic(Rounded):
         automatic = True
 
         def batched(self) -> CpuBackend:
             return CpuBackend()
 
-    write_set(tmp_path / "data.h5", features="csr")
+    write_set(tmp_path / "data.h5")
     chosen: Any = Automatic()
+    said: list[str] = []
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        assert make_runner(chosen, work.task).backend == "cpu"
+        assert make_runner(chosen, work.task, said.append).backend == "cpu"
+    assert said == [f"backend batched: fused does not take {NARROW}"]
 
 
 def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,7 +180,8 @@ def refusal(
         return "another cuda.spmm or cuda.resident than auto and auto or on"
     products = stack.products(capability, options.precision)
     if options.precision == "tf32" and not products:
-        return f"cuda.precision tf32 but for layers of {wide.WIDE_ENOUGH:,} weights and more on compute capability 9.0"
+        where = f"layers of {wide.WIDE_ENOUGH:,} weights and more on compute capability 9.0"
+        return f"cuda.precision tf32 but for {where} (--set cuda.precision=fp32 for it)"
     needed, limit = stack.shared_bytes(bool(products)), geometry.shared_limit(capability)
     if needed > limit:
         return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory"
