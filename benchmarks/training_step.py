@@ -2,11 +2,19 @@
 
     python benchmarks/training_step.py configs/tox21.toml tox21.h5 [--backends cpu,batched] [--set key=value]…
 
-A row holds the median over 5 repetitions of up to 100 steps each (30 for nonbatched; on a set of one batch 100 times
-that), waiting for the device only at the end of a repetition; launches per step; the time the device needs for a step
-of 32 in a row when nothing waits for the host; graphs per second of inference at batch 200; and the median over 5
-starts of ``gcnbatch train`` from the start of the process to the end of its first step. The first row holds what the
-host does before: opening and checking the file, assembling a batch; and the start of ``gcnbatch --help`` as a process.
+A row holds, each the median over 5 repetitions behind one that is not counted:
+
+- ``step_us``: wall time per step of up to 100 steps, waiting for the device only at their end; ``launches`` per step;
+- ``epoch_us``: wall time per step of a whole epoch (of at most 128 steps) with its plan, upload and the loss read back;
+- ``device_us``, ``epoch_device_us``: time per step on the device, of up to 32 in a row and of the rest of such an epoch
+  behind its first step, when nothing waits for the host;
+- ``inference_graphs_per_s`` at batch 200, and ``inference_at_once_graphs_per_s`` of the whole set, of at most 16,384
+  graphs, in one batch, both with plan, upload and download;
+- ``first_step_s``: from the start of the process ``gcnbatch train`` to the end of its first step.
+
+Of ``nonbatched`` steps and epochs are of 30 steps; an epoch of one batch is repeated 100 times. The first row holds
+what the host does before: opening and checking the file, assembling a batch; and the start of ``gcnbatch --help`` as a
+process.
 """
 
 from __future__ import annotations
@@ -19,11 +27,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from gcnbatch import environment
+from gcnbatch.backends.base import Meter, Runner
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import parse_assignment, put, read_toml, resolve
 from gcnbatch.data.splits import make_split
@@ -36,8 +46,8 @@ FIRST_STEP = """
 import os, time
 from gcnbatch.model import runner
 
-def make_runner(backend, task, make=runner.make_runner):
-    made = make(backend, task)
+def make_runner(backend, task, say, make=runner.make_runner):
+    made = make(backend, task, say)
     step = made.step
 
     def first_step(index):
@@ -53,7 +63,8 @@ runner.make_runner = make_runner
 from gcnbatch.cli.app import main
 main()
 """  # the command, ended behind its first step
-IN_A_ROW = 32  # steps that the device is timed for: as many as the backend fused replays at once
+STEPS, EPOCH_STEPS, IN_A_ROW, NONBATCHED_STEPS = 100, 128, 32, 30  # at most
+SMALL, AT_ONCE = 200, 16_384  # graphs of a batch that is predicted
 
 
 def median_seconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -71,13 +82,13 @@ def host_row(path: str, experiment: Experiment, batches: list[Any]) -> dict[str,
     source = experiment.source
 
     def assemble() -> None:
-        for graphs in batches[:100]:
+        for graphs in batches[:STEPS]:
             source.batch(graphs)
 
     command = [sys.executable, "-m", "gcnbatch", "--help"]
     return {
         "open_and_check_s": median_seconds(lambda: Dataset(path).close()),
-        "assembly_us": median_seconds(assemble) / len(batches[:100]) * 1e6,
+        "assembly_us": median_seconds(assemble) / len(batches[:STEPS]) * 1e6,
         "help_s": median_seconds(lambda: subprocess.run(command, check=True, capture_output=True)),
     }
 
@@ -96,44 +107,73 @@ def first_step_s(backend: str, arguments: list[str]) -> float:
     return float(np.median([start() for _ in range(REPEATS)]))
 
 
+class Epochs:
+    """Epochs of a runner, one behind the other."""
+
+    def __init__(self, runner: Runner, meter: Meter, learning_rate: float) -> None:
+        self._runner, self._meter, self._rate, self._number = runner, meter, learning_rate, itertools.count()
+
+    def _begin(self, batches: list[Any]) -> None:
+        self._runner.begin_epoch(next(self._number), batches, self._rate)
+
+    def run(self, batches: list[Any], end: Callable[[], object]) -> None:
+        """Train an epoch of these batches."""
+        self._begin(batches)
+        for index in range(len(batches)):
+            self._runner.step(index)
+        end()
+
+    def wall_us(self, batches: list[Any], end: Callable[[], object]) -> float:
+        """Return the wall time of a step."""
+        self.run(batches, end)
+        return median_seconds(lambda: self.run(batches, end)) / len(batches) * 1e6
+
+    def device_us(self, batches: list[Any]) -> float:
+        """Return the time of a step but the first, which has the epoch uploaded, on the device."""
+        times = []
+        for hold in (nullcontext(), *(self._meter.queued() for _ in range(REPEATS))):  # at first graphs are captured
+            self._begin(batches)
+            self._runner.step(0)
+            self._runner.take_loss()  # no step is left waiting for company
+            with hold:
+                start = self._meter.mark()
+                for index in range(1, len(batches)):
+                    self._runner.step(index)
+                stop = self._meter.mark()
+            times.append(self._meter.microseconds(start, stop) / (len(batches) - 1))
+        return float(np.median(times[1:]))
+
+
 def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
     """Time training steps and inference on one backend."""
     backend = open_backend(name, options=options)
     runner, meter = make_runner(backend, task), backend.meter
-    count = min(len(batches), 30 if name == "nonbatched" else 100)
-
-    epoch = itertools.count()
-
-    def begin(number: int) -> None:
-        runner.begin_epoch(next(epoch), batches[:number], task.train.learning_rate)
-
-    def steps(number: int) -> None:
-        for index in range(number):
-            runner.step(index)
-
-    def train() -> None:
-        begin(count)
-        steps(count)
-        meter.synchronize()
-
-    train()
+    epochs = Epochs(runner, meter, task.train.learning_rate)
+    epoch = batches[: NONBATCHED_STEPS if name == "nonbatched" else EPOCH_STEPS]
+    steps, in_a_row = epoch[:STEPS], epoch[: 1 + IN_A_ROW]
+    row: dict[str, Any] = {"backend": name, "step_us": epochs.wall_us(steps, meter.synchronize)}
     before = meter.launches
-    train()
-    launches = (meter.launches - before) / count
-    row = {"backend": name, "step_us": median_seconds(train) / count * 1e6, "launches": launches}
+    epochs.run(steps, meter.synchronize)
+    row["launches"] = (meter.launches - before) / len(steps)
+    row["epoch_us"] = epochs.wall_us(epoch, runner.take_loss)
     if meter.clock == "device":
-        in_a_row = min(count, IN_A_ROW)
-        begin(in_a_row)  # a whole epoch, at whose end no step is left waiting for company
-        with meter.queued():
-            start = meter.mark()
-            steps(in_a_row)
-            stop = meter.mark()
-        row["device_us"] = meter.microseconds(start, stop) / in_a_row
-    everything = np.array_split(np.arange(n_graphs), max(n_graphs // 200, 1))[: 10 if name == "nonbatched" else None]
-    graphs = sum(map(len, everything))
-    row["inference_graphs_per_s"] = graphs / median_seconds(lambda: [runner.predict(part) for part in everything])
+        row["device_us"], row["epoch_device_us"] = epochs.device_us(in_a_row), epochs.device_us(epoch)
+    everything = np.array_split(np.arange(n_graphs), max(n_graphs // SMALL, 1))
+    row["inference_graphs_per_s"] = graphs_per_s(runner, everything[: 10 if name == "nonbatched" else None])
+    row["inference_at_once_graphs_per_s"] = graphs_per_s(runner, [np.arange(min(n_graphs, AT_ONCE))])
     runner.close()
     return row
+
+
+def graphs_per_s(runner: Runner, batches: list[Any]) -> float:
+    """Return how many graphs a second are predicted in these batches."""
+
+    def predict() -> None:
+        for graphs in batches:
+            runner.predict(graphs)
+
+    predict()
+    return sum(map(len, batches)) / median_seconds(predict)
 
 
 def main() -> None:
@@ -156,9 +196,9 @@ def main() -> None:
     task, _ = experiment.task(split)
     order = np.random.default_rng(0).permutation(experiment.source.graphs_of(split.train))
     size = config.train.batch_size
-    batches = [order[start : start + size] for start in range(0, max(len(order) - size, 0) + 1, size)]
+    batches = np.split(order, range(size, len(order), size))
     if len(batches) == 1:
-        batches *= 100
+        batches *= STEPS
     about = {"config": config.name, "commit": environment.commit(), "cpu": environment.cpu_model()}
     rows = [host_row(given.data, experiment, batches)]
     for name in given.backends.split(","):

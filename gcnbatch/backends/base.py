@@ -352,6 +352,9 @@ class Runner(Protocol):
     def eval_batch_size(self) -> int:
         """Graphs that `predict` takes best at a time."""
 
+    def about(self) -> dict[str, Any]:
+        """Return what of the machine the bits of its results depend on, by name, for ``metrics.json``."""
+
     def begin_epoch(self, epoch: int, batches: Sequence[NDArray[np.int64]], learning_rate: float) -> None:
         """Announce the epoch: the rows (graph numbers) of every batch in order."""
 

@@ -70,6 +70,7 @@ def measurements(
         timing[name] = {
             "training": one.training.to_json(),
             "inference": one.inference.to_json(),
+            "own_inference": one.own_inference.to_json() if one.own_inference else None,
             "launches_per_step": one.launches,
             "busy_share": min(busy[name] / step, 1.0),
             "peak_bytes": one.peak_bytes,

@@ -155,12 +155,17 @@ def _pass(content: Content, work: str) -> Table:
     ]
     for base, factors in content["speedup"][work].items():
         rows.append([f"speedup over {base}", *(ratio(factors[n]) if n in factors else MISSING for n in names)])
+    own = [None if training else timing[name]["own_inference"] for name in names]
+    if any(own):
+        rows.append(["graphs per second, own batches", *(number(of and of["graphs_per_second"]) for of in own)])
+        rows.append(["  graphs in such a batch", *(_whole(of and of["batch_size"]) for of in own)])
     one = figures[0]
     graphs = data["training_graphs"] if training else data["graphs"]
     size = data["batch_size"] if training else data["inference_batch_size"]
     timed = f"{one['timed_batches']} of {one['batches']} batches timed, the rest in proportion"
     timed = "all of it timed" if one["timed_batches"] == one["batches"] else timed
     note = f"{graphs:,} graphs in batches of {size}; {timed}; median of {one['repetitions']} repetitions after warm-up."
+    note += " Own batches: as many graphs as a backend takes unless train.eval_batch_size is given." if any(own) else ""
     return Table(f"{work.capitalize()} time", [content["name"], *names], rows, note)
 
 

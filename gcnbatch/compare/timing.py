@@ -51,6 +51,8 @@ class Timing:
         What the timed part held.
     all_batches, all_graphs : int
         What the whole pass holds.
+    batch_size : int
+        Graphs of a full batch.
     """
 
     seconds: Figure
@@ -58,6 +60,7 @@ class Timing:
     graphs: int
     all_batches: int
     all_graphs: int
+    batch_size: int
 
     @property
     def whole(self) -> Figure:
@@ -78,6 +81,7 @@ class Timing:
             "timed_batches": self.batches,
             "batches": self.all_batches,
             "graphs": self.all_graphs,
+            "batch_size": self.batch_size,
             "repetitions": len(self.seconds.values),
         }
 
@@ -90,6 +94,8 @@ class Measured:
     ----------
     training, inference : Timing
         An epoch; the whole data set in the workload's batches.
+    own_inference : Timing or None
+        The whole data set in batches of the size that the backend takes by itself, where they are others.
     launches : int or None
         Kernel launches of one training step, the gather of its batch among them; None on the host.
     peak_bytes : int
@@ -98,6 +104,7 @@ class Measured:
 
     training: Timing
     inference: Timing
+    own_inference: Timing | None
     launches: int | None
     peak_bytes: int
 
@@ -112,7 +119,10 @@ def measure(backend: Backend, workload: Workload, effort: Effort, tick: Tick = l
         training = _training(backend, runner, workload, effort)
         launches = _launches(backend, runner, workload)
         tick("inference")
-        return Measured(training, _inference(backend, runner, workload, effort), launches, peak)
+        inference = _inference(backend, runner, workload.inference, effort)
+        own = _own_batches(runner, workload)
+        own_inference = _inference(backend, runner, own, effort) if own else None
+        return Measured(training, inference, own_inference, launches, peak)
     finally:
         runner.close()
 
@@ -134,16 +144,24 @@ def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effo
     return _timing(backend, epoch, effort.repeats, batches, workload.batches)
 
 
-def _inference(backend: Backend, runner: Runner, workload: Workload, effort: Effort) -> Timing:
-    for graphs in workload.inference[: effort.warmup]:
+def _own_batches(runner: Runner, workload: Workload) -> list[Int64]:
+    """Return all graphs in batches of the runner's size; nothing where they are the workload's, or a size is given."""
+    graphs, size = np.concatenate(workload.inference), runner.eval_batch_size
+    found = np.split(graphs, range(size, len(graphs), size))
+    same = len(found[0]) == len(workload.inference[0])
+    return [] if same or workload.task.train.eval_batch_size else found
+
+
+def _inference(backend: Backend, runner: Runner, whole: list[Int64], effort: Effort) -> Timing:
+    for graphs in whole[: effort.warmup]:
         runner.predict(graphs)
-    batches = workload.inference[: effort.steps or None]
+    batches = whole[: effort.steps or None]
 
     def everything() -> None:
         for graphs in batches:
             runner.predict(graphs)
 
-    return _timing(backend, everything, effort.repeats, batches, workload.inference)
+    return _timing(backend, everything, effort.repeats, batches, whole)
 
 
 def _timing(
@@ -156,7 +174,8 @@ def _timing(
         run()
         backend.meter.synchronize()
         seconds.append(time.perf_counter() - start)
-    return Timing(Figure(tuple(seconds)), len(batches), _count(batches), len(whole), _count(whole))
+    sizes = (len(batches), _count(batches), len(whole), _count(whole), len(whole[0]))
+    return Timing(Figure(tuple(seconds)), *sizes)
 
 
 def _launches(backend: Backend, runner: Runner, workload: Workload) -> int | None:

@@ -107,6 +107,9 @@ class FusedRunner(ModelState):
     def eval_batch_size(self) -> int:
         return self._engine.eval_batch_size
 
+    def about(self) -> dict[str, Any]:
+        return self._engine.about()
+
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch = epoch, batches, learning_rate
 

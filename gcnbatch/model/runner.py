@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +48,13 @@ class Task:
     seed: int
 
 
-def make_runner(backend: Backend, task: Task) -> Runner:
+def make_runner(backend: Backend, task: Task, say: Callable[[str], object] = lambda line: None) -> Runner:
     """Return the runner of `backend` for `task`.
+
+    Parameters
+    ----------
+    say : callable
+        Told in a line when another backend takes the task than the one that was found for it, and why.
 
     Raises
     ------
@@ -65,6 +70,7 @@ def make_runner(backend: Backend, task: Task) -> Runner:
         return make_fused(chosen, task)
     if not chosen.automatic:
         raise InputError("backend fused", f"it does not take {reason}", hint="Use --backend batched.")
+    say(f"backend batched: fused does not take {reason}")
     return OpsRunner(chosen.batched(), task)
 
 
@@ -88,7 +94,7 @@ def unfit(backend: Backend, task: Task) -> str:
     from gcnbatch.model.fused import describe
 
     stack = describe(task.model, task.model.layout(), task.loss.target)
-    refused: str = chosen.fused_refusal(stack, task.source, task.targets, task.train.batch_size)
+    refused: str = chosen.fused_refusal(stack, task.source, task.targets, task.train)
     return refused
 
 
@@ -118,6 +124,9 @@ class ModelState:
     @property
     def eval_batch_size(self) -> int:
         return EVAL_BATCH_SIZE
+
+    def about(self) -> dict[str, Any]:
+        return {}
 
     def take_loss(self) -> tuple[float, float]:
         loss, weight = self._at.read(self._totals)

@@ -67,13 +67,13 @@ def describe_split(experiment: Experiment, split: Split) -> dict[str, Any]:
 
 
 def _course(fitted: Fitted) -> dict[str, Any]:
-    """Return how training went: backend, best epoch, epochs, seconds, the time of a step.
+    """Return how training went: backend, what its bits depend on, best epoch, epochs, seconds, the time of a step.
 
     A step's time is the host's: where a device runs behind, what it takes to ask for it.
     """
     at, steps = fitted.position, np.array(fitted.step_seconds) * 1e6
-    course: dict[str, Any] = {"backend": fitted.runner.backend, "best_epoch": at.best_epoch + 1, "epochs": at.epoch}
-    course["seconds"] = round(at.seconds, 3)
+    course: dict[str, Any] = {"backend": fitted.runner.backend, **fitted.runner.about()}
+    course |= {"best_epoch": at.best_epoch + 1, "epochs": at.epoch, "seconds": round(at.seconds, 3)}
     if len(steps):
         quantiles = np.quantile(steps, [0.5, 0.2, 0.8])
         course["step_us"] = {

@@ -177,7 +177,7 @@ def _carry_out(
 ) -> dict[str, Any]:
     _hold_to_data(folder, experiment)
     if not experiment.config.split.folds:
-        return _fit(folder, experiment, parts[0], backend, quiet)
+        return _fit(folder, experiment, parts[0], backend, quiet, say)
     results = []
     for number, split in enumerate(parts, 1):
         place = folder / f"fold{number}"
@@ -186,7 +186,7 @@ def _carry_out(
             continue
         say(f"fold {number} of {len(parts)}")
         place.mkdir(exist_ok=True)
-        results.append(_fit(place, experiment, split, backend, quiet))
+        results.append(_fit(place, experiment, split, backend, quiet, say))
     return _summarise(folder, experiment, parts, results)
 
 
@@ -199,11 +199,11 @@ def _hold_to_data(folder: Path, experiment: Experiment) -> None:
         raise InputError(str(path), "changed since the run began", f"the data of {place}", "Restore it, or start anew.")
 
 
-def _fit(folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool) -> dict[str, Any]:
+def _fit(folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, say: Say) -> dict[str, Any]:
     rows = {part: values.tolist() for part, values in split.parts().items()}
     fileio.write_text(folder / SPLITS, json.dumps(rows))
     task, scaling = experiment.task(split)
-    runner = make_runner(backend, task)
+    runner = make_runner(backend, task, say)
     try:
         trainer = Trainer(experiment, split, runner, scaling, folder, quiet)
         fitted: Fitted = trainer.fit()

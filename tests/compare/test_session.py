@@ -11,13 +11,13 @@ import pytest
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.cpu import CpuOps
-from gcnbatch.compare import session
+from gcnbatch.compare import session, workload
 from gcnbatch.compare.timeline import DEVICE, HOST
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import resolve
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
 from gcnbatch.model import fused
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.model.runner import ModelState, OpsRunner
 from tests.compare import backends
 from tests.compare.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 
@@ -67,6 +67,25 @@ def test_a_host_and_a_device(install, run, tmp_path: Path) -> None:
     assert timing["cpu"]["inference"]["graphs"] == 40
     for key in ("numpy", "h5py"):
         assert report["environment"]["packages"][key]
+
+
+def test_a_backend_that_takes_larger_batches_by_itself_is_timed_in_them_too(
+    install, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "EVAL_BATCH_SIZE", 12)
+    sizes = {"cpu": 12, "batched": 35}
+    monkeypatch.setattr(ModelState, "eval_batch_size", property(lambda self: sizes[self.backend]))
+    install(cpu=Another("cpu"), batched=DeviceLike())
+    folder, report = run()
+    assert report["timing"]["cpu"]["own_inference"] is None
+    own = report["timing"]["batched"]["own_inference"]
+    assert (own["batch_size"], own["batches"], own["graphs"]) == (35, 2, 40)
+    assert report["timing"]["batched"]["inference"]["batch_size"] == report["data"]["inference_batch_size"] == 12
+    lines = (folder / "report.md").read_text().splitlines()
+    rows = {cells[1].strip(): cells[2:4] for line in lines if len(cells := line.split("|")) == 5}
+    assert [cell.strip() for cell in rows["graphs in such a batch"]] == ["–", "35"]
+    assert rows["graphs per second, own batches"][0].strip() == "–"
+    assert any("Own batches: as many graphs" in line for line in lines)
 
 
 def test_the_page_stands_alone(install, run) -> None:
@@ -267,8 +286,8 @@ def test_other_configurations(small, install, tmp_path: Path, section, graphs: i
 
 
 def test_steps_that_run_past_the_epoch_start_it_again(small) -> None:
-    with opened(resolve({"data": {"path": str(small)}, "train": {"batch_size": 20}})) as workload:
-        assert [len(graphs) for graphs in workload.repeated(5)] == [20, 12, 20, 12, 20]
+    with opened(resolve({"data": {"path": str(small)}, "train": {"batch_size": 20}})) as work:
+        assert [len(graphs) for graphs in work.repeated(5)] == [20, 12, 20, 12, 20]
 
 
 def test_refusals(install, run, small, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened
-from gcnbatch.config import CudaConfig
+from gcnbatch.config import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.model.fused import describe, label_weights
@@ -274,8 +274,8 @@ class Fused:
     name, automatic = "fused", False
     options, budget = CudaConfig(), 1 << 30
 
-    def fused_refusal(self, stack: Any, source: Any, targets: Any, batch_size: int) -> str:
-        return data.refusal(source, targets, stack, batch_size, self.budget, (9, 0), self.options)
+    def fused_refusal(self, stack: Any, source: Any, targets: Any, train: TrainConfig) -> str:
+        return data.refusal(source, targets, stack, train, self.budget, (9, 0), self.options)
 
 
 @pytest.mark.parametrize(
@@ -310,12 +310,18 @@ class Rounded(Fused):
     options = CudaConfig(precision="tf32")
 
 
+NARROW = (
+    "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0 "
+    "(--set cuda.precision=fp32 for it)"
+)
+
+
 @pytest.mark.parametrize(
     ("backend", "what"),
     [
         (Small(), "a data set of 0 MiB where 0 MiB may be taken"),
         (Streamed(), "another cuda.spmm or cuda.resident than auto and auto or on"),
-        (Rounded(), "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0"),
+        (Rounded(), NARROW),
     ],
 )
 def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Path) -> None:
@@ -324,7 +330,7 @@ def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Pa
         assert unfit(backend, work.task) == what
 
 
-def test_a_batch_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(tmp_path / "data.h5")
     monkeypatch.setattr(data, "MAX_ENTRIES", 10)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
@@ -332,23 +338,43 @@ def test_a_batch_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.M
         assert unfit(backend, work.task) == "more nodes or edges than 32-bit indices reach"
 
 
-def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot(tmp_path: Path) -> None:
-    class Automatic(Fused):
+@pytest.mark.parametrize("key", ["batch_size", "eval_batch_size"])
+def test_batches_beyond_32_bits_are_refused_before_anything_runs(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = write_set(tmp_path / "data.h5")
+    monkeypatch.setattr(data, "most_nodes", lambda stack: graphs.n_nodes - 1)
+    about = (f"data.path={tmp_path / 'data.h5'}", "train.batch_size=1")
+    backend: Any = Fused()
+    with opened(configure(*about)) as work:
+        assert not unfit(backend, work.task)
+    with opened(configure(*about, f"train.{key}=1000")) as work, pytest.raises(InputError) as error:
+        make_runner(backend, work.task)
+    assert str(error.value) == (
+        f"backend fused: it does not take train.{key} 1,000, up to {graphs.n_nodes:,} nodes, but at most "
+        f"{graphs.n_nodes - 1:,} with layers as wide as these. Use --backend batched."
+    )
+
+
+def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot_and_says_so(tmp_path: Path) -> None:
+    class Automatic(Rounded):
         automatic = True
 
         def batched(self) -> CpuBackend:
             return CpuBackend()
 
-    write_set(tmp_path / "data.h5", features="csr")
+    write_set(tmp_path / "data.h5")
     chosen: Any = Automatic()
+    said: list[str] = []
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        assert make_runner(chosen, work.task).backend == "cpu"
+        assert make_runner(chosen, work.task, said.append).backend == "cpu"
+    assert said == [f"backend batched: fused does not take {NARROW}"]
 
 
 def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
-    monkeypatch.setattr(engine, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(data, "MAX_ENTRIES", 10)
     graphs = write_set(tmp_path / "data.h5")
     device: Any = HostDevice()
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
@@ -364,5 +390,5 @@ def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeyp
         fused.predict(np.arange(graphs.n_graphs))
     assert str(error.value) == (
         f"backend fused: up to {graphs.n_nodes:,} nodes in a batch of {graphs.n_graphs} graphs; "
-        "expected at most 0 with layers as wide as these. Lower train.batch_size or train.eval_batch_size."
+        "expected at most 0 with layers as wide as these. Give smaller batches, or --backend batched."
     )

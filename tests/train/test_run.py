@@ -16,6 +16,7 @@ import pytest
 from gcnbatch.config import resolve
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
+from gcnbatch.model.runner import ModelState
 from gcnbatch.predictions import read_outputs
 from gcnbatch.train import metrics as figures
 from gcnbatch.train import run
@@ -64,6 +65,12 @@ def test_a_run_leaves_these_files_and_a_second_one_the_same_bytes(tmp_path: Path
     classes = [f"p({name})" for name in graphs.header.class_names]
     assert predicted[0] == ["id", *graphs.header.task_names, *classes]
     assert [row[0] for row in predicted[1:]] == [str(graphs.ids[row]) for row in rows["test"]]
+
+
+@light
+def test_metrics_tell_what_the_bits_depend_on(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelState, "about", lambda self: {"tiles": 15})
+    assert fit(data, tmp_path / "run")["tiles"] == 15
 
 
 @light

@@ -21,7 +21,7 @@ from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sparse import LoopedSparseOps, SparseOps
 from gcnbatch.backends.cuda.streaming import open_batches
 from gcnbatch.backends.cuda.tall import TallDenseOps
-from gcnbatch.config import CudaConfig
+from gcnbatch.config import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ class CudaBackend:
         """Return the backend ``batched`` on the same device."""
         return CudaBackend("batched", self.device, self._options)
 
-    def fused_refusal(self, stack: Stack, source: BatchSource, targets: NDArray[Any], batch_size: int) -> str:
+    def fused_refusal(self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig) -> str:
         """Return what the fused step cannot take here, or nothing; see `gcnbatch.backends.cuda.fused.data.refusal`."""
         from gcnbatch.backends.cuda.fused import data
 
         budget = int(self.device.memory().free * RESIDENT_SHARE)
         here = (budget, self.device.compute_capability, self._options)
-        return data.refusal(source, targets, stack, batch_size, *here)
+        return data.refusal(source, targets, stack, train, *here)
 
     def fused(
         self,

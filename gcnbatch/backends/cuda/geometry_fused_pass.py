@@ -35,6 +35,17 @@ def launch(P: int, tiles: int) -> Launch:
     return Launch((P // SLICE, tiles, 1), (THREADS, 1, 1), SHARED_BYTES)
 
 
+def most_tiles(at_once: int, P: int) -> int:
+    """Return how many tiles a batch may have where so many clusters run at once.
+
+    A worker reads one word of those that tell the largest gradient, of which each block of each tile has one.
+
+    >>> most_tiles(15, 512), most_tiles(60, 512), most_tiles(100, 256)
+    (15, 48, 72)
+    """
+    return min(at_once, MAX_TILES, WORKERS // (P // SLICE))
+
+
 def exchange_bytes(n_layers: int, tiles: int, P: int) -> int:
     """Return the bytes of what blocks tell each other; 0 at first, and left to the kernel.
 

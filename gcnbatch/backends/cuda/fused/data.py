@@ -23,7 +23,7 @@ from gcnbatch.data.sparse import MAX_ENTRIES
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
     from gcnbatch.backends.cuda.fused.stack import Stack
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config import CudaConfig, TrainConfig
 
 ROWS_AT_ONCE = 256  # that a capacity grows by: few epochs need another one than the epoch before
 NODES_AT_ONCE = 1 << 17  # of the set, whose propagated features the host holds at a time
@@ -160,7 +160,7 @@ def refusal(
     source: BatchSource,
     targets: NDArray[Any],
     stack: Stack,
-    batch_size: int,
+    train: TrainConfig,
     budget: int,
     capability: tuple[int, int],
     options: CudaConfig,
@@ -169,8 +169,8 @@ def refusal(
 
     Parameters
     ----------
-    batch_size : int
-        Graphs per training step.
+    train : TrainConfig
+        Of which the sizes of batches matter.
     budget : int
         Bytes of device memory that the set may take.
     capability : (major, minor)
@@ -180,7 +180,8 @@ def refusal(
         return "another cuda.spmm or cuda.resident than auto and auto or on"
     products = stack.products(capability, options.precision)
     if options.precision == "tf32" and not products:
-        return f"cuda.precision tf32 but for layers of {wide.WIDE_ENOUGH:,} weights and more on compute capability 9.0"
+        where = f"layers of {wide.WIDE_ENOUGH:,} weights and more on compute capability 9.0"
+        return f"cuda.precision tf32 but for {where} (--set cuda.precision=fp32 for it)"
     needed, limit = stack.shared_bytes(bool(products)), geometry.shared_limit(capability)
     if needed > limit:
         return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory"
@@ -195,10 +196,20 @@ def refusal(
         size += (2 * half.columns_of_u(source.header.n_features) + 4) * nodes
     if size > budget:
         return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"
-    largest = int(np.sort(np.diff(source.node_ptr))[::-1][:batch_size].sum())
-    if max(nodes * prepared.channels, len(prepared.forward.indices), largest * stack.widest) > MAX_ENTRIES:
+    if max(nodes * prepared.channels, len(prepared.forward.indices)) > MAX_ENTRIES:
         return "more nodes or edges than 32-bit indices reach"
+    largest_first, most = np.sort(np.diff(source.node_ptr))[::-1], most_nodes(stack)
+    for key in ("batch_size", "eval_batch_size"):
+        graphs = getattr(train, key)
+        needed = int(largest_first[:graphs].sum())
+        if needed > most:
+            return f"train.{key} {graphs:,}, up to {needed:,} nodes, but at most {most:,} with layers as wide as these"
     return ""
+
+
+def most_nodes(stack: Stack) -> int:
+    """Return the most nodes that a batch may have."""
+    return MAX_ENTRIES // stack.widest
 
 
 def _upload_rows(device: Device, rows: PreparedRows) -> tuple[DeviceArray, DeviceArray, DeviceArray]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
 from gcnbatch.backends.cuda.batch import Int64
 from gcnbatch.backends.cuda.fused import half
-from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet, most_nodes
 from gcnbatch.backends.cuda.fused.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.backends.cuda.fused.stack import Stack
@@ -24,7 +24,6 @@ from gcnbatch.backends.cuda.geometry_fused import columns_of
 from gcnbatch.backends.cuda.launch import ceil_div
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan
-from gcnbatch.data.sparse import MAX_ENTRIES
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
@@ -137,7 +136,11 @@ class FusedEngine:
             return 0
         width = self._stack.nodes[0].n_out
         at_once = self._recorder.clusters(one_pass.entry(width), one_pass.launch(width, 1))
-        return min(at_once, one_pass.MAX_TILES)
+        return one_pass.most_tiles(at_once, width)
+
+    def about(self) -> dict[str, int]:
+        """Return what of the device the bits of a training depend on: the tiles that batches are dealt to."""
+        return {"tiles": self._most_tiles} if self._most_tiles else {}
 
     def _plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return where everything of these batches is, in tiles if they fit."""
@@ -168,12 +171,12 @@ class FusedEngine:
             where = (self._device, self._stack, self._in_halves, self._data)
             return half.HalfWorkspace(*where, capacity, plan, self._seed, self._halves, self._most_tiles)
         plan = Plan(self._device, steps, graphs)
-        if capacity.rows * self._stack.widest > MAX_ENTRIES:
+        if capacity.rows > most_nodes(self._stack):
             raise InputError(
                 "backend fused",
                 f"up to {capacity.rows:,} nodes in a batch of {capacity.graphs:,} graphs",
-                f"at most {MAX_ENTRIES // self._stack.widest:,} with layers as wide as these",
-                "Lower train.batch_size or train.eval_batch_size.",
+                f"at most {most_nodes(self._stack):,} with layers as wide as these",
+                "Give smaller batches, or --backend batched.",
             )
         form = WideWorkspace if self._model.products else Workspace
         return form(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)

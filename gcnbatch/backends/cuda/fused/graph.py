@@ -136,8 +136,15 @@ class Recorder:
         return Graph(self._device, driver, ready, repeats * len(prepared))
 
     def clusters(self, name: str, launch: Launch) -> int:
-        """Return how many clusters of a kernel the device runs at once."""
+        """Return how many clusters of a kernel the device surely runs at once: 0 where others may have a part of it.
+
+        Under MPS they may, and a driver that does not know of the attribute cannot tell.
+        """
         driver = self._driver
+        by_mps = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+        status, shared = driver.cuDeviceGetAttribute(by_mps, self._check(driver.cuDeviceGet(self._device.info.number)))
+        if status != driver.CUresult.CUDA_SUCCESS or shared:
+            return 0
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block

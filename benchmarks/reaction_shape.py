@@ -1,0 +1,51 @@
+"""Writes a data set to time Reaction100's shape on: molecules of another set, drawn at random, with random classes.
+
+    python benchmarks/reaction_shape.py tox21.h5 reaction_shape.h5 [--graphs 16000]
+    python benchmarks/training_step.py configs/reaction100.toml reaction_shape.h5 --backends fused,batched
+
+Reaction100 itself is not public. Nothing can be learnt from the labels; with 16,000 molecules an epoch of a random
+80/10/10 split has 128 steps of 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import numpy as np
+
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.store import Dataset
+from gcnbatch.data.writer import write_graphset
+
+CLASSES = tuple(f"class {number}" for number in range(1, 101))
+
+
+def drawn(molecules: GraphSet, n_graphs: int, seed: int = 0) -> GraphSet:
+    """Return so many of these molecules, some of them several times, each with a class at random."""
+    rng = np.random.default_rng(seed)
+    found = molecules.take(rng.integers(molecules.n_graphs, size=n_graphs))
+    about = {"name": "reaction_shape", "target": "multiclass", "task_names": ("class",), "class_names": CLASSES}
+    return replace(
+        found,
+        header=found.header.model_copy(update=about),
+        y=rng.integers(len(CLASSES), size=(n_graphs, 1)).astype(np.int32),
+        ids=np.arange(n_graphs).astype(str),
+        splits={},
+        groups=None,
+    )
+
+
+def main() -> None:
+    """Write the set."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("molecules", help="a data set of molecules, such as Tox21 with at most 50 atoms")
+    parser.add_argument("out")
+    parser.add_argument("--graphs", type=int, default=16_000)
+    given = parser.parse_args()
+    with Dataset(given.molecules) as dataset:
+        write_graphset(given.out, drawn(dataset.load(), given.graphs))
+
+
+if __name__ == "__main__":
+    main()
