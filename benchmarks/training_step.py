@@ -4,9 +4,9 @@
 
 A row holds the median over 5 repetitions of up to 100 steps each (30 for nonbatched; on a set of one batch 100 times
 that), waiting for the device only at the end of a repetition; launches per step; the time the device needs for a step
-of 32 in a row when nothing waits for the host; graphs per second of inference at batch 200. The first row holds what
-the host does before: opening and checking the file, assembling a batch; and the start of
-``gcnbatch --help`` as a process.
+of 32 in a row when nothing waits for the host; graphs per second of inference at batch 200; and the median over 5
+starts of ``gcnbatch train`` from the start of the process to the end of its first step. The first row holds what the
+host does before: opening and checking the file, assembling a batch; and the start of ``gcnbatch --help`` as a process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import itertools
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,27 @@ from gcnbatch.model.runner import Task, make_runner
 from gcnbatch.train.experiment import Experiment
 
 REPEATS = 5
+FIRST_STEP = """
+import os, time
+from gcnbatch.model import runner
+
+def make_runner(backend, task, make=runner.make_runner):
+    made = make(backend, task)
+    step = made.step
+
+    def first_step(index):
+        step(index)
+        backend.meter.synchronize()
+        print(time.time(), flush=True)
+        os._exit(0)
+
+    made.step = first_step
+    return made
+
+runner.make_runner = make_runner
+from gcnbatch.cli.app import main
+main()
+"""  # the command, ended behind its first step
 IN_A_ROW = 32  # steps that the device is timed for: as many as the backend fused replays at once
 
 
@@ -58,6 +80,20 @@ def host_row(path: str, experiment: Experiment, batches: list[Any]) -> dict[str,
         "assembly_us": median_seconds(assemble) / len(batches[:100]) * 1e6,
         "help_s": median_seconds(lambda: subprocess.run(command, check=True, capture_output=True)),
     }
+
+
+def first_step_s(backend: str, arguments: list[str]) -> float:
+    """Time the command ``gcnbatch train`` from its start to the end of its first step, files and kernels cached."""
+
+    def start() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--backend", backend, "-o", f"{folder}/run", "--quiet"]
+            began = time.time()
+            command = [sys.executable, "-c", FIRST_STEP, "train", *arguments, *options]
+            return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) - began
+
+    start()
+    return float(np.median([start() for _ in range(REPEATS)]))
 
 
 def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
@@ -113,6 +149,8 @@ def main() -> None:
     for text in given.assignments:
         put(tree, *parse_assignment(text))
     config = resolve(tree)
+    arguments = [given.config, "--data", given.data]
+    arguments += [argument for text in given.assignments for argument in ("--set", text)]
     experiment = Experiment(config, Dataset(given.data))
     split = make_split(config.split, config.seed, experiment.split_rows)
     task, _ = experiment.task(split)
@@ -124,7 +162,8 @@ def main() -> None:
     about = {"config": config.name, "commit": environment.commit(), "cpu": environment.cpu_model()}
     rows = [host_row(given.data, experiment, batches)]
     for name in given.backends.split(","):
-        rows.append(backend_row(name, task, batches, experiment.source.n_graphs, config.cuda))
+        row = backend_row(name, task, batches, experiment.source.n_graphs, config.cuda)
+        rows.append({**row, "first_step_s": first_step_s(name, arguments)})
     for row in rows:
         rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}
         print(json.dumps({**rounded, **about}), flush=True)

@@ -24,7 +24,7 @@
 // Shapes: structs Pass and PassLayer (fused_pass.cuh), filled by geometry_fused_pass.py. P 128, 256, 384 or 512, the same for
 //   all layers; K = 64 ... 512 columns of U_0.
 // Launch: 480 threads: 12 warps work (fused_pass_worker.cuh), three send and fetch (fused_pass_sender.cuh); grid (P / 64, most
-//   tiles), clusters (P / 64, 1). 1,860 nodes x 512: (8, 14). One block a multiprocessor; blocks wait for each other, so
+//   tiles), clusters (P / 64, 1). 1,860 nodes x 512: (8, 15). One block a multiprocessor; blocks wait for each other, so
 //   the host must see to it that all clusters fit at once (cuOccupancyMaxActiveClusters: 15 of eight blocks on an H200).
 //   Clusters of tiles that the step does not have leave.
 // Shared memory: PassShared, 227 KB: U or V of the tile 144 KB, in whose place the readout works; half of the weights 32 KB;

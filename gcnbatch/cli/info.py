@@ -21,7 +21,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
     from gcnbatch.backends.cuda import report
 
     found = {**environment.collect(), "cuda": report.collect()}
-    backends = [state._asdict() for state in registry.status()]
+    backends = [{**state._asdict(), "measured_us": registry.MEASURED[state.name]} for state in registry.status()]
     print(json.dumps({**found, "backends": backends}, indent=2) if as_json else "\n".join(_lines(found, backends)))
 
 
@@ -42,6 +42,7 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
         "",
         *facts(
             [
+                ("Tox21 step", _measured(backends)),
                 ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores usable"),
                 ("memory", size(found["memory_bytes"])),
                 ("BLAS", "; ".join(blas)),
@@ -53,6 +54,11 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
             ]
         ),
     ]
+
+
+def _measured(backends: list[dict[str, Any]]) -> str:
+    steps = ", ".join(f"{state['name']} {state['measured_us']:,} us" for state in backends)
+    return f"{steps} (measured: 2 x 64, batch 50; two cores, NVIDIA H200)"
 
 
 def _gpus(listed: str, found: dict[str, Any]) -> list[tuple[str, str]]:

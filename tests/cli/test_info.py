@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -49,12 +50,24 @@ def test_info_lists_every_backend_and_version(call) -> None:
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert [state["name"] for state in found["backends"]] == list(reversed(registry.FASTEST_FIRST))
-    assert found["backends"][0] == {"name": "cpu", "ready": True, "reason": "", "hint": ""}
+    first = {"name": "cpu", "ready": True, "reason": "", "hint": "", "measured_us": registry.MEASURED["cpu"]}
+    assert found["backends"][0] == first
     assert found["gcnbatch"] == __version__
     assert found["packages"]["numpy"] == metadata.version("numpy")
     assert 1 <= found["cpu"]["usable_cores"] <= found["cpu"]["cores"]
     assert found["blas"]
     assert all(entry["threads"] >= 1 for entry in found["blas"])
+
+
+def test_figures_are_those_of_the_readme(call) -> None:
+    """What info tells of speed is what README's table has."""
+    measured = {state["name"]: state["measured_us"] for state in json.loads(call("--json")[1])["backends"]}
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    head, row = re.search(r"(\| \| `fused`.*)\n.*\n(.*a training step.*)", readme).groups()
+    cells = dict(zip(re.findall(r"`(\w+)`", head), re.findall(r"([\d,]+) us", row), strict=False))
+    cells["cpu"] = f"{float(re.search(r'([0-9.]+) ms on two cores', readme)[1]) * 1000:.0f}"
+    assert {name: int(cell.replace(",", "")) for name, cell in cells.items()} == measured
+    assert f"fused {measured['fused']} us" in call()[1]
 
 
 def test_a_backend_that_is_not_ready_says_why_and_what_to_do(call, monkeypatch) -> None:

@@ -133,3 +133,13 @@ class DeviceLike(CpuBackend):
     def __init__(self, name: str = "batched") -> None:
         self.name, self.meter = name, CountingMeter()
         self.ops = LaunchingOps(self.meter)
+
+
+class FusedLike(DeviceLike):
+    """A device whose steps are seen as kernels, not as operations."""
+
+    def __init__(self) -> None:
+        super().__init__("fused")
+
+    def fused_refusal(self, *about):
+        return ""

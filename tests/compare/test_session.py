@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.compare import session
+from gcnbatch.compare.timeline import DEVICE, HOST
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import resolve
 from gcnbatch.errors import BackendUnavailable, InputError
+from gcnbatch.model import fused
+from gcnbatch.model.runner import OpsRunner
 from tests.compare import backends
-from tests.compare.backends import Another, DeviceLike
+from tests.compare.backends import Another, DeviceLike, FusedLike
 
 SPEED = re.compile(r"speedup|as fast as|graphs per second|GB/s|us per|seconds per", re.IGNORECASE)
 FILES = {"report.json", "report.md", "report.html", "training.png", "inference.png", "operations.png", "timeline.png"}
@@ -107,6 +110,26 @@ def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) ->
         ("spmm_1", "SpMM"),
     ]
     assert not [event for event in spans if event["pid"] == 1 and event["tid"] == 2]
+
+
+def test_steps_that_are_not_made_of_operations_are_shown_by_their_kernels(install, run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(fused, "make_fused", OpsRunner)
+    install(batched=DeviceLike(), fused=FusedLike())
+    _, report = run(trace_file=tmp_path / "trace.json")
+    assert report["parity"]["backends"]["fused"]["passed"]
+    launches = report["timing"]["fused"]["launches_per_step"]
+    kernels = report["operations"]["fused"]
+    assert [kernels[name]["launches"] for name in ("linear_1", "spmm_2", "adam_step_1")] == [3, 2, 1]
+    assert sum(kernel["launches"] for kernel in kernels.values()) == launches
+    assert all(kernel["bytes"] is None and kernel["microseconds"] >= 0 for kernel in kernels.values())
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    pids = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
+    spans = [event for event in events if event["ph"] == "X" and event["pid"] == pids["fused: one training step"]]
+    assert [span["name"] for span in spans if span["tid"] == HOST] == ["step"]
+    shown = [span for span in spans if span["tid"] == DEVICE]
+    assert {span["name"] for span in shown} == set(kernels)
+    assert len(shown) == launches
+    assert [span["ts"] for span in shown] == sorted(span["ts"] for span in shown)
 
 
 def test_without_agreement_there_is_no_speed(install, run, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from gcnbatch.model.fused import describe, label_weights
 from gcnbatch.model.runner import make_runner, unfit
 from gcnbatch.resources import cuda_sources
 from tests.cuda import halves
+from tests.cuda.test_training import MODELS
 from tests.train.runs import configure, write_set
 
 
@@ -123,6 +124,18 @@ def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     assert all(entries[call.entry].pack(call.arguments) for call in calls)
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("in halves,")])
+def test_batches_in_halves_are_of_several_tiles(name: str, tmp_path: Path) -> None:
+    """Those of the models that a GPU trains, of which one has a single tile."""
+    about, assignments = MODELS[name]
+    write_set(tmp_path / "data.h5", **about)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
+        batches = work.batches
+    device: Any = HostDevice()
+    _, plan, _ = halves.workspace(device, tmp_path / "data.h5", assignments, batches)
+    assert plan.tile_counts.min() > 1
+
+
 @pytest.mark.parametrize("steps", [0, 1, 8, 9, 72, 73, 126, 1000])
 def test_the_graphs_of_an_epoch_take_all_its_steps_in_equal_shares(steps: int) -> None:
     found = engine.shares(steps)
@@ -155,6 +168,10 @@ def test_a_step_in_halves_is_three_launches(tmp_path: Path) -> None:
         assert launch.blocks > 0
 
 
+def widths_of(layers: int) -> str:
+    return f"model.widths={[128] * layers}"
+
+
 HALVES: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
     "fits": ((), {}, True),
     "dropout": (("model.dropout=0.5",), {}, False),
@@ -166,6 +183,10 @@ HALVES: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
     "channels": ((), {"n_channels": 2}, False),
     "a large graph": ((), {"max_nodes": 145}, False),
     "many features": ((), {"n_features": 513}, False),
+    "the most layers": ((widths_of(8),), {}, True),
+    "a layer more": ((widths_of(9),), {}, False),
+    "the most outputs": ((), {"n_tasks": 160}, True),
+    "an output more": ((), {"n_tasks": 161}, False),
 }
 
 

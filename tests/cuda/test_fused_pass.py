@@ -379,6 +379,9 @@ CASES: dict[str, dict[str, Any]] = {
     "wide": {"graphs": sizes(3, 100, 4, 33), "P": 512, "L": 3, "spare_tiles": 0},
     "wide features": {"graphs": sizes(4, 40), "P": 384, "F": 512, "readout": MAX, "loss": BINARY, "K": 160},
     "four layers": {"graphs": sizes(5, 40), "P": 256, "F": 300, "L": 4, "readout": SUM, "loss": REGRESSION, "K": 12},
+    "eight layers": {"graphs": sizes(10, 40), "P": 256, "L": 8, "symmetric": False},
+    "many graphs in a tile": {"graphs": [1, 2, 3, 4, 5] * 60, "P": 512, "symmetric": False},
+    "few rows": {"graphs": [7, 3, 5], "P": 256, "symmetric": False},
     "large gradients": {"graphs": sizes(6, 10), "gradient_scale": 1e3},
     "small gradients": {"graphs": sizes(7, 10), "gradient_scale": 1e-8},
 }

@@ -1,9 +1,8 @@
-"""The host's share of bringing batches to a device: epoch plans, matrices per channel, what fits, and streaming."""
+"""The host's share of bringing batches to a device: epoch plans, matrices per channel, and what fits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from gcnbatch.backends.cuda import batch, plan, resident, spmm_large, streaming
 from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, GraphLayout
 from gcnbatch.backends.cuda.resident import ResidentSet, can_reside, resident_bytes
 from gcnbatch.backends.cuda.streaming import StreamingSet, open_batches
-from gcnbatch.data.batches import BatchSource, GraphBatch
+from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.data.synthetic import networks as synthetic_networks
 from gcnbatch.errors import InputError, MachineError
@@ -143,6 +142,7 @@ class HostDevice:
     """A device whose memory is the host's: arrays are NumPy arrays, and kernels are only counted."""
 
     multiprocessors = 132
+    copies = None  # nothing is streamed here
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -154,18 +154,6 @@ class HostDevice:
 
     def empty(self, shape: Any, dtype: Any = np.float32) -> Any:
         return np.empty(shape, dtype)
-
-    def pinned(self, shape: Any, dtype: Any = np.float32) -> Any:
-        return np.zeros(shape, dtype)
-
-    def upload_async(self, host: Any, out: Any) -> Any:
-        assert host.shape == out.shape
-        assert host.dtype == out.dtype
-        out[...] = host
-        return out
-
-    def event(self) -> Any:
-        return SimpleNamespace(synchronize=lambda: self.log.append("synchronize"))
 
     def launch(self, entry: str, launch: Any, *arguments: Any) -> None:
         self.log.append(entry)
@@ -307,57 +295,3 @@ def test_a_set_of_one_graph_is_its_own_batch() -> None:
     assert first is second is third
     assert (device.uploads, device.log) == (uploads, [])
     np.testing.assert_array_equal(first.x.column_ptr, graphs.x.tocsc().indptr)  # type: ignore[union-attr]
-
-
-# ---- streaming
-
-
-def assert_same_batch(found: Any, expected: GraphBatch, targets: NDArray[Any]) -> None:
-    np.testing.assert_array_equal(found.node_ptr, expected.node_ptr)
-    np.testing.assert_array_equal(found.targets, targets[expected.rows])
-    pairs = [(found.adjacency.forward, expected.adjacency.forward)]
-    pairs.append((found.adjacency.transpose, expected.adjacency.transpose))
-    if isinstance(expected.x, Csr):
-        pairs.append((found.x, expected.x))
-    else:
-        np.testing.assert_array_equal(found.x, expected.x)
-    for got, want in pairs:
-        for name in ("indptr", "indices", "data"):
-            np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
-
-
-@quickly
-@given(BATCHES, st.sampled_from(["float32", "uint8", "csr"]), st.sampled_from(["graph", "node"]))
-def test_streamed_batches_are_those_of_the_source(batches: list[list[int]], features: str, level: Any) -> None:
-    graphs = build_graphset(features=features, level=level)
-    source = BatchSource(graphs)
-    found = StreamingSet(HostDevice(), source, graphs.y)  # type: ignore[arg-type]
-    for _ in range(2):
-        found.begin_epoch(numbers(batches))
-        for index, ids in enumerate(numbers(batches)):
-            assert_same_batch(found.batch(index), source.batch(ids), graphs.y)
-    assert_same_batch(found.gather(np.array([3, 0])), source.batch(np.array([3, 0])), graphs.y)
-    found.close()
-
-
-def test_a_pinned_buffer_waits_for_its_copies() -> None:
-    graphs = build_graphset()
-    device = HostDevice()
-    found = StreamingSet(device, BatchSource(graphs), graphs.y)  # type: ignore[arg-type]
-    found.begin_epoch(numbers([[0], [1], [2]]))
-    waits = []
-    for index in range(3):
-        found.batch(index)
-        waits.append(len(device.log))
-    found.close()
-    assert waits == [0, 0, 1], f"{streaming.SLOTS} buffers"
-
-
-def test_what_fails_in_the_thread_is_raised_where_the_batch_is_asked_for() -> None:
-    graphs = build_graphset()
-    found = StreamingSet(HostDevice(), BatchSource(graphs), graphs.y)  # type: ignore[arg-type]
-    found.begin_epoch(numbers([[0], [99]]))
-    found.batch(0)
-    with pytest.raises(IndexError):
-        found.batch(1)
-    found.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +15,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.spmm_kernels import KERNELS
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.cli import app
 from gcnbatch.compare.parity import Parity
+from gcnbatch.compare.timeline import DEVICE
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import Config, CudaConfig
 from gcnbatch.model.runner import Task, make_runner, unfit
 from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
-from tests.train.runs import assert_same_run, assert_same_weights, configure, write_set
+from gcnbatch.train.loop import Interrupted, Trainer, is_weight
+from gcnbatch.train.progress import Bar
+from tests.train.runs import assert_same_run, assert_same_weights, configure, options, write_set
 
 pytestmark = pytest.mark.gpu
 
@@ -66,13 +74,24 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "in halves": (
         {"n_channels": 1, "n_features": 20},
-        ("model.widths=[128,128]", "cuda.precision=tf32", "model.readout=mean", "train.l2=1e-3"),
+        ("model.widths=[128,128]", "cuda.precision=tf32", "model.readout=mean", "train.l2=1e-3", "seed=5"),
     ),
     "in halves, clipping, SGD": (
         {"target": "multiclass", "n_channels": 1, "max_nodes": 60, "n_graphs": 65},
         (
             *("model.widths=[256,256,256]", "cuda.precision=tf32", "model.readout=max", "model.adjacency=stored"),
             *("train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
+        ),
+    ),
+    "in halves, tiles of 512 columns": (
+        {"n_channels": 1, "max_nodes": 44, "n_features": 20, "n_graphs": 45},
+        ("model.widths=[512,512]", "cuda.precision=tf32", "model.readout=mean", "train.batch_size=12", "seed=7"),
+    ),
+    "in halves, tiles of 384 columns": (
+        {"target": "regression", "n_channels": 1, "max_nodes": 40, "n_graphs": 45},
+        (
+            *("model.widths=[384,384]", "cuda.precision=tf32", "model.readout=sum", "model.adjacency=stored"),
+            *("train.batch_size=12", "seed=6"),
         ),
     ),
     "sparse features, Kipf": (
@@ -107,15 +126,21 @@ def fits(config: Config, name: str) -> None:
             pytest.skip("of node-level sets the fused backend takes those of one graph")
 
 
-def in_float32(config: Config) -> None:
-    if config.cuda.precision == "tf32":
-        pytest.skip("TF32 is not held to float32's rounding but to its own: test_tf32_…, test_fused_half.py")
+def is_held_step_by_step(config: Config) -> None:
+    """Skip what rounding to TF32 moves further than the rule's runs in float32 show.
+
+    They move results by as much, each in proportion to itself; rounded operands also move what cancels to nearly zero.
+    A ReLU there breaks the rule for one in three of small models, another row that becomes a maximum for most. The
+    seeds above are of models that a CPU with rounded operands keeps well within it.
+    """
+    if config.cuda.precision == "tf32" and config.model.kind == "chemgcn" and config.model.readout == "max":
+        pytest.skip("maxima that TF32 moves to another row: see test_tf32_…, test_fused_half.py")
 
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_losses_gradients_and_parameters_agree_with_the_reference(config: Config, name: str) -> None:
     fits(config, name)
-    in_float32(config)
+    is_held_step_by_step(config)
     with opened(config) as workload:
         agreement = Parity(workload, TEN_STEPS).check(open_backend(name, options=config.cuda))
     assert agreement.passed, agreement.worst
@@ -161,8 +186,6 @@ def test_streamed_batches_train_like_resident_ones(config: Config, tmp_path: Pat
 
 def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in `folder` until the first epoch is over, as if stopped then."""
-    from gcnbatch.train.loop import Interrupted, Trainer
-
     finish = Trainer._finish_epoch
 
     def stop(trainer: Trainer, *about: Any) -> None:
@@ -175,16 +198,68 @@ def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
             run.start(config, folder, quiet=True)
 
 
+def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in `folder` until Ctrl-C comes behind so many steps of the first epoch."""
+    count, done = Bar.step, iter(range(1, steps + 1))
+
+    def step(bar: Bar, graphs: int) -> None:
+        count(bar, graphs)
+        if next(done) == steps:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bar, "step", step)
+        with pytest.raises(Interrupted, match=f"^stopped after 0 epochs and {steps} steps"):
+            run.start(config, folder, quiet=True)
+
+
 @pytest.mark.parametrize("name", TRAINING)
 def test_a_resumed_run_ends_in_the_same_bits(
     config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stopped between two epochs and, where an epoch has several steps, before the last one of the first."""
     fits(config, name)
     config = repeatable(config, name)
     run.start(config, tmp_path / "whole", quiet=True)
-    halfway(config, tmp_path / "resumed", monkeypatch)
-    run.resume(tmp_path / "resumed", quiet=True)
-    assert_same_weights(tmp_path / "whole", tmp_path / "resumed")
+    with opened(config) as work:
+        steps = len(work.batches) - 1
+    halfway(config, tmp_path / "between", monkeypatch)
+    if steps:
+        interrupted(config, tmp_path / "within", steps, monkeypatch)
+    for stopped in ("between", "within")[: 1 + bool(steps)]:
+        run.resume(tmp_path / stopped, quiet=True)
+        assert_same_weights(tmp_path / "whole", tmp_path / stopped)
+
+
+LONG = {
+    "narrow": ("model.widths=[64,64]", "model.dropout=0.25"),
+    "wide": ("model.widths=[130,192]", "model.dropout=0.25"),
+    "in halves": ("model.widths=[128,128]", "cuda.precision=tf32"),
+}
+
+
+@pytest.mark.parametrize("model", LONG.values(), ids=LONG)
+def test_steps_that_wait_for_company_when_a_run_stops_are_done(
+    model: tuple[str, ...], tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 steps of an epoch the first 8 are a graph, 11 run as graphs of 8 and of 1, 5 follow when it goes on."""
+    write_set(tmp_path / "data.h5", 120, n_channels=1, max_nodes=12, n_features=20)
+    config = configure(f"data.path={tmp_path / 'data.h5'}", "backend=fused", "train.batch_size=4", *model)
+    started: list[int] = []
+    launch = FusedEngine._launch
+
+    def noted(engine: FusedEngine, steps: int) -> None:
+        started.append(steps)
+        launch(engine, steps)
+
+    run.start(config, tmp_path / "whole", quiet=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(FusedEngine, "_launch", noted)
+        interrupted(config, tmp_path / "stopped", 19, monkeypatch)
+        assert started == [8, 8, 1, 1, 1]
+        run.resume(tmp_path / "stopped", quiet=True)
+    assert started[5:] == [5, 8, 16, 8, 16]
+    assert_same_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
 @pytest.mark.parametrize("name", TRAINING)
@@ -192,38 +267,61 @@ def test_a_run_goes_on_on_another_backend(
     config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits(config, name)
-    in_float32(config)
     config = config.model_copy(update={"backend": "cpu"})
     halfway(config, tmp_path / "here", monkeypatch)
-    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    for place in ("there", "before"):
+        shutil.copytree(tmp_path / "here", tmp_path / place)
     run.resume(tmp_path / "here", quiet=True)
     run.resume(tmp_path / "there", backend_name=name, quiet=True)
-    here, there = (load(tmp_path / place / "last.safetensors").group("state") for place in ("here", "there"))
+    before, here, there = (
+        load(tmp_path / place / "last.safetensors").group("state") for place in ("before", "here", "there")
+    )
+    if config.cuda.precision == "tf32":  # of how far the weights went: without moments they end 0.4 away and more
+        weights = [parameter for parameter in here if is_weight(parameter)]
+        gone = [{parameter: end[parameter] - before[parameter] for parameter in weights} for end in (here, there)]
+        assert farthest(*gone) < 0.1
+        return
     for parameter, value in here.items():
         scale = max(float(np.abs(value).max()), 1e-3)
         np.testing.assert_allclose(there[parameter], value, atol=2e-3 * scale, err_msg=parameter)
 
 
-@pytest.mark.parametrize("name", TRAINING)
-def test_a_step_waits_for_nothing(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "resident"), [*((name, "auto") for name in TRAINING), *((name, "off") for name in CUDA)]
+)
+def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a copy of two batches before, where batches are streamed: that its pinned buffer may be filled again."""
     from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.events import Event
 
     def wait(*_: Any) -> None:
         raise AssertionError("the host waits for the device")
 
+    def wait_for_copy(event: Event) -> None:
+        if event.stream is event._device.stream:
+            wait()
+        copies.append(event)
+        event._event.synchronize()
+
     fits(config, name)
+    copies: list[Event] = []
     with opened(config) as workload:
-        runner = make_runner(open_backend(name, options=config.cuda), workload.task)
+        options = config.cuda.model_copy(update={"resident": resident})
+        runner = make_runner(open_backend(name, options=options), workload.task)
         for epoch in range(2):  # in the first, kernels are loaded and graphs recorded; each begins with an upload
             runner.begin_epoch(epoch, workload.repeated(4), 1e-3)
             runner.step(0)
             with monkeypatch.context() as patched:
-                for method in ("synchronize", "download") if epoch else ():
-                    patched.setattr(Device, method, wait)
+                if epoch:
+                    for method in ("synchronize", "download"):
+                        patched.setattr(Device, method, wait)
+                    patched.setattr(Event, "since", wait)
+                    patched.setattr(Event, "synchronize", wait_for_copy)
                 for step in (1, 2, 3):
                     runner.step(step)
         assert runner.take_loss()[1] > 0
         runner.close()
+    assert bool(copies) == (resident == "off")
 
 
 def test_predictions_of_one_graph_agree(config: Config) -> None:
@@ -253,6 +351,33 @@ def test_epochs_in_company_are_those_of_one_by_one(tmp_path: Path) -> None:
             runner.close()
     for name, value in states[0].items():
         np.testing.assert_array_equal(value, states[1][name], err_msg=name)
+
+
+def test_a_comparison_shows_the_kernels_of_a_fused_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, assignments = MODELS["one channel of 64 columns"]
+    write_set(tmp_path / "data.h5", **data)
+    where = ("--data", tmp_path / "data.h5", "-o", tmp_path / "report", "--timeline", tmp_path / "trace.json")
+    asked = ("--backends", "batched,fused", "--quick", "--json", *where, *options(*assignments))
+    monkeypatch.setattr(sys, "argv", ["gcnbatch", "compare-backends", *map(str, asked)])
+    with pytest.raises(SystemExit) as left:
+        app.main()
+    assert not left.value.code
+    report = json.loads(capsys.readouterr().out)
+    assert report["parity"]["passed"]
+    assert [state["ready"] for state in report["backends"]] == [True, True]
+    launches = report["timing"]["fused"]["launches_per_step"]
+    assert 0 < launches < report["timing"]["batched"]["launches_per_step"]
+    kernels = report["operations"]["fused"]
+    assert sum(kernel["launches"] for kernel in kernels.values()) == launches
+    assert all(name.startswith("fused_") and kernel["microseconds"] > 0 for name, kernel in kernels.items())
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    pids = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
+    place = (pids["fused: one training step"], DEVICE, "X")
+    shown = [event["name"] for event in events if (event["pid"], event["tid"], event["ph"]) == place]
+    assert len(shown) == launches
+    assert set(shown) == set(kernels)
 
 
 def first_step(task: Task, name: str, batches: list[Any]) -> int:

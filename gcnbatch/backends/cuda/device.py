@@ -1,7 +1,7 @@
-"""One device: its memory, its stream, its failures. Only this, `kernels`, `events` and `loader` call PyCUDA.
+"""One device: its memory, its stream, its failures. Only this, `copies`, `kernels`, `events` and `loader` call PyCUDA.
 
-Everything runs on one stream, in the order asked for. Nothing waits for the device but `upload`, `download`,
-`synchronize` and the reading of an `Event`.
+Everything runs on one stream, in the order asked for, but the batches of a streamed data set, which `copies` brings.
+Nothing waits for the device but `upload`, `download`, `synchronize` and the reading of an `Event`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.cache import KernelCache
+from gcnbatch.backends.cuda.copies import Copies
 from gcnbatch.backends.cuda.events import Event, Observation
 from gcnbatch.backends.cuda.kernels import Kernels
 from gcnbatch.backends.cuda.launch import Launch
@@ -119,6 +120,11 @@ class Device:
         with self.errors():
             return int(self._device.get_attribute(self.driver.device_attribute.L2_CACHE_SIZE))
 
+    @cached_property
+    def copies(self) -> Copies:
+        """What copies batches while kernels run."""
+        return Copies(self)
+
     def memory(self) -> MemoryInfo:
         """Return what is free now, counting what other processes use."""
         with self.errors():
@@ -183,10 +189,10 @@ class Device:
         self.synchronize()
         return array
 
-    def upload_async(self, host: NDArray[Any], out: DeviceArray) -> DeviceArray:
-        """Copy `host` to `out` in the stream's order and return `out`.
+    def upload_async(self, host: NDArray[Any], out: DeviceArray, stream: Any = None) -> DeviceArray:
+        """Copy `host` to `out` in the order of `stream`, by default the device's, and return `out`.
 
-        `host` comes from `pinned` and must not change before an `event` made after this call has passed.
+        `host` comes from `pinned` and must not change before an event of the stream made after this call has passed.
 
         Raises
         ------
@@ -197,7 +203,7 @@ class Device:
             raise ValueError(f"{host.dtype} {host.shape} does not fit {out.dtype} {out.shape}, row-major")
         if out.nbytes:
             with self.errors():
-                self.driver.memcpy_htod_async(out.ptr, host, self.stream)
+                self.driver.memcpy_htod_async(out.ptr, host, self.stream if stream is None else stream)
         return out
 
     def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -279,7 +285,7 @@ class Device:
         return Event(self)
 
     def synchronize(self) -> None:
-        """Wait until everything asked for is done.
+        """Wait until everything asked of the device's stream is done.
 
         Raises
         ------

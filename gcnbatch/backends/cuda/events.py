@@ -1,8 +1,8 @@
-"""Points in a device's stream, and launches between two of them."""
+"""Points in a device's streams, and launches between two of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gcnbatch.backends.cuda.launch import Launch
 
@@ -11,13 +11,18 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """A point of the device's stream, marked when the event is made."""
+    """A point of a stream, by default the device's, marked when the event is made."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, stream: Any = None) -> None:
+        self._device, self.stream = device, device.stream if stream is None else stream
         with device.errors():
             self._event = device.driver.Event()
-            self._event.record(device.stream)
+            self._event.record(self.stream)
+
+    def precede(self, stream: Any) -> None:
+        """Let what is asked of `stream` from now on wait until the device has come to this point; the host goes on."""
+        with self._device.errors():
+            stream.wait_for_event(self._event)
 
     def synchronize(self) -> None:
         """Wait until the device has come to this point."""

@@ -1,4 +1,4 @@
-"""Batches of a data set that stays on the host: assembled by a thread, copied from pinned buffers while others compute.
+"""Batches of a data set that stays on the host: assembled by a thread, copied while the device computes on others.
 
 `open_batches` decides between this and `gcnbatch.backends.cuda.resident`; both have the same methods.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import batch
 from gcnbatch.backends.cuda.batch import DeviceBatch, GraphLayout, Int64
-from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.copies import Room, Sent
 from gcnbatch.backends.cuda.resident import (
     ResidentSet,
     adjacency_bytes,
@@ -30,9 +30,7 @@ from gcnbatch.errors import MachineError
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
-SLOTS = 2  # pinned buffers: one is filled while the other's copy is under way
 AHEAD = 2  # batches that the thread assembles before they are asked for
-ALIGNMENT = 256
 
 
 class Batches(Protocol):
@@ -105,7 +103,7 @@ def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int, kernel
 
 
 class StreamingSet:
-    """Batches assembled on the host by one thread ahead of use, and copied asynchronously from pinned memory.
+    """Batches assembled on the host by one thread ahead of use, and copied while the device computes on those before.
 
     Parameters as `ResidentSet`; the source may be an open file.
     """
@@ -116,10 +114,12 @@ class StreamingSet:
         self._source, self._targets, self._looped = source, targets, looped
         self._kernel = spmm_kernel(kernel)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self._slots = [_PinnedSlot(device) for _ in range(SLOTS)]
-        self._turn = 0
+        self._copies = device.copies
         self._batches: Sequence[Int64] = ()
         self._waiting: dict[int, Future[DeviceBatch]] = {}
+        self._sent: dict[int, Sent] = {}
+        self._room: Room | None = None
+        self._largest = 0  # bytes of the largest batch sent
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
         """Forget what was ordered and order the first batches."""
@@ -128,30 +128,39 @@ class StreamingSet:
         self._order(0)
 
     def batch(self, index: int) -> DeviceBatch:
-        """Return batch `index`; waits for the host's assembly where that is behind, never for the device's work."""
-        self._order(index)
-        found = self._waiting.pop(index).result()
-        self._order(index + 1)
-        return self._send(found)
+        """Return batch `index`, and send the next one if it is assembled.
+
+        The host waits for the assembly of this one where that is behind, and for copies as `copies` says: never for
+        the results of a step.
+        """
+        if index not in self._sent:
+            self._send(index)
+        found = self._sent.pop(index).arrive()
+        self._send_ahead(index + 1)
+        return found
 
     def gather(self, graphs: Int64) -> DeviceBatch:
         """Assemble here and now."""
-        return self._send(self._assemble(graphs))
+        return self._copies.send(self._assemble(graphs)).arrive()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread and give back the memory of what was not asked for."""
         self._forget()
         self._thread.shutdown()
 
     def _order(self, index: int) -> None:
         for i in range(index, min(index + AHEAD, len(self._batches))):
-            if i not in self._waiting:
+            if i not in self._waiting and i not in self._sent:
                 self._waiting[i] = self._thread.submit(self._assemble, self._batches[i])
 
     def _forget(self) -> None:
         for future in self._waiting.values():
             future.cancel()
+        for sent in self._sent.values():
+            sent.arrive()
         self._waiting.clear()
+        self._sent.clear()
+        self._room = None
 
     def _assemble(self, graphs: Int64) -> DeviceBatch:
         """Return the batch in host memory: NumPy alone, so that any thread may."""
@@ -165,51 +174,22 @@ class StreamingSet:
             adjacency = batch.adjacency(found.adjacency, layout, self._kernel.coo, self._kernel.pieces)
         return DeviceBatch(found.node_ptr.astype(np.int32), x, adjacency, self._targets[found.rows], layout)
 
-    def _send(self, found: DeviceBatch) -> DeviceBatch:
-        slot = self._slots[self._turn]
-        self._turn = (self._turn + 1) % SLOTS
-        return slot.send(found)
+    def _send(self, index: int) -> None:
+        self._order(index)
+        found = self._waiting.pop(index).result()
+        self._order(index + 1)
+        room, self._room = self._room, None
+        sent = self._sent[index] = self._copies.send(found, room)
+        self._largest = max(self._largest, sent.nbytes)
 
+    def _send_ahead(self, index: int) -> None:
+        """Send a batch before the kernels of the one before it are launched, or take its memory: it waits for none.
 
-class _PinnedSlot:
-    """A pinned buffer that holds one batch, until the copies from it are done."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._copied: Any = None
-
-    def send(self, found: DeviceBatch) -> DeviceBatch:
-        """Return the batch on the device; the copies are under way."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        self._reserve(found)
-        used = 0
-
-        def move(host: NDArray[Any]) -> DeviceArray:
-            nonlocal used
-            staged = self._buffer[used : used + host.nbytes].view(host.dtype).reshape(host.shape)
-            used += _aligned(host.nbytes)
-            np.copyto(staged, host)
-            return self._device.upload_async(staged, self._device.empty(host.shape, host.dtype))
-
-        sent = found.map(move)
-        self._copied = self._device.event()
-        return sent
-
-    def _reserve(self, found: DeviceBatch) -> None:
-        """Grow to what the batch takes; by half at least, for pinned memory is never given back."""
-        needed = 0
-
-        def count(host: NDArray[Any]) -> NDArray[Any]:
-            nonlocal needed
-            needed += _aligned(host.nbytes)
-            return host
-
-        found.map(count)
-        if needed > self._buffer.nbytes:
-            self._buffer = self._device.pinned(max(needed, self._buffer.nbytes * 3 // 2), np.uint8)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+        What is not assembled, or failed to be, is left to who asks for it: the device is not kept waiting.
+        """
+        if index in self._sent or index >= len(self._batches):
+            return
+        self._room = self._copies.room(self._largest)
+        ordered = self._waiting.get(index)
+        if ordered and ordered.done() and not ordered.exception():
+            self._send(index)

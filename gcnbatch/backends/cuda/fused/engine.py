@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EVAL_ELEMENTS = 2**28  # of a matrix on the nodes of a batch that is only predicted: 1 GiB
 EVAL_GRAPHS = 16_384
 FIRST_STEPS = 8  # of an epoch, in a graph of their own: it is started soon, and the device works while longer ones are
-STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/FUSED.md
+STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/FUSED_HISTORY.md
 STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants the state in between
 
 

@@ -119,7 +119,7 @@ class Stack:
     def products(self, capability: tuple[int, int], precision: str) -> str:
         """Return how the node layers multiply: ``"tf32"`` or ``"3xtf32"`` in wide kernels, or nothing: in narrow ones.
 
-        The narrow kernels are the faster ones for few weights a layer (cuda_src/FUSED.md).
+        The narrow kernels are the faster ones for few weights a layer (cuda_src/FUSED_HISTORY.md).
         """
         weights = sum(layer.k * layer.n_out for layer in self.nodes)
         if capability not in wide.CAPABILITIES or weights < wide.WIDE_ENOUGH * len(self.nodes):
