@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,22 @@ from gcnbatch.backends.base import Array, Ops
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import CudaConfig
+from gcnbatch.data.sparse import Csr
 from gcnbatch.reference import ReferenceOps
+from tests.ops.cases import Sparse
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A backend's operations; `upload` copies a NumPy array to it, `download` an array or a scalar result back."""
+    """A backend's operations; `upload` copies a NumPy array to it, `download` an array or a scalar result back.
+
+    `form` returns, in host memory, what the backend's batches have for a sparse matrix.
+    """
 
     ops: Ops
     upload: Callable[[NDArray[Any]], Array]
     download: Callable[[Array], NDArray[Any]]
+    form: Callable[[Sparse], Any] = attrgetter("matrix")
 
 
 def _cpu() -> Adapter:
@@ -39,7 +46,25 @@ def _cpu_fast() -> Adapter:
     return Adapter(open_backend("cpu").ops, np.array, np.array)
 
 
-def _cuda(name: str, spmm: str) -> Adapter:
+def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
+    """Return how batches of a CUDA backend hold a sparse matrix: as `StreamingSet` assembles them."""
+    from gcnbatch.backends.cuda import batch
+    from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+
+    kernel = spmm_kernel(spmm)
+
+    def form(given: Sparse) -> Any:
+        matrix, layout = given
+        if isinstance(matrix, Csr):
+            return batch.features(matrix, layout)
+        if name == "nonbatched":
+            return batch.channel_adjacency(matrix, layout, kernel.coo)
+        return batch.adjacency(matrix, layout, kernel.coo, kernel.pieces)
+
+    return form
+
+
+def open_cuda(name: str, spmm: str) -> Adapter:
     """Open a CUDA backend whose new arrays are full of NaN, so that what a kernel leaves out is seen."""
     from gcnbatch.backends.cuda.backend import CudaBackend
     from gcnbatch.backends.cuda.device import open_device
@@ -66,7 +91,7 @@ def _cuda(name: str, spmm: str) -> Adapter:
     def download(array: Any) -> NDArray[Any]:
         return device.download(array) if isinstance(array, DeviceArray) else np.array(array)
 
-    return Adapter(backend.ops, upload, download)
+    return Adapter(backend.ops, upload, download, cuda_form(name, spmm))
 
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
@@ -76,6 +101,8 @@ CUDA = {
     "batched-auto": ("batched", "auto"),
     "batched-swa_csr": ("batched", "swa_csr"),
     "batched-swa_coo": ("batched", "swa_coo"),
+    "nonbatched-swa_csr": ("nonbatched", "swa_csr"),
+    "nonbatched-swa_coo": ("nonbatched", "swa_coo"),
     "batched-tf": ("batched", "tf"),
     "nonbatched-tf": ("nonbatched", "tf"),
 }
@@ -86,4 +113,4 @@ BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)
 @cache
 def open_adapter(name: str) -> Adapter:
     """Open a backend once for all tests."""
-    return HOST[name]() if name in HOST else _cuda(*CUDA[name])
+    return HOST[name]() if name in HOST else open_cuda(*CUDA[name])

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.batch import GraphLayout
 from gcnbatch.data.sparse import Adjacency, Csr
+
+
+class Sparse(NamedTuple):
+    """A sparse matrix of a batch, with where each graph begins: backends take it in forms of their own."""
+
+    matrix: Adjacency | Csr
+    layout: GraphLayout
 
 
 @dataclass(frozen=True)
@@ -34,9 +42,19 @@ class Case:
         return sum(self.sizes)
 
     @property
+    def columns(self) -> int:
+        """Columns that a graph convolution's product has: those of all channels."""
+        return self.C * self.P
+
+    @property
     def node_ptr(self) -> NDArray[np.int64]:
         """First node of each graph, (B+1,)."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
+
+    @property
+    def layout(self) -> GraphLayout:
+        """Where the graphs are, and how many channels they have."""
+        return GraphLayout(self.node_ptr, self.C)
 
     def rng(self) -> np.random.Generator:
         """Return a generator that starts from the case's name."""
@@ -58,16 +76,17 @@ class Case:
             return np.tile(src, 2), np.tile(dst, 2), np.tile(channel, 2)
         return src, dst, np.full_like(channel, self.C - 1) if self.edges == "last-channel" else channel
 
-    def adjacency(self, rng: np.random.Generator) -> Adjacency:
+    def adjacency(self, rng: np.random.Generator) -> Sparse:
         """Draw the batch's adjacency with normal weights."""
         src, dst, channel = self.edge_list(rng)
-        return build_adjacency(self.N, self.C, src, dst, channel, normal(rng, len(src)))
+        weight = normal(rng, len(src))
+        return Sparse(build_adjacency(self.N, self.C, src, dst, channel, weight), self.layout)
 
-    def sparse_features(self, rng: np.random.Generator) -> Csr:
+    def sparse_features(self, rng: np.random.Generator) -> Sparse:
         """Draw sparse features (N, F) with about a third of the entries, some repeated, and some rows empty."""
         count = self.N * self.F // 3
         rows, columns = rng.integers(0, max(self.N, 1), count), rng.integers(0, self.F, count)
-        return build_csr(rows, columns, normal(rng, count), (self.N, self.F))
+        return Sparse(build_csr(rows, columns, normal(rng, count), (self.N, self.F)), self.layout)
 
 
 CASES = [
@@ -86,6 +105,13 @@ CASES = [
     Case("three of four channels empty", (9, 4), C=4, P=64, edges="last-channel"),
     Case("duplicate edges", (8, 5), C=2, edges="twice"),
     Case("asymmetric", (9, 12), C=2, P=31, edges="one-way"),
+]
+
+# For adjacency products alone: the published kernels split columns, or leave shared memory, by the largest graph.
+LARGE_CASES = [
+    Case("columns in parts, some parts empty", (4, 3000, 0, 3), P=5, C=2),
+    Case("more rows than shared memory holds", (9, 8200, 0, 2), P=3, C=2),
+    Case("rows wider than shared memory", (3, 0, 5), P=1030, C=2),
 ]
 
 

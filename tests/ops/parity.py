@@ -6,7 +6,7 @@ reference in float32 (whose distance from exact is what honest rounding costs), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import DTypeLike, NDArray
 from gcnbatch.backends.base import Array
 from gcnbatch.data.sparse import Adjacency, Csr
 from tests.ops.adapters import REFERENCE, Adapter
+from tests.ops.cases import Sparse
 
-Value = NDArray[Any] | Csr | Adjacency
+Value = NDArray[Any] | Sparse
 Results = dict[str, Array]
 
 
@@ -51,17 +52,20 @@ def _evaluate(
     def upload(array: NDArray[Any]) -> Array:
         return adapter.upload(array.astype(dtype) if array.dtype.kind == "f" else array)
 
-    held = {name: _map_arrays(value, upload) for name, value in inputs.items()}
+    formed = {name: adapter.form(value) if isinstance(value, Sparse) else value for name, value in inputs.items()}
+    held = {name: _map_arrays(value, upload) for name, value in formed.items()}
     results = {name: adapter.download(value) for name, value in run(adapter.ops, **held).items()}
     for name, result in results.items():
         assert result.ndim == 0 or result.dtype == dtype, name
     for name in inputs.keys() - results.keys():
-        for before, after in zip(_arrays(inputs[name]), _arrays(held[name]), strict=True):
+        for before, after in zip(_arrays(formed[name]), _arrays(held[name]), strict=True):
             np.testing.assert_array_equal(adapter.download(after), before, err_msg=f"{name} was changed")
     return results
 
 
 def _map_arrays(value: Any, function: Callable[[NDArray[Any]], Array]) -> Any:
+    if hasattr(value, "map"):
+        return value.map(function)
     if isinstance(value, Adjacency):
         both = (_map_arrays(matrix, function) for matrix in (value.forward, value.transpose))
         return Adjacency(*both, value.n_channels)
@@ -70,10 +74,12 @@ def _map_arrays(value: Any, function: Callable[[NDArray[Any]], Array]) -> Any:
     return function(value)
 
 
-def _arrays(value: Any) -> Iterator[Any]:
-    if isinstance(value, Adjacency):
-        yield from (*_arrays(value.forward), *_arrays(value.transpose))
-    elif isinstance(value, Csr):
-        yield from (value.indptr, value.indices, value.data)
-    else:
-        yield value
+def _arrays(value: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def note(array: Any) -> Any:
+        found.append(array)
+        return array
+
+    _map_arrays(value, note)
+    return found

@@ -1,6 +1,7 @@
 """One parity test per operation, over backends and named cases, outputs and every gradient; see `parity.assert_parity`.
 
-Inputs of ReLU and of the readout are rounded to halves, so that zeros and ties occur.
+Inputs of ReLU and of the readout are rounded to halves, so that zeros and ties occur. Gradients that a bias sums are
+about 1: a sum that happens to vanish would be held to less than the rounding of its terms.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pytest
 from gcnbatch import philox
 from gcnbatch.backends.base import DropoutKey
 from tests.ops.adapters import Adapter
-from tests.ops.cases import Case, normal
+from tests.ops.cases import CASES, LARGE_CASES, Case, normal
 from tests.ops.parity import assert_parity
 
 
@@ -19,16 +20,25 @@ def halves(values):
     return np.round(values * 2) / 2
 
 
-def test_matmul(backend: Adapter, case: Case):
-    def run(ops, x, w, dy):
-        dx, dw = ops.matmul_backward(dy, x, w)
-        not_needed, dw_alone = ops.matmul_backward(dy, x, w, need_dx=False)
-        assert not_needed is None
-        return {"y": ops.matmul(x, w), "dx": dx, "dw": dw, "dw_alone": dw_alone}
+CONVOLUTION = pytest.mark.parametrize("convolution", [False, True], ids=["dense layer", "graph convolution"])
 
-    rng = case.rng()
-    x, w, dy = (normal(rng, *shape) for shape in ((case.N, case.F), (case.F, case.P), (case.N, case.P)))
-    assert_parity(backend, run, {"x": x, "w": w, "dy": dy})
+
+def of_layer(case: Case, convolution: bool):
+    """Return the columns P that a layer's products have, and its `graphs`: a convolution's has those of C channels."""
+    return (case.columns, {"graphs": case.adjacency(case.rng())}) if convolution else (case.P, {})
+
+
+@CONVOLUTION
+def test_matmul(backend: Adapter, case: Case, convolution: bool):
+    def run(ops, x, w, dy, graphs=None):
+        dx, dw = ops.matmul_backward(dy, x, w, graphs=graphs)
+        not_needed, dw_alone = ops.matmul_backward(dy, x, w, need_dx=False, graphs=graphs)
+        assert not_needed is None
+        return {"y": ops.matmul(x, w, graphs), "dx": dx, "dw": dw, "dw_alone": dw_alone}
+
+    rng, (P, graphs) = case.rng(), of_layer(case, convolution)
+    x, w, dy = (normal(rng, *shape) for shape in ((case.N, case.F), (case.F, P), (case.N, P)))
+    assert_parity(backend, run, {"x": x, "w": w, "dy": dy, **graphs})
 
 
 def test_sparse_matmul(backend: Adapter, case: Case):
@@ -36,31 +46,37 @@ def test_sparse_matmul(backend: Adapter, case: Case):
         return {"y": ops.sparse_matmul(x, w), "dw": ops.sparse_matmul_backward(dy, x)}
 
     rng = case.rng()
-    w, dy = normal(rng, case.F, case.P), normal(rng, case.N, case.P)
+    w, dy = normal(rng, case.F, case.columns), normal(rng, case.N, case.columns)
     assert_parity(backend, run, {"x": case.sparse_features(rng), "w": w, "dy": dy})
 
 
-def test_bias(backend: Adapter, case: Case):
-    def run(ops, y, b, dy, over):
-        return {"out": ops.bias_add(y, b), "over": ops.bias_add(over, b, out=over), "db": ops.bias_add_backward(dy)}
+@CONVOLUTION
+def test_bias(backend: Adapter, case: Case, convolution: bool):
+    def run(ops, y, b, dy, over, graphs=None):
+        return {
+            "out": ops.bias_add(y, b, graphs),
+            "over": ops.bias_add(over, b, graphs, out=over),
+            "db": ops.bias_add_backward(dy, graphs=graphs),
+        }
 
-    rng = case.rng()
-    y, b, dy = normal(rng, case.N, case.P), normal(rng, case.P), normal(rng, case.N, case.P)
-    assert_parity(backend, run, {"y": y, "b": b, "dy": dy, "over": y})
+    rng, (P, graphs) = case.rng(), of_layer(case, convolution)
+    y, b, dy = normal(rng, case.N, P), normal(rng, P), 1 + normal(rng, case.N, P)
+    assert_parity(backend, run, {"y": y, "b": b, "dy": dy, "over": y, **graphs})
 
 
-def test_linear(backend: Adapter, case: Case):
-    def run(ops, x, w, b, dy, dw_out, db_out):
-        dx, dw, db = ops.linear_backward(dy, x, w, out=(dw_out, db_out))
-        not_needed, dw_alone, db_alone = ops.linear_backward(dy, x, w, need_dx=False)
+@CONVOLUTION
+def test_linear(backend: Adapter, case: Case, convolution: bool):
+    def run(ops, x, w, b, dy, dw_out, db_out, graphs=None):
+        dx, dw, db = ops.linear_backward(dy, x, w, out=(dw_out, db_out), graphs=graphs)
+        not_needed, dw_alone, db_alone = ops.linear_backward(dy, x, w, need_dx=False, graphs=graphs)
         assert not_needed is None
         alone = {"dw_alone": dw_alone, "db_alone": db_alone}
-        return {"y": ops.linear(x, w, b), "dx": dx, "dw_out": dw, "db_out": db, **alone}
+        return {"y": ops.linear(x, w, b, graphs), "dx": dx, "dw_out": dw, "db_out": db, **alone}
 
-    rng = case.rng()
-    x, w, b, dy = (normal(rng, *shape) for shape in ((case.N, case.F), (case.F, case.P), (case.P,), (case.N, case.P)))
+    rng, (P, graphs) = case.rng(), of_layer(case, convolution)
+    x, w, b, dy = (normal(rng, *shape) for shape in ((case.N, case.F), (case.F, P), (P,), (case.N, P)))
     out = {"dw_out": np.full_like(w, np.nan), "db_out": np.full_like(b, np.nan)}
-    assert_parity(backend, run, {"x": x, "w": w, "b": b, "dy": dy, **out})
+    assert_parity(backend, run, {"x": x, "w": w, "b": b, "dy": 1 + dy, **out, **graphs})
 
 
 @pytest.mark.parametrize(("N", "F", "P"), [(1850, 256, 300), (4100, 31, 33), (129, 512, 512), (3000, 513, 2)])
@@ -74,12 +90,13 @@ def test_linear_of_sizes_that_take_one_launch_or_several(backend: Adapter, N: in
     assert_parity(backend, run, {name: normal(rng, *shape) for name, shape in inputs.items()})
 
 
+@pytest.mark.parametrize("case", [*CASES, *LARGE_CASES], ids=lambda case: case.name)
 def test_spmm(backend: Adapter, case: Case):
     def run(ops, adjacency, h, dy):
         return {"y": ops.spmm(adjacency, h), "dh": ops.spmm_backward(adjacency, dy)}
 
     rng = case.rng()
-    h, dy = normal(rng, case.N, case.C * case.P), normal(rng, case.N, case.P)
+    h, dy = normal(rng, case.N, case.columns), normal(rng, case.N, case.P)
     assert_parity(backend, run, {"adjacency": case.adjacency(rng), "h": h, "dy": dy})
 
 

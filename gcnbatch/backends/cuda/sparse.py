@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from gcnbatch.backends.cuda import batch, geometry_sparse, spmm_large
-from gcnbatch.backends.cuda.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, DeviceFeatures, GraphLayout
+from gcnbatch.backends.cuda import geometry_sparse, spmm_large
+from gcnbatch.backends.cuda.batch import ChannelMatrices, DeviceAdjacency, GraphLayout
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm_kernels import Blocks, Product, SpmmKernel, spmm_kernel, vector_width
-from gcnbatch.data.sparse import Adjacency, Csr
+from gcnbatch.data.sparse import Csr
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
@@ -28,8 +26,8 @@ class SparseOps:
 
     Notes
     -----
-    Batches from `ResidentSet` and `StreamingSet` bring all that the kernels need. A plain `Adjacency` or `Csr` of
-    device arrays also works, as one graph, but costs a round trip to the host at every call.
+    Matrices are those of the batches from `ResidentSet` and `StreamingSet`, which know their graphs; `sparse_matmul`
+    takes any `Csr` of device arrays.
     """
 
     def __init__(self, device: Device, kernel: str = "csr") -> None:
@@ -37,17 +35,15 @@ class SparseOps:
         self._kernel = spmm_kernel(kernel)
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
-        found = self._batched(adjacency)
-        width = h.shape[1] // found.n_channels
+        width = h.shape[1] // adjacency.n_channels
         y = self.device.empty((h.shape[0], width))
-        self._product(y, h, found.forward, found, 1, width)
+        self._product(y, h, adjacency.forward, adjacency, 1, width)
         return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
-        found = self._batched(adjacency)
         width = dy.shape[1]
-        dh = self.device.empty((dy.shape[0], found.n_channels * width))
-        self._product(dh, dy, found.transpose, found, found.n_channels, width)
+        dh = self.device.empty((dy.shape[0], adjacency.n_channels * width))
+        self._product(dh, dy, adjacency.transpose, adjacency, adjacency.n_channels, width)
         return dh
 
     def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
@@ -56,13 +52,12 @@ class SparseOps:
         self._sparse_rows(y, w, x, Product(y, w, x, 0, 0, width, width, 0, 0, x.indices.size, n_rows, width, 0))
         return y
 
-    def sparse_matmul_backward(self, dy: DeviceArray, x: Csr, out: DeviceArray | None = None) -> DeviceArray:
-        found = self._features(x)
+    def sparse_matmul_backward(self, dy: DeviceArray, x: Any, out: DeviceArray | None = None) -> DeviceArray:
         width = dy.shape[1]
         dw = self.device.empty((x.n_cols, width)) if out is None else out
         vector = vector_width(width, dw, dy)
         launch, lane_bits = geometry_sparse.sparse_columns(x.n_cols, width, vector)
-        columns = (found.column_ptr, found.column_rows, found.column_order)
+        columns = (x.column_ptr, x.column_rows, x.column_order)
         self.device.launch(f"sparse_matmul_backward_float{vector}", launch, dw, dy, x.data, *columns, width, lane_bits)
         return dw
 
@@ -86,19 +81,6 @@ class SparseOps:
         sizes = (product.first_row, n_rows, width, *bits)
         self.device.launch(f"sparse_matmul_forward_float{vector}", launch, *product.csr(), *sizes)
 
-    def _batched(self, adjacency: Adjacency) -> DeviceAdjacency:
-        if isinstance(adjacency, DeviceAdjacency):
-            return adjacency
-        host = _host_adjacency(self.device, adjacency)
-        return batch.adjacency(host, _one_graph(host), self._kernel.coo, self._kernel.pieces).map(self.device.upload)
-
-    def _features(self, x: Csr) -> DeviceFeatures:
-        if isinstance(x, DeviceFeatures):
-            return x
-        host = _host_csr(self.device, x)
-        layout = GraphLayout(np.array([0, len(host.indptr) - 1]))
-        return batch.features(host, layout).map(self.device.upload)
-
 
 class LoopedSparseOps(SparseOps):
     """The same operations as the papers' non-batched loop: a launch per graph and channel.
@@ -108,22 +90,21 @@ class LoopedSparseOps(SparseOps):
     """
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
-        found = self._looped(adjacency)
-        width = h.shape[1] // found.n_channels
+        width = h.shape[1] // adjacency.n_channels
         y = self.device.empty((h.shape[0], width))
-        launch_each(self.device, self._kernel, y, h, found.forward, found.layout, width, sums_channels=True)
+        about = (y, h, adjacency.forward, adjacency.layout, width)
+        launch_each(self.device, self._kernel, *about, sums_channels=True)
         return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
-        found = self._looped(adjacency)
         width = dy.shape[1]
-        dh = self.device.empty((dy.shape[0], found.n_channels * width))
-        launch_each(self.device, self._kernel, dh, dy, found.transpose, found.layout, width, sums_channels=False)
+        dh = self.device.empty((dy.shape[0], adjacency.n_channels * width))
+        about = (dh, dy, adjacency.transpose, adjacency.layout, width)
+        launch_each(self.device, self._kernel, *about, sums_channels=False)
         return dh
 
-    def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
-        found = self._features(x)
-        layout, columns = found.layout, w.shape[1]
+    def sparse_matmul(self, x: Any, w: DeviceArray) -> DeviceArray:
+        layout, columns = x.layout, w.shape[1]
         channels = layout.n_channels if columns % layout.n_channels == 0 else 1
         width, mean = columns // channels, x.indices.size // max(layout.n_nodes, 1)
         y = self.device.empty((layout.n_nodes, columns))
@@ -132,12 +113,6 @@ class LoopedSparseOps(SparseOps):
                 place = (first * columns + c, c, columns, columns, first, 0, mean * n)
                 self._sparse_rows(y, w, x, Product(y, w, x, *place, n, width, 0))
         return y
-
-    def _looped(self, adjacency: Adjacency | ChannelAdjacency) -> ChannelAdjacency:
-        if isinstance(adjacency, ChannelAdjacency):
-            return adjacency
-        host = _host_adjacency(self.device, adjacency)
-        return batch.channel_adjacency(host, _one_graph(host), self._kernel.coo).map(self.device.upload)
 
 
 def launch_each(
@@ -161,16 +136,3 @@ def launch_each(
                 sides = (sides[1], sides[0], sides[3], sides[2])
             product = Product(out, dense, matrices, *sides, *next(places), n, width, int(sums_channels and c > 0))
             kernel.graph(device, product)
-
-
-def _one_graph(adjacency: Adjacency) -> GraphLayout:
-    return GraphLayout(np.array([0, len(adjacency.forward.indptr) - 1]), adjacency.n_channels)
-
-
-def _host_adjacency(device: Device, adjacency: Adjacency) -> Adjacency:
-    return Adjacency(_host_csr(device, adjacency.forward), _host_csr(device, adjacency.transpose), adjacency.n_channels)
-
-
-def _host_csr(device: Device, matrix: Csr) -> Csr:
-    indptr, indices, data = map(device.download, (matrix.indptr, matrix.indices, matrix.data))
-    return Csr(indptr, indices, data, matrix.n_cols)
