@@ -18,18 +18,38 @@ LOOPED_ENTRIES = 50_000  # of a batch's adjacency and sparse features; the refer
 UNIT = 2.0**-23  # distance from 1 to the next float32
 
 
+OPERANDS = {"matmul": 2, "matmul_backward": 3, "linear": 3, "linear_backward": 3}  # the first arguments of products
+
+
 @dataclass(frozen=True)
 class Jitter:
-    """How results are moved: at random, by up to `units` units in the last place of float32."""
+    """How values are moved: at random, by up to so many units in the last place of float32.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    units : float
+        Of what operations return.
+    operands : float
+        Of what products are given: rounding it moves sums that cancel by far more than a rounding of the sum.
+    """
 
     rng: np.random.Generator
     units: float
+    operands: float = 0.0
 
     def move(self, value: Array) -> None:
         """Move a float array in place; leave everything else."""
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-            reach = self.units * UNIT
-            np.multiply(value, self.rng.uniform(1 - reach, 1 + reach, value.shape), out=value, casting="same_kind")
+            np.multiply(value, self._factors(value, self.units), out=value, casting="same_kind")
+
+    def moved(self, operand: NDArray[Any]) -> NDArray[Any]:
+        """Return an operand of a product, moved."""
+        found: NDArray[Any] = (operand * self._factors(operand, self.operands)).astype(operand.dtype)
+        return found
+
+    def _factors(self, value: NDArray[Any], units: float) -> NDArray[np.float64]:
+        return self.rng.uniform(1 - units * UNIT, 1 + units * UNIT, value.shape)
 
 
 class ReferenceBackend(CpuBackend):
@@ -42,7 +62,7 @@ class ReferenceBackend(CpuBackend):
         Whether sparse products run as the reference's own loops, or, where these take too long, through SciPy in
         `dtype` (which ``tests`` hold to the loops).
     jitter : Jitter or None
-        When given, every result is moved (Monte Carlo arithmetic: Parker, "Monte Carlo arithmetic", UCLA, 1997).
+        When given, every result is moved, and operands of products (Parker, "Monte Carlo arithmetic", UCLA, 1997).
     """
 
     name = "reference"
@@ -76,16 +96,18 @@ class _SparseByScipy(ReferenceOps):
 
 
 class _Jittered:
-    """Operations whose float results are moved a little, each value on its own."""
+    """Operations whose float results, and products whose operands, are moved a little, each value on its own."""
 
     def __init__(self, ops: Ops, jitter: Jitter) -> None:
         self._ops, self._jitter = ops, jitter
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._ops, name)
+        operands = OPERANDS.get(name, 0) if self._jitter.operands else 0
 
         def call(*arguments: Any, **keywords: Any) -> Any:
-            result = operation(*arguments, **keywords)
+            given = (*map(self._jitter.moved, arguments[:operands]), *arguments[operands:])
+            result = operation(*given, **keywords)
             for part in result if isinstance(result, tuple) else (result,):
                 self._jitter.move(part)
             return result

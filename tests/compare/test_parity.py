@@ -9,13 +9,14 @@ import pytest
 
 from gcnbatch.compare.parity import Parity
 from gcnbatch.compare.reference import Jitter, ReferenceBackend
-from gcnbatch.compare.workload import Effort, Workload, opened
+from gcnbatch.compare.workload import QUICK, Effort, Workload, opened
 from gcnbatch.config import resolve
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.model.runner import OpsRunner
 from tests.builders import build_graphset
 from tests.compare import backends
 from tests.compare.backends import Another
+from tests.train.runs import configure, write_set
 
 EFFORT = Effort(parity_batches=3, parity_steps=4)
 MODEL = {"widths": [8, 8], "dense": [8], "dropout": 0.2}
@@ -89,12 +90,17 @@ def test_the_rule_is_stated_with_its_numbers(parity: Parity) -> None:
     assert "the 8 terms" in parity.rule
 
 
-def test_tf32_is_allowed_its_rounding_and_no_more(small) -> None:
-    tree = {"data": {"path": str(small)}, "model": MODEL, "train": {"batch_size": 12}, "cuda": {"precision": "tf32"}}
-    with opened(resolve(tree)) as workload:
-        parity = Parity(workload, EFFORT)
+@pytest.mark.parametrize("seed", [0, 17, 21])  # whose ReLUs a run with rounded results alone leaves where they are
+def test_tf32_is_allowed_its_rounding_and_no_more(tmp_path, seed: int) -> None:
+    path = tmp_path / "data.h5"
+    write_set(path, n_channels=1, n_features=20)
+    assignments = ("model.widths=[128,128]", "model.readout=mean", "cuda.precision=tf32", f"seed={seed}")
+    with opened(configure(f"data.path={path}", *assignments)) as workload:
+        parity = Parity(workload, QUICK)
         assert "round their inputs to 11 bits" in parity.rule
+        assert "32 times in float32" in parity.rule
         assert parity.check(Another("rounded", backends.RoundedInputs())).passed
+        assert not parity.check(Another("wrong", backends.OneWrongElement())).passed
         assert not parity.check(Another("wrong", backends.NotANumber())).passed
 
 
@@ -124,3 +130,14 @@ def test_jitter_moves_floats_by_its_reach_and_nothing_else() -> None:
     jitter.move(mask)
     assert mask.all()
     jitter.move(None)
+
+
+def test_operands_of_products_are_moved_in_copies() -> None:
+    """As far as asked for, and the model's own arrays are left alone; without being asked for, not at all."""
+    ones, weights = np.ones((300, 1), np.float32), np.ones((1, 1), np.float32)
+    for operands, lowest, highest in ((0, 0, 0), (512, 512, 1100)):
+        backend = ReferenceBackend(np.float32, looped=False, jitter=Jitter(np.random.default_rng(0), 0, operands))
+        moved = np.abs(backend.ops.matmul(ones, weights) - 1).max() / 2.0**-23
+        assert lowest <= moved <= highest
+        assert (ones == 1).all()
+        assert (weights == 1).all()
