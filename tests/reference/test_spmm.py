@@ -47,5 +47,5 @@ def test_spmm_is_the_sum_of_dense_products(case: Case):
 def test_spmm_gradient():
     case = Case("gradient", (3, 2), C=2, P=2)
     rng = case.rng()
-    adjacency, h, dy = case.adjacency(rng), rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
+    adjacency, h, dy = case.adjacency(rng).matrix, rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
     assert_gradient(lambda h: spmm(adjacency, h), h, dy, spmm_backward(adjacency, dy))
