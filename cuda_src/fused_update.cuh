@@ -9,7 +9,7 @@
 //   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
 // Launch: 256 threads; a block stages or does chunks of parameters, as many of either as come to it. Tox21's 9,900
 //   parameters: 310 chunks of 32 elements, 8 lanes to an element, and 50 graphs to stage.
-// Shared memory: 2 KB, static. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
+// Shared memory: 1 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 

@@ -43,7 +43,10 @@ RULE = (
     "counts; all runs but the first move every intermediate value by up to {units:,.3g} units in its last place: {why}"
 )
 ORDER = "the square root of the {terms} terms of the model's longest sum, which another order of summation may do"
-TF32 = ", and tensor cores that round their inputs to 11 bits (cuda.precision = 'tf32')"
+TF32 = (
+    ", and tensor cores that round their inputs to 11 bits (cuda.precision = 'tf32'), by which operands of products "
+    "are moved, too"
+)
 TF32_UNITS, TF32_RUNS = 2.0**12, 4  # half the distance of TF32 neighbours, in units of float32; times as many runs
 SCALE_SHARE = 1e-6
 Observed = dict[tuple[str, str], NDArray[Any]]

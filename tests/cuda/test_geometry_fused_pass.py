@@ -11,6 +11,7 @@ import pytest
 from gcnbatch.backends.cuda import geometry_fused_pass as geometry
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.resources import cuda_sources
+from tests.cuda.sources import assert_numbers
 
 HEADER = (cuda_sources() / "fused_pass.cuh").read_text()
 
@@ -29,16 +30,9 @@ def test_tables_have_the_fields_of_the_source(table: type) -> None:
 
 def test_numbers_are_those_of_the_source() -> None:
     source = "".join(path.read_text() for path in sorted(cuda_sources().glob("fused_*.cu*")))
-    for name, number in (
-        ("TILE_ROWS", geometry.TILE_ROWS),
-        ("HALF_PANEL", geometry.SLICE),
-        ("WORKERS", geometry.WORKERS),
-        ("MAX_LAYERS", geometry.MAX_LAYERS),
-        ("MAX_TILES", geometry.MAX_TILES),
-        ("MAX_OUTPUTS", geometry.MAX_OUTPUTS),
-        ("PASS_SHARED_BYTES", geometry.SHARED_BYTES),
-    ):
-        assert re.search(rf"\b{name} = {number}\b", source), name
+    same = ("TILE_ROWS", "WORKERS", "MAX_LAYERS", "MAX_TILES", "MAX_OUTPUTS")
+    others = {"HALF_PANEL": geometry.SLICE, "PASS_SHARED_BYTES": geometry.SHARED_BYTES}
+    assert_numbers(source, {**{name: getattr(geometry, name) for name in same}, **others})
     kernels = re.findall(r"__launch_bounds__\((\d+), 1\) CLUSTERS_OF_(\d)\s+(\w+)\(", source)
     passes = {name: (int(threads), int(blocks)) for threads, blocks, name in kernels if name.startswith("fused_pass")}
     assert passes == {geometry.entry(P): (geometry.THREADS, P // 64) for P in geometry.WIDTHS}

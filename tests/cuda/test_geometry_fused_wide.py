@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gcnbatch.backends.cuda import geometry_fused_wide as geometry
 from gcnbatch.resources import cuda_sources
+from tests.cuda.sources import assert_numbers
 
 ROWS = st.one_of(st.sampled_from([0, 1, 33, 127, 128, 129, 1850]), st.integers(0, 5000))
 COLUMNS = st.sampled_from([1, 3, 31, 64, 75, 100, 130, 256, 512, 1000])
@@ -26,14 +27,9 @@ def covers(blocks: int, each: int, n: int) -> bool:
 
 def test_numbers_are_those_of_the_source() -> None:
     source = "".join((cuda_sources() / name).read_text() for name in ("fused.cuh", "fused_gemm.cuh"))
-    for name, number in (
-        ("BN", geometry.TILE_COLUMNS),
-        ("DEPTH", geometry.PANEL),
-        ("PANEL", geometry.PANEL),
-        ("GEMM_THREADS", geometry.THREADS),
-        ("BM", geometry.TILE_ROWS),
-    ):
-        assert re.search(rf"\b{name} = {number}\b", source), name
+    panels = {"DEPTH": geometry.PANEL, "PANEL": geometry.PANEL}
+    tile = {"BM": geometry.TILE_ROWS, "BN": geometry.TILE_COLUMNS}
+    assert_numbers(source, {**panels, **tile, "GEMM_THREADS": geometry.THREADS})
     bounds = re.findall(
         r"__launch_bounds__\((\d+)(?:, \d)?\)\s+(?:[A-Z_0-9]+\s+)?(\w+)\(",
         (cuda_sources() / "fused_wide.cu").read_text(),

@@ -21,7 +21,8 @@ EXPONENTS = 100  # of scales, at most, either way
 DW_THREADS, DW_PANELS = 288, 2  # panels of either matrix in a block
 MOST_SPLITS = 8  # that the update adds up
 HEAD_TILE = 64
-DW_SHARED = 9 * 4 * 48 * PANEL * 2  # nine stages of four pieces of 48 rows
+DW_STAGES, DW_ROWS = 9, 48  # of the ring; of a stage, in each of two panels of either matrix
+DW_SHARED = DW_STAGES * 2 * DW_PANELS * DW_ROWS * PANEL * 2
 UPDATE_THREADS, UPDATE_TILE, UPDATE_ROWS = 256, 32, 64  # columns and rows of a block
 
 
