@@ -358,6 +358,9 @@ class Runner(Protocol):
     def begin_epoch(self, epoch: int, batches: Sequence[NDArray[np.int64]], learning_rate: float) -> None:
         """Announce the epoch: the rows (graph numbers) of every batch in order."""
 
+    def expect(self, batches: Sequence[NDArray[np.int64]]) -> None:
+        """Take note of what `begin_epoch` will announce next, the same object: time to plan it while a device works."""
+
     def step(self, index: int) -> None:
         """Run batch `index` of the epoch: gather, forward, loss, backward, update."""
 

@@ -110,6 +110,9 @@ class FusedRunner(ModelState):
     def about(self) -> dict[str, Any]:
         return self._engine.about()
 
+    def expect(self, batches: Sequence[Int64]) -> None:
+        self._engine.expect(batches)
+
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch = epoch, batches, learning_rate
 

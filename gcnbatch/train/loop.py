@@ -98,6 +98,7 @@ class Trainer:
         self.step_seconds: list[float] = []
         self._saved_at = time.monotonic()
         self._stop = False
+        self._coming: list[Int64] | None = None  # the next epoch's batches
 
     def fit(self) -> Fitted:
         """Train to the end (or to the early stop), load the best weights, return them.
@@ -128,10 +129,13 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------------- an epoch
 
+    def _batches(self, epoch: int) -> list[Int64]:
+        return shuffled_batches(self.graphs, self.config.batch_size, self.experiment.config.seed, epoch)
+
     def _epoch(self, bar: Bar, started: float, resumed_seconds: float) -> int:
         """Run the rest of the current epoch and its validation; return the number of graphs it trained on."""
         at, began = self.position, time.monotonic()
-        batches = shuffled_batches(self.graphs, self.config.batch_size, self.experiment.config.seed, at.epoch)
+        batches, self._coming = self._coming or self._batches(at.epoch), None
         rate = learning_rate(self.config, at.epoch, at.plateau)
         self.runner.begin_epoch(at.epoch, batches, rate)
         bar.begin(at.epoch, len(batches), at.step)
@@ -148,6 +152,9 @@ class Trainer:
                 self._interrupt()
             if at.step < len(batches) and self._due():
                 self._save()
+        if at.epoch + 1 < self.config.epochs:
+            self._coming = self._batches(at.epoch + 1)
+            self.runner.expect(self._coming)  # while a device is at the last steps
         total, weight = self.runner.take_loss()
         loss = total / weight  # every task has a label in the training rows
         self._check_finite(loss, at.epoch)

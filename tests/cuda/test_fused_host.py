@@ -371,6 +371,43 @@ def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot_and_says
     assert said == [f"backend batched: fused does not take {NARROW}"]
 
 
+def test_an_epoch_that_is_expected_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what goes to the device is the same; batches that nobody expected are planned when they begin."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    write_set(tmp_path / "data.h5")
+    at: Any
+    device: Any
+    device, at = workspace(tmp_path / "data.h5", (), True)
+    monkeypatch.setattr(HostDevice, "launch", lambda *call: None, raising=False)
+    planned: list[Any] = []
+    plan = data.FusedSet.plan
+
+    def counted(self: Any, batches: Any) -> Any:
+        planned.append(batches)
+        return plan(self, batches)
+
+    monkeypatch.setattr(data.FusedSet, "plan", counted)
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)
+    first, second, rates = (
+        list(np.arange(16).reshape(2, 8)),
+        list(np.arange(16, 32).reshape(2, 8)),
+        np.ones((2, 3), np.float32),
+    )
+    uploads = []
+    for batches, expected in ((first, None), (second, second), (second, first), (second, None)):
+        if expected is not None:
+            fused.expect(expected)
+        before = len(planned)
+        fused.begin_epoch(0, batches, rates, 0)
+        assert len(planned) - before == (expected is not batches)
+        uploads.append(device.uploaded[fused._training[False].at.plan.progress.ptr])
+    np.testing.assert_array_equal(uploads[1], uploads[2])
+    np.testing.assert_array_equal(uploads[1], uploads[3])
+    assert (uploads[0] != uploads[1]).any()
+
+
 def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))

@@ -13,6 +13,7 @@ import pytest
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.model.runner import OpsRunner
 from gcnbatch.train import metrics as figures
 from gcnbatch.train.checkpoint import load
 from gcnbatch.train.loop import Trainer
@@ -36,6 +37,32 @@ def with_nodes(count: int, **options: Any) -> GraphSet:
 
 
 # ------------------------------------------------------------------------------------------------ it learns
+
+
+def test_a_runner_is_told_the_next_epoch_while_the_last_steps_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the very batches that begin then, behind the last step and before the loss is asked for; not one more."""
+    seen: list[Any] = []
+
+    def tell(name: str) -> None:
+        method: Any = getattr(OpsRunner, name)
+
+        def told(self: Any, *given: Any) -> Any:
+            seen.append((name, *(value for value in given if isinstance(value, list))))
+            return method(self, *given)
+
+        monkeypatch.setattr(OpsRunner, name, told)
+
+    for name in ("begin_epoch", "expect", "step", "take_loss"):
+        tell(name)
+    fit(save(tmp_path, with_nodes(20)), tmp_path / "run", *EVERYTHING_TRAINS, "train.epochs=3", "train.batch_size=8")
+    names = [name for name, *_ in seen]
+    epoch = ["begin_epoch", "step", "step", "step"]
+    assert names == [*epoch, "expect", "take_loss", *epoch, "expect", "take_loss", *epoch, "take_loss"]
+    begun = [batches for name, *batches in seen if name == "begin_epoch"]
+    for (expected,), (found,) in zip((batches for name, *batches in seen if name == "expect"), begun[1:], strict=True):
+        assert expected is found
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])

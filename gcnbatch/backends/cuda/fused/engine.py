@@ -107,8 +107,13 @@ class FusedEngine:
         self._single: dict[tuple[bool, bool], Workspace] = {}  # training or not, in halves or not
         self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
         self._shares: list[int] = []  # of the graphs to come
+        self._expected: tuple[Sequence[Int64], EpochPlan, NDArray[np.float32]] | None = None  # batches, plan, weights
 
     # -------------------------------------------------------------------------------------------- training
+
+    def expect(self, batches: Sequence[Int64]) -> None:
+        """Plan an epoch that is to begin, which takes the host a while: the device may still be at the one before."""
+        self._expected = batches, self._plan(batches), self._data.weights(batches)
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], rates: NDArray[np.float32], first: int) -> None:
         """Upload an epoch and stage its step `first`.
@@ -119,12 +124,15 @@ class FusedEngine:
             Per step the learning rate and Adam's corrections 1 / (1 - beta^t) of both moments.
         """
         self.flush()
-        plan, graphs = self._plan(batches), max(map(len, batches))
+        if self._expected is None or self._expected[0] is not batches:
+            self.expect(batches)
+        assert self._expected is not None
+        (_, plan, weights), self._expected = self._expected, None
+        graphs = max(map(len, batches))
         self._now = isinstance(plan, TiledPlan)
         fitted = bool(self._model.products) and not self._now  # else results depend on it, or it costs nothing
         needed = self._data.capacity_of(plan, graphs) if fitted else self._data.capacity(graphs)
         at = self._prepared(len(batches), len(plan.graphs), needed).at
-        weights = self._data.weights(batches)
         at.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
         self._run([*self._packing(at, self._now), at.stage()])
         self._left, self._shares = len(batches) - first, shares(len(batches) - first)
