@@ -67,7 +67,7 @@ __device__ __forceinline__ Columns columns_at(float* shared, int P) {
 // what remains of it (`Folding`).
 struct Statistics {
   const float* moments;  // (parts, columns_of(P), 2): mean and sum of squared distances of each part's rows
-  float* stats;          // (2, P): mean, inverse; written by who is to `keep` them
+  float* stats;          // (2, P): mean, inverse; read when parts = 0, else written by who is to `keep` them
   float *running_mean, *running_var;
   const float *gamma, *beta;
   int parts;
@@ -148,6 +148,8 @@ __device__ __forceinline__ Column column_of(float* scratch, const Statistics& fr
       from.running_mean[p] += from.momentum * (column.mean - from.running_mean[p]);
       from.running_var[p] += from.momentum * (variance * N / max(N - 1, 1) - from.running_var[p]);
     }
+  } else if (from.gamma && p < P) {
+    column.mean = from.stats[p], column.inverse = from.stats[P + p];
   }
   column.slope *= column.inverse;
   return column;
