@@ -88,13 +88,17 @@ def train(
         folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say)
     else:
         settings = load(config, options, assignments or [])
+        has_gpu = False
         if settings.backend != "cpu":
             from gcnbatch.backends.cuda import loader
 
-            loader.wake(settings.device)
-        from gcnbatch.train import run
+            has_gpu = loader.wake(settings.device) is not None
+        from gcnbatch.train.aside import Aside
 
-        folder, metrics = run.start(settings, out, quiet, say)
+        with Aside(apart=has_gpu) as aside:
+            from gcnbatch.train import run
+
+            folder, metrics = run.start(settings, out, quiet, say, aside.write)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:

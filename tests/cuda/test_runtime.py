@@ -145,9 +145,9 @@ def test_the_device_is_chosen_by_number(fake: Fake, monkeypatch) -> None:
         loader.choose(0)
 
 
-@pytest.mark.parametrize(("installed", "status", "made"), [(True, 0, [0, 1]), (True, 100, [0]), (False, 0, [])])
-def test_waking_starts_the_driver_and_one_device(monkeypatch, installed: bool, status: int, made: list[int]) -> None:
-    calls = []
+@pytest.mark.parametrize(("status", "made"), [(0, [0, 1]), (100, [0])])
+def test_waking_starts_the_driver_and_one_device(monkeypatch, status: int, made: list[int]) -> None:
+    calls: list[int] = []
 
     def start(flags: int) -> int:
         calls.append(flags)
@@ -155,9 +155,23 @@ def test_waking_starts_the_driver_and_one_device(monkeypatch, installed: bool, s
 
     library = SimpleNamespace(cuInit=start, cuDevicePrimaryCtxRetain=lambda context, number: calls.append(number))
     monkeypatch.setattr(loader, "load_library", lambda name, mode: library)
-    monkeypatch.setattr(loader, "find_spec", lambda name: installed or None)
-    loader.wake(1).join()
+    monkeypatch.setattr(loader, "find_spec", lambda name: True)
+    thread = loader.wake(1)
+    assert thread is not None
+    thread.join()
     assert calls == made
+
+
+@pytest.mark.parametrize("missing", ["PyCUDA", "driver"])
+def test_without_pycuda_or_driver_there_is_nothing_to_wake(monkeypatch, missing: str) -> None:
+    def load(name: str, mode: int) -> SimpleNamespace:
+        if missing == "driver":
+            raise OSError
+        return SimpleNamespace()
+
+    monkeypatch.setattr(loader, "load_library", load)
+    monkeypatch.setattr(loader, "find_spec", lambda name: None if missing == "PyCUDA" else True)
+    assert loader.wake(0) is None
 
 
 def test_a_device_older_than_the_compiler(fake: Fake) -> None:
