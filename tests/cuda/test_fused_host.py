@@ -415,7 +415,8 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
     monkeypatch.setattr(HostDevice, "observer", True, raising=False)  # steps run one by one
-    monkeypatch.setattr(HostDevice, "download", lambda _, array: np.zeros(array.shape), raising=False)
+    monkeypatch.setattr(HostDevice, "download", lambda _, array, out: np.zeros(array.shape), raising=False)
+    monkeypatch.setattr(HostDevice, "pinned", lambda _, size: np.empty(size, np.float32), raising=False)
     launched: list[str] = []
     monkeypatch.setattr(HostDevice, "launch", lambda _, entry, *call: launched.append(entry), raising=False)
     write_set(tmp_path / "data.h5")

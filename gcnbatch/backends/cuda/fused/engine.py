@@ -125,6 +125,7 @@ class FusedEngine:
         self._now = Form.PLAIN  # how this epoch is trained
         self._recorder = Recorder(device)
         self._single: dict[Form, Workspace] = {}
+        self._logits = np.empty(0, np.float32)  # what was predicted last, in pinned memory
         self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
         self._shares: list[int] = []  # of the graphs to come
         self._expected: tuple[Sequence[Int64], EpochPlan, NDArray[np.float32]] | None = None  # batches, plan, weights
@@ -256,7 +257,10 @@ class FusedEngine:
         self.flush()
         at = self._staged(graphs, self._data.plan([graphs]), Form.FOLDED)
         self._run([*self._packing(at, Form.FOLDED), at.stage(), *at.forward()])
-        return self._device.download(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
+        logits = at.logits.view(0, (len(graphs), self._stack.n_outputs))
+        if self._logits.size < logits.size:
+            self._logits = self._device.pinned(at.logits.size)
+        return self._device.download(logits, self._logits[: logits.size].reshape(logits.shape)).copy()
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
         """Write the gradients of one training pass over these graphs into the model's; step 0 of epoch 0."""
