@@ -20,6 +20,7 @@ from gcnbatch.backends.cuda.fused.graph import Call
 from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.backends.cuda.fused.step import Plan, Workspace
 from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
+from gcnbatch.backends.cuda.launch import Launch
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened
@@ -408,9 +409,20 @@ def test_an_epoch_that_is_expected_is_planned_once(tmp_path: Path, monkeypatch: 
     assert (uploads[0] != uploads[1]).any()
 
 
-@pytest.mark.parametrize(("products", "packing"), [("", "fused_pack"), ("3xtf32", "fused_weight_panels")])
+PREDICTIONS = {  # how training multiplies, on what; how predictions do
+    "narrow": ("", (8, 0), ["fused_forward", "fused_forward"]),
+    "narrow, where there are wide kernels": ("", (9, 0), ["fused_product_3xtf32", "fused_product_3xtf32"]),
+    "wide": ("tf32", (9, 0), ["fused_product_tf32", "fused_product_tf32"]),
+}
+
+
+@pytest.mark.parametrize(("products", "capability", "multiplied"), PREDICTIONS.values(), ids=PREDICTIONS)
 def test_weights_for_predictions_are_folded_again_when_something_has_changed(
-    products: str, packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    products: str,
+    capability: tuple[int, int],
+    multiplied: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
@@ -418,16 +430,25 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     monkeypatch.setattr(HostDevice, "download", lambda _, array, out: np.zeros(array.shape), raising=False)
     monkeypatch.setattr(HostDevice, "pinned", lambda _, size: np.empty(size, np.float32), raising=False)
     launched: list[str] = []
-    monkeypatch.setattr(HostDevice, "launch", lambda _, entry, *call: launched.append(entry), raising=False)
+
+    def launch(_: HostDevice, entry: str, launch: Launch, *arguments: Any) -> None:
+        assert entries[entry].pack(arguments)
+        launched.append(entry)
+
+    monkeypatch.setattr(HostDevice, "launch", launch, raising=False)
     write_set(tmp_path / "data.h5")
-    device, at = workspace(tmp_path / "data.h5", (), True, products)
+    device, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), True, products)
+    device.compute_capability = capability
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)  # type: ignore[arg-type]
-    graphs = np.arange(8)
+    assert fused.eval_batch_size == engine.EVAL_GRAPHS
+    graphs, entries = np.arange(8), Sources(cuda_sources()).entries
+    packing = "fused_weight_panels" if "product" in multiplied[0] else "fused_pack"
 
     def folds() -> bool:
         launched.clear()
         fused.predict(graphs)
+        assert [name for name in launched if "product" in name or "forward" in name] == multiplied
         return packing in launched
 
     assert folds()
@@ -457,7 +478,7 @@ def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeyp
     model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     fused = engine.FusedEngine(device, stack, model, held, rule, seed=0)
-    assert fused.eval_batch_size == engine.EVAL_GRAPHS
+    assert fused.eval_batch_size == 1
     with pytest.raises(InputError) as error:
         fused.predict(np.arange(graphs.n_graphs))
     assert str(error.value) == (

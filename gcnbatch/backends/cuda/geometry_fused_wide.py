@@ -18,6 +18,7 @@ STAGES = {"tf32": 6, "3xtf32": 6}  # of the ring of a product forward
 STAGES_BACKWARD = {"tf32": 4, "3xtf32": 6}
 EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
 ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
+MOST_ROWS = TILE_ROWS * 65_535  # of a grid's second dimension
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are made for

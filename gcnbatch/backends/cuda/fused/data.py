@@ -208,8 +208,8 @@ def refusal(
 
 
 def most_nodes(stack: Stack) -> int:
-    """Return the most nodes that a batch may have."""
-    return MAX_ENTRIES // stack.widest
+    """Return the most nodes that a batch may have: 32-bit indices reach them, and a grid has their tiles."""
+    return min(MAX_ENTRIES // stack.widest, wide.MOST_ROWS)
 
 
 def _upload_rows(device: Device, rows: PreparedRows) -> tuple[DeviceArray, DeviceArray, DeviceArray]:

@@ -49,8 +49,8 @@ def _form_of(plan: EpochPlan) -> Form:
     return Form.HALVES if isinstance(plan, TiledPlan) else Form.PLAIN
 
 
-def _packed_weights(device: Device, stack: Stack, model: Model, training: bool) -> tuple[DeviceArray, ...]:
-    if model.products:
+def _packed_weights(device: Device, stack: Stack, products: str, training: bool = True) -> tuple[DeviceArray, ...]:
+    if products:
         return packed_weights(device, stack, training)
     return tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
 
@@ -112,9 +112,12 @@ class FusedEngine:
     ) -> None:
         self._device, self._stack, self._data = device, stack, data
         shifts = tuple(device.zeros(layer.n_out) for layer in stack.nodes)
+        products = stack.products_of_predictions(device.compute_capability, model.products)
         self._models = {
-            Form.PLAIN: replace(model, packed=_packed_weights(device, stack, model, training=True)),
-            Form.FOLDED: replace(model, packed=_packed_weights(device, stack, model, training=False), shifts=shifts),
+            Form.PLAIN: replace(model, packed=_packed_weights(device, stack, model.products)),
+            Form.FOLDED: replace(
+                model, packed=_packed_weights(device, stack, products, False), products=products, shifts=shifts
+            ),
         }
         if halves:
             self._models[Form.HALVES] = replace(model, packed=half.packed_weights(device, stack))
@@ -249,8 +252,9 @@ class FusedEngine:
     @property
     def eval_batch_size(self) -> int:
         """Graphs that are predicted at a time: many, as far as their matrices stay of a reasonable size."""
-        nodes = self._data.capacity(1).rows * self._stack.widest
-        return max(1, min(EVAL_GRAPHS, EVAL_ELEMENTS // max(nodes, 1)))
+        nodes = max(self._data.capacity(1).rows, 1)
+        most = min(EVAL_ELEMENTS // self._stack.widest, most_nodes(self._stack))
+        return max(1, min(EVAL_GRAPHS, most // nodes))
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         """Return the logits of these graphs, (len(graphs), n_outputs), with running statistics."""

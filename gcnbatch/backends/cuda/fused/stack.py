@@ -126,6 +126,13 @@ class Stack:
             return ""
         return "tf32" if precision == "tf32" else "3xtf32"
 
+    def products_of_predictions(self, capability: tuple[int, int], products: str) -> str:
+        """Return the same for predictions, where training has `products`: wide kernels wherever there are any.
+
+        Batches are large: throughput counts, not latency.
+        """
+        return products or ("3xtf32" if capability in wide.CAPABILITIES else "")
+
     def trains_in_halves(self, products: str, channels: int, largest: int) -> bool:
         """Return whether `fused.half` trains the model on sets of so many channels and nodes in the largest graph.
 

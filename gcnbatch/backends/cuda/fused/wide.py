@@ -74,8 +74,13 @@ class WideWorkspace(Workspace):
 
     @property
     def _clustered(self) -> bool:
-        """Whether the readout's own kernel takes the model: it has one dense layer on graphs, which fits."""
+        """Whether the readout's own kernel takes the model: it has one dense layer on graphs, which fits.
+
+        Predictions of few columns are read out faster by a warp per graph.
+        """
         last, graphs = self._stack.nodes[-1], self._stack.graphs
+        if not self._training and last.k * last.n_out < geometry.WIDE_ENOUGH:
+            return False
         launch = geometry.readout(self.capacity.graphs, last.n_out, self._stack.n_outputs)
         return len(graphs) == 1 and launch.shared <= narrow.shared_limit(self._device.compute_capability)
 
