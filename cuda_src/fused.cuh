@@ -7,7 +7,8 @@
 // K is C F + C rounded up to 8; the columns beyond are 0. A dense layer is the same with A = I, C = 1.
 //
 // Z = dropout(relu((Y - mean) * slope + beta)) is never stored: whoever needs it makes it from Y.
-// Without batch norm mean = 0, slope = inverse = 1, beta = 0.
+// Without batch norm mean = 0, slope = inverse = 1, beta = 0. In inference it is so, too, but for beta: batch norm with the
+// running statistics is folded into W', and what of it is no product is beta (`Folding`).
 #pragma once
 
 #include "common.cuh"
@@ -34,6 +35,18 @@ __device__ __forceinline__ void wait_for_previous() {
 // W' is kept beside the parameters as kernels want it ("packed"): (K, columns_of(P)), the rows and columns that round up
 // are 0. The update writes both.
 __host__ __device__ constexpr int columns_of(int P) { return (P + 3) / 4 * 4; }
+
+// Batch norm as inference has it:  Y slope(p) + shift(p)  with the running statistics. The slope goes into column p of W'.
+// The shift cannot: it is the same for all rows, while what W' adds to a row is multiplied by the row's sum of A.
+struct Folding {
+  const float *gamma, *beta, *running_mean, *running_var;  // null: nothing is folded
+  float epsilon;
+
+  __device__ __forceinline__ float slope(int p) const {
+    return gamma ? gamma[p] / sqrtf(running_var[p] + epsilon) : 1.f;
+  }
+  __device__ __forceinline__ float shift(int p) const { return beta[p] - running_mean[p] * slope(p); }
+};
 
 // ---- panels ----
 

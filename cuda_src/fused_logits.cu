@@ -1,11 +1,11 @@
 // Inference behind the last node layer: readout and dense layers, a warp per graph.
 //
-//   logits[b] = dense layers of  sum | mean | max over the nodes of graph b of relu((Y - mean) slope + beta)
+//   logits[b] = dense layers of  sum | mean | max over the nodes of graph b of relu(Y + shift)
 //
 // Source: own. Training's readout (fused_readout.cuh) gives a graph a block, for it goes all the way back; here only
-// throughput counts. Shapes and `kind` as there; `stats` null: no batch norm.
+// throughput counts. Shapes and `kind` as there; `shift` (P,): what is left of batch norm (`Folding`); null: nothing.
 // Launch: 256 threads, 8 graphs a block at a time, at most 8 blocks a multiprocessor that stride over the graphs.
-// Shared memory: 4 columns_of(P) + 8 head_floats floats, dynamic; a warp reads consecutive words.
+// Shared memory: columns_of(P) + 8 head_floats floats, dynamic; a warp reads consecutive words.
 // Traffic: reads 4 N P, writes 4 B K bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #include "fused_readout.cuh"
@@ -13,17 +13,12 @@
 using namespace fused;
 
 extern "C" __global__ void __launch_bounds__(256)
-    fused_logits(float* logits, const int* size, const int* node_ptr, const float* y, const float* stats,
-                 const float* gamma, const float* beta, const long long* heads, int P, int n_heads, int head_floats,
-                 int kind) {
+    fused_logits(float* logits, const int* size, const int* node_ptr, const float* y, const float* shift,
+                 const long long* heads, int P, int n_heads, int head_floats, int kind) {
   extern __shared__ float4 shared4[];
-  const Columns columns = columns_at(reinterpret_cast<float*>(shared4), P);
-  float* of_graph = columns.beta + columns_of(P) + threadIdx.x / 32 * head_floats;
-  for (int p = threadIdx.x; p < P; p += blockDim.x) {
-    const float inverse = stats ? stats[P + p] : 1.f;
-    columns.mean[p] = stats ? stats[p] : 0.f, columns.inverse[p] = inverse;
-    columns.slope[p] = stats ? gamma[p] * inverse : 1.f, columns.beta[p] = stats ? beta[p] : 0.f;
-  }
+  float* shift_of = reinterpret_cast<float*>(shared4);
+  float* of_graph = shift_of + columns_of(P) + threadIdx.x / 32 * head_floats;
+  for (int p = threadIdx.x; p < P; p += blockDim.x) shift_of[p] = shift ? shift[p] : 0.f;
   __syncthreads();
   const int lane = threadIdx.x % 32, B = size[1];
   for (int b = blockIdx.x * 8 + threadIdx.x / 32; b < B; b += gridDim.x * 8) {
@@ -32,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256)
       float value = 0.f;
 #pragma unroll 4
       for (int i = begin; i < end; ++i) {
-        const float z = positive(columns.normal(y[static_cast<long long>(i) * P + p], p));
+        const float z = positive(y[static_cast<long long>(i) * P + p] + shift_of[p]);
         value = kind != 2 ? value + z : z != z || z > value ? z : value;  // relu leaves nothing below 0
       }
       of_graph[p] = kind == 1 && end > begin ? value / (end - begin) : value;

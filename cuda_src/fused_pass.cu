@@ -99,7 +99,6 @@ __device__ __forceinline__ void pass_step(const long long* pass, const long long
     const int tile = blockIdx.y, slice = blockIdx.x;
     set_up(at, pass, layers, S);
     wait_for_previous();
-    let_next_start();
     const int lane = threadIdx.x % 32, sender_group = static_cast<int>(threadIdx.x) / 32 - WORKERS / 32;
     const PassSender<S> sender = {at, lane, sender_group, tile, slice};
     if (sender_group == 0) sender.fetch_first();

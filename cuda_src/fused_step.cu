@@ -97,28 +97,23 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   phase.run(blockIdx.x, gridDim.x, shared4, wait_for_previous);
 }
 
-// Mean and inverse deviation from the running statistics: what inference norms with. Launch: a thread per column.
-extern "C" __global__ void __launch_bounds__(256)
-    fused_running_stats(float* stats, const float* running_mean, const float* running_var, float epsilon, int P) {
-  wait_for_previous();
-  const int p = blockIdx.x * blockDim.x + threadIdx.x;
-  if (p >= P) return;
-  stats[p] = running_mean[p];
-  stats[P + p] = 1.f / sqrtf(running_var[p] + epsilon);
-}
-
-// The packed weights of a layer from its parameters, where these came from elsewhere than from an update.
+// The packed weights of a layer from its parameters, where these came from elsewhere than from an update; for inference
+// (gamma not null) with batch norm folded into them, and its shift (P,).
 // Launch: a thread per element of (K, columns_of(P)).
 extern "C" __global__ void __launch_bounds__(256)
-    fused_pack(float* packed, const float* weight, const float* bias, int F, int C, int P, int K) {
+    fused_pack(float* packed, float* shift, const float* weight, const float* bias, const float* gamma,
+               const float* beta, const float* running_mean, const float* running_var, float epsilon, int F, int C,
+               int P, int K) {
   wait_for_previous();
+  const Folding folding = {gamma, beta, running_mean, running_var, epsilon};
   const int e = blockIdx.x * blockDim.x + threadIdx.x, columns = columns_of(P);
   if (e >= K * columns) return;
+  if (gamma && e < P) shift[e] = folding.shift(e);
   const int k = e / columns, p = e % columns, c = k / F;
   float value = 0.f;
   if (p < P && k < C * F) value = weight[static_cast<long long>(k % F) * C * P + c * P + p];
   if (p < P && k >= C * F && k < C * F + C) value = bias[(k - C * F) * P + p];
-  packed[e] = value;
+  packed[e] = p < P ? value * folding.slope(p) : 0.f;
 }
 
 // Staging alone: the first step of an epoch, and batches outside of one. Launch: a block per graph, as far as they go.

@@ -63,7 +63,8 @@ __device__ __forceinline__ Columns columns_at(float* shared, int P) {
   return {shared, shared + n, shared + 2 * n, shared + 3 * n};
 }
 
-// What training learnt of a batch's columns and where it goes; `gamma` null: no batch norm.
+// What training learnt of a batch's columns and where it goes. `gamma` null: no batch norm, or inference, where `beta` is
+// what remains of it (`Folding`).
 struct Statistics {
   const float* moments;  // (parts, columns_of(P), 2): mean and sum of squared distances of each part's rows
   float* stats;          // (2, P): mean, inverse; read when parts = 0, else written by who is to `keep` them
@@ -124,7 +125,8 @@ __device__ __forceinline__ Column column_of(float* scratch, const Statistics& fr
                                             bool keep) {
   const int p = first + threadIdx.x / COLUMN_LANES;
   Column column = {0.f, 1.f, 1.f, 0.f};
-  if (from.gamma && p < P) column.slope = from.gamma[p], column.beta = from.beta[p];
+  if (from.gamma && p < P) column.slope = from.gamma[p];
+  if (from.beta && p < P) column.beta = from.beta[p];
   if (from.parts > 0) {
     const RowsOfParts rows_of(N, from.parts);
     const int pair = 2 * (first + 2 * (threadIdx.x % 32));

@@ -14,7 +14,7 @@
 // Shapes: y, g (N, P), weight (F, C P), bias (C P,), float32, row-major without gaps; u, v, dy_t and the packed weights
 //   are panels (fused_gemm.cuh). N = size[0] is known on the device only; grids are made for a capacity, blocks beyond N
 //   leave. stats (2, P): mean and 1 / sqrt(var + epsilon); sums (2, P): dbeta = Σ g and dgamma = Σ g x̂. Both are null
-//   without batch norm. gamma, beta (P,). kept: a bit per element, eight to a byte, or null without dropout;
+//   without batch norm. gamma, beta (P,); of predictions beta alone is there, for the shift (`Folding`). kept: a bit per element, eight to a byte, or null without dropout;
 //   keep_scale = 1 / (1 - rate). round: whether panels are for TF32; if not, those of B have their rests behind them.
 // Order: size, weights and adjacency are read before the kernel before has ended; they are older (fused.cuh).
 // Determinism: bit-repeatable; every sum has a fixed order, partial results are folded by the block that is last.
@@ -338,13 +338,15 @@ extern "C" __global__ void __launch_bounds__(288, 1)
 
 // The weights in the two forms in which the products read them: `forward`, panels of the transpose of W' (P rows, C F +
 // C columns), `backward`, panels of W (F rows, the columns of each channel filled up to whole panels). Whoever changes
-// the weights may write them so too (`in_panel`). `round`: to 11 bits, for TF32.
+// the weights may write them so too (`in_panel`). `round`: to 11 bits, for TF32. For inference (gamma not null, backward
+// null) with batch norm folded into them, and its shift (P,).
 //
 // Launch: 32 x 8 threads, grid ((C F + C) / 32, P / 32). Traffic: reads 4 K P, writes 8 K P.
 extern "C" __global__ void __launch_bounds__(256)
-    fused_weight_panels(float* forward, float* backward, const float* weight, const float* bias, int F, int C, int P,
-                        int round) {
+    fused_weight_panels(float* forward, float* backward, float* shift, const float* weight, const float* bias,
+                        const float* gamma, const float* beta, const float* running_mean, const float* running_var,
+                        float epsilon, int F, int C, int P, int round) {
   fused::wait_for_previous();
-  fused::let_next_start();
-  fused::pack(forward, backward, weight, bias, F, C, P, round);
+  fused::pack(forward, backward, shift, weight, bias, {gamma, beta, running_mean, running_var, epsilon}, F, C, P,
+              round);
 }

@@ -344,7 +344,7 @@ struct WideReadout {
       const int p = min(first + c, P - 1);
       const float inverse = gamma ? stats[P + p] : 1.f;
       at.columns.mean[c] = gamma ? stats[p] : 0.f, at.columns.inverse[c] = inverse;
-      at.columns.slope[c] = gamma ? gamma[p] * inverse : 1.f, at.columns.beta[c] = gamma ? beta[p] : 0.f;
+      at.columns.slope[c] = gamma ? gamma[p] * inverse : 1.f, at.columns.beta[c] = beta ? beta[p] : 0.f;
     }
     __syncthreads();
 #pragma unroll 1

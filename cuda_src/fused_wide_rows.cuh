@@ -15,9 +15,10 @@ struct Column {
 };
 
 __device__ inline Column column_of(const float* stats, const float* gamma, const float* beta, int p, int P) {
-  if (stats == nullptr) return {0.f, 1.f, 1.f, 0.f};
+  const float offset = beta != nullptr ? beta[p] : 0.f;
+  if (stats == nullptr) return {0.f, 1.f, 1.f, offset};
   const float inverse = stats[P + p];
-  return {stats[p], inverse, gamma[p] * inverse, beta != nullptr ? beta[p] : 0.f};
+  return {stats[p], inverse, gamma[p] * inverse, offset};
 }
 
 // Rows that the products read of panels.
@@ -66,11 +67,12 @@ struct Columns {
   __device__ __forceinline__ Columns(const float* stats, const float* gamma, const float* beta, int p, int P) {
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) of[i] = {0.f, 1.f, 1.f, 0.f};
-    if (stats == nullptr) return;
-    const Vector<WIDTH> mean = load<WIDTH>(stats + p), inverse = load<WIDTH>(stats + P + p),
-                        scale = load<WIDTH>(gamma + p);
+    if (stats != nullptr) {
+      const Vector<WIDTH> mean = load<WIDTH>(stats + p), inverse = load<WIDTH>(stats + P + p),
+                          scale = load<WIDTH>(gamma + p);
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) of[i] = {mean.v[i], inverse.v[i], scale.v[i] * inverse.v[i], 0.f};
+      for (int i = 0; i < WIDTH; ++i) of[i] = {mean.v[i], inverse.v[i], scale.v[i] * inverse.v[i], 0.f};
+    }
     if (beta == nullptr) return;
     const Vector<WIDTH> shift = load<WIDTH>(beta + p);
 #pragma unroll
@@ -335,8 +337,8 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
 // ---- weights ----
 
 // Thread (x, y) takes column p of row k of W', through shared memory, so that both copies are written in whole lines.
-__device__ inline void pack(float* forward, float* backward, const float* weight, const float* bias, int F, int C,
-                            int P, int round) {
+__device__ inline void pack(float* forward, float* backward, float* shift, const float* weight, const float* bias,
+                            const Folding& folding, int F, int C, int P, int round) {
   __shared__ float tile[PANEL][PANEL + 1];
   const int columns = ceil_div(P, PANEL) * PANEL, k0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL;
   const long long rests = static_cast<long long>(gridDim.x) * PANEL * P,
@@ -344,9 +346,10 @@ __device__ inline void pack(float* forward, float* backward, const float* weight
   for (int y = threadIdx.y; y < PANEL; y += blockDim.y) {
     const int k = k0 + y, p = p0 + threadIdx.x;
     const float* row = weight_row(weight, bias, k, F, C, P);
-    const float value = rounded<1>({row != nullptr && p < P ? row[p] : 0.f}, round).v[0];
+    const float value = rounded<1>({row != nullptr && p < P ? row[p] * folding.slope(p) : 0.f}, round).v[0];
     tile[y][threadIdx.x] = value;
-    if (k >= C * F) continue;
+    if (k == 0 && folding.gamma && p < P) shift[p] = folding.shift(p);
+    if (backward == nullptr || k >= C * F) continue;
     float* to = backward + in_panel(k % F, k / F * columns + p, F);
     *to = value;
     if (!round) to[rests_back] = rest_of_tf32(value);

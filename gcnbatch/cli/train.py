@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,13 +89,17 @@ def train(
         folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say)
     else:
         settings = load(config, options, assignments or [])
+        has_gpu = False
         if settings.backend != "cpu":
             from gcnbatch.backends.cuda import loader
 
-            loader.wake(settings.device)
-        from gcnbatch.train import run
+            has_gpu = loader.wake(settings.device) is not None
+        from gcnbatch.train.aside import Aside
 
-        folder, metrics = run.start(settings, out, quiet, say)
+        with Aside(apart=has_gpu and len(os.sched_getaffinity(0)) > 1) as aside:
+            from gcnbatch.train import run
+
+            folder, metrics = run.start(settings, out, quiet, say, aside.write)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:

@@ -24,7 +24,7 @@ from gcnbatch.model.runner import Task, make_runner
 from gcnbatch.train import checkpoint, metrics
 from gcnbatch.train.experiment import Scaling
 from gcnbatch.train.loop import BEST
-from gcnbatch.train.outputs import METRICS
+from gcnbatch.train.report import METRICS
 
 _FOLD = re.compile(r"fold(\d+)")
 

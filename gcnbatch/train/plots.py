@@ -8,7 +8,7 @@ above the axes, never on data. Names of tasks and classes are shown as they are,
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def learning_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], path: Path) -> None:
+def roc_pr(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: Path) -> None:
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
     Several tasks are thin lines under their mean (vertical: the mean over tasks of the ordinate at each abscissa).
@@ -86,19 +86,19 @@ def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
     y : (R, K) float with NaN where missing
     outputs : (R, K)
         Probabilities.
-    task_names : K names
+    tasks : dict
+        The K tasks' names -> figures, of `metrics.evaluate`.
     path : path
         PNG file.
     """
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    result = metrics.evaluate("binary", y, outputs, task_names)
-    areas = {name: task for name, task in result["tasks"].items() if task["roc_auc"] is not None}
+    areas = {name: figures for name, figures in tasks.items() if figures["roc_auc"] is not None}
     height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
     figure, axes = panels(1, 3 if len(areas) > 1 else 2, width=4.0, height=height)
     grid = np.linspace(0.0, 1.0, 501)
     roc, pr = [], []
-    for k, name in enumerate(task_names):
+    for k, name in enumerate(tasks):
         if name not in areas:
             continue
         known = ~np.isnan(y[:, k])
@@ -109,7 +109,7 @@ def roc_pr(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
         precision, recall = (values[-2::-1] for values in curve[:2])  # by recall, without the made-up point (0, 1)
         axes[1].plot(recall, precision, drawstyle="steps-pre", **_task_line(len(areas)))
         pr.append(precision[np.searchsorted(recall, grid)])
-    _finish_roc_pr(axes, grid, roc, pr, areas, len(task_names))
+    _finish_roc_pr(axes, grid, roc, pr, areas, len(tasks))
     if len(areas) > 1:
         _areas_per_task(axes[2], areas)
     save(figure, path)
@@ -151,7 +151,7 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
     save(figure, path)
 
 
-def parity(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], path: Path) -> None:
+def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: Path) -> None:
     """Draw predicted against measured values of a regression target, a panel per task (the first 24).
 
     Parameters
@@ -159,23 +159,23 @@ def parity(y: NDArray[Any], outputs: NDArray[Any], task_names: Sequence[str], pa
     y : (R, K) float with NaN where missing
     outputs : (R, K)
         Predicted values in the unit of `y`; values that are not finite are left out of the picture.
-    task_names : K names
+    tasks : dict
+        The K tasks' names -> figures, of `metrics.evaluate`.
     path : path
         PNG file.
     """
-    shown = min(len(task_names), PARITY_TASKS)
+    shown = min(len(tasks), PARITY_TASKS)
     columns = min(shown, 4)
     side = 4.2 if shown == 1 else 3.0
     figure, axes = panels(-(-shown // columns), columns, width=side, height=side + 0.5)
-    tasks = metrics.evaluate("regression", y, outputs, task_names)["tasks"]
-    for k, (ax, name) in enumerate(zip(axes, task_names, strict=False)):
+    for k, (ax, (name, figures)) in enumerate(zip(axes, tasks.items(), strict=False)):
         drawn = np.isfinite(y[:, k]) & np.isfinite(outputs[:, k])
         _parity_panel(ax, y[drawn, k], outputs[drawn, k])
-        ax.set_title(f"{plain(name)}\n{_summary(tasks[name])}", loc="left", fontsize=9)
+        ax.set_title(f"{plain(name)}\n{_summary(figures)}", loc="left", fontsize=9)
     for ax in axes[shown:]:
         ax.set_axis_off()
-    if shown < len(task_names):
-        figure.suptitle(f"the first {shown} of {len(task_names)} tasks", fontsize=10)
+    if shown < len(tasks):
+        figure.suptitle(f"the first {shown} of {len(tasks)} tasks", fontsize=10)
     save(figure, path)
 
 

@@ -29,20 +29,26 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.model.runner import make_runner
 from gcnbatch.predictions import read_outputs
-from gcnbatch.train import outputs
+from gcnbatch.train import report
 from gcnbatch.train.experiment import Experiment
-from gcnbatch.train.loop import Fitted, Interrupted, Trainer
+from gcnbatch.train.loop import HISTORY, Fitted, Interrupted, Trainer
+from gcnbatch.train.report import Report
 
 CONFIG, ENVIRONMENT, SPLITS, DIGEST, GENERATED = "config.toml", "env.json", "splits.json", "data.sha256", "data.h5"
 Say = Callable[[str], object]
+Write = Callable[[Report], dict[str, Any]]
 
 
 def start(
-    config: Config, folder: Path | None, quiet: bool = False, say: Say = lambda line: None
+    config: Config,
+    folder: Path | None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+    write: Write = Report.write,
 ) -> tuple[Path, dict[str, Any]]:
     """Begin a run in `folder` (default ``runs/<name>-<time>``) and carry it to its end; return folder and metrics.
 
-    The backend is opened and the data set checked before anything is created.
+    The backend is opened and the data set checked before anything is created. `write` writes a fit's report.
 
     Raises
     ------
@@ -79,7 +85,7 @@ def start(
             raise
         if not config.data.synthetic:
             _create(target, config)
-        return target, _carry_out(target, experiment, parts, backend, quiet, say)
+        return target, _carry_out(target, experiment, parts, backend, quiet, say, write)
 
 
 def resume(
@@ -101,9 +107,9 @@ def resume(
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
     config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
-    if (folder / outputs.METRICS).exists():
+    if (folder / report.METRICS).exists():
         say(f"{folder} is already finished")
-        return outputs.read_metrics(folder)
+        return report.read_metrics(folder)
     tree = config.model_dump(mode="json")
     for path, value in ((("backend",), backend_name), (("device",), device), (("cuda", "resident"), resident)):
         if value is not None:
@@ -114,7 +120,7 @@ def resume(
         if config.data.synthetic and not (folder / GENERATED).exists():
             _generate(config, folder)
         with _prepared(config, folder) as (experiment, parts):
-            return _carry_out(folder, experiment, parts, backend, quiet, say)
+            return _carry_out(folder, experiment, parts, backend, quiet, say, Report.write)
 
 
 @contextmanager
@@ -173,20 +179,20 @@ def _create(folder: Path, config: Config) -> None:
 
 
 def _carry_out(
-    folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say
+    folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say, write: Write
 ) -> dict[str, Any]:
     _hold_to_data(folder, experiment)
     if not experiment.config.split.folds:
-        return _fit(folder, experiment, parts[0], backend, quiet, say)
+        return _fit(folder, experiment, parts[0], backend, quiet, say, write)
     results = []
     for number, split in enumerate(parts, 1):
         place = folder / f"fold{number}"
-        if (place / outputs.METRICS).exists():
-            results.append(outputs.read_metrics(place))
+        if (place / report.METRICS).exists():
+            results.append(report.read_metrics(place))
             continue
         say(f"fold {number} of {len(parts)}")
         place.mkdir(exist_ok=True)
-        results.append(_fit(place, experiment, split, backend, quiet, say))
+        results.append(_fit(place, experiment, split, backend, quiet, say, write))
     return _summarise(folder, experiment, parts, results)
 
 
@@ -199,34 +205,75 @@ def _hold_to_data(folder: Path, experiment: Experiment) -> None:
         raise InputError(str(path), "changed since the run began", f"the data of {place}", "Restore it, or start anew.")
 
 
-def _fit(folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, say: Say) -> dict[str, Any]:
+def _fit(
+    folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, say: Say, write: Write
+) -> dict[str, Any]:
     rows = {part: values.tolist() for part, values in split.parts().items()}
     fileio.write_text(folder / SPLITS, json.dumps(rows))
     task, scaling = experiment.task(split)
     runner = make_runner(backend, task, say)
     try:
         trainer = Trainer(experiment, split, runner, scaling, folder, quiet)
-        fitted: Fitted = trainer.fit()
-        return outputs.write(trainer, fitted)
+        found = _report(trainer, trainer.fit())
     finally:
         runner.close()
+    return write(found)
+
+
+def _report(trainer: Trainer, fitted: Fitted) -> Report:
+    experiment, parts = trainer.experiment, {part: rows for part, rows in trainer.split.parts().items() if len(rows)}
+    return Report(
+        folder=trainer.folder,
+        header=experiment.header,
+        labels={part: experiment.y[rows] for part, rows in parts.items()},
+        outputs={part: trainer.outputs(rows) for part, rows in parts.items()},
+        test_ids=experiment.ids[trainer.split.test],
+        history=[json.loads(line) for line in (trainer.folder / HISTORY).read_text(encoding="utf-8").splitlines()],
+        course={**_course(fitted), "split": _describe_split(experiment, trainer.split)},
+    )
+
+
+def _describe_split(experiment: Experiment, split: Split) -> dict[str, Any]:
+    """Return the name, seed and sizes of a split, for metrics.json."""
+    config = experiment.config.split
+    named = {"name": config.name or next(iter(experiment.dataset.splits))} if config.kind == "predefined" else {}
+    seed, sizes = splits.split_seed(config, experiment.config.seed), [len(rows) for rows in split.parts().values()]
+    return {"kind": config.kind, **named, "seed": seed, "sizes": sizes}
+
+
+def _course(fitted: Fitted) -> dict[str, Any]:
+    """Return how training went: backend, what its bits depend on, best epoch, epochs, seconds, the time of a step.
+
+    A step's time is the host's: where a device runs behind, what it takes to ask for it.
+    """
+    at, steps = fitted.position, np.array(fitted.step_seconds) * 1e6
+    course: dict[str, Any] = {"backend": fitted.runner.backend, **fitted.runner.about()}
+    course |= {"best_epoch": at.best_epoch + 1, "epochs": at.epoch, "seconds": round(at.seconds, 3)}
+    if len(steps):
+        quantiles = np.quantile(steps, [0.5, 0.2, 0.8])
+        course["step_us"] = {
+            name: round(float(q), 1) for name, q in zip(("median", "p20", "p80"), quantiles, strict=True)
+        }
+        course["graphs_per_second"] = round(fitted.graphs / max(fitted.train_seconds, 1e-9), 1)
+    return course
 
 
 def _summarise(
     folder: Path, experiment: Experiment, parts: list[Split], results: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Write the run's metrics (mean, deviation) and its out-of-fold predictions, in the data set's order."""
-    summary = outputs.summarise_folds(results)
+    summary = report.summarise_folds(results)
     summary["backend"] = results[-1]["backend"]
     summary["epochs"] = experiment.config.train.epochs
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
-    places = [folder / f"fold{number}" / outputs.PREDICTIONS for number in range(1, len(parts) + 1)]
+    places = [folder / f"fold{number}" / report.PREDICTIONS for number in range(1, len(parts) + 1)]
     held_out = [read_outputs(place, experiment.header) for place in places]
     rows = np.concatenate([part.test for part in parts])
     order = np.argsort(rows, kind="stable")
     pooled = np.concatenate(held_out)[order]
-    summary["out_of_fold"] = outputs.evaluate(experiment, rows[order], pooled)
-    outputs.write_predictions(experiment, rows[order], pooled, folder)
-    fileio.write_json(folder / outputs.METRICS, summary)
+    header, y, ids = experiment.header, experiment.y[rows[order]], experiment.ids[rows[order]]
+    summary["out_of_fold"] = report.evaluate(header, y, pooled)
+    report.write_predictions(folder, header, ids, y, pooled, summary["out_of_fold"])
+    fileio.write_json(folder / report.METRICS, summary)
     return summary

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.fused.engine import Form
 from gcnbatch.backends.cuda.fused.graph import Call
 from gcnbatch.backends.cuda.fused.half import HalfWorkspace, joined, places_of
 from gcnbatch.backends.cuda.fused.model import Optimizer
@@ -302,7 +303,7 @@ def test_gradients_are_as_near_as_those_of_tf32(
             runner.load_state(changed)
             found.append(runner.gradients(np.arange(60))[1])
             if name == "fused":
-                assert bool(runner._engine._single.get((True, True))) == halves  # type: ignore[attr-defined]
+                assert bool(runner._engine._single.get(Form.HALVES)) == halves  # type: ignore[attr-defined]
     exact, in_halves, in_tf32 = found
     for name, value in exact.items():
         length = max(float(np.linalg.norm(value)), 1e-30)
@@ -352,7 +353,7 @@ def test_an_epoch_that_does_not_fit_is_trained_otherwise(tmp_path: Path, monkeyp
                 for step in range(3):
                     runner.step(step)
                     predicted = runner.predict(np.arange(60))
-                assert runner._engine._now == (limit > 1)
+                assert runner._engine._now is (Form.HALVES if limit > 1 else Form.PLAIN)
             states.append((runner.state(), predicted, runner.take_loss()[0]))
             runner.close()
     for state, predicted, loss in states[1:]:

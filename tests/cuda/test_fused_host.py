@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,9 +83,9 @@ def workspace(
         weights = device.upload(task.loss.weights)
         totals = device.empty(2, np.float64)
         buffers = device.empty(layout.n_buffers)
-        model = Model(
-            flat[0], buffers, flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, packed, products
-        )
+        shifts = tuple(device.empty(layer.n_out) for layer in stack.nodes)
+        moments, of_parameters = (flat[2], flat[3]), (flat[4], flat[5])
+        model = Model(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, packed, products, shifts)
         labels = label_weights(task.targets, "binary", task.loss.weights)
         held = data.FusedSet(device, task.source, task.targets, labels, products)
         at = form(device, stack, model, held, held.capacity(8), Plan(device, 3, 24), 0, training)
@@ -102,7 +102,7 @@ def test_every_launch_has_the_arguments_of_its_kernel(
     entries = Sources(cuda_sources()).entries
     for training in (True, False):
         _, at = workspace(tmp_path / "data.h5", assignments, training, products)
-        calls: list[Call] = [*at.pack(), at.stage(), *at.running_stats(), *at.forward()]
+        calls: list[Call] = [*at.pack(), at.stage(), *at.forward()]
         if training:
             calls += [*at.backward(), *at.update(rule), at.gradients(rule, at.logits)]
         for entry, launch, arguments in calls:
@@ -402,10 +402,68 @@ def test_an_epoch_that_is_expected_is_planned_once(tmp_path: Path, monkeypatch: 
         before = len(planned)
         fused.begin_epoch(0, batches, rates, 0)
         assert len(planned) - before == (expected is not batches)
-        uploads.append(device.uploaded[fused._training[False].at.plan.progress.ptr])
+        uploads.append(device.uploaded[fused._training[engine.Form.PLAIN].at.plan.progress.ptr])
     np.testing.assert_array_equal(uploads[1], uploads[2])
     np.testing.assert_array_equal(uploads[1], uploads[3])
     assert (uploads[0] != uploads[1]).any()
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+@pytest.mark.parametrize(("products", "packing"), [("", "fused_pack"), ("3xtf32", "fused_weight_panels")])
+def test_weights_for_predictions_are_folded_again_when_something_has_changed(
+    products: str, packing: str, replayed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(HostDevice, "observer", None if replayed else [], raising=False)  # else steps run one by one
+    monkeypatch.setattr(HostDevice, "fetch", lambda _, array: np.zeros(array.shape), raising=False)
+    launched: list[str] = []
+    monkeypatch.setattr(HostDevice, "launch", lambda _, entry, *call: launched.append(entry), raising=False)
+    write_set(tmp_path / "data.h5")
+    device, at = workspace(tmp_path / "data.h5", (), True, products)
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)  # type: ignore[arg-type]
+    graph = SimpleNamespace(launch=lambda: launched.append("graph"), close=lambda: None)
+    monkeypatch.setattr(fused._recorder, "record", lambda calls, steps, carveout: graph)
+    graphs = np.arange(8)
+
+    def folds() -> bool:
+        launched.clear()
+        fused.predict(graphs)
+        return packing in launched
+
+    assert folds()
+    assert not folds()
+    fused.parameters_changed()
+    assert folds()
+    fused.gradients(graphs, at.logits)  # which moves running statistics
+    assert folds()
+    fused.begin_epoch(0, [graphs], np.ones((1, 3), np.float32), 0)
+    assert not folds()
+    launched.clear()
+    fused.step()
+    assert ("graph" in launched) == replayed
+    assert folds()
+    assert not folds()
+
+
+@pytest.mark.parametrize(("products", "packing"), [("", "fused_pack"), ("3xtf32", "fused_weight_panels")])
+def test_what_is_folded_is_the_layers_batch_norm(products: str, packing: str, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), False, products)
+    names = Sources(cuda_sources()).entries[packing].names
+    for number, (layer, call) in enumerate(zip(at._stack.nodes, at.pack(), strict=True)):
+        given, norm = dict(zip(names, call.arguments, strict=True)), layer.norm
+        assert norm is not None
+        at_places = {
+            "shift": at._model.shifts[number],
+            "gamma": at._model.parameter(norm.gamma, layer.n_out),
+            "beta": at._model.parameter(norm.beta, layer.n_out),
+            "running_mean": at._model.buffer(norm.running_mean, layer.n_out),
+            "running_var": at._model.buffer(norm.running_var, layer.n_out),
+        }
+        assert {name: given[name].ptr for name in at_places} == {name: array.ptr for name, array in at_places.items()}
+        assert given["epsilon"] == norm.epsilon
 
 
 def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,8 +123,9 @@ class Layer:
     def weight_panels(self, weight: Array, bias: Array | None) -> list[Array]:
         """Return the weights as the kernel packs them, forward and backward."""
         launch, *floats = geometry.weight_panels(self.F, self.C, self.P)
-        outputs = [(n,) for n in floats]
-        return self.launch("fused_weight_panels", launch, outputs, weight, bias, self.F, self.C, self.P, self.round)
+        outputs = [*((n,) for n in floats), np.empty(0, np.float32)]
+        given = (weight, bias, *(None,) * 4, EPSILON, self.F, self.C, self.P, self.round)
+        return self.launch("fused_weight_panels", launch, outputs, *given)
 
     def augmented(self, weight: Array, bias: Array | None) -> Array:
         """Return W'."""
@@ -289,6 +290,24 @@ def test_dy_is_the_v_of_a_dense_layer() -> None:
 
 
 # ---- products
+
+
+@cases
+@precisions
+def test_batch_norm_is_folded_into_weights(N: int, F: int, C: int, P: int, precision: str) -> None:
+    """Its slope; what is left is the shift. No weights backward: nobody trains with these."""
+    layer = Layer(N, F, C, P, round=int(precision == "tf32"))
+    weight, bias, gamma, beta, mean = (layer.floats(*shape) for shape in ((F, C * P), (C * P,), (P,), (P,), (P,)))
+    var = 0.1 + np.abs(layer.floats(P))
+    launch, floats, _ = geometry.weight_panels(F, C, P)
+    outputs = [(floats,), np.empty(0, np.float32), (P,)]
+    given = (weight, bias, gamma, beta, mean, var, EPSILON, F, C, P, layer.round)
+    forward, shift = layer.launch("fused_weight_panels", launch, outputs, *given)
+    slope = gamma / np.sqrt(var.astype(np.float64) + EPSILON)
+    found = unpack(forward[: floats // 2], P)[:, : layer.K].T
+    want = layer.augmented(weight, bias) * slope
+    np.testing.assert_allclose(found, want, rtol=2**-11 if layer.round else 1e-6)
+    assert_close(shift, beta - mean * slope, 1 + np.abs(mean * slope))
 
 
 @cases

@@ -145,9 +145,9 @@ def test_the_device_is_chosen_by_number(fake: Fake, monkeypatch) -> None:
         loader.choose(0)
 
 
-@pytest.mark.parametrize(("installed", "status", "made"), [(True, 0, [0, 1]), (True, 100, [0]), (False, 0, [])])
-def test_waking_starts_the_driver_and_one_device(monkeypatch, installed: bool, status: int, made: list[int]) -> None:
-    calls = []
+@pytest.mark.parametrize(("status", "made"), [(0, [0, 1]), (100, [0])])
+def test_waking_starts_the_driver_and_one_device(monkeypatch, status: int, made: list[int]) -> None:
+    calls: list[int] = []
 
     def start(flags: int) -> int:
         calls.append(flags)
@@ -155,9 +155,23 @@ def test_waking_starts_the_driver_and_one_device(monkeypatch, installed: bool, s
 
     library = SimpleNamespace(cuInit=start, cuDevicePrimaryCtxRetain=lambda context, number: calls.append(number))
     monkeypatch.setattr(loader, "load_library", lambda name, mode: library)
-    monkeypatch.setattr(loader, "find_spec", lambda name: installed or None)
-    loader.wake(1).join()
+    monkeypatch.setattr(loader, "find_spec", lambda name: True)
+    thread = loader.wake(1)
+    assert thread is not None
+    thread.join()
     assert calls == made
+
+
+@pytest.mark.parametrize("missing", ["PyCUDA", "driver"])
+def test_without_pycuda_or_driver_there_is_nothing_to_wake(monkeypatch, missing: str) -> None:
+    def load(name: str, mode: int) -> SimpleNamespace:
+        if missing == "driver":
+            raise OSError
+        return SimpleNamespace()
+
+    monkeypatch.setattr(loader, "load_library", load)
+    monkeypatch.setattr(loader, "find_spec", lambda name: None if missing == "PyCUDA" else True)
+    assert loader.wake(0) is None
 
 
 def test_a_device_older_than_the_compiler(fake: Fake) -> None:
@@ -235,6 +249,17 @@ def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -
     assert len(fake.named("synchronize")) == waited
     assert (opened.download(there) == 7).all()
     assert opened.pinned(0).shape == (0,)
+
+
+def test_what_is_fetched_again_and_again_takes_the_same_pinned_memory(opened: Device) -> None:
+    small, large = opened.upload(np.arange(6.0).reshape(2, 3)), opened.upload(np.arange(40, dtype=np.int32))
+    first = opened.fetch(small)
+    kept = opened._fetched
+    np.testing.assert_array_equal(opened.fetch(large.view(0, (2, 5))), np.arange(10).reshape(2, 5))
+    assert opened._fetched is kept
+    np.testing.assert_array_equal(opened.fetch(large), np.arange(40))
+    np.testing.assert_array_equal(first, np.arange(6.0).reshape(2, 3))
+    assert opened._fetched is not kept
 
 
 def test_the_peak_counts_what_lives_at_once(opened: Device) -> None:

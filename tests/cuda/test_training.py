@@ -313,6 +313,24 @@ def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monk
     assert bool(copies) == (resident == "off")
 
 
+@pytest.mark.parametrize("name", TRAINING)
+def test_predictions_are_those_of_the_weights_at_hand(config: Config, name: str) -> None:
+    """And of the running statistics: what they are folded into is made again after a step."""
+    fits(config, name)
+    with opened(config) as work:
+        at_hand, reference = (make_runner(open_backend(of, options=config.cuda), work.task) for of in (name, "cpu"))
+        graphs = np.concatenate(work.batches)
+        for epoch in range(3):
+            at_hand.begin_epoch(epoch, work.batches, 5e-2)
+            for step in range(len(work.batches) if epoch else 0):  # before the first step, too
+                at_hand.step(step)
+            reference.load_state(at_hand.state())
+            want = reference.predict(graphs)
+            atol = 2e-2 if config.cuda.precision == "tf32" else 1e-4
+            np.testing.assert_allclose(at_hand.predict(graphs), want, rtol=0, atol=atol * float(np.abs(want).max()))
+        at_hand.close()
+
+
 def test_predictions_of_one_graph_agree(config: Config) -> None:
     if config.model.kind != "kipf":
         pytest.skip("the fused backend predicts graphs as it trains on them")

@@ -12,7 +12,7 @@ import pytest
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.store import Dataset
 from gcnbatch.infer import Summary, infer
-from gcnbatch.train.outputs import read_metrics
+from gcnbatch.train.report import read_metrics
 from tests.builders import build_graphset
 from tests.infer.runs import numbers, read_rows, stored, train_on
 

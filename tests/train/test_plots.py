@@ -14,7 +14,7 @@ from matplotlib.image import imread
 
 from gcnbatch.errors import MachineError
 from gcnbatch.train import plots
-from gcnbatch.train.metrics import activate
+from gcnbatch.train.metrics import activate, evaluate
 
 nan = np.nan
 
@@ -49,6 +49,14 @@ def regression(rows: int, tasks: int) -> tuple[Any, Any, list[str]]:
     rng = np.random.default_rng(0)
     y = rng.normal(size=(rows, tasks)).astype(np.float32)
     return y, y + rng.normal(size=y.shape).astype(np.float32) / 2, [f"value {k}" for k in range(tasks)]
+
+
+def roc_pr(y: Any, outputs: Any, names: list[str], path: Path) -> None:
+    plots.roc_pr(y, outputs, evaluate("binary", y, outputs, names)["tasks"], path)
+
+
+def parity(y: Any, outputs: Any, names: list[str], path: Path) -> None:
+    plots.parity(y, outputs, evaluate("regression", y, outputs, names)["tasks"], path)
 
 
 def shape(path: Path) -> tuple[int, int]:
@@ -110,7 +118,7 @@ def test_learning_curves_without_validation_show_training_alone(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("draw", "made"),
-    [(plots.roc_pr, binary(60, 2)), (plots.confusion, multiclass(60, 3)), (plots.parity, regression(60, 2))],
+    [(roc_pr, binary(60, 2)), (plots.confusion, multiclass(60, 3)), (parity, regression(60, 2))],
 )
 def test_rows_without_labels_are_not_in_the_picture(
     tmp_path: Path, draw: Any, made: tuple[Any, Any, list[str]]
@@ -125,9 +133,9 @@ def test_rows_without_labels_are_not_in_the_picture(
 
 
 def test_figures_of_many_tasks_and_classes_stay_within_a_readable_size(tmp_path: Path) -> None:
-    plots.roc_pr(*binary(40, plots.NAMED_TASKS + 1), tmp_path / "tasks.png")
+    roc_pr(*binary(40, plots.NAMED_TASKS + 1), tmp_path / "tasks.png")
     plots.confusion(*multiclass(40, plots.NAMED_CLASSES + 1), tmp_path / "classes.png")
-    plots.parity(*regression(10, plots.PARITY_TASKS + 1), tmp_path / "values.png")
+    parity(*regression(10, plots.PARITY_TASKS + 1), tmp_path / "values.png")
     for path in tmp_path.iterdir():
         height, width = shape(path)
         assert width <= 1440, path
@@ -135,24 +143,24 @@ def test_figures_of_many_tasks_and_classes_stay_within_a_readable_size(tmp_path:
 
 
 def test_roc_pr_of_several_tasks_adds_a_panel_of_areas(tmp_path: Path) -> None:
-    plots.roc_pr(*binary(60, 1), tmp_path / "one.png")
-    plots.roc_pr(*binary(60, 3), tmp_path / "three.png")
+    roc_pr(*binary(60, 1), tmp_path / "one.png")
+    roc_pr(*binary(60, 3), tmp_path / "three.png")
     assert 2 * shape(tmp_path / "three.png")[1] == 3 * shape(tmp_path / "one.png")[1]
 
 
 def test_roc_pr_leaves_out_tasks_without_both_classes(tmp_path: Path) -> None:
     y, p, names = binary(60, 2)
     y[:, 1] = 0
-    plots.roc_pr(y, p, names, tmp_path / "one_of_two.png")
+    roc_pr(y, p, names, tmp_path / "one_of_two.png")
     assert shape(tmp_path / "one_of_two.png")[1] == 960  # no panel of areas for a single task
     y[:, 0] = nan
-    plots.roc_pr(y, p, names, tmp_path / "none.png")
+    roc_pr(y, p, names, tmp_path / "none.png")
     assert pixels(tmp_path / "none.png", plots.BLUE) == 0
 
 
 @pytest.mark.parametrize(
     ("draw", "made"),
-    [(plots.roc_pr, binary(30, 2)), (plots.confusion, multiclass(30, 3)), (plots.parity, regression(30, 2))],
+    [(roc_pr, binary(30, 2)), (plots.confusion, multiclass(30, 3)), (parity, regression(30, 2))],
 )
 def test_outputs_that_are_not_finite_and_empty_parts_are_drawn_without_a_warning(
     tmp_path: Path, draw: Any, made: tuple[Any, Any, list[str]]
@@ -167,11 +175,11 @@ def test_outputs_that_are_not_finite_and_empty_parts_are_drawn_without_a_warning
 
 def test_names_are_shown_as_they_are_and_shortened(tmp_path: Path) -> None:
     names = ["$x_{", "a$b$c", "x" * 300, "line\nbreak", "100 % & #"]
-    plots.roc_pr(*binary(40, 5)[:2], names, tmp_path / "areas.png")
+    roc_pr(*binary(40, 5)[:2], names, tmp_path / "areas.png")
     assert shape(tmp_path / "areas.png") == (444, 1440)
     plots.confusion(*multiclass(20, 5)[:2], names, tmp_path / "confusion.png")
-    plots.parity(*regression(20, 2)[:2], names[:2], tmp_path / "parity.png")
-    plots.roc_pr(*binary(40, 5)[:2], ["$x_{", "a$b$c", "x" * 200, "line break", "100 % & #"], tmp_path / "same.png")
+    parity(*regression(20, 2)[:2], names[:2], tmp_path / "parity.png")
+    roc_pr(*binary(40, 5)[:2], ["$x_{", "a$b$c", "x" * 200, "line break", "100 % & #"], tmp_path / "same.png")
     assert (tmp_path / "same.png").read_bytes() == (tmp_path / "areas.png").read_bytes()
 
 

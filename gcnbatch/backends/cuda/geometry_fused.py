@@ -88,7 +88,7 @@ def usual_readout(blocks: int) -> Launch:
 
 def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int) -> Launch:
     """Return the launch of `fused_logits`: eight graphs a block, at most eight blocks a multiprocessor."""
-    shared = FLOAT_BYTES * (4 * columns_of(n_out) + 8 * head_floats)
+    shared = FLOAT_BYTES * (columns_of(n_out) + 8 * head_floats)
     return Launch((max(1, min(ceil_div(graphs, 8), 8 * multiprocessors)), 1, 1), (256, 1, 1), shared)
 
 
@@ -105,8 +105,3 @@ def update(chunks: int, stage_blocks: int) -> Launch:
 def stage(graphs: int, multiprocessors: int) -> Launch:
     """Return the launch of `fused_stage`: a graph per block, as far as four blocks a multiprocessor go."""
     return Launch((max(1, min(graphs, 4 * multiprocessors)), 1, 1), (UPDATE_THREADS, 1, 1))
-
-
-def per_column(columns: int) -> Launch:
-    """Return the launch of `fused_running_stats`."""
-    return Launch((ceil_div(columns, UPDATE_THREADS), 1, 1), (UPDATE_THREADS, 1, 1))

@@ -86,23 +86,25 @@ def open_driver() -> ctypes.CDLL:
         ) from error
 
 
-def wake(number: int) -> Thread:
+def wake(number: int) -> Thread | None:
     """Start the driver and device `number` in a thread, while Python is still importing; opening finds them awake.
 
-    It takes a fifth of a second, in which the driver leaves Python alone. What goes wrong is left to `choose` to tell.
+    It takes a fifth of a second, in which the driver leaves Python alone. What goes wrong is left to `choose` to tell;
+    without a driver, or PyCUDA to use it, there is nothing to wake.
     """
-    thread = Thread(target=_wake, args=(number,), daemon=True)
-    thread.start()
-    return thread
-
-
-def _wake(number: int) -> None:
-    if find_spec("pycuda") is None:  # no backend would use it
-        return
+    if find_spec("pycuda") is None:
+        return None
     with suppress(BackendUnavailable):
-        driver, context = open_driver(), ctypes.c_void_p()
-        if driver.cuInit(0) == 0:
-            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
+        thread = Thread(target=_wake, args=(open_driver(), number), daemon=True)
+        thread.start()
+        return thread
+    return None
+
+
+def _wake(driver: ctypes.CDLL, number: int) -> None:
+    context = ctypes.c_void_p()
+    if driver.cuInit(0) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
 
 
 def driver_cuda_version() -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,24 @@ EVAL_GRAPHS = 16_384
 FIRST_STEPS = 8  # of an epoch, in a graph of their own: it is started soon, and the device works while longer ones are
 STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/FUSED_HISTORY.md
 STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants the state in between
+
+
+class Form(Enum):
+    """What a batch is for, and with it how weights are packed."""
+
+    PLAIN = auto()  # training
+    HALVES = auto()  # training in halves
+    FOLDED = auto()  # predicting; batch norm is in the weights
+
+
+def _form_of(plan: EpochPlan) -> Form:
+    return Form.HALVES if isinstance(plan, TiledPlan) else Form.PLAIN
+
+
+def _new_packed(device: Device, stack: Stack, model: Model, training: bool) -> tuple[DeviceArray, ...]:
+    if model.products:
+        return packed_weights(device, stack, training)
+    return tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
 
 
 def shares(steps: int) -> list[int]:
@@ -91,20 +110,21 @@ class FusedEngine:
         seed: int,
         halves: half.HalfSet | None = None,
     ) -> None:
-        if model.products:
-            packed = packed_weights(device, stack)
-        else:
-            packed = tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
         self._device, self._stack, self._data = device, stack, data
-        self._model = replace(model, packed=packed)
-        self._in_halves = replace(model, packed=half.packed_weights(device, stack)) if halves else None
+        shifts = tuple(device.zeros(layer.n_out) for layer in stack.nodes)
+        self._models = {
+            Form.PLAIN: replace(model, packed=_new_packed(device, stack, model, training=True)),
+            Form.FOLDED: replace(model, packed=_new_packed(device, stack, model, training=False), shifts=shifts),
+        }
+        if halves:
+            self._models[Form.HALVES] = replace(model, packed=half.packed_weights(device, stack))
         self._halves = halves
-        self._packed: set[bool] = set()  # which of both ways of keeping weights is up to date; True: halves
+        self._packed: set[Form] = set()  # whose weights are up to date
         self._rule, self._seed = rule, seed
-        self._training: dict[bool, Training] = {}  # in halves or not
-        self._now = False  # how this epoch is trained
+        self._training: dict[Form, Training] = {}
+        self._now = Form.PLAIN  # how this epoch is trained
         self._recorder = Recorder(device)
-        self._single: dict[tuple[bool, bool], Workspace] = {}  # training or not, in halves or not
+        self._single: dict[Form, Workspace] = {}
         self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
         self._shares: list[int] = []  # of the graphs to come
         self._expected: tuple[Sequence[Int64], EpochPlan, NDArray[np.float32]] | None = None  # batches, plan, weights
@@ -129,9 +149,10 @@ class FusedEngine:
         assert self._expected is not None
         (_, plan, weights), self._expected = self._expected, None
         graphs = max(map(len, batches))
-        self._now = isinstance(plan, TiledPlan)
-        fitted = bool(self._model.products) and not self._now  # else results depend on it, or it costs nothing
-        needed = self._data.capacity_of(plan, graphs) if fitted else self._data.capacity(graphs)
+        self._now = _form_of(plan)
+        # What is cut for the epoch's largest batch: not if bits depend on it, or if it costs nothing.
+        is_cut = self._now is Form.PLAIN and self._models[self._now].products
+        needed = self._data.capacity_of(plan, graphs) if is_cut else self._data.capacity(graphs)
         at = self._prepared(len(batches), len(plan.graphs), needed).at
         at.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
         self._run([*self._packing(at, self._now), at.stage()])
@@ -166,17 +187,16 @@ class FusedEngine:
         if held is not None:
             held.close()
             del self._training[self._now], held
-        at = self._workspace(needed, steps, graphs, training=True, in_halves=self._now)
+        at = self._workspace(needed, steps, graphs, self._now)
         calls = [*at.forward(), *at.backward(), *at.update(self._rule)]
         self._training[self._now] = Training(at, calls)
         return self._training[self._now]
 
-    def _workspace(self, capacity: Capacity, steps: int, graphs: int, training: bool, in_halves: bool) -> Workspace:
-        if in_halves:
+    def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
+        where = (self._device, self._stack, self._models[form], self._data)
+        if form is Form.HALVES:
             assert self._halves is not None
-            assert self._in_halves is not None
             plan = Plan(self._device, steps, graphs, tiles_of(capacity.rows, self._most_tiles))
-            where = (self._device, self._stack, self._in_halves, self._data)
             return half.HalfWorkspace(*where, capacity, plan, self._seed, self._halves, self._most_tiles)
         plan = Plan(self._device, steps, graphs)
         if capacity.rows > most_nodes(self._stack):
@@ -186,8 +206,8 @@ class FusedEngine:
                 f"at most {most_nodes(self._stack):,} with layers as wide as these",
                 "Give smaller batches, or --backend batched.",
             )
-        form = WideWorkspace if self._model.products else Workspace
-        return form(self._device, self._stack, self._model, self._data, capacity, plan, self._seed, training)
+        kind = WideWorkspace if self._models[form].products else Workspace
+        return kind(*where, capacity, plan, self._seed, training=form is not Form.FOLDED)
 
     def step(self) -> None:
         """Run the next step of the epoch; several are started together."""
@@ -234,26 +254,27 @@ class FusedEngine:
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         """Return the logits of these graphs, (len(graphs), n_outputs), with running statistics."""
         self.flush()
-        at = self._staged(graphs, self._data.plan([graphs]), training=False)
-        self._run([*self._packing(at, in_halves=False), at.stage(), *at.running_stats(), *at.forward()])
-        return self._device.download(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
+        at = self._staged(graphs, self._data.plan([graphs]), Form.FOLDED)
+        self._run([*self._packing(at, Form.FOLDED), at.stage(), *at.forward()])
+        return self._device.fetch(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
         """Write the gradients of one training pass over these graphs into the model's; step 0 of epoch 0."""
         self.flush()
         plan = self._plan([graphs])
-        at = self._staged(graphs, plan, training=True)
+        form = _form_of(plan)
+        at = self._staged(graphs, plan, form)
         calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
-        self._run([*self._packing(at, isinstance(plan, TiledPlan)), at.stage(), *calls])
+        self._run([*self._packing(at, form), at.stage(), *calls])
+        self._packed.discard(Form.FOLDED)  # the pass moved the running statistics
 
-    def _staged(self, graphs: Int64, plan: EpochPlan, training: bool) -> Workspace:
+    def _staged(self, graphs: Int64, plan: EpochPlan, form: Form) -> Workspace:
         """Return arrays for one batch outside of an epoch, with its plan uploaded."""
-        form = training, isinstance(plan, TiledPlan)
         at = self._single.get(form)
         if at is None or at.capacity.graphs < len(graphs):
-            at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), *form)
+            at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
         rates = np.zeros((1, 4), np.float32)
-        if training:
+        if form is not Form.FOLDED:
             rates[:, 3] = self._data.weights([graphs])
         at.begin_epoch(0, plan, rates, 0)
         return at
@@ -262,9 +283,9 @@ class FusedEngine:
         """Take note that parameters came from elsewhere than from a step."""
         self._packed.clear()
 
-    def _packing(self, at: Workspace, in_halves: bool) -> list[Call]:
-        calls = [] if in_halves in self._packed else at.pack()
-        self._packed.add(in_halves)
+    def _packing(self, at: Workspace, form: Form) -> list[Call]:
+        calls = [] if form in self._packed else at.pack()
+        self._packed.add(form)
         return calls
 
     def _run(self, calls: Sequence[Call]) -> None:

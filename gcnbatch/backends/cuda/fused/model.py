@@ -25,9 +25,12 @@ class Model:
     loss_weights : DeviceArray, (n_outputs,)
     totals : DeviceArray, (2,) float64
     packed : tuple of DeviceArray
-        The weights and biases of each node layer once more, as kernels want them.
+        The weights and biases of each node layer once more, as kernels want them; for inference with batch norm folded
+        into them.
     products : {"", "tf32", "3xtf32"}
         How wide layers multiply; empty: layers are narrow.
+    shifts : tuple of DeviceArray
+        For inference: what is left of each node layer's batch norm, to be added to Y, (n_out,).
     """
 
     trainable: DeviceArray
@@ -40,6 +43,7 @@ class Model:
     totals: DeviceArray
     packed: tuple[DeviceArray, ...]
     products: str = ""
+    shifts: tuple[DeviceArray, ...] = ()
 
     def parameter(self, start: int, length: int) -> DeviceArray:
         """Return trainable values from `start` on."""

@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda import geometry_fused as geometry
 from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
 from gcnbatch.backends.cuda.fused.graph import NULL, Call
 from gcnbatch.backends.cuda.fused.model import APPLY, ONLY_GRADIENTS, UPDATE, Model, Optimizer
-from gcnbatch.backends.cuda.fused.stack import GraphLayer, NodeLayer, Stack
+from gcnbatch.backends.cuda.fused.stack import GraphLayer, NodeLayer, Norm, Stack
 from gcnbatch.backends.cuda.launch import ceil_div, elementwise
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan
@@ -33,7 +33,7 @@ class LayerArrays:
     """What a node layer leaves for others; see fused_forward.cu and fused_backward.cu. None: inference, or no norm."""
 
     y: DeviceArray
-    stats: DeviceArray | int
+    stats: DeviceArray | int = NULL
     u: DeviceArray | int = NULL
     g: DeviceArray | int = NULL
     kept: DeviceArray | int = NULL
@@ -187,14 +187,13 @@ class Workspace:
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
         device, rows, width = self._device, self.capacity.rows, layer.n_out
         y = device.empty((rows, width))
-        stats: DeviceArray | int = device.empty((2, width)) if layer.norm else NULL
         if not self._training:
-            return LayerArrays(y, stats)
+            return LayerArrays(y)
         is_first, is_last = layer is self._stack.nodes[0], layer is self._stack.nodes[-1]
         parts = self._graph_blocks if is_last else self.blocks
         return LayerArrays(
             y,
-            stats,
+            stats=device.empty((2, width)) if layer.norm else NULL,
             u=self._x if is_first else device.empty((rows, layer.k)),
             g=device.empty((rows, width)),
             kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
@@ -218,11 +217,25 @@ class Workspace:
     def pack(self) -> list[Call]:
         """Return the launches that pack the weights, when parameters came from elsewhere than from an update."""
         calls = []
-        for layer, packed in zip(self._stack.nodes, self._packed, strict=True):
+        for number, (layer, packed) in enumerate(zip(self._stack.nodes, self._packed, strict=True)):
+            shift, *folded = self._folding(number)
             shape = (layer.n_in, layer.channels, layer.n_out, layer.k)
-            launch = elementwise(packed.size)
-            calls.append(Call("fused_pack", launch, (packed, *self._weights_of(layer), *shape)))
+            arguments = (packed, shift, *self._weights_of(layer), *folded, *shape)
+            calls.append(Call("fused_pack", elementwise(packed.size), arguments))
         return calls
+
+    def _folding(self, number: int) -> tuple[Any, ...]:
+        """Return a layer's shift and what fused.cuh calls Folding; nothing of it in training."""
+        norm, width, of = self._stack.nodes[number].norm, self._stack.nodes[number].n_out, self._model
+        if norm is None or self._training:
+            return (*(NULL,) * 5, 1.0)
+        return (of.shifts[number], *self._affine(norm, width), *self._running(norm, width), norm.epsilon)
+
+    def _affine(self, norm: Norm, width: int) -> tuple[DeviceArray, DeviceArray]:
+        return self._model.parameter(norm.gamma, width), self._model.parameter(norm.beta, width)
+
+    def _running(self, norm: Norm, width: int) -> tuple[DeviceArray, DeviceArray]:
+        return self._model.buffer(norm.running_mean, width), self._model.buffer(norm.running_var, width)
 
     def _weights_of(self, layer: NodeLayer | GraphLayer) -> tuple[DeviceArray, DeviceArray]:
         width = layer.n_out * (layer.channels if isinstance(layer, NodeLayer) else 1)
@@ -256,37 +269,26 @@ class Workspace:
         """Return the launch that brings the plan's next batch."""
         return Call("fused_stage", geometry.stage(self.capacity.graphs, self._device.multiprocessors), (self._stage,))
 
-    def running_stats(self) -> list[Call]:
-        """Return the launches that inference begins with, when parameters have changed."""
-        calls = []
-        for layer, arrays in zip(self._stack.nodes, self._layers, strict=True):
-            if norm := layer.norm:
-                width = layer.n_out
-                running = (self._model.buffer(start, width) for start in (norm.running_mean, norm.running_var))
-                arguments = (arrays.stats, *running, norm.epsilon, width)
-                calls.append(Call("fused_running_stats", geometry.per_column(width), arguments))
-        return calls
-
     def forward(self) -> list[Call]:
         """Return the launches from the staged batch to the logits; in training to the gradient by the last layer."""
         return [self._forward_call(number) for number in range(len(self._layers))] + [self._readout_call()]
 
     def _normed(self, number: int) -> tuple[Any, ...]:
-        """Return moments, stats, running statistics, gamma and beta of a layer."""
-        layer, arrays, of = self._stack.nodes[number], self._layers[number], self._model
+        """Return moments, stats, running statistics, gamma and beta of a layer; in inference only its shift."""
+        layer, arrays = self._stack.nodes[number], self._layers[number]
         if layer.norm is None:
             return (NULL,) * 6
-        norm, width = layer.norm, layer.n_out
-        running = (of.buffer(norm.running_mean, width), of.buffer(norm.running_var, width))
-        affine = (of.parameter(norm.gamma, width), of.parameter(norm.beta, width))
+        if not self._training:
+            return (*(NULL,) * 5, self._model.shifts[number])
+        running, affine = self._running(layer.norm, layer.n_out), self._affine(layer.norm, layer.n_out)
         return (arrays.moments, arrays.stats, *running, *affine)
 
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
-        """Return epsilon, momentum and the number of parts of a layer's moments (0: its statistics are known)."""
+        """Return epsilon, momentum and the number of parts of a layer's moments (0: it has none)."""
         norm = self._stack.nodes[number].norm
-        if norm is None:
+        if norm is None or not self._training:
             return 1.0, 0.0, 0
-        return norm.epsilon, norm.momentum, self.blocks if self._training else 0
+        return norm.epsilon, norm.momentum, self.blocks
 
     def _kernel(self, phase: str, number: int) -> str:
         """Return the name of a phase's kernel for a layer: the usual ones have theirs in fused_usual.cu."""
@@ -379,8 +381,8 @@ class Workspace:
 
     def _logits_call(self) -> Call:
         stack, last = self._stack, self._stack.nodes[-1]
-        _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
-        known = (self.logits, self._size, self._node_ptr, self._layers[-1].y, stats, gamma, beta, self._heads)
+        shift = self._normed(len(self._layers) - 1)[-1]
+        known = (self.logits, self._size, self._node_ptr, self._layers[-1].y, shift, self._heads)
         sizes = (last.n_out, len(stack.graphs), stack.head_floats, READOUTS.index(stack.readout))
         launch = geometry.logits(self.capacity.graphs, last.n_out, stack.head_floats, self._device.multiprocessors)
         return Call("fused_logits", launch, (*known, *sizes))

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
 
 
-def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
-    """Return arrays for each layer's weights as panels, forward and then backward."""
+def packed_weights(device: Device, stack: Stack, training: bool = True) -> tuple[DeviceArray, ...]:
+    """Return arrays for each layer's weights as panels, forward and then, for training, backward."""
     plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in stack.nodes)
-    return tuple(device.zeros(plan.forward_floats + plan.backward_floats) for plan in plans)
+    return tuple(device.zeros(plan.forward_floats + training * plan.backward_floats) for plan in plans)
 
 
 class Parts(NamedTuple):
@@ -50,7 +50,7 @@ class WideJob:
     right: DeviceArray
     left: DeviceArray | None = None
     parts: int = 1
-    panels: tuple[DeviceArray, DeviceArray] | None = None
+    panels: tuple[DeviceArray, DeviceArray | None] | None = None
     round: int = 0
 
     def fields(self) -> NDArray[np.int64]:
@@ -107,14 +107,13 @@ class WideWorkspace(Workspace):
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
         device, rows, width = self._device, self.capacity.rows, layer.n_out
         y = device.empty((rows, width))
-        stats: DeviceArray | int = device.empty((2, width)) if layer.norm else NULL
         is_first = layer is self._stack.nodes[0]
         if not self._training:
-            return LayerArrays(y, stats, u=self._x if is_first else self._u)
+            return LayerArrays(y, u=self._x if is_first else self._u)
         sums = self._parts_of_sums(layer)
         return LayerArrays(
             y,
-            stats,
+            stats=device.empty((2, width)) if layer.norm else NULL,
             u=self._x if is_first else self._panels(layer.k),
             g=self._g,
             kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
@@ -136,17 +135,20 @@ class WideWorkspace(Workspace):
         at_once = self._device.multiprocessors
         return geometry.product_dw(rows, layer.k, layer.n_out, at_once, self._model.products)
 
-    def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray]:
-        """Return a layer's weights, forward and backward."""
+    def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray | None]:
+        """Return a layer's weights, forward and, for training, backward."""
         layer, packed = self._stack.nodes[number], self._packed[number]
         plan = geometry.weight_panels(layer.n_in, layer.channels, layer.n_out)
-        return packed.view(0, plan.forward_floats), packed.view(plan.forward_floats, plan.backward_floats)
+        backward = packed.view(plan.forward_floats, plan.backward_floats) if self._training else None
+        return packed.view(0, plan.forward_floats), backward
 
     def pack(self) -> list[Call]:
         calls = []
         for number, layer in enumerate(self._stack.nodes):
             shape = (layer.n_in, layer.channels, layer.n_out)
-            arguments = (*self._weight_panels(number), *self._weights_of(layer), *shape, self._round)
+            (forward, backward), (shift, *folded) = self._weight_panels(number), self._folding(number)
+            panels = (forward, NULL if backward is None else backward, shift)
+            arguments = (*panels, *self._weights_of(layer), *folded, *shape, self._round)
             calls.append(Call("fused_weight_panels", geometry.weight_panels(*shape).launch, arguments))
         return calls
 
@@ -201,8 +203,6 @@ class WideWorkspace(Workspace):
     def _product_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
         _, stats, running_mean, running_var, _, _ = self._normed(number)
-        if not self._training:
-            stats = NULL  # those of training are used instead
         epsilon, momentum, _ = self._norm_numbers(number)
         launch = geometry.product(self.capacity.rows, layer.n_out, self._model.products)
         results = (arrays.y, stats, running_mean, running_var, self._partials, self._counters)

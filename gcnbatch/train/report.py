@@ -1,0 +1,105 @@
+"""What a finished fit leaves in its folder: metrics, predictions, plots."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
+from gcnbatch.predictions import Predictions, write_csv
+from gcnbatch.train import metrics, plots
+
+METRICS, PREDICTIONS = "metrics.json", "predictions.csv"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is known when a fit has ended, in plain arrays: no device and no open file is needed to write it.
+
+    Parameters
+    ----------
+    folder : Path
+        Receives metrics.json, predictions.csv and plots.
+    header : Header
+    labels : dict of array
+        Part ("train", "valid", "test") -> targets of its rows, as the data set has them; (R, K), or (R, 1) of classes.
+    outputs : dict of float32, (R, K) or (R, C)
+        Part -> what the best weights make of its rows: probabilities, or values in the targets' unit.
+    test_ids : (R,) str
+    history : list of dict
+        Rows of history.jsonl.
+    course : dict
+        What else metrics.json says: backend, epochs, seconds, the split.
+    """
+
+    folder: Path
+    header: Header
+    labels: dict[str, NDArray[Any]]
+    outputs: dict[str, NDArray[np.float32]]
+    test_ids: NDArray[np.str_]
+    history: list[dict[str, Any]]
+    course: dict[str, Any]
+
+    def write(self) -> dict[str, Any]:
+        """Evaluate every part; write metrics.json, predictions.csv and plots; return the metrics."""
+        summary = {part: evaluate(self.header, self.labels[part], values) for part, values in self.outputs.items()}
+        plots.learning_curves(self.history, self.folder / "learning_curves.png")
+        if "test" in self.outputs:
+            held_out = (self.test_ids, self.labels["test"], self.outputs["test"])
+            write_predictions(self.folder, self.header, *held_out, summary["test"])
+        summary |= self.course
+        fileio.write_json(self.folder / METRICS, summary)
+        return summary
+
+
+def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:
+    """Return every figure of these rows' outputs."""
+    return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+
+
+def write_predictions(
+    folder: Path,
+    header: Header,
+    ids: NDArray[np.str_],
+    y: NDArray[Any],
+    outputs: NDArray[np.float32],
+    figures: dict[str, Any],
+) -> None:
+    """Write predictions.csv and the plot that suits the target: ROC and PR curves, a confusion matrix, or parity."""
+    write_csv(folder / PREDICTIONS, Predictions(header, ids, outputs))
+    if header.target == "binary":
+        plots.roc_pr(y, outputs, figures["tasks"], folder / "roc_pr.png")
+    elif header.target == "multiclass":
+        plots.confusion(y, outputs, header.class_names, folder / "confusion.png")
+    else:
+        plots.parity(y, outputs, figures["tasks"], folder / "parity.png")
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """Return metrics.json of a finished run."""
+    try:
+        found: dict[str, Any] = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(str(folder / METRICS), "cannot be read", "the metrics of a finished run") from error
+    return found
+
+
+def summarise_folds(folds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean and standard deviation (of a sample, n - 1) over folds of every figure that all folds define."""
+    mean: dict[str, Any] = {}
+    std: dict[str, Any] = {}
+    for part in ("train", "valid", "test"):
+        tables = [fold.get(part, {}) for fold in folds]
+        for name in tables[0]:
+            values = [table.get(name) for table in tables]
+            if all(isinstance(value, float) for value in values):
+                mean.setdefault(part, {})[name] = float(np.mean(values))
+                std.setdefault(part, {})[name] = float(np.std(values, ddof=1))
+    return {"folds": folds, "mean": mean, "std": std}
