@@ -3,7 +3,7 @@
 //   logits[b] = dense layers of  sum | mean | max over the nodes of graph b of relu(Y + shift)
 //
 // Source: own. Training's readout (fused_readout.cuh) gives a graph a block, for it goes all the way back; here only
-// throughput counts. Shapes and `kind` as there; `shift` (P,): what is left of batch norm when its slope is in the weights; null: none.
+// throughput counts. Shapes and `kind` as there; `shift` (P,): what is left of batch norm (`Folding`); null: nothing.
 // Launch: 256 threads, 8 graphs a block at a time, at most 8 blocks a multiprocessor that stride over the graphs.
 // Shared memory: columns_of(P) + 8 head_floats floats, dynamic; a warp reads consecutive words.
 // Traffic: reads 4 N P, writes 4 B K bytes.

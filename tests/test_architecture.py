@@ -19,7 +19,7 @@ PACKAGE = ROOT / "gcnbatch"
 # From the ground up; a part may import itself and the parts of floors below.
 FLOORS = (
     ("errors",),
-    ("fileio", "philox", "resources"),
+    ("fileio", "philox", "resources", "worker"),
     ("config", "environment", "figures"),
     ("data",),
     ("predictions", "reference"),

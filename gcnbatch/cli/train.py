@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,7 +96,7 @@ def train(
             has_gpu = loader.wake(settings.device) is not None
         from gcnbatch.train.aside import Aside
 
-        with Aside(apart=has_gpu) as aside:
+        with Aside(apart=has_gpu and len(os.sched_getaffinity(0)) > 1) as aside:
             from gcnbatch.train import run
 
             folder, metrics = run.start(settings, out, quiet, say, aside.write)

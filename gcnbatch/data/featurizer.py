@@ -7,10 +7,6 @@ otherwise), aromaticity, hydrogens 0-4. A value beyond the end of a one-hot rang
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pickle
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import worker
 from gcnbatch.errors import InputError, MachineError
 
 SYMBOLS = (
@@ -302,11 +299,5 @@ def _complaint(chem: Any, text: str) -> str:
 
 
 def serve() -> None:
-    """Featurise chunks from stdin until it closes; one pickled tuple of arguments in, one pickled result out."""
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that prints can disturb the results
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while True:
-            chunk = pickle.load(sys.stdin.buffer)
-            pickle.dump(featurize_chunk(*chunk), results, protocol=pickle.HIGHEST_PROTOCOL)
-            results.flush()
+    """Be a worker that is sent the arguments of `featurize_chunk`."""
+    worker.serve(lambda chunk: featurize_chunk(*chunk))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pickle
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -19,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data import featurizer
 from gcnbatch.data.featurizer import (
     FeaturizerOptions,
     MoleculeArrays,
@@ -30,6 +28,7 @@ from gcnbatch.data.importers.tables import read_columns
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, MachineError, nearest
+from gcnbatch.worker import Worker, WorkerDied
 
 CHUNK = 256  # molecules a worker takes at a time
 ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
@@ -204,59 +203,29 @@ def _smiles_column(path: Path, names: Iterable[str], name: str) -> str:
     return found[0]
 
 
-class _Worker:
-    """A process that featurises chunks sent to its stdin.
+def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
+    """Run the chunks in `count` processes and yield the results in order; only a few chunks are under way at a time."""
+    workers: list[Worker] = []
+    idle: SimpleQueue[Worker] = SimpleQueue()
 
-    It starts from nothing (no fork of threads or of a GPU context, no second import of the caller's main module) and
-    leaves when its stdin closes, so it never outlives this process.
-    """
-
-    _START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.data.featurizer import serve; serve()"
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-c", self._START, *sys.path]
-        # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
-
-    def run(self, chunk: tuple[Any, ...]) -> MoleculeArrays:
-        """Send one chunk, the arguments of `featurize_chunk`, and wait for its result."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def run(chunk: tuple[Any, ...]) -> MoleculeArrays:
+        worker = idle.get()
         try:
-            pickle.dump(chunk, self._process.stdin)
-            self._process.stdin.flush()
-            result: MoleculeArrays = pickle.load(self._process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            result: MoleculeArrays = worker.ask(chunk)
+            return result
+        except WorkerDied as error:
             raise MachineError(
                 f"SMILES of rows {chunk[1] + 1} to {chunk[1] + len(chunk[0])}",
                 "the process that read them died",
                 hint="Free some memory; if it dies again, leave these rows out.",
             ) from error
-        return result
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.kill()
-        with contextlib.suppress(OSError):
-            self._process.communicate()
-
-
-def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
-    """Run the chunks in `count` processes and yield the results in order; only a few chunks are under way at a time."""
-    workers: list[_Worker] = []
-    idle: SimpleQueue[_Worker] = SimpleQueue()
-
-    def run(chunk: tuple[Any, ...]) -> MoleculeArrays:
-        worker = idle.get()
-        try:
-            return worker.run(chunk)
         finally:
             idle.put(worker)
 
     threads = ThreadPoolExecutor(count)
     try:
         for _ in range(count):
-            workers.append(_Worker())
+            workers.append(Worker(featurizer.__name__))
             idle.put(workers[-1])
         waiting = deque(threads.submit(run, chunk) for chunk in islice(chunks, 3 * count))
         while waiting:
@@ -266,5 +235,5 @@ def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[Mol
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
-            worker.stop()
+            worker.kill()
         threads.shutdown(wait=True)

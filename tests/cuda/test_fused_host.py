@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -416,19 +416,20 @@ PREDICTIONS = {  # how training multiplies, on what; how predictions do
 }
 
 
+@pytest.mark.parametrize("replayed", [True, False])
 @pytest.mark.parametrize(("products", "capability", "multiplied"), PREDICTIONS.values(), ids=PREDICTIONS)
 def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     products: str,
     capability: tuple[int, int],
     multiplied: list[str],
+    replayed: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
-    monkeypatch.setattr(HostDevice, "observer", True, raising=False)  # steps run one by one
-    monkeypatch.setattr(HostDevice, "download", lambda _, array, out: np.zeros(array.shape), raising=False)
-    monkeypatch.setattr(HostDevice, "pinned", lambda _, size: np.empty(size, np.float32), raising=False)
+    monkeypatch.setattr(HostDevice, "observer", None if replayed else [], raising=False)  # else steps run one by one
+    monkeypatch.setattr(HostDevice, "fetch", lambda _, array: np.zeros(array.shape), raising=False)
     launched: list[str] = []
 
     def launch(_: HostDevice, entry: str, launch: Launch, *arguments: Any) -> None:
@@ -442,6 +443,8 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)  # type: ignore[arg-type]
     assert fused.eval_batch_size == engine.EVAL_GRAPHS
+    graph = SimpleNamespace(launch=lambda: launched.append("graph"), close=lambda: None)
+    monkeypatch.setattr(fused._recorder, "record", lambda calls, steps, carveout: graph)
     graphs, entries = np.arange(8), Sources(cuda_sources()).entries
     packing = "fused_weight_panels" if "product" in multiplied[0] else "fused_pack"
 
@@ -459,9 +462,30 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     assert folds()
     fused.begin_epoch(0, [graphs], np.ones((1, 3), np.float32), 0)
     assert not folds()
+    launched.clear()
     fused.step()
+    assert ("graph" in launched) == replayed
     assert folds()
     assert not folds()
+
+
+@pytest.mark.parametrize(("products", "packing"), [("", "fused_pack"), ("3xtf32", "fused_weight_panels")])
+def test_what_is_folded_is_the_layers_batch_norm(products: str, packing: str, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), False, products)
+    names = Sources(cuda_sources()).entries[packing].names
+    for number, (layer, call) in enumerate(zip(at._stack.nodes, at.pack(), strict=True)):
+        given, norm = dict(zip(names, call.arguments, strict=True)), layer.norm
+        assert norm is not None
+        at_places = {
+            "shift": at._model.shifts[number],
+            "gamma": at._model.parameter(norm.gamma, layer.n_out),
+            "beta": at._model.parameter(norm.beta, layer.n_out),
+            "running_mean": at._model.buffer(norm.running_mean, layer.n_out),
+            "running_var": at._model.buffer(norm.running_var, layer.n_out),
+        }
+        assert {name: given[name].ptr for name in at_places} == {name: array.ptr for name, array in at_places.items()}
+        assert given["epsilon"] == norm.epsilon
 
 
 def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

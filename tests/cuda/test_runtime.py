@@ -251,6 +251,17 @@ def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -
     assert opened.pinned(0).shape == (0,)
 
 
+def test_what_is_fetched_again_and_again_takes_the_same_pinned_memory(opened: Device) -> None:
+    small, large = opened.upload(np.arange(6.0).reshape(2, 3)), opened.upload(np.arange(40, dtype=np.int32))
+    first = opened.fetch(small)
+    kept = opened._fetched
+    np.testing.assert_array_equal(opened.fetch(large.view(0, (2, 5))), np.arange(10).reshape(2, 5))
+    assert opened._fetched is kept
+    np.testing.assert_array_equal(opened.fetch(large), np.arange(40))
+    np.testing.assert_array_equal(first, np.arange(6.0).reshape(2, 3))
+    assert opened._fetched is not kept
+
+
 def test_the_peak_counts_what_lives_at_once(opened: Device) -> None:
     million = 1_000_000
     for _ in range(3):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch import worker
 from gcnbatch.data import molecules
 from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import GraphSet
@@ -290,7 +291,7 @@ def test_without_rdkit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_dying_worker_is_named_with_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(molecules, "CHUNK", 2)
-    monkeypatch.setattr(molecules._Worker, "_START", "import sys; sys.exit(3)")
+    monkeypatch.setattr(worker, "_START", "import sys; sys.exit(3)")
     with pytest.raises(MachineError, match="SMILES of rows 1 to 2: the process that read them died"):
         list(molecules.featurize(["C"] * 6, PLAIN, processes=2))
 

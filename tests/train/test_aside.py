@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gcnbatch import worker
 from gcnbatch.backends.cuda import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
-from gcnbatch.train import aside
+from gcnbatch.train import run
 from gcnbatch.train.aside import Aside
 from gcnbatch.train.metrics import activate
 from gcnbatch.train.report import Report
+from tests.train.runs import environment
 
 
 def report(folder: Path, rows: int = 400) -> Report:
@@ -32,18 +39,30 @@ def report(folder: Path, rows: int = 400) -> Report:
 
 
 @pytest.fixture
-def apart():
+def apart() -> Iterator[Aside]:
     with Aside(apart=True) as started:
+        assert started._worker is not None
         yield started
 
 
-def test_what_another_process_writes_is_what_this_one_would(apart: Aside, tmp_path: Path) -> None:
-    found = []
+@pytest.fixture
+def only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process write no report."""
+
+    def write(_: Report) -> dict[str, Any]:
+        raise AssertionError("written here")
+
+    monkeypatch.setattr(Report, "write", write)
+
+
+def test_what_another_process_writes_is_what_this_one_would(
+    apart: Aside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     for place in ("here", "there", "again"):
         (tmp_path / place).mkdir()
-        written = report(tmp_path / place)
-        found.append(written.write() if place == "here" else apart.write(written))
-    assert apart._process is not None
+    found = [report(tmp_path / "here").write()]
+    request.getfixturevalue("only_there")
+    found += [apart.write(report(tmp_path / place)) for place in ("there", "again")]
     assert found[0] == found[1] == found[2]
     names = {path.name for path in (tmp_path / "here").iterdir()}
     assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png"}
@@ -53,49 +72,106 @@ def test_what_another_process_writes_is_what_this_one_would(apart: Aside, tmp_pa
             assert (tmp_path / place / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
 
 
+def test_what_lies_where_it_stands_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_there: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pickle.py", "gcnbatch.py"):
+        (tmp_path / name).write_text("raise SystemExit", encoding="utf-8")
+    with Aside(apart=True) as started:
+        assert started.write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
 def test_a_process_that_died_is_done_without(apart: Aside, tmp_path: Path) -> None:
-    assert apart._process is not None
-    apart._process.kill()
+    assert apart._worker is not None
+    apart._worker.process.kill()
     assert apart.write(report(tmp_path))["seconds"] == 0.25
     assert (tmp_path / "metrics.json").exists()
-    assert apart._process is None
+    assert apart._worker is None
 
 
-def test_without_a_program_to_start_it_is_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+def test_a_report_that_cannot_be_sent_is_written_here(apart: Aside, tmp_path: Path) -> None:
+    class Local(dict[str, Any]):
+        """Has no name that another process could find it by."""
+
+    found = report(tmp_path, rows=5)
+    found.course["split"] = Local(kind="random")
+    assert apart.write(found)["split"] == {"kind": "random"}
+
+
+@pytest.mark.parametrize("executable", ["/nowhere/python", ""])
+def test_without_a_python_to_start_it_is_written_here(
+    executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
     with Aside(apart=True) as here:
-        assert here._process is None
-        assert here.write(report(tmp_path))["backend"] == "fused"
+        assert here._worker is None
+        assert here.write(report(tmp_path, rows=5))["backend"] == "fused"
 
 
 def test_its_errors_are_those_of_this_process(apart: Aside, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"nowhere/learning_curves\.png: cannot write here"):
         apart.write(report(tmp_path / "nowhere", rows=5))
     assert apart.write(report(tmp_path, rows=5))["backend"] == "fused"
-    assert apart._process is not None
+    assert apart._worker is not None
 
 
-def test_it_ends_with_who_started_it() -> None:
+def test_it_ends_with_who_started_it_and_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     with Aside(apart=True) as started:
-        process = started._process
-    assert process is not None
+        assert started._worker is not None
+        process, deadline = started._worker.process, time.monotonic() + 60
+        while not any(tmp_path.iterdir()):  # until it rehearses
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     assert process.returncode is not None
+    assert not any(tmp_path.iterdir())
 
 
-def test_it_rehearses_all_that_it_will_need() -> None:
-    aside._rehearse()
+def test_a_process_that_does_not_leave_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_START", "import signal, time; signal.signal(15, lambda *_: 0); time.sleep(60)")
+    monkeypatch.setattr(worker, "_PATIENCE", ((lambda process: None, 0.01), (lambda process: None, 0.01)))
+    stubborn = worker.Worker("none")
+    stubborn.stop()
+    assert stubborn.process.returncode == -9
+
+
+def test_a_rehearsal_imports_all_that_a_report_takes(tmp_path: Path) -> None:
+    text = f"""
+import sys
+from pathlib import Path
+from gcnbatch.train import aside
+from tests.train.test_aside import report
+written = report(Path({str(tmp_path)!r}))
+aside.rehearse()
+known = set(sys.modules)
+written.write()
+print(sorted(set(sys.modules) - known))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_training_on_a_gpu_has_its_report_written_aside(
     has_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started = []
+    writers: list[Any] = []
+
+    def start(config: object, folder: Path, quiet: bool, say: object, write: Any) -> tuple[Path, dict[str, Any]]:
+        writers.append((write.__self__, write.__self__._worker is not None))
+        return folder, {}
+
     monkeypatch.setattr(loader, "wake", lambda number: object() if has_gpu else None)
-    monkeypatch.setattr(aside, "_started", lambda: started.append(True))
-    options = ["--data", str(tmp_path / "none.h5"), "--backend", "auto"]
-    monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", *options])
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(run, "start", start)
+    monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
         app.main()
-    assert bool(started) == has_gpu
+    assert left.value.code in (0, None)
+    ((writer, apart),) = writers
+    assert isinstance(writer, Aside)
+    assert apart == has_gpu
+    assert writer._worker is None  # it has ended
     capsys.readouterr()

@@ -76,6 +76,7 @@ class Device:
         self._fast: Device | None = None  # `fast_math`
         self._workspaces: dict[str, DeviceArray] = {}
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
+        self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
         with self.errors():
             self._device = self.driver.Device(number)
             self._context = self._device.retain_primary_context()
@@ -217,6 +218,12 @@ class Device:
                 self.driver.memcpy_dtoh_async(host, array.ptr, self.stream)
         self.synchronize()
         return host
+
+    def fetch(self, array: DeviceArray) -> NDArray[Any]:
+        """Return what `download` does, by way of pinned memory that is kept: for small arrays, again and again."""
+        if self._fetched.nbytes < array.nbytes:
+            self._fetched = self.pinned(max(array.nbytes, 2 * self._fetched.nbytes), np.uint8)
+        return self.download(array, self._fetched[: array.nbytes].view(array.dtype).reshape(array.shape)).copy()
 
     def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Return a host array in page-locked memory, from which `upload_async` copies without waiting.

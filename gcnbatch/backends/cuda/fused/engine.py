@@ -38,7 +38,7 @@ STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants th
 
 
 class Form(Enum):
-    """How a batch is dealt with, and with it how weights are packed."""
+    """What a batch is for, and with it how weights are packed."""
 
     PLAIN = auto()  # training
     HALVES = auto()  # training in halves
@@ -49,7 +49,7 @@ def _form_of(plan: EpochPlan) -> Form:
     return Form.HALVES if isinstance(plan, TiledPlan) else Form.PLAIN
 
 
-def _packed_weights(device: Device, stack: Stack, products: str, training: bool = True) -> tuple[DeviceArray, ...]:
+def _new_packed(device: Device, stack: Stack, products: str, training: bool = True) -> tuple[DeviceArray, ...]:
     if products:
         return packed_weights(device, stack, training)
     return tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
@@ -114,9 +114,9 @@ class FusedEngine:
         shifts = tuple(device.zeros(layer.n_out) for layer in stack.nodes)
         products = stack.products_of_predictions(device.compute_capability, model.products)
         self._models = {
-            Form.PLAIN: replace(model, packed=_packed_weights(device, stack, model.products)),
+            Form.PLAIN: replace(model, packed=_new_packed(device, stack, model.products)),
             Form.FOLDED: replace(
-                model, packed=_packed_weights(device, stack, products, False), products=products, shifts=shifts
+                model, packed=_new_packed(device, stack, products, False), products=products, shifts=shifts
             ),
         }
         if halves:
@@ -128,7 +128,6 @@ class FusedEngine:
         self._now = Form.PLAIN  # how this epoch is trained
         self._recorder = Recorder(device)
         self._single: dict[Form, Workspace] = {}
-        self._logits = np.empty(0, np.float32)  # what was predicted last, in pinned memory
         self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
         self._shares: list[int] = []  # of the graphs to come
         self._expected: tuple[Sequence[Int64], EpochPlan, NDArray[np.float32]] | None = None  # batches, plan, weights
@@ -261,10 +260,7 @@ class FusedEngine:
         self.flush()
         at = self._staged(graphs, self._data.plan([graphs]), Form.FOLDED)
         self._run([*self._packing(at, Form.FOLDED), at.stage(), *at.forward()])
-        logits = at.logits.view(0, (len(graphs), self._stack.n_outputs))
-        if self._logits.size < logits.size:
-            self._logits = self._device.pinned(at.logits.size)
-        return self._device.download(logits, self._logits[: logits.size].reshape(logits.shape)).copy()
+        return self._device.fetch(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
         """Write the gradients of one training pass over these graphs into the model's; step 0 of epoch 0."""

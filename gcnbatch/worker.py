@@ -1,0 +1,82 @@
+"""Processes beside this one that answer: an object goes in through a pipe, another comes back.
+
+A worker starts from nothing (no fork of threads or of a GPU context, no second import of the caller's main module),
+finds modules where this process does, not where it stands, and leaves when its stdin closes, so that it never outlives
+this process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+_START = "import sys; module, *sys.path[:] = sys.argv[1:]; import importlib; importlib.import_module(module).serve()"
+_PATIENCE = ((lambda process: None, 0.2), (subprocess.Popen.terminate, 5.0))  # how a process is asked to leave; seconds
+
+
+class WorkerDied(Exception):
+    """The process has ended."""
+
+
+class Worker:
+    """A process in which `module.serve()` runs, which ends in `serve` here.
+
+    Raises
+    ------
+    OSError
+        When no process can be started.
+    """
+
+    def __init__(self, module: str) -> None:
+        command = [sys.executable, "-c", _START, module, *sys.path]
+        # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+
+    def ask(self, question: Any) -> Any:
+        """Send an object and wait for the answer."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            pickle.dump(question, self.process.stdin)
+            self.process.stdin.flush()
+            return pickle.load(self.process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise WorkerDied from error
+
+    def stop(self) -> None:
+        """Let the process end: an idle one at once, one at work when it has tidied up."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+        for end, seconds in _PATIENCE:
+            end(self.process)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+                break
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(OSError):  # what was not sent any more
+                pipe.close()
+
+
+def serve(answer: Callable[[Any], Any], prepare: Callable[[], object] = lambda: None) -> None:
+    """Be a worker: `prepare`, then answer objects from stdin until it closes."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing that prints can come between
+    with suppress(EOFError, BrokenPipeError):
+        prepare()
+        while True:
+            pickle.dump(answer(pickle.load(sys.stdin.buffer)), answers, protocol=pickle.HIGHEST_PROTOCOL)
+            answers.flush()
+    os._exit(0)  # nothing is left to tidy up, which would take a while
