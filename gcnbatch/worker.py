@@ -26,16 +26,23 @@ class WorkerDied(Exception):
 class Worker:
     """A process in which `module.serve()` runs, which ends in `serve` here.
 
+    Parameters
+    ----------
+    module : str
+    quiet : bool
+        What it says on stderr goes nowhere: for one that can be done without.
+
     Raises
     ------
     OSError
         When no process can be started.
     """
 
-    def __init__(self, module: str) -> None:
-        command = [sys.executable, "-c", _START, module, *sys.path]
+    def __init__(self, module: str, quiet: bool = False) -> None:
+        command, pipe = [sys.executable, "-c", _START, module, *sys.path], subprocess.PIPE
+        said = subprocess.DEVNULL if quiet else None
         # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, process_group=0)
 
     def ask(self, question: Any) -> Any:
         """Send an object and wait for the answer."""
