@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 _START = "import sys; module, *sys.path[:] = sys.argv[1:]; import importlib; importlib.import_module(module).serve()"
-_PATIENCE = ((lambda process: None, 0.2), (subprocess.Popen.terminate, 5.0))  # how a process is asked to leave; seconds
+_IDLE_SECONDS, _TIDY_SECONDS = 0.2, 30.0  # that a process may take to leave, with nothing to do and at work
 
 
 class WorkerDied(Exception):
@@ -60,11 +60,12 @@ class Worker:
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
-        for end, seconds in _PATIENCE:
-            end(self.process)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(seconds)
-                break
+        with suppress(subprocess.TimeoutExpired):
+            try:
+                self.process.wait(_IDLE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.terminate()
+                self.process.wait(_TIDY_SECONDS)
         self.kill()
 
     def kill(self) -> None:
