@@ -14,8 +14,9 @@
 // Shapes: y, g (N, P), weight (F, C P), bias (C P,), float32, row-major without gaps; u, v, dy_t and the packed weights
 //   are panels (fused_gemm.cuh). N = size[0] is known on the device only; grids are made for a capacity, blocks beyond N
 //   leave. stats (2, P): mean and 1 / sqrt(var + epsilon); sums (2, P): dbeta = Σ g and dgamma = Σ g x̂. Both are null
-//   without batch norm. gamma, beta (P,); of predictions beta alone is there, for the shift (`Folding`). kept: a bit per element, eight to a byte, or null without dropout;
-//   keep_scale = 1 / (1 - rate). round: whether panels are for TF32; if not, those of B have their rests behind them.
+//   without batch norm. gamma, beta (P,). In predictions stats and gamma are null, and beta is what is left of batch norm
+//   (`Folding`). kept: a bit per element, eight to a byte, or null without dropout; keep_scale = 1 / (1 - rate). round:
+//   whether panels are for TF32; if not, those of B have their rests behind them.
 // Order: size, weights and adjacency are read before the kernel before has ended; they are older (fused.cuh).
 // Determinism: bit-repeatable; every sum has a fixed order, partial results are folded by the block that is last.
 // Requires: sm_90a for the products (elsewhere they do nothing). Any N, F, C, P; nothing is lost to borders where N

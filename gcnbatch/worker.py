@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 _START = "import sys; module, *sys.path[:] = sys.argv[1:]; import importlib; importlib.import_module(module).serve()"
-_PATIENCE = ((lambda process: None, 0.2), (subprocess.Popen.terminate, 5.0))  # how a process is asked to leave; seconds
+_IDLE_SECONDS, _TIDY_SECONDS = 0.2, 30.0  # that a process may take to leave, with nothing to do and at work
 
 
 class WorkerDied(Exception):
@@ -26,16 +26,23 @@ class WorkerDied(Exception):
 class Worker:
     """A process in which `module.serve()` runs, which ends in `serve` here.
 
+    Parameters
+    ----------
+    module : str
+    quiet : bool
+        What it says on stderr goes nowhere: for one that can be done without.
+
     Raises
     ------
     OSError
         When no process can be started.
     """
 
-    def __init__(self, module: str) -> None:
-        command = [sys.executable, "-c", _START, module, *sys.path]
+    def __init__(self, module: str, quiet: bool = False) -> None:
+        command, pipe = [sys.executable, "-c", _START, module, *sys.path], subprocess.PIPE
+        said = subprocess.DEVNULL if quiet else None
         # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, process_group=0)
 
     def ask(self, question: Any) -> Any:
         """Send an object and wait for the answer."""
@@ -53,11 +60,12 @@ class Worker:
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
-        for end, seconds in _PATIENCE:
-            end(self.process)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(seconds)
-                break
+        with suppress(subprocess.TimeoutExpired):
+            try:
+                self.process.wait(_IDLE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.terminate()
+                self.process.wait(_TIDY_SECONDS)
         self.kill()
 
     def kill(self) -> None:

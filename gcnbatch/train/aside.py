@@ -30,7 +30,7 @@ class Aside:
         self._worker: worker.Worker | None = None
         if apart and sys.executable:
             with suppress(OSError):
-                self._worker = worker.Worker(__name__)
+                self._worker = worker.Worker(__name__, quiet=True)
 
     def write(self, report: Report) -> dict[str, Any]:
         """Return what `report.write` does."""

@@ -130,9 +130,12 @@ def test_it_ends_with_who_started_it_and_leaves_no_file_behind(tmp_path: Path, m
 
 
 def test_a_process_that_does_not_leave_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_START", "import signal, time; signal.signal(15, lambda *_: 0); time.sleep(60)")
-    monkeypatch.setattr(worker, "_PATIENCE", ((lambda process: None, 0.01), (lambda process: None, 0.01)))
+    stay = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
+    monkeypatch.setattr(worker, "_START", stay)
+    monkeypatch.setattr(worker, "_TIDY_SECONDS", 0.1)
     stubborn = worker.Worker("none")
+    assert stubborn.process.stdout is not None
+    assert stubborn.process.stdout.read(1) == b"!"
     stubborn.stop()
     assert stubborn.process.returncode == -9
 
