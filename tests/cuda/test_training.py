@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda import geometry_fused_wide
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.spmm_kernels import KERNELS
 from gcnbatch.backends.registry import open_backend
@@ -313,10 +314,21 @@ def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monk
     assert bool(copies) == (resident == "off")
 
 
-@pytest.mark.parametrize("name", TRAINING)
-def test_predictions_are_those_of_the_weights_at_hand(config: Config, name: str) -> None:
-    """And of the running statistics: what they are folded into is made again after a step."""
+@pytest.mark.parametrize(
+    ("name", "is_narrow"), [*((name, False) for name in TRAINING), ("fused", True)], ids=[*TRAINING, "narrow"]
+)
+def test_predictions_are_those_of_the_weights_at_hand(
+    config: Config, name: str, is_narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of the running statistics: what they are folded into is made again after a step.
+
+    The fused backend does so where there are wide kernels, and as where there are none.
+    """
     fits(config, name)
+    if is_narrow:
+        if config.model.kind == "kipf":
+            pytest.skip("has one kind of kernels")
+        monkeypatch.setattr(geometry_fused_wide, "CAPABILITIES", ())
     with opened(config) as work:
         at_hand, reference = (make_runner(open_backend(of, options=config.cuda), work.task) for of in (name, "cpu"))
         graphs = np.concatenate(work.batches)
