@@ -15,7 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-_START = "import sys; module, *sys.path[:] = sys.argv[1:]; import importlib; importlib.import_module(module).serve()"
+_START = (
+    "import sys; module, function, *sys.path[:] = sys.argv[1:]; "
+    "import importlib; getattr(importlib.import_module(module), function)()"
+)
 _IDLE_SECONDS, _TIDY_SECONDS = 0.2, 30.0  # that a process may take to leave, with nothing to do and at work
 
 
@@ -24,11 +27,11 @@ class WorkerDied(Exception):
 
 
 class Worker:
-    """A process in which `module.serve()` runs, which ends in `serve` here.
+    """A process in which a function runs that ends in `serve`.
 
     Parameters
     ----------
-    module : str
+    function : function of a module, without parameters
     quiet : bool
         What it says on stderr goes nowhere: for one that can be done without.
 
@@ -38,8 +41,9 @@ class Worker:
         When no process can be started.
     """
 
-    def __init__(self, module: str, quiet: bool = False) -> None:
-        command, pipe = [sys.executable, "-c", _START, module, *sys.path], subprocess.PIPE
+    def __init__(self, function: Callable[[], None], quiet: bool = False) -> None:
+        named, pipe = (function.__module__, function.__name__), subprocess.PIPE
+        command = [sys.executable, "-c", _START, *named, *sys.path]
         said = subprocess.DEVNULL if quiet else None
         # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, process_group=0)

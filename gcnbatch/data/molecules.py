@@ -225,7 +225,7 @@ def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[Mol
     threads = ThreadPoolExecutor(count)
     try:
         for _ in range(count):
-            workers.append(Worker(featurizer.__name__))
+            workers.append(Worker(featurizer.serve))
             idle.put(workers[-1])
         waiting = deque(threads.submit(run, chunk) for chunk in islice(chunks, 3 * count))
         while waiting:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
+
+if TYPE_CHECKING:
+    from gcnbatch.data.schema import Target
 
 _LOWER_IS_BETTER = {"loss", "rmse", "mae"}
 _DEFINED_FOR_CONSTANT_LABELS = {"accuracy", "rmse", "mae"}
@@ -95,6 +97,40 @@ def score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) -
     return _mean([_figure(metric, target, column) for column in columns])
 
 
+class Curves(NamedTuple):
+    """ROC and precision-recall curves of a task: float64 of one length each, the first two and the last two.
+
+    Precision and recall go by increasing recall, without scikit-learn's last point (0, 1), which no threshold gives.
+    """
+
+    false_positive_rate: NDArray[np.float64]
+    true_positive_rate: NDArray[np.float64]
+    recall: NDArray[np.float64]
+    precision: NDArray[np.float64]
+
+
+def curves(y: NDArray[Any], outputs: NDArray[Any]) -> list[Curves | None]:
+    """Return the curves of each task of a binary target, or None where `evaluate` finds no areas under them.
+
+    Parameters
+    ----------
+    y : (R, K) float with NaN where missing
+    outputs : (R, K)
+        Probabilities.
+    """
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    found: list[Curves | None] = []
+    for column in _columns("binary", y, outputs):
+        if not _is_defined("roc_auc", column):
+            found.append(None)
+            continue
+        false_positives, true_positives, _ = roc_curve(*column)
+        precision, recall, _ = precision_recall_curve(*column)
+        found.append(Curves(false_positives, true_positives, recall[-2::-1], precision[-2::-1]))
+    return found
+
+
 def activate(target: Target, logits: NDArray[Any]) -> NDArray[np.float32]:
     """Turn logits (R, K) into outputs: sigmoid (binary), softmax over the row (multiclass), as they are (regression).
 
@@ -160,15 +196,19 @@ def _finite_rows(outputs: NDArray[Any]) -> NDArray[np.bool_]:
     return finite
 
 
-def _figure(metric: str, target: Target, column: _Column) -> float | None:
+def _is_defined(metric: str, column: _Column) -> bool:
     labels, outputs = column
     if len(labels) == 0 or not np.isfinite(outputs).all():
-        return None
-    if metric not in _DEFINED_FOR_CONSTANT_LABELS and np.all(labels == labels[0]):
+        return False
+    return metric in _DEFINED_FOR_CONSTANT_LABELS or bool(np.any(labels != labels[0]))
+
+
+def _figure(metric: str, target: Target, column: _Column) -> float | None:
+    if not _is_defined(metric, column):
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # scikit-learn on many classes in few rows
-        return float(_FIGURES[target][metric](labels, outputs))
+        return float(_FIGURES[target][metric](*column))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -75,7 +75,7 @@ def learning_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def roc_pr(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: Path) -> None:
+def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: Path) -> None:
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
     Several tasks are thin lines under their mean (vertical: the mean over tasks of the ordinate at each abscissa).
@@ -83,30 +83,23 @@ def roc_pr(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str,
 
     Parameters
     ----------
-    y : (R, K) float with NaN where missing
-    outputs : (R, K)
-        Probabilities.
+    curves : K of `metrics.curves`
     tasks : dict
         The K tasks' names -> figures, of `metrics.evaluate`.
     path : path
         PNG file.
     """
-    from sklearn.metrics import precision_recall_curve, roc_curve
-
-    areas = {name: figures for name, figures in tasks.items() if figures["roc_auc"] is not None}
+    areas = {name: tasks[name] for name, of_task in zip(tasks, curves, strict=True) if of_task is not None}
     height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
     figure, axes = panels(1, 3 if len(areas) > 1 else 2, width=4.0, height=height)
     grid = np.linspace(0.0, 1.0, 501)
     roc, pr = [], []
-    for k, name in enumerate(tasks):
-        if name not in areas:
+    for of_task in curves:
+        if of_task is None:
             continue
-        known = ~np.isnan(y[:, k])
-        x, ordinate, _ = roc_curve(y[known, k], outputs[known, k])
+        x, ordinate, recall, precision = of_task
         axes[0].plot(x, ordinate, **_task_line(len(areas)))
         roc.append(np.interp(grid, x, ordinate))
-        curve = precision_recall_curve(y[known, k], outputs[known, k])
-        precision, recall = (values[-2::-1] for values in curve[:2])  # by recall, without the made-up point (0, 1)
         axes[1].plot(recall, precision, drawstyle="steps-pre", **_task_line(len(areas)))
         pr.append(precision[np.searchsorted(recall, grid)])
     _finish_roc_pr(axes, grid, roc, pr, areas, len(tasks))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,18 @@ from gcnbatch.predictions import Predictions, write_csv
 from gcnbatch.train import metrics, plots
 
 METRICS, PREDICTIONS = "metrics.json", "predictions.csv"
+
+
+class _Here(Executor):
+    """Does what it is asked for at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+HERE = _Here()
 
 
 @dataclass(frozen=True)
@@ -47,39 +61,53 @@ class Report:
     history: list[dict[str, Any]]
     course: dict[str, Any]
 
-    def write(self) -> dict[str, Any]:
-        """Evaluate every part; write metrics.json, predictions.csv and plots; return the metrics."""
-        summary = {part: evaluate(self.header, self.labels[part], values) for part, values in self.outputs.items()}
-        plots.learning_curves(self.history, self.folder / "learning_curves.png")
+    def write(self, numbers: Executor = HERE, pictures: Executor = HERE) -> dict[str, Any]:
+        """Evaluate every part; write metrics.json, predictions.csv and plots; return the metrics.
+
+        Parameters
+        ----------
+        numbers, pictures : concurrent.futures.Executor
+            Call the functions of `metrics`, and those of `plots`.
+        """
+        drawn = [pictures.submit(plots.learning_curves, self.history, self.folder / "learning_curves.png")]
+        figures = {}
+        for part in sorted(self.outputs, key="test".__ne__):  # its plot is drawn while the others are evaluated
+            rows = self.labels[part], self.outputs[part]
+            figures[part] = evaluate(self.header, *rows, numbers)
+            if part == "test":
+                drawn.append(draw(self.folder, self.header, *rows, figures[part].result(), numbers, pictures))
         if "test" in self.outputs:
-            held_out = (self.test_ids, self.labels["test"], self.outputs["test"])
-            write_predictions(self.folder, self.header, *held_out, summary["test"])
-        summary |= self.course
+            write_csv(self.folder / PREDICTIONS, Predictions(self.header, self.test_ids, self.outputs["test"]))
+        summary = {part: figures[part].result() for part in self.outputs} | self.course
+        for picture in drawn:
+            picture.result()
         fileio.write_json(self.folder / METRICS, summary)
         return summary
 
 
-def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:
-    """Return every figure of these rows' outputs."""
-    return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+def evaluate(
+    header: Header, y: NDArray[Any], outputs: NDArray[np.float32], numbers: Executor = HERE
+) -> Future[dict[str, Any]]:
+    """Begin to find every figure of these rows' outputs."""
+    return numbers.submit(metrics.evaluate, header.target, y, outputs, header.task_names, header.class_names)
 
 
-def write_predictions(
+def draw(
     folder: Path,
     header: Header,
-    ids: NDArray[np.str_],
     y: NDArray[Any],
     outputs: NDArray[np.float32],
     figures: dict[str, Any],
-) -> None:
-    """Write predictions.csv and the plot that suits the target: ROC and PR curves, a confusion matrix, or parity."""
-    write_csv(folder / PREDICTIONS, Predictions(header, ids, outputs))
+    numbers: Executor = HERE,
+    pictures: Executor = HERE,
+) -> Future[None]:
+    """Begin the plot that suits the target: ROC and PR curves, a confusion matrix, or parity."""
     if header.target == "binary":
-        plots.roc_pr(y, outputs, figures["tasks"], folder / "roc_pr.png")
-    elif header.target == "multiclass":
-        plots.confusion(y, outputs, header.class_names, folder / "confusion.png")
-    else:
-        plots.parity(y, outputs, figures["tasks"], folder / "parity.png")
+        curves = numbers.submit(metrics.curves, y, outputs).result()
+        return pictures.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png")
+    if header.target == "multiclass":
+        return pictures.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png")
+    return pictures.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png")
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

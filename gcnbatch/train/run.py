@@ -28,7 +28,7 @@ from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.model.runner import make_runner
-from gcnbatch.predictions import read_outputs
+from gcnbatch.predictions import Predictions, read_outputs, write_csv
 from gcnbatch.train import report
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.loop import HISTORY, Fitted, Interrupted, Trainer
@@ -273,7 +273,8 @@ def _summarise(
     order = np.argsort(rows, kind="stable")
     pooled = np.concatenate(held_out)[order]
     header, y, ids = experiment.header, experiment.y[rows[order]], experiment.ids[rows[order]]
-    summary["out_of_fold"] = report.evaluate(header, y, pooled)
-    report.write_predictions(folder, header, ids, y, pooled, summary["out_of_fold"])
+    summary["out_of_fold"] = report.evaluate(header, y, pooled).result()
+    write_csv(folder / report.PREDICTIONS, Predictions(header, ids, pooled))
+    report.draw(folder, header, y, pooled, summary["out_of_fold"]).result()
     fileio.write_json(folder / report.METRICS, summary)
     return summary

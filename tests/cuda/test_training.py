@@ -329,7 +329,9 @@ def test_predictions_are_those_of_the_weights_at_hand(
         if config.model.kind == "kipf":
             pytest.skip("has one kind of kernels")
         monkeypatch.setattr(geometry_fused_wide, "CAPABILITIES", ())
-        config = replace(config, cuda=replace(config.cuda, precision="fp32"))  # those of before take no other
+        config = config.model_copy(
+            update={"cuda": config.cuda.model_copy(update={"precision": "fp32"})}
+        )  # those of before take no other
     with opened(config) as work:
         at_hand, reference = (make_runner(open_backend(of, options=config.cuda), work.task) for of in (name, "cpu"))
         graphs = np.concatenate(work.batches)

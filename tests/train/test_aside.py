@@ -1,4 +1,4 @@
-"""A report that another process writes is the same report; where it cannot, the report is written all the same."""
+"""A report that other processes help with is the same report; where they cannot, it is written all the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from gcnbatch.backends.cuda import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
-from gcnbatch.train import run
+from gcnbatch.train import aside, run
 from gcnbatch.train.aside import Aside
 from gcnbatch.train.metrics import activate
-from gcnbatch.train.report import Report
+from gcnbatch.train.report import HERE, Report
 from tests.train.runs import environment
 
 
@@ -41,18 +42,18 @@ def report(folder: Path, rows: int = 400) -> Report:
 @pytest.fixture
 def apart() -> Iterator[Aside]:
     with Aside(apart=True) as started:
-        assert started._worker is not None
+        assert len(started._helpers) == 2
         yield started
 
 
 @pytest.fixture
 def only_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process write no report."""
+    """Let this process evaluate and draw nothing."""
 
-    def write(_: Report) -> dict[str, Any]:
-        raise AssertionError("written here")
+    def here(*call: object) -> Future[Any]:
+        raise AssertionError("done here")
 
-    monkeypatch.setattr(Report, "write", write)
+    monkeypatch.setattr(type(HERE), "submit", here)
 
 
 def test_what_another_process_writes_is_what_this_one_would(
@@ -82,12 +83,13 @@ def test_what_lies_where_it_stands_is_not_imported(
         assert started.write(report(tmp_path, rows=5))["backend"] == "fused"
 
 
-def test_a_process_that_died_is_done_without(apart: Aside, tmp_path: Path) -> None:
-    assert apart._worker is not None
-    apart._worker.process.kill()
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_died_is_done_without(which: int, apart: Aside, tmp_path: Path) -> None:
+    processes = [helper.worker.process for helper in apart._helpers]
+    processes[which].kill()
     assert apart.write(report(tmp_path))["seconds"] == 0.25
     assert (tmp_path / "metrics.json").exists()
-    assert apart._worker is None
+    assert all(process.returncode is not None for process in processes)
 
 
 def test_a_report_that_cannot_be_sent_is_written_here(apart: Aside, tmp_path: Path) -> None:
@@ -95,8 +97,8 @@ def test_a_report_that_cannot_be_sent_is_written_here(apart: Aside, tmp_path: Pa
         """Has no name that another process could find it by."""
 
     found = report(tmp_path, rows=5)
-    found.course["split"] = Local(kind="random")
-    assert apart.write(found)["split"] == {"kind": "random"}
+    found.history[0] = Local(found.history[0])
+    assert apart.write(found)["backend"] == "fused"
 
 
 @pytest.mark.parametrize("executable", ["/nowhere/python", ""])
@@ -105,7 +107,7 @@ def test_without_a_python_to_start_it_is_written_here(
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
     with Aside(apart=True) as here:
-        assert here._worker is None
+        assert not here._helpers
         assert here.write(report(tmp_path, rows=5))["backend"] == "fused"
 
 
@@ -113,19 +115,17 @@ def test_its_errors_are_those_of_this_process(apart: Aside, tmp_path: Path) -> N
     with pytest.raises(MachineError, match=r"nowhere/learning_curves\.png: cannot write here"):
         apart.write(report(tmp_path / "nowhere", rows=5))
     assert apart.write(report(tmp_path, rows=5))["backend"] == "fused"
-    assert apart._worker is not None
 
 
 def test_it_ends_with_who_started_it_and_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     with Aside(apart=True) as started:
-        assert started._worker is not None
-        process, deadline = started._worker.process, time.monotonic() + 60
+        processes, deadline = [helper.worker.process for helper in started._helpers], time.monotonic() + 60
         while not any(tmp_path.iterdir()):  # until it rehearses
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    assert process.returncode is not None
+    assert all(process.returncode is not None for process in processes)
     assert not any(tmp_path.iterdir())
 
 
@@ -133,7 +133,7 @@ def test_a_process_that_does_not_leave_is_ended(monkeypatch: pytest.MonkeyPatch)
     stay = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
     monkeypatch.setattr(worker, "_START", stay)
     monkeypatch.setattr(worker, "_TIDY_SECONDS", 0.1)
-    stubborn = worker.Worker("none")
+    stubborn = worker.Worker(aside.numbers)
     assert stubborn.process.stdout is not None
     assert stubborn.process.stdout.read(1) == b"!"
     stubborn.stop()
@@ -147,7 +147,8 @@ from pathlib import Path
 from gcnbatch.train import aside
 from tests.train.test_aside import report
 written = report(Path({str(tmp_path)!r}))
-aside.rehearse()
+aside._rehearse_numbers()
+aside._rehearse_pictures()
 known = set(sys.modules)
 written.write()
 print(sorted(set(sys.modules) - known))
@@ -163,7 +164,7 @@ def test_training_on_a_gpu_has_its_report_written_aside(
     writers: list[Any] = []
 
     def start(config: object, folder: Path, quiet: bool, say: object, write: Any) -> tuple[Path, dict[str, Any]]:
-        writers.append((write.__self__, write.__self__._worker is not None))
+        writers.append((write.__self__, bool(write.__self__._helpers)))
         return folder, {}
 
     monkeypatch.setattr(loader, "wake", lambda number: object() if has_gpu else None)
@@ -176,5 +177,5 @@ def test_training_on_a_gpu_has_its_report_written_aside(
     ((writer, apart),) = writers
     assert isinstance(writer, Aside)
     assert apart == has_gpu
-    assert writer._worker is None  # it has ended
+    assert not writer._helpers  # they have ended
     capsys.readouterr()

@@ -14,7 +14,7 @@ from matplotlib.image import imread
 
 from gcnbatch.errors import MachineError
 from gcnbatch.train import plots
-from gcnbatch.train.metrics import activate, evaluate
+from gcnbatch.train.metrics import activate, curves, evaluate
 
 nan = np.nan
 
@@ -52,7 +52,7 @@ def regression(rows: int, tasks: int) -> tuple[Any, Any, list[str]]:
 
 
 def roc_pr(y: Any, outputs: Any, names: list[str], path: Path) -> None:
-    plots.roc_pr(y, outputs, evaluate("binary", y, outputs, names)["tasks"], path)
+    plots.roc_pr(curves(y, outputs), evaluate("binary", y, outputs, names)["tasks"], path)
 
 
 def parity(y: Any, outputs: Any, names: list[str], path: Path) -> None:

@@ -15,10 +15,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gcnbatch.backends.cuda.sources import KernelSource
 from gcnbatch.errors import BackendUnavailable, MachineError
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.sources import KernelSource
 
 # Without fast-math NaN, infinities and rounding are as IEEE 754 says, on every backend.
 FAST_MATH = ("--use_fast_math",)
