@@ -179,3 +179,14 @@ def test_training_on_a_gpu_has_its_report_written_aside(
     assert apart == has_gpu
     assert not writer._helpers  # they have ended
     capsys.readouterr()
+
+
+def test_the_processes_start_before_anything_large_is_imported() -> None:
+    text = """
+import sys
+from gcnbatch.backends.cuda import loader
+from gcnbatch.train import aside
+print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
