@@ -1,39 +1,44 @@
-"""Processes beside this one that answer: an object goes in through a pipe, another comes back.
+"""Processes beside this one that call functions of modules for it: `Workers`, a `concurrent.futures.Executor`.
 
 A worker starts from nothing (no fork of threads or of a GPU context, no second import of the caller's main module),
 finds modules where this process does, not where it stands, and leaves when its stdin closes, so that it never outlives
-this process.
+this process. It is sent a function's name and arguments through a pipe, and sends back what that returns or raises.
+
+This module imports little: the sooner workers start, the sooner they have imported what they need.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
-_START = (
-    "import sys; module, function, *sys.path[:] = sys.argv[1:]; "
-    "import importlib; getattr(importlib.import_module(module), function)()"
-)
+_START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.worker import serve; serve()"
 _IDLE_SECONDS, _TIDY_SECONDS = 0.2, 30.0  # that a process may take to leave, with nothing to do and at work
 
 
 class WorkerDied(Exception):
-    """The process has ended."""
+    """The process that was to call the function has ended."""
 
 
-class Worker:
-    """A process in which a function runs that ends in `serve`.
+class Workers(Executor):
+    """So many processes; each calls the next function that is asked for as soon as it is idle.
+
+    A future's exception is what the function raised, or `WorkerDied`.
 
     Parameters
     ----------
-    function : function of a module, without parameters
+    count : int
     quiet : bool
-        What it says on stderr goes nowhere: for one that can be done without.
+        What they say on stderr goes nowhere: for those that can be done without.
 
     Raises
     ------
@@ -41,54 +46,101 @@ class Worker:
         When no process can be started.
     """
 
-    def __init__(self, function: Callable[[], None], quiet: bool = False) -> None:
-        named, pipe = (function.__module__, function.__name__), subprocess.PIPE
-        command = [sys.executable, "-c", _START, *named, *sys.path]
+    def __init__(self, count: int, quiet: bool = False) -> None:
+        self._workers: list[_Worker] = []
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(count)
+        try:
+            for _ in range(count):
+                self._workers.append(_Worker(quiet))
+                self._idle.put(self._workers[-1])
+        except OSError:
+            self.shutdown()
+            raise
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Begin the call of a function that its module knows by name."""
+        return self._threads.submit(self._call, fn, args, kwargs)
+
+    def _call(self, *call: Any) -> Any:
+        worker = self._idle.get()
+        try:
+            result, error = worker.ask(call)
+        finally:
+            self._idle.put(worker)
+        if error is not None:
+            raise error
+        return result
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """End the processes: idle ones at once, others when they have tidied up. What was not called will not be."""
+        self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
+        for worker in self._workers:
+            worker.hang_up()
+        self._wait(_IDLE_SECONDS)
+        for worker in self._workers:
+            worker.process.terminate()
+        self._wait(_TIDY_SECONDS)
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.wait()
+        self._threads.shutdown(wait=True)
+        for worker in self._workers:
+            worker.close()
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for worker in self._workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(deadline - time.monotonic(), 0.0))
+
+
+class _Worker:
+    """A process in which `serve` runs."""
+
+    def __init__(self, quiet: bool) -> None:
+        command, pipe = [sys.executable, "-c", _START, *sys.path], subprocess.PIPE
         said = subprocess.DEVNULL if quiet else None
         # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, process_group=0)
 
-    def ask(self, question: Any) -> Any:
-        """Send an object and wait for the answer."""
+    def ask(self, call: Any) -> Any:
+        """Send a call and wait for the answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            pickle.dump(question, self.process.stdin)
+            pickle.dump(call, self.process.stdin)
             self.process.stdin.flush()
             return pickle.load(self.process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise WorkerDied from error
 
-    def stop(self) -> None:
-        """Let the process end: an idle one at once, one at work when it has tidied up."""
+    def hang_up(self) -> None:
+        """Send nothing more; an idle process then leaves."""
         assert self.process.stdin is not None
-        with suppress(OSError):
+        with suppress(OSError):  # what was not sent any more
             self.process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            try:
-                self.process.wait(_IDLE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.terminate()
-                self.process.wait(_TIDY_SECONDS)
-        self.kill()
 
-    def kill(self) -> None:
-        """End the process, whatever it is doing."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with suppress(OSError):  # what was not sent any more
-                pipe.close()
+    def close(self) -> None:
+        """Give back the pipe, when the process has ended and nobody waits for it."""
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
-def serve(answer: Callable[[Any], Any], prepare: Callable[[], object] = lambda: None) -> None:
-    """Be a worker: `prepare`, then answer objects from stdin until it closes."""
+def serve() -> None:
+    """Be a worker: call what comes from stdin until it closes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # no temporary file stays behind
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that prints can come between
     with suppress(EOFError, BrokenPipeError):
-        prepare()
         while True:
-            pickle.dump(answer(pickle.load(sys.stdin.buffer)), answers, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.dump(_answer(*pickle.load(sys.stdin.buffer)), answers, protocol=pickle.HIGHEST_PROTOCOL)
             answers.flush()
     os._exit(0)  # nothing is left to tidy up, which would take a while
+
+
+def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+    try:
+        return function(*args, **kwargs), None
+    except Exception as error:
+        return None, error

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import worker
 from gcnbatch.errors import InputError, MachineError
 
 SYMBOLS = (
@@ -296,8 +295,3 @@ def _complaint(chem: Any, text: str) -> str:
         return "no atoms"
     problems = chem.DetectChemistryProblems(raw)
     return str(problems[0].Message()) if problems else "RDKit cannot sanitize it"
-
-
-def serve() -> None:
-    """Be a worker that is sent the arguments of `featurize_chunk`."""
-    worker.serve(lambda chunk: featurize_chunk(*chunk))

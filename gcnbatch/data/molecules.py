@@ -6,17 +6,15 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data import featurizer
 from gcnbatch.data.featurizer import (
     FeaturizerOptions,
     MoleculeArrays,
@@ -28,7 +26,7 @@ from gcnbatch.data.importers.tables import read_columns
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, MachineError, nearest
-from gcnbatch.worker import Worker, WorkerDied
+from gcnbatch.worker import WorkerDied, Workers
 
 CHUNK = 256  # molecules a worker takes at a time
 ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
@@ -205,35 +203,24 @@ def _smiles_column(path: Path, names: Iterable[str], name: str) -> str:
 
 def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
     """Run the chunks in `count` processes and yield the results in order; only a few chunks are under way at a time."""
-    workers: list[Worker] = []
-    idle: SimpleQueue[Worker] = SimpleQueue()
+    with Workers(count) as workers:
+        waiting: deque[tuple[Future[MoleculeArrays], str]] = deque()
 
-    def run(chunk: tuple[Any, ...]) -> MoleculeArrays:
-        worker = idle.get()
-        try:
-            result: MoleculeArrays = worker.ask(chunk)
-            return result
-        except WorkerDied as error:
-            raise MachineError(
-                f"SMILES of rows {chunk[1] + 1} to {chunk[1] + len(chunk[0])}",
-                "the process that read them died",
-                hint="Free some memory; if it dies again, leave these rows out.",
-            ) from error
-        finally:
-            idle.put(worker)
+        def begin(most: int) -> None:
+            for chunk in islice(chunks, most):
+                rows = f"SMILES of rows {chunk[1] + 1} to {chunk[1] + len(chunk[0])}"
+                waiting.append((workers.submit(featurize_chunk, *chunk), rows))
 
-    threads = ThreadPoolExecutor(count)
-    try:
-        for _ in range(count):
-            workers.append(Worker(featurizer.serve))
-            idle.put(workers[-1])
-        waiting = deque(threads.submit(run, chunk) for chunk in islice(chunks, 3 * count))
+        begin(3 * count)
         while waiting:
-            result = waiting.popleft().result()
-            waiting.extend(threads.submit(run, chunk) for chunk in islice(chunks, 1))
+            under_way, rows = waiting.popleft()
+            try:
+                result = under_way.result()
+            except WorkerDied as error:
+                raise MachineError(
+                    rows,
+                    "the process that read them died",
+                    hint="Free some memory; if it dies again, leave these rows out.",
+                ) from error
+            begin(1)
             yield result
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
-            worker.kill()
-        threads.shutdown(wait=True)

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch import worker
 from gcnbatch.backends.cuda import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
-from gcnbatch.train import aside, run
+from gcnbatch.train import run
 from gcnbatch.train.aside import Aside
 from gcnbatch.train.metrics import activate
 from gcnbatch.train.report import HERE, Report
@@ -73,23 +72,17 @@ def test_what_another_process_writes_is_what_this_one_would(
             assert (tmp_path / place / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
 
 
-def test_what_lies_where_it_stands_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_there: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("pickle.py", "gcnbatch.py"):
-        (tmp_path / name).write_text("raise SystemExit", encoding="utf-8")
-    with Aside(apart=True) as started:
-        assert started.write(report(tmp_path, rows=5))["backend"] == "fused"
+def processes(of: Aside) -> list[subprocess.Popen[bytes]]:
+    return [worker.process for helper in of._helpers for worker in helper._workers]
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_process_that_died_is_done_without(which: int, apart: Aside, tmp_path: Path) -> None:
-    processes = [helper.worker.process for helper in apart._helpers]
-    processes[which].kill()
+    started = processes(apart)
+    started[which].kill()
     assert apart.write(report(tmp_path))["seconds"] == 0.25
     assert (tmp_path / "metrics.json").exists()
-    assert all(process.returncode is not None for process in processes)
+    assert all(process.returncode is not None for process in started)
 
 
 def test_a_report_that_cannot_be_sent_is_written_here(apart: Aside, tmp_path: Path) -> None:
@@ -121,23 +114,12 @@ def test_it_ends_with_who_started_it_and_leaves_no_file_behind(tmp_path: Path, m
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     with Aside(apart=True) as started:
-        processes, deadline = [helper.worker.process for helper in started._helpers], time.monotonic() + 60
+        begun, deadline = processes(started), time.monotonic() + 60
         while not any(tmp_path.iterdir()):  # until it rehearses
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    assert all(process.returncode is not None for process in processes)
+    assert all(process.returncode is not None for process in begun)
     assert not any(tmp_path.iterdir())
-
-
-def test_a_process_that_does_not_leave_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    stay = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
-    monkeypatch.setattr(worker, "_START", stay)
-    monkeypatch.setattr(worker, "_TIDY_SECONDS", 0.1)
-    stubborn = worker.Worker(aside.numbers)
-    assert stubborn.process.stdout is not None
-    assert stubborn.process.stdout.read(1) == b"!"
-    stubborn.stop()
-    assert stubborn.process.returncode == -9
 
 
 def test_a_rehearsal_imports_all_that_a_report_takes(tmp_path: Path) -> None:
@@ -147,8 +129,8 @@ from pathlib import Path
 from gcnbatch.train import aside
 from tests.train.test_aside import report
 written = report(Path({str(tmp_path)!r}))
-aside._rehearse_numbers()
-aside._rehearse_pictures()
+aside.rehearse_numbers()
+aside.rehearse_pictures()
 known = set(sys.modules)
 written.write()
 print(sorted(set(sys.modules) - known))

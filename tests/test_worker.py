@@ -1,0 +1,105 @@
+"""Processes that call functions: results, errors, deaths, and how they leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from concurrent.futures import wait
+from pathlib import Path
+
+import pytest
+
+from gcnbatch import worker
+from gcnbatch.errors import InputError
+from gcnbatch.worker import WorkerDied, Workers
+
+STUBBORN = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
+
+
+def started(workers: Workers) -> list[subprocess.Popen[bytes]]:
+    return [each.process for each in workers._workers]
+
+
+def test_calls_return_what_the_functions_do() -> None:
+    with Workers(1) as workers:
+        assert [workers.submit(divmod, number, 4).result() for number in (7, 8)] == [(1, 3), (2, 0)]
+        assert workers.submit(sorted, "bca", reverse=True).result() == ["c", "b", "a"]
+        large = "x" * 1_000_000  # more than a pipe holds
+        assert workers.submit(str.upper, large).result() == large.upper()
+
+
+def test_several_work_at_a_time() -> None:
+    with Workers(3) as workers:
+        wait([workers.submit(int) for _ in range(3)])  # all have started
+        before = time.perf_counter()
+        wait([workers.submit(time.sleep, 0.6) for _ in range(3)])
+        assert time.perf_counter() - before < 1.2
+        assert {workers.submit(os.getpid).result() for _ in range(3)} <= {process.pid for process in started(workers)}
+
+
+def test_an_error_is_that_of_the_function_and_the_next_call_is_answered() -> None:
+    with Workers(1) as workers:
+        with pytest.raises(ValueError, match="invalid literal for int"):
+            workers.submit(int, "seven").result()
+        with pytest.raises(InputError, match="no-such-module"):
+            workers.submit(_refuse, "no-such-module").result()
+        with pytest.raises((AttributeError, TypeError)):
+            workers.submit(lambda: 1).result()  # has no name that another process could find it by
+        assert workers.submit(int, "7").result() == 7
+
+
+def _refuse(what: str) -> None:
+    raise InputError(what, "not here")
+
+
+def test_printing_does_not_come_between(capfd: pytest.CaptureFixture[str]) -> None:
+    with Workers(1) as loud, Workers(1, quiet=True) as quiet:
+        for workers, said in ((loud, "said"), (quiet, "never")):
+            assert workers.submit(print, said, flush=True).result() is None
+    assert capfd.readouterr() == ("", "said\n")
+
+
+def test_a_call_of_a_process_that_ends_is_told() -> None:
+    with Workers(1) as workers, pytest.raises(WorkerDied):
+        workers.submit(os._exit, 3).result()
+
+
+def test_what_lies_where_it_stands_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pickle.py", "gcnbatch.py"):
+        (tmp_path / name).write_text("raise SystemExit", encoding="utf-8")
+    with Workers(1) as workers:
+        assert workers.submit(int, "7").result() == 7
+
+
+def test_idle_ones_leave_at_once_and_busy_ones_soon() -> None:
+    workers = Workers(2)
+    wait([workers.submit(int) for _ in range(2)])
+    busy = workers.submit(time.sleep, 600)
+    waiting = [workers.submit(time.sleep, 600) for _ in range(2)]
+    while not busy.running():
+        time.sleep(0.01)
+    before = time.perf_counter()
+    workers.shutdown()
+    assert time.perf_counter() - before < 10
+    assert isinstance(busy.exception(), WorkerDied)
+    assert waiting[-1].cancelled()
+    assert all(process.returncode is not None for process in started(workers))
+
+
+def test_one_that_does_not_leave_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_START", STUBBORN)
+    monkeypatch.setattr(worker, "_TIDY_SECONDS", 0.1)
+    workers = Workers(1)
+    (process,) = started(workers)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"!"
+    workers.shutdown()
+    assert process.returncode == -9
+
+
+def test_without_a_python_to_start_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(OSError, match="nowhere"):
+        Workers(2)
