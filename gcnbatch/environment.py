@@ -78,9 +78,8 @@ def cpu_model() -> str:
 
 
 def blas() -> list[dict[str, Any]]:
-    """Return the BLAS libraries that NumPy and SciPy have loaded: name, version, architecture and threads of each."""
+    """Return the BLAS that NumPy multiplies with, and others that are loaded: name, version, architecture, threads."""
     import numpy as np  # noqa: F401  loads its BLAS
-    import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
     found = []
