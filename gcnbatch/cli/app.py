@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import signal
 import sys
@@ -71,6 +73,7 @@ def main() -> None:
     SIGTERM ends it as Ctrl-C does, so that temporary files are removed; training stops at its next step on either.
     """
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    atexit.register(gc.freeze)  # else Python walks through all that was imported, several times, before it leaves
     try:
         sys.exit(app(standalone_mode=False))
     except typer.TyperException as error:

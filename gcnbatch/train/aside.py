@@ -10,6 +10,7 @@ This module imports little, as the sooner they start, the better.
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from importlib import import_module
@@ -63,6 +64,8 @@ class Aside:
 
 def rehearse_numbers() -> None:
     """Evaluate a little, so that all that evaluating takes is imported."""
+    gc.disable()  # a tenth of importing, and these processes do little more
+
     import numpy as np
 
     sys.modules["pandas"] = None  # type: ignore[assignment]  # where it is, scikit-learn waits half a second for it
@@ -78,6 +81,8 @@ def rehearse_numbers() -> None:
 
 def rehearse_pictures() -> None:
     """Draw a little, so that all that drawing takes is imported."""
+    gc.disable()
+
     from gcnbatch.train import plots
 
     history = [{"epoch": 1, "train_loss": 1.0, "valid_loss": 1.0, "learning_rate": 1e-3}]
