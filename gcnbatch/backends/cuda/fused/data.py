@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gcnbatch.config import CudaConfig, TrainConfig
 
 ROWS_AT_ONCE = 256  # that a capacity grows by: few epochs need another one than the epoch before
-NODES_AT_ONCE = 1 << 17  # of the set, whose propagated features the host holds at a time
+NODES_AT_ONCE = 1 << 13  # of the set, whose propagated features the host holds at a time: they stay in its caches
 
 
 class Capacity(NamedTuple):
