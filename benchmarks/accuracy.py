@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,14 @@ def main() -> None:
         valid.append(metrics["valid"][figure])
         test.append(metrics["test"][figure])
         seconds.append(metrics["seconds"])
+        print(f"seed {seed}: {figure} {test[-1]:.4f}", file=sys.stderr, flush=True)
     row = {
         "config": Path(given.config).name,
         "set": given.assignments,
         "split": {key: value for key, value in metrics["split"].items() if key != "seed"},
         "figure": figure,
         "seeds": given.seeds,
+        "test": [round(value, 4) for value in test],
         "test_mean": round(float(np.mean(test)), 4),
         "test_std": round(float(np.std(test, ddof=1)), 4),
         "valid_mean": round(float(np.mean(valid)), 4),
