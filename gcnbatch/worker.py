@@ -9,6 +9,8 @@ This module imports little: the sooner workers start, the sooner they have impor
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import pickle
 import signal
@@ -22,7 +24,7 @@ from queue import SimpleQueue
 from typing import Any
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.worker import serve; serve()"
-_IDLE_SECONDS, _TIDY_SECONDS = 0.2, 30.0  # that a process may take to leave, with nothing to do and at work
+_TIDY_SECONDS = 30.0  # that a process may take to leave
 
 
 class WorkerDied(Exception):
@@ -54,7 +56,7 @@ class Workers(Executor):
             for _ in range(count):
                 self._workers.append(_Worker(quiet))
                 self._idle.put(self._workers[-1])
-        except OSError:
+        except BaseException:
             self.shutdown()
             raise
 
@@ -73,26 +75,21 @@ class Workers(Executor):
         return result
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """End the processes: idle ones at once, others when they have tidied up. What was not called will not be."""
+        """End the processes, when they have tidied up. What was not called will not be."""
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
-        for worker in self._workers:
-            worker.hang_up()
-        self._wait(_IDLE_SECONDS)
-        for worker in self._workers:
-            worker.process.terminate()
-        self._wait(_TIDY_SECONDS)
-        for worker in self._workers:
-            worker.process.kill()
-            worker.process.wait()
-        self._threads.shutdown(wait=True)
-        for worker in self._workers:
-            worker.close()
-
-    def _wait(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        for worker in self._workers:
-            with suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(deadline - time.monotonic(), 0.0))
+        try:
+            for worker in self._workers:
+                worker.process.terminate()
+            deadline = time.monotonic() + _TIDY_SECONDS
+            for worker in self._workers:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(max(deadline - time.monotonic(), 0.0))
+        finally:
+            for worker in self._workers:
+                worker.process.kill()
+            self._threads.shutdown(wait=True)
+            for worker in self._workers:
+                worker.close()
 
 
 class _Worker:
@@ -108,39 +105,43 @@ class _Worker:
         """Send a call and wait for the answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        message = pickle.dumps(call)
         try:
-            pickle.dump(call, self.process.stdin)
+            self.process.stdin.write(message)
             self.process.stdin.flush()
             return pickle.load(self.process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise WorkerDied from error
 
-    def hang_up(self) -> None:
-        """Send nothing more; an idle process then leaves."""
-        assert self.process.stdin is not None
-        with suppress(OSError):  # what was not sent any more
-            self.process.stdin.close()
-
     def close(self) -> None:
-        """Give back the pipe, when the process has ended and nobody waits for it."""
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        """Give back the pipes, when the process has ended and nobody waits for it."""
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(OSError):  # what was not sent any more
+                pipe.close()
 
 
 def serve() -> None:
-    """Be a worker: call what comes from stdin until it closes."""
+    """Be a worker: call what comes from stdin until it closes, or SIGTERM comes."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # no temporary file stays behind
+    atexit.register(gc.freeze)  # else Python walks through all that was imported before it leaves
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that prints can come between
     with suppress(EOFError, BrokenPipeError):
         while True:
-            pickle.dump(_answer(*pickle.load(sys.stdin.buffer)), answers, protocol=pickle.HIGHEST_PROTOCOL)
+            answers.write(_answer(*pickle.load(sys.stdin.buffer)))
             answers.flush()
-    os._exit(0)  # nothing is left to tidy up, which would take a while
 
 
-def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
+    """Return the result and nothing, or nothing and the error, as they are sent."""
     try:
-        return function(*args, **kwargs), None
+        return pickle.dumps((function(*args, **kwargs), None), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        return None, error
+        try:
+            message = pickle.dumps((None, error))
+            pickle.loads(message)
+        except Exception:
+            return pickle.dumps((None, RuntimeError(repr(error))))
+        return message

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
+import threading
 import time
 from concurrent.futures import wait
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gcnbatch import worker
@@ -38,19 +41,39 @@ def test_several_work_at_a_time() -> None:
         assert {workers.submit(os.getpid).result() for _ in range(3)} <= {process.pid for process in started(workers)}
 
 
+class TwoWords(Exception):
+    """Cannot be made again from what Exception keeps."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} {other}")
+
+
+def refuse(what: str) -> None:
+    raise InputError(what, "not here")
+
+
+def fail() -> None:
+    raise TwoWords("no", "more")
+
+
 def test_an_error_is_that_of_the_function_and_the_next_call_is_answered() -> None:
     with Workers(1) as workers:
         with pytest.raises(ValueError, match="invalid literal for int"):
             workers.submit(int, "seven").result()
-        with pytest.raises(InputError, match="no-such-module"):
-            workers.submit(_refuse, "no-such-module").result()
-        with pytest.raises((AttributeError, TypeError)):
-            workers.submit(lambda: 1).result()  # has no name that another process could find it by
+        with pytest.raises(InputError, match="no-such-module: not here"):
+            workers.submit(refuse, "no-such-module").result()
         assert workers.submit(int, "7").result() == 7
 
 
-def _refuse(what: str) -> None:
-    raise InputError(what, "not here")
+def test_what_cannot_be_sent_is_told_and_the_next_call_is_answered() -> None:
+    with Workers(1) as workers:
+        with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+            workers.submit(list, (np.zeros(100_000), lambda: 1)).result()
+        with pytest.raises(TypeError, match="pickle"):
+            workers.submit(threading.Lock).result()
+        with pytest.raises(RuntimeError, match=r"TwoWords.*no more"):
+            workers.submit(fail).result()
+        assert workers.submit(sorted, (3, 1, 2)).result() == [1, 2, 3]
 
 
 def test_printing_does_not_come_between(capfd: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +96,7 @@ def test_what_lies_where_it_stands_is_not_imported(tmp_path: Path, monkeypatch: 
         assert workers.submit(int, "7").result() == 7
 
 
-def test_idle_ones_leave_at_once_and_busy_ones_soon() -> None:
+def test_idle_and_busy_ones_leave_soon() -> None:
     workers = Workers(2)
     wait([workers.submit(int) for _ in range(2)])
     busy = workers.submit(time.sleep, 600)
@@ -88,14 +111,40 @@ def test_idle_ones_leave_at_once_and_busy_ones_soon() -> None:
     assert all(process.returncode is not None for process in started(workers))
 
 
-def test_one_that_does_not_leave_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def stubborn(monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Return one that neither reads nor leaves."""
     monkeypatch.setattr(worker, "_START", STUBBORN)
     monkeypatch.setattr(worker, "_TIDY_SECONDS", 0.1)
     workers = Workers(1)
     (process,) = started(workers)
     assert process.stdout is not None
     assert process.stdout.read(1) == b"!"
-    workers.shutdown()
+    return workers
+
+
+def test_one_that_does_not_leave_is_ended(stubborn: Workers) -> None:
+    under_way = stubborn.submit(str.upper, "x" * 1_000_000)  # more than a pipe holds
+    while not under_way.running():
+        time.sleep(0.01)
+    stubborn.shutdown()
+    assert started(stubborn)[0].returncode == -9
+    assert isinstance(under_way.exception(), WorkerDied)
+
+
+def test_who_cannot_wait_ends_them_at_once(stubborn: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_TIDY_SECONDS", 600)
+    (process,) = started(stubborn)
+    leave, waits = process.wait, iter([KeyboardInterrupt])
+
+    def interrupted(seconds: float | None = None) -> int:
+        for reason in waits:
+            raise reason
+        return leave(seconds)
+
+    monkeypatch.setattr(process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stubborn.shutdown()
     assert process.returncode == -9
 
 

@@ -37,7 +37,7 @@ class Aside:
                     self._helpers.append(Workers(count, quiet=True))
                     for _ in range(count):
                         self._helpers[-1].submit(rehearse)
-            except OSError:
+            except (OSError, RuntimeError):  # no process, no thread
                 self.close()
 
     def write(self, report: Report) -> dict[str, Any]:
@@ -64,9 +64,9 @@ class Aside:
 
 def rehearse_numbers() -> None:
     """Evaluate a little, so that all that evaluating takes is imported."""
-    gc.disable()  # a tenth of importing, and these processes do little more
-
     import numpy as np
+
+    gc.disable()  # a tenth of importing
 
     sys.modules["pandas"] = None  # type: ignore[assignment]  # where it is, scikit-learn waits half a second for it
     import_module("sklearn.metrics")
@@ -77,6 +77,7 @@ def rehearse_numbers() -> None:
     labels, outputs = np.eye(2, dtype=np.float32), np.full((2, 2), 0.5, np.float32)
     metrics.evaluate("binary", labels, outputs, ("a", "b"))
     metrics.curves(labels, outputs)
+    gc.enable()
 
 
 def rehearse_pictures() -> None:
@@ -88,3 +89,4 @@ def rehearse_pictures() -> None:
     history = [{"epoch": 1, "train_loss": 1.0, "valid_loss": 1.0, "learning_rate": 1e-3}]
     with tempfile.TemporaryDirectory() as folder:
         plots.learning_curves(history, Path(folder) / "rehearsal.png")
+    gc.enable()

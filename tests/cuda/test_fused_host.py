@@ -280,19 +280,20 @@ class Fused:
 
 
 @pytest.mark.parametrize(
-    ("about", "widths", "what"),
+    ("about", "model", "what"),
     [
-        ({"features": "csr"}, 64, "sparse features"),
-        ({"n_channels": 1}, 16_384, "layers that need 584 of 227 KiB of shared memory"),
+        ({"features": "csr"}, ("model.widths=[64,64]",), "sparse features"),
+        ({"n_channels": 1}, ("model.widths=[16384,16384]",), "layers that need 584 of 227 KiB of shared memory"),
+        ({"n_channels": 1}, ("model.head=[4096,4096]",), "layers that need 256 of 227 KiB of shared memory"),
     ],
 )
 def test_what_it_cannot_take_is_refused_in_one_line(
-    about: dict[str, Any], widths: int, what: str, tmp_path: Path
+    about: dict[str, Any], model: tuple[str, ...], what: str, tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", **about)
     backend: Any = Fused()
     with (
-        opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths},{widths}]")) as work,
+        opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work,
         pytest.raises(InputError) as error,
     ):
         make_runner(backend, work.task)
@@ -353,7 +354,7 @@ def test_batches_beyond_32_bits_are_refused_before_anything_runs(
         make_runner(backend, work.task)
     assert str(error.value) == (
         f"backend fused: it does not take train.{key} 1,000, up to {graphs.n_nodes:,} nodes, but at most "
-        f"{graphs.n_nodes - 1:,} with layers as wide as these. Use --backend batched."
+        f"{graphs.n_nodes - 1:,} with these layers. Use --backend batched."
     )
 
 
@@ -507,5 +508,5 @@ def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeyp
         fused.predict(np.arange(graphs.n_graphs))
     assert str(error.value) == (
         f"backend fused: up to {graphs.n_nodes:,} nodes in a batch of {graphs.n_graphs} graphs; "
-        "expected at most 0 with layers as wide as these. Give smaller batches, or --backend batched."
+        "expected at most 0 with these layers. Give smaller batches, or --backend batched."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -94,6 +95,16 @@ def test_a_report_that_cannot_be_sent_is_written_here(apart: Aside, tmp_path: Pa
     assert apart.write(found)["backend"] == "fused"
 
 
+def test_without_threads_to_spare_it_is_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with Aside(apart=True) as here:
+        assert not here._helpers
+        assert here.write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
 @pytest.mark.parametrize("executable", ["/nowhere/python", ""])
 def test_without_a_python_to_start_it_is_written_here(
     executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,6 +131,19 @@ def test_it_ends_with_who_started_it_and_leaves_no_file_behind(tmp_path: Path, m
             time.sleep(0.01)
     assert all(process.returncode is not None for process in begun)
     assert not any(tmp_path.iterdir())
+
+
+def test_nor_does_a_report_leave_what_matplotlib_keeps_where_it_has_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, place in (("TMPDIR", tmp_path / "temporary"), ("MPLCONFIGDIR", Path("/proc/nowhere"))):
+        monkeypatch.setenv(name, str(place))
+    for place in ("temporary", "run"):
+        (tmp_path / place).mkdir()
+    with Aside(apart=True) as started:
+        started.write(report(tmp_path / "run", rows=5))
+        assert any((tmp_path / "temporary").iterdir())
+    assert not any((tmp_path / "temporary").iterdir())
 
 
 def test_a_rehearsal_imports_all_that_a_report_takes(tmp_path: Path) -> None:

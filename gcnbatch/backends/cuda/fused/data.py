@@ -203,7 +203,7 @@ def refusal(
         graphs = getattr(train, key)
         needed = int(largest_first[:graphs].sum())
         if needed > most:
-            return f"train.{key} {graphs:,}, up to {needed:,} nodes, but at most {most:,} with layers as wide as these"
+            return f"train.{key} {graphs:,}, up to {needed:,} nodes, but at most {most:,} with these layers"
     return ""
 
 

@@ -206,7 +206,7 @@ class FusedEngine:
             raise InputError(
                 "backend fused",
                 f"up to {capacity.rows:,} nodes in a batch of {capacity.graphs:,} graphs",
-                f"at most {most_nodes(self._stack):,} with layers as wide as these",
+                f"at most {most_nodes(self._stack):,} with these layers",
                 "Give smaller batches, or --backend batched.",
             )
         kind = WideWorkspace if self._models[form].products else Workspace

@@ -156,7 +156,8 @@ class Stack:
         """Shared memory of the block that needs the most."""
         last = self.nodes[-1]
         launches = [
-            geometry.readout(1, last.n_out, len(self.graphs), self.n_outputs, self.head_floats, self.weight_floats)
+            geometry.readout(1, last.n_out, len(self.graphs), self.n_outputs, self.head_floats, self.weight_floats),
+            geometry.logits(1, last.n_out, self.head_floats, 1),
         ]
         for layer in () if is_wide else self.nodes:
             launches.append(geometry.forward(1, layer.n_in, layer.n_out, layer.k))

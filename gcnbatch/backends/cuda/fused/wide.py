@@ -76,7 +76,7 @@ class WideWorkspace(Workspace):
     def _clustered(self) -> bool:
         """Whether the readout's own kernel takes the model: it has one dense layer on graphs, which fits.
 
-        Predictions of few columns are read out faster by a warp per graph.
+        Predictions by a last layer of fewer than WIDE_ENOUGH weights are read out by a warp per graph.
         """
         last, graphs = self._stack.nodes[-1], self._stack.graphs
         if not self._training and last.k * last.n_out < geometry.WIDE_ENOUGH:
