@@ -22,7 +22,7 @@ MOST_ROWS = TILE_ROWS * 65_535  # of a grid's second dimension
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are made for
-WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which these kernels are faster than the narrow ones
+WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which training by these kernels is the faster
 CLUSTER, READOUT_THREADS = 8, 512  # blocks, and graphs, of a cluster of the readout
 DRAW_THREADS, DRAW_BLOCKS = 256, 66  # of a layer's dropout bits
 
