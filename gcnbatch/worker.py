@@ -75,11 +75,16 @@ class Workers(Executor):
         return result
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """End the processes, when they have tidied up. What was not called will not be."""
+        """Tell the processes to leave when they have tidied up, and wait for them. What was not called will not be.
+
+        Without `wait` another `shutdown` is to follow.
+        """
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
+        for worker in self._workers:
+            worker.process.terminate()
+        if not wait:
+            return
         try:
-            for worker in self._workers:
-                worker.process.terminate()
             deadline = time.monotonic() + _TIDY_SECONDS
             for worker in self._workers:
                 with suppress(subprocess.TimeoutExpired):

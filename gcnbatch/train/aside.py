@@ -50,9 +50,10 @@ class Aside:
         return report.write()
 
     def close(self) -> None:
-        """End the processes."""
-        for helper in self._helpers:
-            helper.shutdown()
+        """End the processes, side by side."""
+        for wait in (False, True):
+            for helper in self._helpers:
+                helper.shutdown(wait)
         self._helpers = []
 
     def __enter__(self) -> Aside:
@@ -64,9 +65,9 @@ class Aside:
 
 def rehearse_numbers() -> None:
     """Evaluate a little, so that all that evaluating takes is imported."""
-    import numpy as np
-
     gc.disable()  # a tenth of importing
+
+    import numpy as np
 
     sys.modules["pandas"] = None  # type: ignore[assignment]  # where it is, scikit-learn waits half a second for it
     import_module("sklearn.metrics")
