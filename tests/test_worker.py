@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,13 +33,19 @@ def test_calls_return_what_the_functions_do() -> None:
         assert workers.submit(str.upper, large).result() == large.upper()
 
 
-def test_several_work_at_a_time() -> None:
+def meet(folder: Path, number: int) -> int:
+    """Return this process, as soon as so many are here."""
+    (folder / str(os.getpid())).touch()
+    deadline = time.monotonic() + 60
+    while len(list(folder.iterdir())) < number and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return os.getpid()
+
+
+def test_several_work_at_a_time(tmp_path: Path) -> None:
     with Workers(3) as workers:
-        wait([workers.submit(int) for _ in range(3)])  # all have started
-        before = time.perf_counter()
-        wait([workers.submit(time.sleep, 0.6) for _ in range(3)])
-        assert time.perf_counter() - before < 1.2
-        assert {workers.submit(os.getpid).result() for _ in range(3)} <= {process.pid for process in started(workers)}
+        met = [workers.submit(meet, tmp_path, 3) for _ in range(3)]
+        assert {each.result() for each in met} == {process.pid for process in started(workers)}
 
 
 class TwoWords(Exception):
@@ -148,7 +155,17 @@ def test_who_cannot_wait_ends_them_at_once(stubborn: Workers, monkeypatch: pytes
     assert process.returncode == -9
 
 
-def test_without_a_python_to_start_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
-    with pytest.raises(OSError, match="nowhere"):
+def test_where_not_all_can_be_started_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def start_one(*about: Any, **more: Any) -> subprocess.Popen[bytes]:
+        if begun:
+            raise BlockingIOError("no process to spare")
+        begun.append(start(*about, **more))
+        return begun[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start_one)
+    with pytest.raises(BlockingIOError):
         Workers(2)
+    assert begun[0].returncode is not None

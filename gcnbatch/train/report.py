@@ -88,7 +88,7 @@ class Report:
 def evaluate(
     header: Header, y: NDArray[Any], outputs: NDArray[np.float32], numbers: Executor = HERE
 ) -> Future[dict[str, Any]]:
-    """Begin to find every figure of these rows' outputs."""
+    """Begin to find every figure of these rows' outputs; `y` and `outputs` as `metrics.evaluate` takes them."""
     return numbers.submit(metrics.evaluate, header.target, y, outputs, header.task_names, header.class_names)
 
 
@@ -101,7 +101,16 @@ def draw(
     numbers: Executor = HERE,
     pictures: Executor = HERE,
 ) -> Future[None]:
-    """Begin the plot that suits the target: ROC and PR curves, a confusion matrix, or parity."""
+    """Begin the plot that suits the target: ROC and PR curves, a confusion matrix, or parity.
+
+    Parameters
+    ----------
+    folder : Path
+    y, outputs, figures
+        As `metrics.evaluate` takes and returns them.
+    numbers, pictures : concurrent.futures.Executor
+        As in `Report.write`.
+    """
     if header.target == "binary":
         curves = numbers.submit(metrics.curves, y, outputs).result()
         return pictures.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png")
