@@ -55,6 +55,10 @@ class HostDevice:
         self.uploaded[array.ptr] = values.copy()
         return array
 
+    def send(self, *copies: tuple[Any, DeviceArray]) -> None:
+        for host, out in copies:
+            self.upload(host, out)
+
 
 CASES = {
     "plain": (),

@@ -251,6 +251,20 @@ def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -
     assert opened.pinned(0).shape == (0,)
 
 
+def test_what_is_sent_waits_for_the_copies_of_the_call_before_alone(opened: Device, fake: Fake) -> None:
+    there, also = opened.zeros(5, np.int32), opened.zeros((2, 300))
+    for number in range(3):
+        small, large = np.full(5, number, np.int32), np.full((2, 300), number / 2, np.float32)
+        opened.send((small, there), (large, also))
+        small[:], large[:] = -1, -1
+        assert len(fake.named("synchronize event")) == number
+    assert fake.named("synchronize") == []
+    assert (opened.download(there) == 2).all()
+    assert (opened.download(also) == 1).all()
+    with pytest.raises(ValueError, match=r"does not fit int32 \(5,\), row-major"):
+        opened.send((np.zeros(5, np.float32), there))
+
+
 def test_what_is_fetched_again_and_again_takes_the_same_pinned_memory(opened: Device) -> None:
     small, large = opened.upload(np.arange(6.0).reshape(2, 3)), opened.upload(np.arange(40, dtype=np.int32))
     first = opened.fetch(small)

@@ -63,7 +63,7 @@ class Copies:
         self._device = device
         with device.errors():
             self.stream = device.driver.Stream()
-        self._slots = [_Slot(device) for _ in range(SLOTS)]
+        self._slots = [Pinned(device) for _ in range(SLOTS)]
         self._turn = 0
 
     def room(self, nbytes: int) -> Room:
@@ -86,7 +86,7 @@ class Copies:
         """
         arrays: list[NDArray[Any]] = []
         host.map(arrays.append)
-        needed = sum(_aligned(array.nbytes) for array in arrays)
+        needed = sum(aligned(array.nbytes) for array in arrays)
         if room is None or room.memory.nbytes < needed:
             room = self.room(needed)
         slot = self._slots[self._turn]
@@ -96,31 +96,37 @@ class Copies:
             np.copyto(staged[start : start + array.nbytes].view(array.dtype).reshape(array.shape), array)
             address = room.memory.ptr + start if array.nbytes else 0
             placed.append(DeviceArray(address, array.shape, array.dtype, room.memory.owner))
-            start += _aligned(array.nbytes)
+            start += aligned(array.nbytes)
         room.free.precede(self.stream)
         self._device.upload_async(staged, room.memory.view(0, needed), self.stream)
         moved = iter(placed)
-        slot.sent = Sent(self._device, host.map(lambda _: next(moved)), needed, Event(self._device, self.stream))
-        return slot.sent
+        sent = Sent(self._device, host.map(lambda _: next(moved)), needed, Event(self._device, self.stream))
+        slot.sent(sent.copied, sent)
+        return sent
 
 
-class _Slot:
-    """A pinned buffer, and what was sent from it last."""
+class Pinned:
+    """A pinned buffer, which is filled again when the copy from it is done."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self.sent: Sent | None = None
+        self._copied: tuple[Event, object] | None = None
+
+    def sent(self, copied: Event, kept: object = None) -> None:
+        """Take note of the end of the copy from it; `kept` is, until the host has seen that."""
+        self._copied = copied, kept
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
         """Return so much of the buffer, when the copy from it is done; grows by half at least."""
-        if self.sent is not None:
-            self.sent.copied.synchronize()
-            self.sent = None
+        if self._copied is not None:
+            self._copied[0].synchronize()
+            self._copied = None
         if nbytes > self._buffer.nbytes:
             self._buffer = self._device.pinned(max(nbytes, self._buffer.nbytes * 3 // 2), np.uint8)
         return self._buffer[:nbytes]
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """Return the bytes between the starts of two arrays that are copied in one piece."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

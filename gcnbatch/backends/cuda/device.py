@@ -1,7 +1,8 @@
 """One device: its memory, its stream, its failures. Only this, `copies`, `kernels`, `events` and `loader` call PyCUDA.
 
 Everything runs on one stream, in the order asked for, but the batches of a streamed data set, which `copies` brings.
-Nothing waits for the device but `upload`, `download`, `synchronize` and the reading of an `Event`.
+Nothing waits for the device but `upload`, `download`, `synchronize`, the reading of an `Event`, and what fills pinned
+memory again, for the copy from it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.cache import KernelCache
-from gcnbatch.backends.cuda.copies import Copies
+from gcnbatch.backends.cuda.copies import Copies, Pinned, aligned
 from gcnbatch.backends.cuda.events import Event, Observation
 from gcnbatch.backends.cuda.kernels import Kernels
 from gcnbatch.backends.cuda.launch import Launch
@@ -77,6 +78,7 @@ class Device:
         self._workspaces: dict[str, DeviceArray] = {}
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
+        self._sent = Pinned(self)  # `send`
         with self.errors():
             self._device = self.driver.Device(number)
             self._context = self._device.retain_primary_context()
@@ -206,6 +208,24 @@ class Device:
             with self.errors():
                 self.driver.memcpy_htod_async(out.ptr, host, self.stream if stream is None else stream)
         return out
+
+    def send(self, *copies: tuple[NDArray[Any], DeviceArray]) -> None:
+        """Copy each host array to its device array, by way of pinned memory that is kept: small ones, again and again.
+
+        Waits for nothing but the copies of the call before; the host arrays may change at once.
+
+        Raises
+        ------
+        ValueError
+            As `upload_async`.
+        """
+        staged, start = self._sent.take(sum(aligned(host.nbytes) for host, _ in copies)), 0
+        for host, out in copies:
+            place = staged[start : start + host.nbytes].view(host.dtype).reshape(host.shape)
+            np.copyto(place, host)
+            self.upload_async(place, out)
+            start += aligned(host.nbytes)
+        self._sent.sent(self.event())
 
     def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy `array` to `out` on the host, or to a new array, and return that; waits for everything asked before.

@@ -250,7 +250,7 @@ class HalfWorkspace(Workspace):
         """The transposed adjacency, where it is another one."""
         return (None, None, None) if self._data.symmetric else self._t_rows
 
-    def _stage_table(self, epoch: int) -> DeviceArray:
+    def _stage_table(self) -> DeviceArray:
         """Upload what fused_half_stage.cuh calls HalfStage, field by field."""
         data, views, halves = self._data, self.plan.views, self._halves
         batch = (self._size, self._shape, self._tile_ptr, self._tile_rows, self._node_ptr, self._n_nodes)
@@ -258,7 +258,7 @@ class HalfWorkspace(Workspace):
         names = ("batch_ptr", "graphs", "nodes", "edges", "t_edges", "tile_starts", "tile_counts")
         of_plan = (self.plan.progress, *(views[name] for name in names))
         of_set = (data.node_ptr, *data.rows, *data.t_rows, halves.row_sums, halves.u, data.targets)
-        sizes = [self.plan.steps, epoch, halves.columns, data.targets.shape[1], self.tiles]
+        sizes = [self.plan.steps, 0, halves.columns, data.targets.shape[1], self.tiles]
         pointers = (*staged, *of_plan, *of_set)
         self._epoch_field = len(pointers) + 1
         return self._device.upload(joined(pointers, np.array(sizes, np.int64)))

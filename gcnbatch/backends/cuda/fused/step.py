@@ -82,12 +82,14 @@ class Job:
 
 
 class Plan:
-    """The plan of an epoch on the device, in arrays for `steps` steps and `graphs` graphs; uploaded in one piece.
+    """The plan of an epoch on the device, in an array for `steps` steps and `graphs` graphs.
 
     `tiles`, if not 0, is the most that a batch may have of them (`fused.tiles`).
 
     Attributes
     ----------
+    array : DeviceArray
+        All of it.
     progress : DeviceArray, (4,)
     rates : DeviceArray, (steps, 4)
     views : dict of DeviceArray
@@ -95,14 +97,14 @@ class Plan:
     """
 
     def __init__(self, device: Device, steps: int, graphs: int, tiles: int = 0) -> None:
-        self._device, self.steps, self.graphs = device, steps, graphs
+        self.steps, self.graphs = steps, graphs
         lengths = {"progress": 4, "rates": 4 * steps, "batch_ptr": steps + 1, "graphs": graphs}
         lengths |= dict.fromkeys(("nodes", "edges", "t_edges"), graphs + steps)
         if tiles:
             lengths |= {"tile_starts": steps * (tiles + 1), "tile_counts": steps}
         self._starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
-        self._array = device.empty(sum(lengths.values()), np.int32)
-        self.views = {name: self._array.view(self._starts[name], length) for name, length in lengths.items()}
+        self.array = device.empty(sum(lengths.values()), np.int32)
+        self.views = {name: self.array.view(self._starts[name], length) for name, length in lengths.items()}
         self.progress = self.views["progress"]
         self.rates = self.views["rates"].astype_view(np.float32)
 
@@ -110,14 +112,14 @@ class Plan:
         """Return whether an epoch of so many steps and graphs can be uploaded."""
         return self.steps == steps and self.graphs >= graphs
 
-    def upload(self, plan: EpochPlan, rates: NDArray[np.float32], first: int) -> None:
-        """Copy an epoch to the device; staging begins with step `first`."""
-        host = np.zeros(self._array.shape, np.int32)
+    def packed(self, plan: EpochPlan, rates: NDArray[np.float32], first: int) -> NDArray[np.int32]:
+        """Return what `array` is to hold of an epoch; staging begins with step `first`."""
+        host = np.zeros(self.array.shape, np.int32)
         host[0] = first
         arrays: dict[str, NDArray[Any]] = {"rates": rates.view(np.int32).ravel(), "batch_ptr": plan.batch_ptr}
         for name, values in {**arrays, "graphs": plan.graphs, **plan.pointers, **plan.tables}.items():
             host[self._starts[name] : self._starts[name] + len(values)] = values
-        self._device.upload(host, self._array)
+        return host
 
 
 class Workspace:
@@ -164,8 +166,7 @@ class Workspace:
         self._losses = device.zeros(self._graph_blocks, np.float64)
         self._packed = model.packed
         self._heads = self._head_table()
-        self._epoch = 0
-        self._stage = self._stage_table(self._epoch)
+        self._stage = self._stage_table()
         self._jobs: Any = None
 
     # -------------------------------------------------------------------------------------------- arrays
@@ -244,24 +245,22 @@ class Workspace:
             self._model.parameter(layer.bias, width),
         )
 
-    def _stage_table(self, epoch: int) -> DeviceArray:
-        """Upload what fused_stage.cuh calls Stage, field by field."""
+    def _stage_table(self) -> DeviceArray:
+        """Upload what fused_stage.cuh calls Stage, field by field; an epoch brings its number."""
         data, views = self._data, self.plan.views
         own_t = (None, None, None) if data.symmetric else self._t_rows
         staged = (self._size, self._node_ptr, *self._rows, *own_t, self._x, self._targets)
         plan = (self.plan.progress, *(views[name] for name in ("batch_ptr", "graphs", "nodes", "edges", "t_edges")))
         of_set = (data.node_ptr, *data.rows, *data.t_rows, data.x, data.targets)
         pointers = [array.ptr if array is not None else NULL for array in (*staged, *plan, *of_set)]
-        sizes = [self.plan.steps, epoch, data.channels, data.k, data.targets.shape[1], self.panel_rows]
+        sizes = [self.plan.steps, 0, data.channels, data.k, data.targets.shape[1], self.panel_rows]
         self._epoch_field = len(pointers) + 1
         return self._device.upload(np.array([*pointers, *sizes], dtype=np.int64))
 
     def begin_epoch(self, epoch: int, plan: EpochPlan, rates: Any, first: int) -> None:
         """Upload an epoch, of which `first` is to be staged first; dropout is keyed by its number."""
-        self.plan.upload(plan, rates, first)
-        if epoch != self._epoch:
-            self._device.upload(np.array([epoch], np.int64), self._stage.view(self._epoch_field, 1))
-        self._epoch = epoch
+        number = np.array([epoch], np.int64), self._stage.view(self._epoch_field, 1)
+        self._device.send((self.plan.packed(plan, rates, first), self.plan.array), number)
 
     # -------------------------------------------------------------------------------------------- forward
 
