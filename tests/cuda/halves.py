@@ -68,14 +68,12 @@ def workspace(
         totals, packed = device.zeros(2, np.float64), half.packed_weights(device, stack)
         arrays = (flat[0], buffers, flat[1], (flat[2], flat[3]), flat[4], flat[5], loss_weights, totals, packed)
         labels = label_weights(task.targets, task.loss.target, task.loss.weights)
-        held = data.FusedSet(device, task.source, task.targets, labels, "tf32")
-        assert stack.trains_in_halves("tf32", held.channels, held.capacity(1).rows)
-        halves, capacity = half.HalfSet(device, task.source), held.capacity(graphs)
+        assert data.trains_in_halves(stack, "tf32", task.source)
+        held = data.FusedSet(device, task.source, task.targets, labels, "tf32", in_halves=True)
+        capacity = held.capacity(graphs)
         tiles = tiles_of(capacity.rows, most_tiles)
         plan = Plan(device, len(batches), sum(map(len, batches)), tiles)
-        at = half.HalfWorkspace(
-            device, stack, Model(*arrays, products="tf32"), held, capacity, plan, 0, halves, most_tiles
-        )
+        at = half.HalfWorkspace(device, stack, Model(*arrays, products="tf32"), held, capacity, plan, 0, most_tiles)
     tiled = held.plan_tiles(batches, tiles)
     assert tiled is not None
     return at, tiled, task

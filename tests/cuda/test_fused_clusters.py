@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda import loader
-from gcnbatch.backends.cuda.fused import data, engine, half
+from gcnbatch.backends.cuda.fused import data, engine
 from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.compare.workload import opened
 from gcnbatch.model.fused import describe
@@ -65,12 +65,11 @@ def most_tiles(machine: Machine, path: Path, monkeypatch: pytest.MonkeyPatch, wi
     with opened(configure(f"data.path={path}", f"model.widths=[{width},{width}]")) as work:
         source = work.task.source
         stack = describe(work.task.model, work.task.model.layout(), "binary")
-        held = data.FusedSet(device, source, work.task.targets, np.ones(source.n_graphs), "tf32")
-        halves = half.HalfSet(device, source)
+        held = data.FusedSet(device, source, work.task.targets, np.ones(source.n_graphs), "tf32", in_halves=True)
     empty = device.empty(1)
     model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, (), "tf32")
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    return engine.FusedEngine(device, stack, model, held, rule, 0, halves).about().get("tiles", 0)
+    return engine.FusedEngine(device, stack, model, held, rule, 0).about().get("tiles", 0)
 
 
 @pytest.mark.parametrize(("width", "at_once", "tiles"), [(512, 15, 15), (512, 60, 48), (384, 66, 64), (128, 200, 72)])

@@ -117,13 +117,12 @@ class CudaBackend:
         seed: int,
     ) -> FusedEngine:
         """Return the fused step of a model on a data set, which `fused_refusal` has nothing against."""
-        from gcnbatch.backends.cuda.fused import data, engine, half
+        from gcnbatch.backends.cuda.fused import data, engine
 
         products = stack.products(self.device.compute_capability, self._options.precision)
-        held = data.FusedSet(self.device, source, targets, label_weights, products)
-        in_halves = stack.trains_in_halves(products, held.channels, held.capacity(1).rows)
-        halves = half.HalfSet(self.device, source) if in_halves else None
-        return engine.FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed, halves)
+        in_halves = data.trains_in_halves(stack, products, source)
+        held = data.FusedSet(self.device, source, targets, label_weights, products, in_halves)
+        return engine.FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed)
 
     def fused_kipf_refusal(
         self, layers: TwoLayers, source: BatchSource, targets: NDArray[Any], clip_norm: float

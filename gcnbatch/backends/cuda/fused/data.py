@@ -83,6 +83,49 @@ def to_tf32(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(np.isfinite(x), rounded.view(np.float32), x)
 
 
+class HalfSet:
+    """What of the data set a step in halves reads, on the device, beside what all wide steps read.
+
+    Attributes
+    ----------
+    u : DeviceArray of halves, (nodes, K)
+        A X, times `scale`.
+    inner_scale : float
+        Of U behind the first layer.
+    row_sums : DeviceArray, (nodes,)
+        Of the adjacency.
+    reach : float
+        At least 1, and the largest sum of |Aᵀ| over a row.
+    """
+
+    def __init__(self, device: Device, source: BatchSource) -> None:
+        prepared = source.prepared
+        assert prepared is not None
+        x: Any = prepared.stored_x
+        n_nodes = int(source.node_ptr[-1])
+        self._device, self._n_in, self.columns = device, x.shape[1], half.columns_of_u(x.shape[1])
+        forward = largest_row(prepared.forward)
+        self.scale = half.scale_of(max(float(x.max(initial=0)), -float(x.min(initial=0))) * forward)
+        self.inner_scale = half.inner_scale(forward)
+        self.reach = max(largest_row(prepared.transpose), 1.0)
+        self.u, self.row_sums = device.empty((n_nodes, self.columns), np.uint16), device.empty(n_nodes)
+
+    def put(self, first: int, part: NDArray[np.float32]) -> None:
+        """Upload what `propagated` found of the nodes from `first` on."""
+        halves = np.zeros((len(part), self.columns), np.float16)
+        with np.errstate(over="ignore"):  # beside infinities
+            halves[:, : self._n_in] = part[:, : self._n_in] * np.float32(self.scale)
+        self._device.upload(halves.view(np.uint16), self.u.view(first * self.columns, halves.shape))
+        self._device.upload(np.ascontiguousarray(part[:, self._n_in]), self.row_sums.view(first, len(part)))
+
+
+def largest_row(rows: PreparedRows) -> float:
+    """Return the largest sum of absolute values over a row."""
+    ends = np.concatenate([np.zeros(1), np.cumsum(np.abs(rows.data), dtype=np.float64)])
+    sums = np.diff(ends[np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)])])
+    return float(sums.max(initial=0))
+
+
 class FusedSet:
     """A data set in device memory.
 
@@ -97,6 +140,8 @@ class FusedSet:
         What each graph adds to the weight of its batch's labels.
     products : {"", "tf32", "3xtf32"}
         Of wide layers, for which U has whole panels of columns, rounded for TF32; empty: for narrow ones.
+    in_halves : bool
+        Whether there are to be `halves`, the set as steps in halves read it; else they are None.
     """
 
     def __init__(
@@ -106,6 +151,7 @@ class FusedSet:
         targets: NDArray[Any],
         label_weights: NDArray[np.float64],
         products: str = "",
+        in_halves: bool = False,
     ) -> None:
         prepared = source.prepared
         assert prepared is not None
@@ -124,7 +170,10 @@ class FusedSet:
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
+        self.halves = HalfSet(device, source) if in_halves else None
         for first, part in propagated(prepared, source.node_ptr, self.k):
+            if self.halves:
+                self.halves.put(first, part)
             rounded = to_tf32(part) if products == "tf32" else part
             device.upload(rounded, self.x.view(first * self.k, part.shape))
         self.rows = _upload_rows(device, prepared.forward)
@@ -154,6 +203,13 @@ class FusedSet:
         sizes = [len(graphs) for graphs in batches]
         starts = np.cumsum([0, *sizes[:-1]])
         return np.add.reduceat(self._label_weights[np.concatenate(batches)], starts).astype(np.float32)
+
+
+def trains_in_halves(stack: Stack, products: str, source: BatchSource) -> bool:
+    """Return whether a model is trained in halves on a set (`Stack.trains_in_halves`)."""
+    assert source.prepared is not None
+    largest = int(np.diff(source.node_ptr).max(initial=0))
+    return stack.trains_in_halves(products, source.prepared.channels, largest)
 
 
 def refusal(
@@ -191,8 +247,7 @@ def refusal(
     parts = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
     rows = sum(8 * len(part.indices) + 4 * len(part.row_length) for part in parts)
     size = 4 * k * nodes + targets.nbytes + rows
-    largest_graph = int(np.diff(source.node_ptr).max(initial=0))
-    if stack.trains_in_halves(products, prepared.channels, largest_graph):
+    if trains_in_halves(stack, products, source):
         size += (2 * half.columns_of_u(source.header.n_features) + 4) * nodes
     if size > budget:
         return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"

@@ -84,7 +84,7 @@ class Training:
 class FusedEngine:
     """Runs training steps as replays of captured graphs, and everything else launch by launch.
 
-    An epoch whose batches all fit into tiles is trained in halves, if `halves` is given: what is done depends on the
+    An epoch whose batches all fit into tiles is trained in halves, if the set has them: what is done depends on the
     model, the set, the batches and the device alone.
 
     Parameters
@@ -96,8 +96,6 @@ class FusedEngine:
     rule : Optimizer
     seed : int
         Of dropout.
-    halves : HalfSet or None
-        The set as steps in halves read it.
     """
 
     def __init__(
@@ -108,7 +106,6 @@ class FusedEngine:
         data: FusedSet,
         rule: Optimizer,
         seed: int,
-        halves: half.HalfSet | None = None,
     ) -> None:
         self._device, self._stack, self._data = device, stack, data
         shifts = tuple(device.zeros(layer.n_out) for layer in stack.nodes)
@@ -119,9 +116,8 @@ class FusedEngine:
                 model, packed=_new_packed(device, stack, products, False), products=products, shifts=shifts
             ),
         }
-        if halves:
+        if data.halves:
             self._models[Form.HALVES] = replace(model, packed=half.packed_weights(device, stack))
-        self._halves = halves
         self._packed: set[Form] = set()  # whose weights are up to date
         self._rule, self._seed = rule, seed
         self._training: dict[Form, Training] = {}
@@ -164,7 +160,7 @@ class FusedEngine:
     @cached_property
     def _most_tiles(self) -> int:
         """Clusters of the pass that run at once, each with a tile of a batch; 0: no halves."""
-        if self._halves is None:
+        if self._data.halves is None:
             return 0
         width = self._stack.nodes[0].n_out
         at_once = self._recorder.clusters(one_pass.entry(width), one_pass.launch(width, 1))
@@ -198,9 +194,8 @@ class FusedEngine:
     def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
         where = (self._device, self._stack, self._models[form], self._data)
         if form is Form.HALVES:
-            assert self._halves is not None
             plan = Plan(self._device, steps, graphs, tiles_of(capacity.rows, self._most_tiles))
-            return half.HalfWorkspace(*where, capacity, plan, self._seed, self._halves, self._most_tiles)
+            return half.HalfWorkspace(*where, capacity, plan, self._seed, self._most_tiles)
         plan = Plan(self._device, steps, graphs)
         if capacity.rows > most_nodes(self._stack):
             raise InputError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
-from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet, propagated
+from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
 from gcnbatch.backends.cuda.fused.graph import NULL, Call
 from gcnbatch.backends.cuda.fused.model import Model
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
@@ -22,51 +22,9 @@ from gcnbatch.backends.cuda.fused.step import LOSSES, READOUTS, Plan, Workspace
 from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan
-from gcnbatch.data.batches import BatchSource, PreparedRows
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.device import Device
-
-
-class HalfSet:
-    """What of the data set a step in halves reads, on the device, beside what all wide steps read.
-
-    Attributes
-    ----------
-    u : DeviceArray of halves, (nodes, K)
-        A X, times `scale`.
-    inner_scale : float
-        Of U behind the first layer.
-    row_sums : DeviceArray, (nodes,)
-        Of the adjacency.
-    reach : float
-        At least 1, and the largest sum of |Aᵀ| over a row.
-    """
-
-    def __init__(self, device: Device, source: BatchSource) -> None:
-        prepared = source.prepared
-        assert prepared is not None
-        x: Any = prepared.stored_x
-        n_in, n_nodes = x.shape[1], int(source.node_ptr[-1])
-        self.columns = geometry.columns_of_u(n_in)
-        forward = largest_row(prepared.forward)
-        self.scale = geometry.scale_of(max(float(x.max(initial=0)), -float(x.min(initial=0))) * forward)
-        self.inner_scale = geometry.inner_scale(forward)
-        self.reach = max(largest_row(prepared.transpose), 1.0)
-        self.u, self.row_sums = device.empty((n_nodes, self.columns), np.uint16), device.empty(n_nodes)
-        for first, part in propagated(prepared, source.node_ptr, n_in + 1):
-            halves = np.zeros((len(part), self.columns), np.float16)
-            with np.errstate(over="ignore"):  # beside infinities
-                halves[:, :n_in] = part[:, :n_in] * np.float32(self.scale)
-            device.upload(halves.view(np.uint16), self.u.view(first * self.columns, halves.shape))
-            device.upload(np.ascontiguousarray(part[:, n_in]), self.row_sums.view(first, len(part)))
-
-
-def largest_row(rows: PreparedRows) -> float:
-    """Return the largest sum of absolute values over a row."""
-    ends = np.concatenate([np.zeros(1), np.cumsum(np.abs(rows.data), dtype=np.float64)])
-    sums = np.diff(ends[np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)])])
-    return float(sums.max(initial=0))
 
 
 def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
@@ -151,7 +109,8 @@ class HalfWorkspace(Workspace):
 
     Parameters
     ----------
-    halves : HalfSet
+    data : FusedSet
+        With `halves`.
     most_tiles : int
         Tiles that a batch may have on this device.
     """
@@ -168,10 +127,10 @@ class HalfWorkspace(Workspace):
         capacity: Capacity,
         plan: Plan,
         seed: int,
-        halves: HalfSet,
         most_tiles: int,
     ) -> None:
-        self._halves, self.tiles = halves, tiles_of(capacity.rows, most_tiles)
+        assert data.halves is not None
+        self._halves, self.tiles = data.halves, tiles_of(capacity.rows, most_tiles)
         super().__init__(device, stack, model, data, capacity, plan, seed, training=True)
         scales = [self._scale_of(number) for number in range(len(stack.nodes))]
         self._u_scales = device.upload(np.array(scales, np.float32))
