@@ -123,7 +123,7 @@ def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path
     rng = np.random.default_rng(0)
     batches = [rng.permutation(60), rng.permutation(60)[:7]]
     at, plan, task = workspace(device, tmp_path / "data.h5", model, batches)
-    at.begin_epoch(3, plan, np.zeros((2, 4), np.float32), 0)
+    at.begin_epoch(3, at.packed(plan, np.zeros(2, np.float32)), np.zeros((2, 3), np.float32), 0)
     for step, batch in enumerate(batches):
         device.upload(np.array([step, 0, 0, 0], np.int32), at.plan.progress)
         run(device, at.stage())
@@ -215,7 +215,7 @@ def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, ma
         for moment, value in zip(of.moments, moments, strict=True):
             device.upload(value, moment)
         device.upload(np.zeros(2), of.totals)
-        at.begin_epoch(0, plan, rates, 0)
+        at.begin_epoch(0, at.packed(plan, rates[:, 3]), rates[:, :3], 0)
         device.upload(np.array([1, int(np.diff(plan.batch_ptr)[1]), 37, 1], np.int32), at.plan.progress)
         device.upload(losses, at._losses)
         run(device, *at.pack(), *at.update(rule))

@@ -159,7 +159,7 @@ def test_a_step_in_halves_is_three_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", 60, n_channels=1)
     device: Any = HostDevice()
     at, plan, _ = halves.workspace(device, tmp_path / "data.h5", ("model.widths=[256,256]",), [np.arange(60)])
-    at.begin_epoch(0, plan, np.zeros((1, 4), np.float32), 0)
+    at.begin_epoch(0, at.packed(plan, np.zeros(1, np.float32)), np.zeros((1, 3), np.float32), 0)
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
     assert [call.entry for call in calls] == ["fused_pass_256", "fused_half_dw", "fused_half_update"]
@@ -269,8 +269,8 @@ def test_weights_of_labels_are_those_of_the_losses() -> None:
     assert label_weights(classes, "multiclass", weights).tolist() == [3, 0, 2]
 
 
-def test_an_epoch_that_is_expected_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what goes to the device is the same; batches that nobody expected are planned when they begin."""
+def test_an_epoch_that_is_expected_is_planned_and_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what goes to the device is the same; batches that nobody expected are planned and packed when they begin."""
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
     write_set(tmp_path / "data.h5")
@@ -278,14 +278,10 @@ def test_an_epoch_that_is_expected_is_planned_once(tmp_path: Path, monkeypatch: 
     device: Any
     device, at = workspace(tmp_path / "data.h5", (), True)
     monkeypatch.setattr(HostDevice, "launch", lambda *call: None, raising=False)
-    planned: list[Any] = []
-    plan = data.FusedSet.plan
-
-    def counted(self: Any, batches: Any) -> Any:
-        planned.append(batches)
-        return plan(self, batches)
-
-    monkeypatch.setattr(data.FusedSet, "plan", counted)
+    done: list[str] = []
+    plan, pack = data.FusedSet.plan, Plan.packed
+    monkeypatch.setattr(data.FusedSet, "plan", lambda *given: (done.append("planned"), plan(*given))[1])
+    monkeypatch.setattr(Plan, "packed", lambda *given: (done.append("packed"), pack(*given))[1])
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)
     first, second, rates = (
@@ -297,9 +293,9 @@ def test_an_epoch_that_is_expected_is_planned_once(tmp_path: Path, monkeypatch: 
     for batches, expected in ((first, None), (second, second), (second, first), (second, None)):
         if expected is not None:
             fused.expect(expected)
-        before = len(planned)
+        done.clear()
         fused.begin_epoch(0, batches, rates, 0)
-        assert len(planned) - before == (expected is not batches)
+        assert done == ([] if expected is batches else ["planned", "packed"])
         uploads.append(device.uploaded[fused._training[engine.Form.PLAIN].at.plan.progress.ptr])
     np.testing.assert_array_equal(uploads[1], uploads[2])
     np.testing.assert_array_equal(uploads[1], uploads[3])

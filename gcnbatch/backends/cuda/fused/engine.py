@@ -66,6 +66,34 @@ def shares(steps: int) -> list[int]:
     return [first] * (first > 0) + [ceil_div(steps - first - number, graphs) for number in range(graphs)]
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """An epoch that is to begin, as far as it is known before: but for its number, learning rate and first step.
+
+    Parameters
+    ----------
+    batches : list of int64
+    plan : EpochPlan
+    form : Form
+        How it is trained.
+    needed : Capacity
+    weights : float32, (steps,)
+        Of each batch's labels.
+    at : Workspace or None
+        Where it is expected to run, if there is one that has room.
+    packed : int32
+        What the device is sent there.
+    """
+
+    batches: Sequence[Int64]
+    plan: EpochPlan
+    form: Form
+    needed: Capacity
+    weights: NDArray[np.float32]
+    at: Workspace | None
+    packed: NDArray[np.int32]
+
+
 @dataclass
 class Training:
     """Arrays of training steps, their launches, and graphs of so many steps each."""
@@ -73,6 +101,10 @@ class Training:
     at: Workspace
     calls: list[Call]
     graphs: dict[int, Graph] = field(default_factory=dict)
+
+    def has_room(self, needed: Capacity, plan: EpochPlan) -> bool:
+        """Return whether an epoch can be run there."""
+        return self.at.capacity.holds(needed) and self.at.plan.holds(plan.n_batches, len(plan.graphs))
 
     def close(self) -> None:
         """Give back the graphs."""
@@ -126,13 +158,21 @@ class FusedEngine:
         self._single: dict[Form, Workspace] = {}
         self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
         self._shares: list[int] = []  # of the graphs to come
-        self._expected: tuple[Sequence[Int64], EpochPlan, NDArray[np.float32]] | None = None  # batches, plan, weights
+        self._ahead: Ahead | None = None
 
     # -------------------------------------------------------------------------------------------- training
 
     def expect(self, batches: Sequence[Int64]) -> None:
         """Plan an epoch that is to begin, which takes the host a while: the device may still be at the one before."""
-        self._expected = batches, self._plan(batches), self._data.weights(batches)
+        plan, weights = self._plan(batches), self._data.weights(batches)
+        form, graphs = _form_of(plan), max(map(len, batches))
+        # What is cut for the epoch's largest batch: not if bits depend on it, or if it costs nothing.
+        is_cut = form is Form.PLAIN and self._models[form].products
+        needed = self._data.capacity_of(plan, graphs) if is_cut else self._data.capacity(graphs)
+        held = self._training.get(form)
+        at = held.at if held and held.has_room(needed, plan) else None
+        packed = at.packed(plan, weights) if at else np.zeros(0, np.int32)
+        self._ahead = Ahead(batches, plan, form, needed, weights, at, packed)
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], rates: NDArray[np.float32], first: int) -> None:
         """Upload an epoch and stage its step `first`.
@@ -143,17 +183,14 @@ class FusedEngine:
             Per step the learning rate and Adam's corrections 1 / (1 - beta^t) of both moments.
         """
         self.flush()
-        if self._expected is None or self._expected[0] is not batches:
+        if self._ahead is None or self._ahead.batches is not batches:
             self.expect(batches)
-        assert self._expected is not None
-        (_, plan, weights), self._expected = self._expected, None
-        graphs = max(map(len, batches))
-        self._now = _form_of(plan)
-        # What is cut for the epoch's largest batch: not if bits depend on it, or if it costs nothing.
-        is_cut = self._now is Form.PLAIN and self._models[self._now].products
-        needed = self._data.capacity_of(plan, graphs) if is_cut else self._data.capacity(graphs)
-        at = self._prepared(len(batches), len(plan.graphs), needed).at
-        at.begin_epoch(epoch, plan, np.column_stack([rates, weights]).astype(np.float32), first)
+        assert self._ahead is not None
+        ahead, self._ahead = self._ahead, None
+        self._now = ahead.form
+        at = self._prepared(ahead).at
+        packed = ahead.packed if at is ahead.at else at.packed(ahead.plan, ahead.weights)
+        at.begin_epoch(epoch, packed, rates, first)
         self._run([*self._packing(at, self._now), at.stage()])
         self._left, self._shares = len(batches) - first, shares(len(batches) - first)
 
@@ -178,18 +215,18 @@ class FusedEngine:
             tiled = self._data.plan_tiles(batches, tiles_of(rows, self._most_tiles))
         return tiled or self._data.plan(batches)
 
-    def _prepared(self, steps: int, graphs: int, needed: Capacity) -> Training:
+    def _prepared(self, ahead: Ahead) -> Training:
         """Return arrays, launches and graphs for an epoch: new ones, unless those there are fit."""
-        held = self._training.get(self._now)
-        if held is not None and held.at.capacity.holds(needed) and held.at.plan.holds(steps, graphs):
+        held = self._training.get(ahead.form)
+        if held is not None and held.has_room(ahead.needed, ahead.plan):
             return held
         if held is not None:
             held.close()
-            del self._training[self._now], held
-        at = self._workspace(needed, steps, graphs, self._now)
+            del self._training[ahead.form], held
+        at = self._workspace(ahead.needed, ahead.plan.n_batches, len(ahead.plan.graphs), ahead.form)
         calls = [*at.forward(), *at.backward(), *at.update(self._rule)]
-        self._training[self._now] = Training(at, calls)
-        return self._training[self._now]
+        self._training[ahead.form] = Training(at, calls)
+        return self._training[ahead.form]
 
     def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
         where = (self._device, self._stack, self._models[form], self._data)
@@ -272,10 +309,8 @@ class FusedEngine:
         at = self._single.get(form)
         if at is None or at.capacity.graphs < len(graphs):
             at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
-        rates = np.zeros((1, 4), np.float32)
-        if form is not Form.FOLDED:
-            rates[:, 3] = self._data.weights([graphs])
-        at.begin_epoch(0, plan, rates, 0)
+        weights = np.zeros(1, np.float32) if form is Form.FOLDED else self._data.weights([graphs])
+        at.begin_epoch(0, at.packed(plan, weights), np.zeros((1, 3), np.float32), 0)
         return at
 
     def parameters_changed(self) -> None:

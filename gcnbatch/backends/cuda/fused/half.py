@@ -303,9 +303,9 @@ class HalfWorkspace(Workspace):
 
     # -------------------------------------------------------------------------------------------- step
 
-    def begin_epoch(self, epoch: int, plan: EpochPlan, rates: Any, first: int) -> None:
+    def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
         assert isinstance(plan, TiledPlan)
-        super().begin_epoch(epoch, plan.in_tiles(self.tiles), rates, first)
+        return super().packed(plan.in_tiles(self.tiles), weights)
 
     @property
     def _stage_blocks(self) -> int:

@@ -112,14 +112,29 @@ class Plan:
         """Return whether an epoch of so many steps and graphs can be uploaded."""
         return self.steps == steps and self.graphs >= graphs
 
-    def packed(self, plan: EpochPlan, rates: NDArray[np.float32], first: int) -> NDArray[np.int32]:
-        """Return what `array` is to hold of an epoch; staging begins with step `first`."""
+    def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Return what `array` is to hold of an epoch but for what `begun` adds; `weights` are those of its labels."""
         host = np.zeros(self.array.shape, np.int32)
-        host[0] = first
-        arrays: dict[str, NDArray[Any]] = {"rates": rates.view(np.int32).ravel(), "batch_ptr": plan.batch_ptr}
-        for name, values in {**arrays, "graphs": plan.graphs, **plan.pointers, **plan.tables}.items():
+        self._rates_in(host)[:, 3] = weights
+        arrays: dict[str, NDArray[Any]] = {
+            "batch_ptr": plan.batch_ptr,
+            "graphs": plan.graphs,
+            **plan.pointers,
+            **plan.tables,
+        }
+        for name, values in arrays.items():
             host[self._starts[name] : self._starts[name] + len(values)] = values
         return host
+
+    def begun(self, packed: NDArray[np.int32], rates: NDArray[np.float32], first: int) -> NDArray[np.int32]:
+        """Return `packed` with the rates, (steps, 3), filled in; staging begins with step `first`."""
+        packed[0] = first
+        self._rates_in(packed)[:, :3] = rates
+        return packed
+
+    def _rates_in(self, host: NDArray[np.int32]) -> NDArray[np.float32]:
+        start = self._starts["rates"]
+        return host[start : start + 4 * self.steps].view(np.float32).reshape(-1, 4)
 
 
 class Workspace:
@@ -257,10 +272,14 @@ class Workspace:
         self._epoch_field = len(pointers) + 1
         return self._device.upload(np.array([*pointers, *sizes], dtype=np.int64))
 
-    def begin_epoch(self, epoch: int, plan: EpochPlan, rates: Any, first: int) -> None:
-        """Upload an epoch, of which `first` is to be staged first; dropout is keyed by its number."""
+    def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Return what `begin_epoch` is given of an epoch: where everything is, and the weights of its labels."""
+        return self.plan.packed(plan, weights)
+
+    def begin_epoch(self, epoch: int, packed: NDArray[np.int32], rates: NDArray[np.float32], first: int) -> None:
+        """Send an epoch, of which `first` is to be staged first; dropout is keyed by its number."""
         number = np.array([epoch], np.int64), self._stage.view(self._epoch_field, 1)
-        self._device.send((self.plan.packed(plan, rates, first), self.plan.array), number)
+        self._device.send((self.plan.begun(packed, rates, first), self.plan.array), number)
 
     # -------------------------------------------------------------------------------------------- forward
 
