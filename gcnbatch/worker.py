@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from typing import Any
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.worker import serve; serve()"
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _TIDY_SECONDS = 30.0  # that a process may take to leave
 
 
@@ -104,7 +105,8 @@ class _Worker:
         command, pipe = [sys.executable, "-c", _START, *sys.path], subprocess.PIPE
         said = subprocess.DEVNULL if quiet else None
         # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, process_group=0)
+        environment = _ONE_THREAD | dict(os.environ)  # the other processors are other workers', or the caller's
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, process_group=0, env=environment)
 
     def ask(self, call: Any) -> Any:
         """Send a call and wait for the answer."""

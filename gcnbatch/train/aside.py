@@ -82,12 +82,17 @@ def rehearse_numbers() -> None:
 
 
 def rehearse_pictures() -> None:
-    """Draw a little, so that all that drawing takes is imported."""
+    """Draw a little, so that all that drawing takes is imported, and glyphs are cut."""
     gc.disable()
 
-    from gcnbatch.train import plots
+    import numpy as np
+
+    from gcnbatch.train import metrics, plots
 
     history = [{"epoch": 1, "train_loss": 1.0, "valid_loss": 1.0, "learning_rate": 1e-3}]
+    curve = metrics.Curves(*np.tile([0.0, 0.5, 1.0], (4, 1)))
+    tasks = {name: {"roc_auc": 0.5, "pr_auc": 0.5, "labelled": 2, "positives": 1} for name in "ab"}
     with tempfile.TemporaryDirectory() as folder:
         plots.learning_curves(history, Path(folder) / "rehearsal.png")
+        plots.roc_pr([curve, curve], tasks, Path(folder) / "rehearsal.png")
     gc.enable()
