@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import Any
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.worker import serve; serve()"
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _TIDY_SECONDS = 30.0  # that a process may take to leave
 
 
@@ -105,8 +105,11 @@ class _Worker:
         command, pipe = [sys.executable, "-c", _START, *sys.path], subprocess.PIPE
         said = subprocess.DEVNULL if quiet else None
         # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
-        environment = _ONE_THREAD | dict(os.environ)  # the other processors are other workers', or the caller's
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, process_group=0, env=environment)
+        # One thread, as the other processors are other workers' or the caller's, unless the user says otherwise.
+        threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1"))
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=said, process_group=0, env={**threads, **os.environ}
+        )
 
     def ask(self, call: Any) -> Any:
         """Send a call and wait for the answer."""

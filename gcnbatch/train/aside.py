@@ -82,7 +82,7 @@ def rehearse_numbers() -> None:
 
 
 def rehearse_pictures() -> None:
-    """Draw a little, so that all that drawing takes is imported, and glyphs are cut."""
+    """Draw a little, so that all that drawing takes is imported; curves, too, for which a run waits last."""
     gc.disable()
 
     import numpy as np

@@ -253,6 +253,7 @@ def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -
 
 def test_what_is_sent_waits_for_the_copies_of_the_call_before_alone(opened: Device, fake: Fake) -> None:
     there, also = opened.zeros(5, np.int32), opened.zeros((2, 300))
+    fake.pick = lambda ready: None  # copies stay queued until somebody waits
     for number in range(3):
         small, large = np.full(5, number, np.int32), np.full((2, 300), number / 2, np.float32)
         opened.send((small, there), (large, also))
@@ -261,8 +262,16 @@ def test_what_is_sent_waits_for_the_copies_of_the_call_before_alone(opened: Devi
     assert fake.named("synchronize") == []
     assert (opened.download(there) == 2).all()
     assert (opened.download(also) == 1).all()
+
+
+def test_what_was_sent_before_a_pair_that_does_not_fit_arrives(opened: Device, fake: Fake) -> None:
+    there, also = opened.zeros(5, np.int32), opened.zeros(5, np.int32)
+    fake.pick = lambda ready: None
     with pytest.raises(ValueError, match=r"does not fit int32 \(5,\), row-major"):
-        opened.send((np.zeros(5, np.float32), there))
+        opened.send((np.full(5, 1, np.int32), there), (np.zeros(5, np.float32), also))
+    opened.send((np.full(5, 2, np.int32), also))
+    assert opened.download(there).tolist() == [1] * 5
+    assert opened.download(also).tolist() == [2] * 5
 
 
 def test_what_is_fetched_again_and_again_takes_the_same_pinned_memory(opened: Device) -> None:

@@ -106,7 +106,7 @@ class Copies:
 
 
 class Pinned:
-    """A pinned buffer, which is filled again when the copy from it is done."""
+    """A pinned buffer, which is filled again when the copy from it is done, on any stream; `Device` has one, too."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

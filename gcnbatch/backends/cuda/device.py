@@ -210,22 +210,25 @@ class Device:
         return out
 
     def send(self, *copies: tuple[NDArray[Any], DeviceArray]) -> None:
-        """Copy each host array to its device array, by way of pinned memory that is kept: small ones, again and again.
+        """Copy each host array to its device array, in the order of the device's stream; they may change at once.
 
-        Waits for nothing but the copies of the call before; the host arrays may change at once.
+        They go by way of pinned memory that is kept. This call waits for the copies of the one before, when they lie
+        behind work that is still queued for that, too; but for the first of a larger size, for nothing else.
 
         Raises
         ------
         ValueError
-            As `upload_async`.
+            When shapes or types of a pair differ.
         """
         staged, start = self._sent.take(sum(aligned(host.nbytes) for host, _ in copies)), 0
-        for host, out in copies:
-            place = staged[start : start + host.nbytes].view(host.dtype).reshape(host.shape)
-            np.copyto(place, host)
-            self.upload_async(place, out)
-            start += aligned(host.nbytes)
-        self._sent.sent(self.event())
+        try:
+            for host, out in copies:
+                place = staged[start : start + host.nbytes].view(host.dtype).reshape(host.shape)
+                np.copyto(place, host)
+                self.upload_async(place, out)
+                start += aligned(host.nbytes)
+        finally:
+            self._sent.sent(self.event())
 
     def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy `array` to `out` on the host, or to a new array, and return that; waits for everything asked before.

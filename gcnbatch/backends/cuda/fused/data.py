@@ -84,12 +84,15 @@ def to_tf32(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class HalfSet:
-    """What of the data set a step in halves reads, on the device, beside what all wide steps read.
+    """What of a data set of one channel a step in halves reads, on the device, beside what all wide steps read.
 
     Attributes
     ----------
+    columns : int
+        K.
     u : DeviceArray of halves, (nodes, K)
-        A X, times `scale`.
+        A X, times `scale`, when `put` has brought all of it; so for `row_sums`.
+    scale : float
     inner_scale : float
         Of U behind the first layer.
     row_sums : DeviceArray, (nodes,)
@@ -101,6 +104,7 @@ class HalfSet:
     def __init__(self, device: Device, source: BatchSource) -> None:
         prepared = source.prepared
         assert prepared is not None
+        assert prepared.channels == 1
         x: Any = prepared.stored_x
         n_nodes = int(source.node_ptr[-1])
         self._device, self._n_in, self.columns = device, x.shape[1], half.columns_of_u(x.shape[1])

@@ -163,7 +163,7 @@ class FusedEngine:
     # -------------------------------------------------------------------------------------------- training
 
     def expect(self, batches: Sequence[Int64]) -> None:
-        """Plan an epoch that is to begin, which takes the host a while: the device may still be at the one before."""
+        """Plan and pack an epoch that is to begin; it takes a while, and the device may still be at the one before."""
         plan, weights = self._plan(batches), self._data.weights(batches)
         form, graphs = _form_of(plan), max(map(len, batches))
         # What is cut for the epoch's largest batch: not if bits depend on it, or if it costs nothing.

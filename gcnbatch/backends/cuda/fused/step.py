@@ -127,7 +127,7 @@ class Plan:
         return host
 
     def begun(self, packed: NDArray[np.int32], rates: NDArray[np.float32], first: int) -> NDArray[np.int32]:
-        """Return `packed` with the rates, (steps, 3), filled in; staging begins with step `first`."""
+        """Fill the rates, (steps, 3), into `packed` and return it; staging begins with step `first`."""
         packed[0] = first
         self._rates_in(packed)[:, :3] = rates
         return packed
