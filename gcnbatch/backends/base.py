@@ -303,7 +303,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that users type: cpu, nonbatched, batched or fused."""
+        """The name of its entry in `gcnbatch.backends.registry`."""
 
     @property
     def ops(self) -> Ops:

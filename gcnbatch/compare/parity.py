@@ -34,7 +34,8 @@ from gcnbatch.backends.cpu import HostFeed
 from gcnbatch.compare.reference import LOOPED_ENTRIES, Jitter, ReferenceBackend, entries
 from gcnbatch.compare.workload import Effort, Workload
 from gcnbatch.data.graphs import Int64
-from gcnbatch.model.runner import make_runner
+from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train.loop import is_weight
 
 RULE = (
@@ -126,14 +127,14 @@ class Parity:
         first = HostFeed(workload.task.source, workload.task.targets).gather(workload.batches[0])
         self.looped = entries(first) <= LOOPED_ENTRIES
         tick("reference in float64")
-        self._exact = self._observe(ReferenceBackend(np.float64, self.looped))
+        self._exact = self._observe(self._reference(np.float64, self.looped))
         self.losses = _losses(self._exact)
         self._rounding = dict.fromkeys(self._exact, 0.0)
         self._runs = effort.samples * (TF32_RUNS if self._tf32 else 1)
         for sample in range(self._runs):
             tick(f"reference in float32, run {sample + 1} of {self._runs}")
             jitter = Jitter(np.random.default_rng(sample), self.units, operands) if sample else None
-            found = self._observe(ReferenceBackend(np.float32, looped=False, jitter=jitter))
+            found = self._observe(self._reference(np.float32, looped=False, jitter=jitter))
             for key, exact in self._exact.items():
                 self._rounding[key] = max(self._rounding[key], _distance(found[key], exact))
 
@@ -145,7 +146,7 @@ class Parity:
 
     def check(self, backend: Backend) -> Agreement:
         """Return how far `backend` is from the reference."""
-        found = self._observe(backend)
+        found = self._observe(make_runner(backend, self._workload.task))
         return Agreement(backend.name, list(self._deviations(found)), _losses(found))
 
     def _deviations(self, found: Observed) -> Iterator[Deviation]:
@@ -156,8 +157,10 @@ class Parity:
             error = math.inf if got is None or got.shape != exact.shape else _distance(got, exact)
             yield Deviation(where, name, error, bound, scale)
 
-    def _observe(self, backend: Backend) -> Observed:
-        runner = make_runner(backend, self._workload.task)
+    def _reference(self, dtype: type[np.floating[Any]], looped: bool, jitter: Jitter | None = None) -> Runner:
+        return OpsRunner(ReferenceBackend(dtype, looped, jitter), self._workload.task)
+
+    def _observe(self, runner: Runner) -> Observed:
         try:
             return observe(runner, self.batches, self._workload, self._effort.parity_steps)
         finally:

@@ -13,7 +13,7 @@ import numpy as np
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.compare.workload import Effort, Workload
 from gcnbatch.data.graphs import Int64
-from gcnbatch.model.runner import make_runner
+from gcnbatch.runners.choice import make_runner
 
 Tick = Callable[[str], object]
 

@@ -15,7 +15,8 @@ from gcnbatch.data import splits, synthetic
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.model.runner import EVAL_BATCH_SIZE, Task
+from gcnbatch.runners.state import EVAL_BATCH_SIZE
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.loop import shuffled_batches
 
@@ -61,7 +62,7 @@ class Workload:
     Parameters
     ----------
     experiment : Experiment
-    task : Task
+    task : RunnerTask
         Of the split's training rows, the first fold's where the configuration asks for folds.
     batches : list of int64 arrays
         The first epoch's batches of graph numbers.
@@ -73,7 +74,7 @@ class Workload:
     """
 
     experiment: Experiment
-    task: Task
+    task: RunnerTask
     batches: list[Int64]
     inference: list[Int64]
     split: Split

@@ -12,7 +12,7 @@ from gcnbatch.compare.reference import Jitter, ReferenceBackend
 from gcnbatch.compare.workload import QUICK, Effort, Workload, opened
 from gcnbatch.config import resolve
 from gcnbatch.data.writer import write_graphset
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.runners.ops import OpsRunner
 from tests.builders import build_graphset
 from tests.compare import backends
 from tests.compare.backends import Another

@@ -16,8 +16,9 @@ from gcnbatch.compare.timeline import DEVICE, HOST
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import resolve
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
-from gcnbatch.model import fused
-from gcnbatch.model.runner import ModelState, OpsRunner
+from gcnbatch.runners import fused
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.runners.state import ModelState
 from tests.compare import backends
 from tests.compare.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 

@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.fused.model import Model
 from gcnbatch.backends.cuda.fused.step import Plan
 from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
 from gcnbatch.compare.workload import opened
-from gcnbatch.model.fused import describe, label_weights
+from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.train.runs import configure
 
 Array = NDArray[Any]

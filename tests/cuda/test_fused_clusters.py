@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.fused import data, engine
 from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.compare.workload import opened
-from gcnbatch.model.fused import describe
+from gcnbatch.runners.fused_graphs import describe
 from tests.cuda.test_fused_host import HostDevice
 from tests.train.runs import configure, write_set
 

@@ -24,8 +24,8 @@ from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.model.fused import describe, label_weights
 from gcnbatch.resources import cuda_sources
+from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.cuda import halves
 from tests.cuda.test_training import MODELS
 from tests.train.runs import configure, write_set

@@ -17,8 +17,8 @@ from gcnbatch.backends.cuda.fused.model import Model, Optimizer
 from gcnbatch.compare.workload import opened
 from gcnbatch.config import CudaConfig, TrainConfig
 from gcnbatch.errors import InputError
-from gcnbatch.model.fused import describe, label_weights
-from gcnbatch.model.runner import make_runner, unfit
+from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.cuda.test_fused_host import HostDevice
 from tests.train.runs import configure, write_set
 
@@ -83,7 +83,7 @@ NARROW = (
 def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        assert unfit(backend, work.task) == what
+        assert refusal(backend, work.task) == what
 
 
 def test_a_set_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_a_set_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(data, "MAX_ENTRIES", 10)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
         backend: Any = Fused()
-        assert unfit(backend, work.task) == "more nodes or edges than 32-bit indices reach"
+        assert refusal(backend, work.task) == "more nodes or edges than 32-bit indices reach"
 
 
 @pytest.mark.parametrize("key", ["batch_size", "eval_batch_size"])
@@ -103,7 +103,7 @@ def test_batches_beyond_32_bits_are_refused_before_anything_runs(
     about = (f"data.path={tmp_path / 'data.h5'}", "train.batch_size=1")
     backend: Any = Fused()
     with opened(configure(*about)) as work:
-        assert not unfit(backend, work.task)
+        assert not refusal(backend, work.task)
     with opened(configure(*about, f"train.{key}=1000")) as work, pytest.raises(InputError) as error:
         make_runner(backend, work.task)
     assert str(error.value) == (

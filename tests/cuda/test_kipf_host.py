@@ -22,9 +22,10 @@ from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.compare.workload import opened
 from gcnbatch.config import Config, CudaConfig
 from gcnbatch.errors import InputError
-from gcnbatch.model.fused_kipf import describe
-from gcnbatch.model.runner import Task, make_runner, unfit
 from gcnbatch.resources import cuda_sources
+from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.fused_kipf import describe
+from gcnbatch.runners.task import RunnerTask
 from tests.cuda.test_fused_host import HostDevice
 from tests.train.runs import configure, write_set
 
@@ -49,7 +50,7 @@ def node_level(folder: Path, *assignments: str) -> Config:
     return configure(f"data.path={folder / 'data.h5'}", "model.kind=kipf", *assignments)
 
 
-def graph_of(task: Task) -> KipfGraph:
+def graph_of(task: RunnerTask) -> KipfGraph:
     layers = describe(task.model)
     assert not isinstance(layers, str)
     assert task.source.prepared is not None
@@ -57,7 +58,7 @@ def graph_of(task: Task) -> KipfGraph:
     return KipfGraph(task.source.prepared, task.targets[:, 0], layers.hidden, layers.n_out, *rates)
 
 
-def launches_of(task: Task, device: Any) -> Launches:
+def launches_of(task: RunnerTask, device: Any) -> Launches:
     layers, size = describe(task.model), task.model.layout().n_trainable
     assert not isinstance(layers, str)
     flat = [device.empty(size) for _ in range(6)]
@@ -237,18 +238,18 @@ def test_large_graphs_are_left_to_batched(tmp_path: Path, monkeypatch: pytest.Mo
     write_set(tmp_path / "data.h5", **ONE_GRAPH)
     backend: Any = Fused()
     with opened(node_level(tmp_path)) as work:
-        assert unfit(backend, work.task) == ""
+        assert refusal(backend, work.task) == ""
         graph = graph_of(work.task)
         monkeypatch.setattr(kipf, "MAX_ENTRIES", 99)
-        assert unfit(backend, work.task) == "more nodes or features than 32-bit indices reach"
+        assert refusal(backend, work.task) == "more nodes or features than 32-bit indices reach"
         monkeypatch.undo()
         seen = (
             f"labels that see so much of a graph: A X of {len(graph.rows)} nodes, a sum of {len(graph.paths)} products"
         )
         monkeypatch.setattr(kipf, "MAX_COST", 16 * len(graph.paths))
-        assert unfit(backend, work.task) == seen
+        assert refusal(backend, work.task) == seen
         monkeypatch.setattr(kipf, "MAX_COST", 16 * (len(graph.a.indices) - 1))
-        assert unfit(backend, work.task) == f"labels that see so much of a graph: {len(graph.a.indices)} edges"
+        assert refusal(backend, work.task) == f"labels that see so much of a graph: {len(graph.a.indices)} edges"
 
 
 @pytest.mark.parametrize(("hidden", "chunks"), [(1, 1), (16, 1), (128, 1), (130, 2), (1000, 8)])

@@ -16,8 +16,8 @@ import pytest
 from gcnbatch.config import resolve
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
-from gcnbatch.model.runner import ModelState
 from gcnbatch.predictions import read_outputs
+from gcnbatch.runners.state import ModelState
 from gcnbatch.train import metrics as figures
 from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
@@ -308,7 +308,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, data: Path)
 
 FULL = """
 import resource
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.runners.ops import OpsRunner
 step, steps = OpsRunner.step, iter(range(10**6))
 def fill(self, index):
     if next(steps) == 9:
