@@ -48,7 +48,7 @@ import importlib.util, os, sys, time
 
 class Watch:
     def find_spec(self, name, path, target=None):
-        if name != "gcnbatch.model.runner":
+        if name != "gcnbatch.runners.choice":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -58,8 +58,8 @@ class Watch:
             execute(module)
             make = module.make_runner
 
-            def make_runner(backend, task, say):
-                made = make(backend, task, say)
+            def make_runner(backend, task):
+                made = make(backend, task)
                 step = made.step
 
                 def first_step(index):

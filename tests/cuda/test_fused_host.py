@@ -38,7 +38,11 @@ class HostDevice:
     multiprocessors: int = 132
     compute_capability: tuple[int, int] = (9, 0)
     used: int = 4096
+    free: int = 1 << 30
     uploaded: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def memory(self) -> SimpleNamespace:
+        return SimpleNamespace(free=self.free)
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
         shape = (shape,) if isinstance(shape, int) else shape
