@@ -22,7 +22,7 @@ none with four times as many runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.cpu import HostFeed
 from gcnbatch.compare.reference import LOOPED_ENTRIES, Jitter, ReferenceBackend, entries
-from gcnbatch.compare.workload import Effort, Workload
+from gcnbatch.compare.workload import Effort, Say, Workload
 from gcnbatch.data.graphs import Int64
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.ops import OpsRunner
@@ -51,7 +51,6 @@ TF32 = (
 TF32_UNITS, TF32_RUNS = 2.0**12, 4  # half the distance of TF32 neighbours, in units of float32; times as many runs
 SCALE_SHARE = 1e-6
 Observed = dict[tuple[str, str], NDArray[Any]]
-Tick = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class Parity:
         Told what is about to run.
     """
 
-    def __init__(self, workload: Workload, effort: Effort, tick: Tick = lambda what: None) -> None:
+    def __init__(self, workload: Workload, effort: Effort, tick: Say = lambda what: None) -> None:
         self._workload, self._effort = workload, effort
         self.batches = _chosen(workload.batches, effort.parity_batches)
         self._terms = _longest_sum(workload)

@@ -23,12 +23,11 @@ from gcnbatch.compare.operations import Cost, Row, profile
 from gcnbatch.compare.parity import Agreement, Parity
 from gcnbatch.compare.timeline import Trace
 from gcnbatch.compare.timing import Measured, measure
-from gcnbatch.compare.workload import Effort, Workload, opened
+from gcnbatch.compare.workload import Effort, Say, Workload, opened
 from gcnbatch.config import Config
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
 from gcnbatch.runners.choice import refusal
 
-Say = Callable[[str], object]
 FORMAT = 1
 
 

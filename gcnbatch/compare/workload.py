@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from gcnbatch.runners.state import EVAL_BATCH_SIZE
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.loop import shuffled_batches
+
+Say = Callable[[str], object]  # receives what happens, line by line
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """How the operation tests reach a backend: its operations, and the way of arrays to it and back.
 
-A backend joins every operation test by a line in `BACKENDS` (and ``marks=pytest.mark.gpu`` if it needs one).
+Which backends there are comes from the registry. One whose arrays are NumPy's joins every operation test by its entry;
+any other says in `open_adapter` how arrays get to it and back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backends import registry
 from gcnbatch.backends.base import Array, Ops
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.backends.registry import open_backend
@@ -37,13 +39,17 @@ class Adapter:
     form: Callable[[Sparse], Any] = attrgetter("matrix")
 
 
+def _numpy(name: str) -> Adapter:
+    return Adapter(open_backend(name).ops, np.array, np.array)
+
+
 def _cpu() -> Adapter:
     return Adapter(CpuOps(), np.array, np.array)
 
 
 def _cpu_fast() -> Adapter:
     pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
-    return Adapter(open_backend("cpu").ops, np.array, np.array)
+    return _numpy("cpu")
 
 
 def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
@@ -96,8 +102,7 @@ def open_cuda(name: str, spmm: str) -> Adapter:
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
 CUDA = {
-    "nonbatched": ("nonbatched", "csr"),
-    "batched": ("batched", "csr"),
+    **{entry.name: (entry.name, "csr") for entry in registry.BACKENDS if entry.steps_are_operations and entry.on_gpu},
     "batched-auto": ("batched", "auto"),
     "batched-swa_csr": ("batched", "swa_csr"),
     "batched-swa_coo": ("batched", "swa_coo"),
@@ -106,7 +111,15 @@ CUDA = {
     "batched-tf": ("batched", "tf"),
     "nonbatched-tf": ("nonbatched", "tf"),
 }
-HOST = {"cpu": _cpu, "cpu-fast": _cpu_fast}
+
+
+def host_adapters() -> dict[str, Callable[[], Adapter]]:
+    """Return what opens each backend of the registry whose arrays are NumPy's; ``cpu`` without Numba and with it."""
+    entries = [entry for entry in registry.BACKENDS if entry.steps_are_operations and not entry.on_gpu]
+    return {entry.name: partial(_numpy, entry.name) for entry in entries} | {"cpu": _cpu, "cpu-fast": _cpu_fast}
+
+
+HOST = host_adapters()
 BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
