@@ -1,4 +1,4 @@
-"""The runners of the fused backend, without a GPU: a form per kind of data set, and what both do around their engine."""
+"""The runners of the fused backend without a GPU: one per kind of data set, and what both do around their engine."""
 
 from __future__ import annotations
 
