@@ -2,6 +2,7 @@
 
 Which backends there are comes from the registry. One whose arrays are NumPy's joins every operation test by its entry;
 any other says in `open_adapter` how arrays get to it and back.
+The reference is a backend as well: in float32 it is held to the same bounds.
 """
 
 from __future__ import annotations
@@ -101,26 +102,24 @@ def open_cuda(name: str, spmm: str) -> Adapter:
 
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
-CUDA = {
-    **{entry.name: (entry.name, "csr") for entry in registry.BACKENDS if entry.steps_are_operations and entry.on_gpu},
-    "batched-auto": ("batched", "auto"),
-    "batched-swa_csr": ("batched", "swa_csr"),
-    "batched-swa_coo": ("batched", "swa_coo"),
-    "nonbatched-swa_csr": ("nonbatched", "swa_csr"),
-    "nonbatched-swa_coo": ("nonbatched", "swa_coo"),
-    "batched-tf": ("batched", "tf"),
-    "nonbatched-tf": ("nonbatched", "tf"),
-}
 
 
 def host_adapters() -> dict[str, Callable[[], Adapter]]:
     """Return what opens each backend of the registry whose arrays are NumPy's; ``cpu`` without Numba and with it."""
     entries = [entry for entry in registry.BACKENDS if entry.steps_are_operations and not entry.on_gpu]
-    return {entry.name: partial(_numpy, entry.name) for entry in entries} | {"cpu": _cpu, "cpu-fast": _cpu_fast}
+    numpy = {entry.name: partial(_numpy, entry.name) for entry in entries}
+    return {"reference": lambda: REFERENCE, **numpy, "cpu": _cpu, "cpu-fast": _cpu_fast}
 
 
 HOST = host_adapters()
-BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
+# CUDA backends: their operations do not see which SpMM is chosen, and are tested with one of them.
+FORMS = tuple(entry.name for entry in registry.BACKENDS if entry.steps_are_operations and entry.on_gpu)
+CUDA = {name: (name, "csr") for name in FORMS} | {
+    "batched-auto": ("batched", "auto"),
+    **{f"{name}-{spmm}": (name, spmm) for name in FORMS for spmm in ("swa_csr", "swa_coo", "tf")},
+}
+BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in FORMS)]
+SPMM_BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
 @cache
