@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Before NumPy is loaded: workers beside each other must not each start a thread per core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -24,6 +26,19 @@ def _why_no_gpu() -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
         pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _answer_ctrl_c() -> Iterator[None]:
+    """Handle SIGINT even if the tests run in the background of a script, where processes inherit that it is ignored.
+
+    Processes that tests start have the default action then.
+    """
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture

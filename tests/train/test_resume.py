@@ -324,6 +324,47 @@ def test_ctrl_c_before_anything_is_written_promises_nothing(tmp_path: Path, data
     assert not (tmp_path / "run").exists()
 
 
+def test_training_keeps_ignoring_ctrl_c_where_its_parent_does(tmp_path: Path, data: Path) -> None:
+    """So a run goes on that a script has started in the background."""
+    step, signals = OpsRunner.step, iter([signal.SIGINT])
+
+    def interrupted(self: OpsRunner, index: int) -> None:
+        for number in signals:
+            signal.raise_signal(number)
+        step(self, index)
+
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(OpsRunner, "step", interrupted)
+            fit(data, tmp_path / "run", *THOROUGH)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert next(signals, None) is None
+
+
+INTERRUPTION_TESTS = (
+    "tests/train/test_resume.py::test_ctrl_c_before_anything_is_written_promises_nothing",  # signals this process
+    "tests/cli/test_data.py::test_synth_that_is_ended_leaves_nothing[2]",  # signals a child
+)
+
+
+def test_interruption_tests_pass_under_a_parent_that_ignores_ctrl_c() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *INTERRUPTION_TESTS]
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment(), "PYTEST_ADDOPTS": ""},
+        cwd=Path(__file__).parents[2],
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
 # ------------------------------------------------------------------------------------------------ refusals
 
 
