@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 
 from gcnbatch.backends import registry
-from gcnbatch.train import plots
+from tests.train.runs import lighten
 
 
 @cache
@@ -43,7 +43,4 @@ def _answer_ctrl_c() -> Iterator[None]:
 
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out pictures, which have tests of their own, and syncing: together most of a small run's time."""
-    for name in ("learning_curves", "roc_pr", "confusion", "parity"):
-        monkeypatch.setattr(plots, name, lambda *about: None)
-    monkeypatch.setattr(os, "fsync", lambda file: None)
+    lighten(monkeypatch)
