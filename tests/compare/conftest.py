@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.backends.base import Backend
+from gcnbatch.compare import charts
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import MachineError
 from tests.builders import build_graphset
@@ -28,6 +29,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
         register(monkeypatch, *reversed(entries))
 
     return put
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the pictures of a report, for tests of its figures."""
+    monkeypatch.setattr(charts, "draw", lambda *about: [])
 
 
 @pytest.fixture(scope="session")
