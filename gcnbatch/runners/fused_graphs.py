@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Array
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
-from gcnbatch.backends.cuda.fused.stack import GraphLayer, NodeLayer, Norm, Stack
+from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, Layer, ReadoutLayer, Relu

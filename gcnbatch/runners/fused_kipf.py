@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
-from gcnbatch.backends.cuda.fused.kipf import KipfEngine
-from gcnbatch.backends.cuda.fused.kipf_step import Tick, TwoLayers
+from gcnbatch.backends.cuda.fused.kipf.engine import KipfEngine
+from gcnbatch.backends.cuda.fused.kipf.step import Tick, TwoLayers
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import Dropout, GraphConv, Relu, Weights
@@ -46,7 +46,7 @@ def describe(model: Gcn) -> TwoLayers | str:
 
 
 class FusedKipfRunner(FusedState):
-    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.kipf`."""
+    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.kipf.engine`."""
 
     def __init__(self, backend: FusedBackend, task: RunnerTask) -> None:
         super().__init__(backend, task)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.fused.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 from gcnbatch.runners.state import ModelState
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda import loader
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.fused_graphs import FusedGraphsRunner
 from gcnbatch.runners.fused_kipf import FusedKipfRunner
-from tests.cuda.test_fused_refusals import fused_backend
-from tests.cuda.test_kipf_host import ONE_GRAPH
+from tests.backends.cuda.fused.kipf.test_host import ONE_GRAPH
+from tests.backends.cuda.fused.test_refusals import fused_backend
 from tests.train.runs import configure, write_set
 
 

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched, Ops
-from gcnbatch.backends.cuda.dense import DenseOps
-from gcnbatch.backends.cuda.device import Device
-from gcnbatch.backends.cuda.events import Event, Observation
-from gcnbatch.backends.cuda.geometry_dense import Precision
-from gcnbatch.backends.cuda.launch import Launch
-from gcnbatch.backends.cuda.looped import LoopedDenseOps
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.sparse import LoopedSparseOps, SparseOps
-from gcnbatch.backends.cuda.streaming import open_batches
-from gcnbatch.backends.cuda.tall import TallDenseOps
+from gcnbatch.backends.cuda.batches.streaming import open_batches
+from gcnbatch.backends.cuda.ops.dense import DenseOps
+from gcnbatch.backends.cuda.ops.geometry import Precision
+from gcnbatch.backends.cuda.ops.per_graph import LoopedDenseOps
+from gcnbatch.backends.cuda.ops.tall import TallDenseOps
+from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.cuda.runtime.events import Event, Observation
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.ops import LoopedSparseOps, SparseOps
 from gcnbatch.config import CudaConfig
 from gcnbatch.data.batches import BatchSource
 

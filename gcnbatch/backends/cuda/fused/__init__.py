@@ -2,7 +2,7 @@
 
 `stack` says what is computed, `data` holds the set on the device and plans epochs, `step` lists the launches of a
 step, `graph` captures and replays them, `engine` puts them together; for Kipf's GCN on one graph `kipf_data`,
-`kipf_step` and `kipf` do. `backend` offers both engines. ``cuda_src/FUSED.md`` follows a step through its kernels.
+`kipf_step` and `kipf` do. `backend` offers both engines. ``cuda_src/fused/FUSED.md`` follows a step through its kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check(device: int = 0) -> None:
     ------
     BackendUnavailable, InputError
     """
-    from gcnbatch.backends.cuda.fused.graph import load_bindings
+    from gcnbatch.backends.cuda.runtime.graph import load_bindings
 
     cuda.check(device)
     load_bindings()

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.fused import data, kipf, kipf_data
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
-from gcnbatch.backends.cuda.fused.kipf import KipfEngine
-from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
-from gcnbatch.backends.cuda.fused.model import Model, Optimizer
-from gcnbatch.backends.cuda.fused.stack import Stack
+from gcnbatch.backends.cuda.fused.kipf import data as kipf_data
+from gcnbatch.backends.cuda.fused.kipf import engine as kipf
+from gcnbatch.backends.cuda.fused.kipf.engine import KipfEngine
+from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
+from gcnbatch.backends.cuda.fused.shared import data
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.config import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 
