@@ -1,7 +1,7 @@
 """A stand-in for PyCUDA whose device memory is host memory: what is copied arrives, what is launched is written down.
 
-It answers the calls that `gcnbatch.backends.cuda.runtime.device` makes, in PyCUDA's own terms, and fails when told to. Streams
-run what they are asked for at once, or when `Fake.pick` lets them: in any order that CUDA's rules allow.
+It answers the calls that `gcnbatch.backends.cuda.runtime.device` makes, in PyCUDA's own terms, and fails when told to.
+Streams run what they are asked for at once, or when `Fake.pick` lets them: in any order that CUDA's rules allow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dense products of very many rows with narrow weights: geometry of dense/matmul_tall.cu, and `DenseOps` that use it."""
+"""Dense products of very many rows with narrow weights: geometry of dense/matmul_tall.cu, and its `DenseOps`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Geometry of `fused_pass` (fused/fp16/step.cu), and the two tables that it reads: pure arithmetic, tested without a GPU.
+"""Geometry of `fused_pass` (fused/fp16/step.cu), and the two tables that it reads.
 
 Dimensions: `tiles`, the most tiles of rows that a batch may have; P columns of every layer, K those of a layer's U.
 """
@@ -88,7 +88,7 @@ class PassLayer:
 
 @dataclass(frozen=True)
 class Pass:
-    """The batch, the readout and the exchange, as fused/fp16/step.cuh has them; the transpose is None where A is its own."""
+    """Batch, readout and exchange, as fused/fp16/step.cuh has them; the transpose is None for a symmetric A."""
 
     size: DeviceArray
     shape: DeviceArray

@@ -1,4 +1,4 @@
-"""Batches in tiles of rows that hold whole graphs: which graph of an epoch lies where (cuda_src/fused/fp16/tiles.cuh)."""
+"""Batches in tiles of rows that hold whole graphs: which graph of an epoch lies where."""
 
 from __future__ import annotations
 

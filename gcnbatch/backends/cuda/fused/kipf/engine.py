@@ -1,6 +1,6 @@
 """The fused step of Kipf's GCN with two layers on one graph: what it takes, and the engine that runs it.
 
-``cuda_src/fused/FUSED.md`` follows a step through its kernels; `kipf_data` says what is known of the graph, `kipf_step` lists
+``cuda_src/fused/FUSED.md`` follows a step through its kernels; `data` says what is known of the graph, `step` lists
 the launches.
 """
 

@@ -309,7 +309,7 @@ class Workspace:
         return norm.epsilon, norm.momentum, self.blocks
 
     def _kernel(self, phase: str, number: int) -> str:
-        """Return the name of a phase's kernel for a layer: the usual ones have theirs in fused/narrow/specialised.cu."""
+        """Return the name of a phase's kernel for a layer: some are specialised in fused/narrow/specialised.cu."""
         layer = self._stack.nodes[number]
         if layer.is_dense or layer.channels > 1 or layer.n_out != geometry.USUAL or self._threshold:
             return phase

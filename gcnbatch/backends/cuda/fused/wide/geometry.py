@@ -1,4 +1,4 @@
-"""Geometry of the fused backend's kernels for wide layers (fused/wide/layers.cu): pure arithmetic, tested without a GPU.
+"""Geometry of the fused backend's kernels for wide layers (fused/wide/layers.cu): pure arithmetic.
 
 Dimensions: `rows`, the most nodes that a batch may have; F / P columns of a layer's input / output, C channels, K = C F
 + C rounded up to 8, the columns of U.

@@ -1,4 +1,4 @@
-"""What the tests of steps in halves share: matrices as panels (cuda_src/fused/fp16/tiles.cuh), and a workspace to run."""
+"""What the tests of fp16 steps share: matrices as panels (cuda_src/fused/fp16/tiles.cuh), and a workspace."""
 
 from __future__ import annotations
 
