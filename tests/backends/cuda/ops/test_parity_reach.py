@@ -23,10 +23,8 @@ from tests.ops.catalogue import DENSE, OF_SIZES
 from tests.ops.parity import evaluate
 
 SOURCES = Sources(cuda_sources())
-DENSE_FILES = {
-    f"{name}.cu"
-    for name in ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout", "readout", "loss", "optimizer")
-}
+DENSE_NAMES = ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout", "loss", "optimizer")
+DENSE_FILES = {"graph/readout.cu", *(f"dense/{name}.cu" for name in DENSE_NAMES)}
 CHANNELS = next(case for case in CASES if case.name == "four channels")
 B, C = len(CHANNELS.sizes), CHANNELS.C
 EACH = B * C  # launches of a loop over graphs and channels

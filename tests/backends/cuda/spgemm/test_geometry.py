@@ -27,7 +27,7 @@ def stats(rows: list[int], squares: int | None = None, long_products: int = 0) -
 
 
 def test_constants_are_those_of_the_sources() -> None:
-    sources = [source for name, source in Sources(cuda_sources()).items() if name.startswith("spgemm_")]
+    sources = [source for name, source in Sources(cuda_sources()).items() if name.startswith("spgemm/")]
     text = "".join(part for source in sources for part in (source.text, *source.headers.values()))
     for name in ("SCAN_THREADS", "PART_PRODUCTS", "TILE_COLUMNS", "LONG", "PLACE_BITS"):
         found = re.search(rf"constexpr int {name} = (\d+);", text)

@@ -29,7 +29,7 @@ def test_tables_have_the_fields_of_the_source(table: type) -> None:
 
 
 def test_numbers_are_those_of_the_source() -> None:
-    source = "".join(path.read_text() for path in sorted(cuda_sources().glob("fused_*.cu*")))
+    source = "".join(path.read_text() for path in sorted(cuda_sources().glob("fused/**/*.cu*")))
     same = ("TILE_ROWS", "WORKERS", "MAX_LAYERS", "MAX_TILES", "MAX_OUTPUTS")
     others = {"HALF_PANEL": geometry.SLICE, "PASS_SHARED_BYTES": geometry.SHARED_BYTES}
     assert_numbers(source, {**{name: getattr(geometry, name) for name in same}, **others})
