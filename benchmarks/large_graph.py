@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcnbatch.backends.cuda import spmm_large
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm_large import Large, Scales
+from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm.large import Large, Scales
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data.schema import Header
