@@ -116,7 +116,7 @@ class DeviceMeter:
         flag, address = self._device.mapped_flag()
         flag[0] = 0
         nanoseconds = int(HOLD_SECONDS * 1e9)
-        self._device.launch(HOLD, Launch((1, 1, 1), (1, 1, 1)), address, nanoseconds)
+        self._device.launch(HOLD, Launch((1, 1, 1), (1, 1, 1)), released=address, nanoseconds=nanoseconds)
         self._device.launches -= 1
         try:
             yield
