@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.compare.parity import bounds, distance, longest_sum
 from gcnbatch.compare.reference import jittered, jitters
-from gcnbatch.compare.workload import Effort
 from gcnbatch.config import ChemGCNConfig, KipfConfig
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset
 from tests.model.cases import Case
 from tests.ops.mutants import half, mutant
 
+RUNS = 32  # of the reference in float32; these models take milliseconds
 EMPTY_LAST = [4, 0, 2, 0, 5]  # a repeat, and of six graphs the fifth has one node, the sixth none
 
 
@@ -85,11 +85,11 @@ def results(case: Case, ops: Any) -> dict[str, NDArray[Any]]:
 
 @cache
 def allowed(name: str) -> dict[str, tuple[NDArray[Any], float]]:
-    """Return the results of a case in float64 with the errors that compare-backends allows."""
+    """Return the results of a case in float64 with the errors that the rule of compare-backends allows."""
     reference, narrow = ReferenceOps(), CASES[name].astype(np.float32)
     exact = results(CASES[name].astype(np.float64), reference)
     units = longest_sum(narrow.model) ** 0.5
-    runs = (jittered(reference, jitter) if jitter else reference for jitter in jitters(Effort().samples, units))
+    runs = (jittered(reference, jitter) if jitter else reference for jitter in jitters(RUNS, units))
     found = bounds(exact, (results(narrow, ops) for ops in runs))
     return {key: (exact[key], found[key]) for key in exact}
 
