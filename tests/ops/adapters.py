@@ -49,8 +49,8 @@ def _cpu_fast() -> Adapter:
 
 def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
     """Return how batches of a CUDA backend hold a sparse matrix: as `StreamingSet` assembles them."""
-    from gcnbatch.backends.cuda import batch
-    from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+    from gcnbatch.backends.cuda.batches import batch
+    from gcnbatch.backends.cuda.spmm.kernels import spmm_kernel
 
     kernel = spmm_kernel(spmm)
 
@@ -68,8 +68,8 @@ def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
 def open_cuda(name: str, spmm: str) -> Adapter:
     """Open a CUDA backend whose new arrays are full of NaN, so that what a kernel leaves out is seen."""
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.device import open_device
-    from gcnbatch.backends.cuda.memory import DeviceArray
+    from gcnbatch.backends.cuda.runtime.device import open_device
+    from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
     open_backend(name)
     device = open_device()
