@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from gcnbatch import environment
 from gcnbatch.backends import registry
-from gcnbatch.backends.cuda.replay import NotCaptured
+from gcnbatch.backends.cuda.runtime.replay import NotCaptured
 from gcnbatch.bench import clock
 from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import Problem, check_memory

@@ -15,9 +15,10 @@ from tqdm import tqdm
 
 from gcnbatch import environment
 from gcnbatch.backends import registry
-from gcnbatch.backends.cuda import batch, spmm_table
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, vector_width
-from gcnbatch.backends.cuda.spmm_table import Table
+from gcnbatch.backends.cuda.batches import batch
+from gcnbatch.backends.cuda.spmm import table as spmm_table
+from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, vector_width
+from gcnbatch.backends.cuda.spmm.table import Table
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
@@ -26,7 +27,7 @@ from gcnbatch.errors import BackendUnavailable, CheckFailed
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.spmm_kernels import SpmmKernel
+    from gcnbatch.backends.cuda.spmm.kernels import SpmmKernel
 
 ROWS = (16, 32, 64, 128)
 PER_ROW = (1, 2, 3, 5, 8)

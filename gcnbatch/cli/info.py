@@ -18,7 +18,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
     """List backends (ready, or why not and what to do), devices and versions."""
     from gcnbatch import environment
     from gcnbatch.backends import registry
-    from gcnbatch.backends.cuda import report
+    from gcnbatch.backends.cuda.runtime import inventory as report
 
     found = {**environment.collect(), "cuda": report.collect()}
     backends = [{**state._asdict(), "measured_us": registry.MEASURED[state.name]} for state in registry.status()]

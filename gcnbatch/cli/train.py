@@ -91,7 +91,7 @@ def train(
         settings = load(config, options, assignments or [])
         has_gpu = False
         if settings.backend != "cpu":
-            from gcnbatch.backends.cuda import loader
+            from gcnbatch.backends.cuda.runtime import loader
 
             has_gpu = loader.wake(settings.device) is not None
         from gcnbatch.train.report_workers import report_workers

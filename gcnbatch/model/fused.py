@@ -17,12 +17,12 @@ from gcnbatch.model.runner import ModelState, Task
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.fused.stack import Stack
+    from gcnbatch.backends.cuda.fused.shared.stack import Stack
 
 
 def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
     """Return the stack of a ChemGCN on graphs, its parameters by where they start."""
-    from gcnbatch.backends.cuda.fused.stack import GraphLayer, NodeLayer, Norm, Stack
+    from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
 
     start = {name: slot.start for name, slot in layout.slots.items()}
     nodes: list[NodeLayer] = []
@@ -79,7 +79,7 @@ class FusedRunner(ModelState):
 
     def __init__(self, backend: CudaBackend, task: Task) -> None:
         super().__init__(backend, task)
-        from gcnbatch.backends.cuda.fused.model import Model, Optimizer
+        from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 
         train = task.train
         moments = tuple(self._moments.values())

@@ -15,12 +15,12 @@ from gcnbatch.model.runner import ModelState, Task
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
+    from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
 
 
 def describe(model: Gcn) -> TwoLayers | str:
     """Return Kipf's GCN of two layers as the fused step knows it, or what it is instead."""
-    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
+    from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
 
     if any(spec.name.endswith(".bias") for layer in model.layers for spec in layer.specs()):
         return "a ChemGCN on a node-level data set"
@@ -40,11 +40,11 @@ def describe(model: Gcn) -> TwoLayers | str:
 
 
 class KipfRunner(ModelState):
-    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.kipf`."""
+    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.kipf.engine`."""
 
     def __init__(self, backend: CudaBackend, task: Task, layers: TwoLayers) -> None:
         super().__init__(backend, task)
-        from gcnbatch.backends.cuda.fused.model import Model, Optimizer
+        from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 
         train = task.train
         model = Model(
@@ -67,7 +67,7 @@ class KipfRunner(ModelState):
         self._epoch, self._steps, self._learning_rate = epoch, len(batches), learning_rate
 
     def step(self, index: int) -> None:
-        from gcnbatch.backends.cuda.fused.kipf_step import Tick
+        from gcnbatch.backends.cuda.fused.kipf.step import Tick
 
         self._updates += 1
         self._engine.step(Tick(self._epoch, index, self._steps, self._learning_rate, self._updates))

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.resources import cuda_sources
 
 

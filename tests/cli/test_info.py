@@ -14,7 +14,7 @@ import pytest
 
 from gcnbatch import __version__, environment
 from gcnbatch.backends import registry
-from gcnbatch.backends.cuda import report
+from gcnbatch.backends.cuda.runtime import inventory as report
 from gcnbatch.cli import app
 
 NO_CUDA = {"missing": {"compiler": "none"}, "compiler": None, "cache": {"folder": "/", "files": 0, "bytes": 0}}

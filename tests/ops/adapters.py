@@ -1,6 +1,7 @@
 """How the operation tests reach a backend: its operations, and the way of arrays to it and back.
 
-A backend joins every operation test by a line in `BACKENDS` (and ``marks=pytest.mark.gpu`` if it needs one).
+A backend joins every operation test by a line in `HOST`, or in `CUDA` and `FORMS` (whose tests need a GPU). The
+reference is a backend as well: in float32 it is held to the same bounds.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def _cpu_fast() -> Adapter:
 
 def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
     """Return how batches of a CUDA backend hold a sparse matrix: as `StreamingSet` assembles them."""
-    from gcnbatch.backends.cuda import batch
-    from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+    from gcnbatch.backends.cuda.batches import batch
+    from gcnbatch.backends.cuda.spmm.kernels import spmm_kernel
 
     kernel = spmm_kernel(spmm)
 
@@ -67,8 +68,8 @@ def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
 def open_cuda(name: str, spmm: str) -> Adapter:
     """Open a CUDA backend whose new arrays are full of NaN, so that what a kernel leaves out is seen."""
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.device import open_device
-    from gcnbatch.backends.cuda.memory import DeviceArray
+    from gcnbatch.backends.cuda.runtime.device import open_device
+    from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
     open_backend(name)
     device = open_device()
@@ -95,6 +96,8 @@ def open_cuda(name: str, spmm: str) -> Adapter:
 
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
+HOST = {"reference": lambda: REFERENCE, "cpu": _cpu, "cpu-fast": _cpu_fast}
+# Name of the CUDA backend and its SpMM. Other operations do not see which SpMM is chosen: they run on the first two.
 CUDA = {
     "nonbatched": ("nonbatched", "csr"),
     "batched": ("batched", "csr"),
@@ -106,8 +109,9 @@ CUDA = {
     "batched-tf": ("batched", "tf"),
     "nonbatched-tf": ("nonbatched", "tf"),
 }
-HOST = {"cpu": _cpu, "cpu-fast": _cpu_fast}
-BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
+FORMS = ("nonbatched", "batched")
+BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in FORMS)]
+SPMM_BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda import loader
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
@@ -232,7 +232,7 @@ def test_training_starts_workers_on_a_gpu_only(
 def test_workers_start_before_anything_large_is_imported() -> None:
     text = """
 import sys
-from gcnbatch.backends.cuda import loader
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.train import report_workers
 print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
 """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Backend
-    from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.runtime.device import Device
     from gcnbatch.config import CudaConfig
 
 
@@ -20,9 +20,9 @@ def check(device: int = 0) -> None:
     InputError
         When there are devices, but not this one.
     """
-    from gcnbatch.backends.cuda import compiler, loader
-    from gcnbatch.backends.cuda.cache import KernelCache
-    from gcnbatch.backends.cuda.sources import Sources
+    from gcnbatch.backends.cuda.runtime import compiler, loader
+    from gcnbatch.backends.cuda.runtime.cache import KernelCache
+    from gcnbatch.backends.cuda.runtime.sources import Sources
     from gcnbatch.resources import cuda_sources
 
     info, cache = loader.choose(device), KernelCache()
@@ -40,7 +40,7 @@ def check_fused(device: int = 0) -> None:
     ------
     BackendUnavailable, InputError
     """
-    from gcnbatch.backends.cuda.fused.graph import load_bindings
+    from gcnbatch.backends.cuda.runtime.graph import load_bindings
 
     check(device)
     load_bindings()
@@ -72,7 +72,7 @@ def open_ready(device: int = 0, fast_math: bool = False) -> Device:
     check(device)
     from tqdm import tqdm
 
-    from gcnbatch.backends.cuda.device import open_device
+    from gcnbatch.backends.cuda.runtime.device import open_device
 
     opened = open_device(device)
     if fast_math:

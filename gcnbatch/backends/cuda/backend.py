@@ -11,25 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched, Ops
-from gcnbatch.backends.cuda.dense import DenseOps
-from gcnbatch.backends.cuda.device import Device
-from gcnbatch.backends.cuda.events import Event, Observation
-from gcnbatch.backends.cuda.geometry_dense import Precision
-from gcnbatch.backends.cuda.launch import Launch
-from gcnbatch.backends.cuda.looped import LoopedDenseOps
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.sparse import LoopedSparseOps, SparseOps
-from gcnbatch.backends.cuda.streaming import open_batches
-from gcnbatch.backends.cuda.tall import TallDenseOps
+from gcnbatch.backends.cuda.batches.streaming import open_batches
+from gcnbatch.backends.cuda.ops.dense import DenseOps
+from gcnbatch.backends.cuda.ops.geometry import Precision
+from gcnbatch.backends.cuda.ops.per_graph import LoopedDenseOps
+from gcnbatch.backends.cuda.ops.tall import TallDenseOps
+from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.cuda.runtime.events import Event, Observation
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.ops import LoopedSparseOps, SparseOps
 from gcnbatch.config import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.engine import FusedEngine
-    from gcnbatch.backends.cuda.fused.kipf import KipfEngine
-    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
-    from gcnbatch.backends.cuda.fused.model import Model, Optimizer
-    from gcnbatch.backends.cuda.fused.stack import Stack
+    from gcnbatch.backends.cuda.fused.kipf.engine import KipfEngine
+    from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
+    from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+    from gcnbatch.backends.cuda.fused.shared.stack import Stack
 
 RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing
 HOLD = "meter_hold"  # the kernel that holds back a queue: no work of the backend's
@@ -99,8 +99,8 @@ class CudaBackend:
         return CudaBackend("batched", self.device, self._options)
 
     def fused_refusal(self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig) -> str:
-        """Return what the fused step cannot take here, or nothing; see `gcnbatch.backends.cuda.fused.data.refusal`."""
-        from gcnbatch.backends.cuda.fused import data
+        """Return what the fused step cannot take here, or nothing; see `fused.shared.data.refusal`."""
+        from gcnbatch.backends.cuda.fused.shared import data
 
         budget = int(self.device.memory().free * RESIDENT_SHARE)
         here = (budget, self.device.compute_capability, self._options)
@@ -117,7 +117,8 @@ class CudaBackend:
         seed: int,
     ) -> FusedEngine:
         """Return the fused step of a model on a data set, which `fused_refusal` has nothing against."""
-        from gcnbatch.backends.cuda.fused import data, engine
+        from gcnbatch.backends.cuda.fused import engine
+        from gcnbatch.backends.cuda.fused.shared import data
 
         products = stack.products(self.device.compute_capability, self._options.precision)
         in_halves = data.trains_in_halves(stack, products, source)
@@ -128,7 +129,7 @@ class CudaBackend:
         self, layers: TwoLayers, source: BatchSource, targets: NDArray[Any], clip_norm: float
     ) -> str:
         """Return what the fused step of a node-level set cannot take here, or nothing; as `fused_refusal`."""
-        from gcnbatch.backends.cuda.fused import kipf
+        from gcnbatch.backends.cuda.fused.kipf import engine as kipf
 
         budget = int(self.device.memory().free * RESIDENT_SHARE)
         here = (budget, self.device.compute_capability, self._options)
@@ -145,7 +146,8 @@ class CudaBackend:
         seed: int,
     ) -> KipfEngine:
         """Return the fused step of Kipf's GCN on a graph, which `fused_kipf_refusal` has nothing against."""
-        from gcnbatch.backends.cuda.fused import kipf, kipf_data
+        from gcnbatch.backends.cuda.fused.kipf import data as kipf_data
+        from gcnbatch.backends.cuda.fused.kipf import engine as kipf
 
         assert source.prepared is not None
         rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))

@@ -1,0 +1,189 @@
+// The last phase of a step: gradients from their parts, the optimiser, and the staging of the next batch beside them.
+//
+// A job is one parameter array: element e of its gradient is  sum over s of  left[s] right[s]  in order, where the parts of
+// a product are summed as they are (`left` null) and a dense layer on graphs multiplies its input with its gradient.
+// Updates are those of dense/optimizer.cu. With clipping the step takes two phases: `mode` 1 writes gradients and the parts of
+// their squared norm, `mode` 2 reads both and updates; without, `mode` 0 does it in one. `mode` 1 alone gives the gradients
+// to who asks for them.
+// Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
+//   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
+// Launch: 256 threads; a block stages or does chunks of parameters, as many of either as come to it. Tox21's 9,900
+//   parameters: 310 chunks of 32 elements, 8 lanes to an element, and 50 graphs to stage.
+// Shared memory: 1 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
+// Determinism: one writer per output, fixed order: repeats to the bit.
+#pragma once
+
+#include "fused/shared/stage.cuh"
+#include "fused/shared/tile.cuh"
+
+namespace fused {
+
+constexpr int UPDATE_THREADS = 256;
+constexpr int MAX_LANES = 8;
+constexpr int PARTS_AT_ONCE = 8;  // that a thread has asked for before it adds the first
+
+// As the host fills it: four times 8 bytes, then 4 bytes a field.
+struct Job {
+  const float *left, *right;
+  float* packed;                  // where kernels want the array, or null
+  long long step;                 // from column to column of a part
+  int start, count;               // in the flat arrays
+  int left_stride, right_stride;  // from part to part
+  int parts, unit;                // there are as many parts as `unit` rows go into N; 0: as many as graphs
+  int lanes;                      // threads that share an element, a power of two
+  int F, C, P;                    // element (f, c P + p) stands in row c F + f, column p of a part, and of `packed`
+  int columns, packed_columns;    // of a row there
+};
+
+// Row and column of element e; see Job.
+__device__ __forceinline__ int2 place_of(const Job& job, int e) {
+  const int f = e / (job.C * job.P), rest = e - f * job.C * job.P, c = rest / job.P;
+  return make_int2(c * job.F + f, rest - c * job.P);
+}
+
+__device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lane, int N, int B) {
+  const int parts = min(job.parts, job.unit > 0 ? ceil_div(N, job.unit) : B);
+  const float* right = job.right + (job.left ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
+  float sum = 0.f;
+#pragma unroll 1
+  for (int first = lane; first < parts; first += PARTS_AT_ONCE * job.lanes) {
+    float value[PARTS_AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < PARTS_AT_ONCE; ++u) {
+      const int s = first + u * job.lanes;
+      value[u] = s < parts ? right[static_cast<long long>(s) * job.right_stride] : 0.f;
+      if (job.left && s < parts) value[u] *= job.left[s * job.left_stride + place.x];
+    }
+#pragma unroll
+    for (int u = 0; u < PARTS_AT_ONCE; ++u) sum += value[u];
+  }
+  return sum;
+}
+
+// The factor that clips gradients whose squared norm is the sum of `norms`.
+__device__ __forceinline__ float clip_factor(const double* norms, int n, float max_norm) {
+  double squares = 0.0;
+  for (int b = threadIdx.x; b < n; b += UPDATE_THREADS) squares += norms[b];
+  const double norm = sqrt(block_sum(squares));
+  return norm > max_norm ? static_cast<float>(max_norm / norm) : 1.f;
+}
+
+__device__ __forceinline__ void add_totals(double* totals, const double* losses, int n_losses, float weight) {
+  double sum = 0.0;
+  for (int b = threadIdx.x; b < n_losses; b += 32) sum += losses[b];
+  sum = warp_sum(sum);
+  if (threadIdx.x == 0) totals[0] += static_cast<float>(sum), totals[1] += weight;
+}
+
+// The optimisers' rules, as in dense/optimizer.cu; `rate` as in fused_readout.
+struct Rule {
+  int sgd;
+  float beta1, rest1, beta2, rest2, epsilon;
+
+  // The new value of a parameter p of gradient `gradient`; m and v become new too.
+  __device__ __forceinline__ float apply(float p, float gradient, float& m, float& v, float decay, float penalty,
+                                         float4 rate) const {
+    const float g = gradient + penalty * p;
+    m = sgd ? beta1 * m + g : beta1 * m + rest1 * g;
+    float update = m;
+    if (!sgd) {
+      v = beta2 * v + rest2 * (g * g);
+      update = m * rate.y / (sqrtf(v * rate.z) + epsilon);
+    }
+    return p - rate.x * (update + decay * p);
+  }
+};
+
+// The phase with its arguments, in the order of fused_update in fused/narrow/step.cu.
+struct Update {
+  float* parameters;
+  float* m;
+  float* v;
+  float* gradients;
+  double* norms;
+  double* totals;
+  const double* losses;
+  const float* weight_decay;
+  const float* l2;
+  const float* rates;
+  const int* progress;
+  const long long* jobs;
+  const int* chunks;
+  const long long* stage;
+  int n_chunks;
+  int n_stages;
+  int n_losses;
+  int mode;
+  int sgd;
+  float beta1;
+  float rest1;
+  float beta2;
+  float rest2;
+  float epsilon;
+  float max_norm;
+
+  // `block` of `blocks`; `wait` returns when what the phase before wrote can be read.
+  template <class Wait>
+  __device__ __forceinline__ void run(int block, int blocks, float4* shared4, Wait wait) const {
+    bool is_waiting = true;
+    const auto wait_once = [&] {
+      if (is_waiting) wait();
+      is_waiting = false;
+    };
+#pragma unroll 1
+    for (int unit = block; unit < n_chunks + n_stages; unit += blocks) {
+      if (unit != block) __syncthreads();  // shared memory is free again
+      if (unit < n_stages) {               // first, for they follow the longest chain of pointers before they wait
+        stage_batch(*reinterpret_cast<const Stage*>(stage), unit, n_stages, wait_once);
+      } else {
+        update_chunk(unit - n_stages, reinterpret_cast<float*>(shared4), wait_once);
+      }
+    }
+    wait_once();
+  }
+
+  template <class Wait>
+  __device__ __forceinline__ void update_chunk(int chunk, float* of_thread, Wait wait) const {
+    // All but the gradients is older than the phase before.
+    const Job job = reinterpret_cast<const Job*>(jobs)[chunks[2 * chunk]];
+    const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
+    const int e = chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
+    const bool exists = e < job.count, owns = exists && lane == 0;
+    const int4 at = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
+    const int2 place = place_of(job, e);
+    const float p = owns ? parameters[i] : 0.f;
+    float of_m = owns ? m[i] : 0.f, of_v = owns && !sgd ? v[i] : 0.f;
+    const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
+    const float4 rate = reinterpret_cast<const float4*>(rates)[at.w];
+    wait();
+
+    float gradient = 0.f;
+    if (mode == 2) {
+      gradient = (owns ? gradients[i] : 0.f) * clip_factor(norms, n_chunks, max_norm);
+    } else {
+      if (exists) gradient = gradient_of(job, place, lane, at.y, at.z);
+      of_thread[threadIdx.x] = gradient;
+      __syncthreads();
+      if (lane == 0) {
+#pragma unroll
+        for (int s = 1; s < MAX_LANES; ++s)
+          if (s < job.lanes) gradient += of_thread[threadIdx.x + s * elements];
+      }
+    }
+    if (mode == 1) {
+      if (owns) gradients[i] = gradient;
+      const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
+      if (threadIdx.x == 0) norms[chunk] = squares;
+    } else if (owns) {
+      const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
+      const float value = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
+      m[i] = of_m;
+      if (!sgd) v[i] = of_v;
+      parameters[i] = value;
+      if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
+    }
+    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
+  }
+};
+
+}  // namespace fused
