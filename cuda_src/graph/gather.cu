@@ -8,6 +8,42 @@
 //          node, entry of the adjacency, entry of the transpose and entry of sparse features of every graph in the batch
 // Determinism: copies; repeats to the bit.
 
+// ------------------------------------------------------------------------------------------------------ parameters
+
+// A CSR matrix of the batch and of the set.
+struct BatchCsr {
+  int *indptr, *indices;
+  float* data;
+};
+struct SetCsr {
+  const int *indptr, *indices;
+  const float* data;
+};
+
+// What every gather takes beside the features. Shapes: targets (R, n_outputs) float32 or int32, forward (N rows), its
+// transpose (N n_channels rows), plan (B, and (B+1,) each); set_… of the whole set.
+struct Gather {
+  int* targets;
+  BatchCsr forward, transpose;
+  const int* set_targets;
+  SetCsr set_forward, set_transpose;
+  const int *set_node_ptr, *plan;
+  int n_outputs, targets_per_node, n_channels;
+};
+
+struct DenseGather {
+  Gather batch;
+  float* x;           // (N, n_features)
+  const void* set_x;  // in the type that the kernel's name says
+  int n_features;
+};
+
+struct SparseGather {
+  Gather batch;
+  BatchCsr x;
+  SetCsr set_x;
+};
+
 // ---------------------------------------------------------------------------------------------------------- helpers
 
 // A graph of the batch: where its n_nodes nodes begin in the set and in the batch.
@@ -27,16 +63,6 @@ __device__ __forceinline__ Segment segment_of_block(const int* set_node_ptr, con
   return {graph, set_node_ptr[graph], first, node_ptr[blockIdx.x + 1] - first};
 }
 
-// A CSR matrix of the batch and of the set.
-struct BatchCsr {
-  int *indptr, *indices;
-  float* data;
-};
-struct SetCsr {
-  const int *indptr, *indices;
-  const float* data;
-};
-
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(unsigned char x) { return x; }
 __device__ __forceinline__ float to_float(signed char x) { return x; }
@@ -48,19 +74,12 @@ __device__ __forceinline__ float to_float(unsigned short half_bits) {  // IEEE h
 
 // Copy `count` elements, converted by `convert`; the graph's gridDim.y blocks share them.
 template <typename To, typename From, typename Convert>
-__device__ __forceinline__ void copy_segment(To* target, const From* source, long long count, Convert convert) {
+__device__ __forceinline__ void copy_segment(To* __restrict__ target, const From* __restrict__ source, long long count,
+                                             Convert convert) {
   const long long step = (long long)gridDim.y * blockDim.x;
   for (long long i = (long long)blockIdx.y * blockDim.x + threadIdx.x; i < count; i += step) {
     target[i] = convert(source[i]);
   }
-}
-
-// Targets are moved as bits: float32 values or int32 classes. One row per graph, or one per node.
-__device__ __forceinline__ void gather_targets(int* targets, const int* set_targets, Segment segment, int n_outputs,
-                                               int per_node) {
-  const long long source = per_node ? segment.source : segment.graph, first = per_node ? segment.first : blockIdx.x;
-  copy_segment(targets + first * n_outputs, set_targets + source * n_outputs,
-               (long long)(per_node ? segment.n_nodes : 1) * n_outputs, [](int bits) { return bits; });
 }
 
 // One graph's rows of a CSR matrix: pointers moved to first_entry, columns by column_shift. The last graph of the batch
@@ -77,110 +96,73 @@ __device__ __forceinline__ void gather_rows(BatchCsr to, SetCsr from, Segment se
   copy_segment(to.data + first_entry, from.data + source_entry, n_entries, [](float value) { return value; });
 }
 
+// Targets are moved as bits: float32 values or int32 classes. One row per graph, or one per node.
+__device__ __forceinline__ void gather_targets(const Gather& batch, Segment segment) {
+  const bool per_node = batch.targets_per_node;
+  const long long source = per_node ? segment.source : segment.graph, first = per_node ? segment.first : blockIdx.x;
+  copy_segment(batch.targets + first * batch.n_outputs, batch.set_targets + source * batch.n_outputs,
+               static_cast<long long>(per_node ? segment.n_nodes : 1) * batch.n_outputs, [](int bits) { return bits; });
+}
+
 // The adjacency (blockIdx.z = 1; N rows, N*C columns) or its transpose (2; N*C rows, N columns).
-__device__ __forceinline__ void gather_adjacency(BatchCsr forward, BatchCsr transpose, SetCsr set_forward,
-                                                 SetCsr set_transpose, Segment segment, const int* plan,
-                                                 int n_channels) {
-  const int first_entry = pointer_of_plan(plan, blockIdx.z)[blockIdx.x];
+__device__ __forceinline__ void gather_adjacency(const Gather& batch, Segment segment) {
+  const int first_entry = pointer_of_plan(batch.plan, blockIdx.z)[blockIdx.x];
   if (blockIdx.z == 1) {
-    gather_rows(forward, set_forward, segment, first_entry, 1, segment.first * n_channels);
+    gather_rows(batch.forward, batch.set_forward, segment, first_entry, 1, segment.first * batch.n_channels);
   } else {
-    gather_rows(transpose, set_transpose, segment, first_entry, n_channels, segment.first);
+    gather_rows(batch.transpose, batch.set_transpose, segment, first_entry, batch.n_channels, segment.first);
   }
 }
 
 template <typename T>
-__device__ __forceinline__ void gather_dense(float* x, int* targets, BatchCsr forward, BatchCsr transpose,
-                                             const T* set_x, const int* set_targets, SetCsr set_forward,
-                                             SetCsr set_transpose, const int* set_node_ptr, const int* plan,
-                                             int n_features, int n_outputs, int targets_per_node, int n_channels) {
-  const Segment segment = segment_of_block(set_node_ptr, plan);
+__device__ __forceinline__ void gather_dense(const DenseGather& gather) {
+  const Gather& batch = gather.batch;
+  const Segment segment = segment_of_block(batch.set_node_ptr, batch.plan);
   if (blockIdx.z > 0) {
-    gather_adjacency(forward, transpose, set_forward, set_transpose, segment, plan, n_channels);
+    gather_adjacency(batch, segment);
     return;
   }
-  copy_segment(x + (long long)segment.first * n_features, set_x + (long long)segment.source * n_features,
-               (long long)segment.n_nodes * n_features, [](T value) { return to_float(value); });
-  gather_targets(targets, set_targets, segment, n_outputs, targets_per_node);
+  const long long width = gather.n_features;
+  copy_segment(gather.x + segment.first * width, static_cast<const T*>(gather.set_x) + segment.source * width,
+               segment.n_nodes * width, [](T value) { return to_float(value); });
+  gather_targets(batch, segment);
 }
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
 // Source: own. Dense features in the type that the set is stored in, to float32; targets; the adjacency and its
 //   transpose. A symmetric adjacency of one channel is its own transpose: gridDim.z = 2; gridDim.z = 1 leaves both out.
-// Shapes: x (N, F), targets (R, K), indptr (N+1,), indices, data (E,), t_indptr (N C + 1,); set_… of the whole set.
 // Launch: 256 threads, grid (B, pieces, 1 to 3): a block per graph, more where graphs are large or few. Batch 50 of 18
 //   nodes, F = 75, on 132 multiprocessors: 50 x 2 x 2 blocks.
 // Traffic: reads sizeof(T) N F + 4 R K, writes 4 N F + 4 R K bytes; reads and writes 4 N (1 + C) + 16 E bytes of the
 //   adjacency, half of it where it is symmetric. All segments are read and written in order.
-extern "C" __global__ __launch_bounds__(256) void gather_float32(
-    float* __restrict__ x, int* __restrict__ targets, int* __restrict__ indptr, int* __restrict__ indices,
-    float* __restrict__ data, int* __restrict__ t_indptr, int* __restrict__ t_indices, float* __restrict__ t_data,
-    const float* __restrict__ set_x, const int* __restrict__ set_targets, const int* __restrict__ set_indptr,
-    const int* __restrict__ set_indices, const float* __restrict__ set_data, const int* __restrict__ set_t_indptr,
-    const int* __restrict__ set_t_indices, const float* __restrict__ set_t_data, const int* __restrict__ set_node_ptr,
-    const int* __restrict__ plan, int n_features, int n_outputs, int targets_per_node, int n_channels) {
-  gather_dense(x, targets, {indptr, indices, data}, {t_indptr, t_indices, t_data}, set_x, set_targets,
-               {set_indptr, set_indices, set_data}, {set_t_indptr, set_t_indices, set_t_data}, set_node_ptr, plan,
-               n_features, n_outputs, targets_per_node, n_channels);
+extern "C" __global__ __launch_bounds__(256) void gather_float32(const __grid_constant__ DenseGather gather) {
+  gather_dense<float>(gather);
 }
 
-extern "C" __global__ __launch_bounds__(256) void gather_uint8(
-    float* __restrict__ x, int* __restrict__ targets, int* __restrict__ indptr, int* __restrict__ indices,
-    float* __restrict__ data, int* __restrict__ t_indptr, int* __restrict__ t_indices, float* __restrict__ t_data,
-    const unsigned char* __restrict__ set_x, const int* __restrict__ set_targets, const int* __restrict__ set_indptr,
-    const int* __restrict__ set_indices, const float* __restrict__ set_data, const int* __restrict__ set_t_indptr,
-    const int* __restrict__ set_t_indices, const float* __restrict__ set_t_data, const int* __restrict__ set_node_ptr,
-    const int* __restrict__ plan, int n_features, int n_outputs, int targets_per_node, int n_channels) {
-  gather_dense(x, targets, {indptr, indices, data}, {t_indptr, t_indices, t_data}, set_x, set_targets,
-               {set_indptr, set_indices, set_data}, {set_t_indptr, set_t_indices, set_t_data}, set_node_ptr, plan,
-               n_features, n_outputs, targets_per_node, n_channels);
+extern "C" __global__ __launch_bounds__(256) void gather_uint8(const __grid_constant__ DenseGather gather) {
+  gather_dense<unsigned char>(gather);
 }
 
-extern "C" __global__ __launch_bounds__(256) void gather_int8(
-    float* __restrict__ x, int* __restrict__ targets, int* __restrict__ indptr, int* __restrict__ indices,
-    float* __restrict__ data, int* __restrict__ t_indptr, int* __restrict__ t_indices, float* __restrict__ t_data,
-    const signed char* __restrict__ set_x, const int* __restrict__ set_targets, const int* __restrict__ set_indptr,
-    const int* __restrict__ set_indices, const float* __restrict__ set_data, const int* __restrict__ set_t_indptr,
-    const int* __restrict__ set_t_indices, const float* __restrict__ set_t_data, const int* __restrict__ set_node_ptr,
-    const int* __restrict__ plan, int n_features, int n_outputs, int targets_per_node, int n_channels) {
-  gather_dense(x, targets, {indptr, indices, data}, {t_indptr, t_indices, t_data}, set_x, set_targets,
-               {set_indptr, set_indices, set_data}, {set_t_indptr, set_t_indices, set_t_data}, set_node_ptr, plan,
-               n_features, n_outputs, targets_per_node, n_channels);
+extern "C" __global__ __launch_bounds__(256) void gather_int8(const __grid_constant__ DenseGather gather) {
+  gather_dense<signed char>(gather);
 }
 
-extern "C" __global__ __launch_bounds__(256) void gather_float16(
-    float* __restrict__ x, int* __restrict__ targets, int* __restrict__ indptr, int* __restrict__ indices,
-    float* __restrict__ data, int* __restrict__ t_indptr, int* __restrict__ t_indices, float* __restrict__ t_data,
-    const unsigned short* __restrict__ set_x, const int* __restrict__ set_targets, const int* __restrict__ set_indptr,
-    const int* __restrict__ set_indices, const float* __restrict__ set_data, const int* __restrict__ set_t_indptr,
-    const int* __restrict__ set_t_indices, const float* __restrict__ set_t_data, const int* __restrict__ set_node_ptr,
-    const int* __restrict__ plan, int n_features, int n_outputs, int targets_per_node, int n_channels) {
-  gather_dense(x, targets, {indptr, indices, data}, {t_indptr, t_indices, t_data}, set_x, set_targets,
-               {set_indptr, set_indices, set_data}, {set_t_indptr, set_t_indices, set_t_data}, set_node_ptr, plan,
-               n_features, n_outputs, targets_per_node, n_channels);
+extern "C" __global__ __launch_bounds__(256) void gather_float16(const __grid_constant__ DenseGather gather) {
+  gather_dense<unsigned short>(gather);
 }
 
 // The same with sparse features (CSR, columns are features: not shifted).
 // Traffic: reads and writes 4 N + 8 nnz + 4 R K bytes each, and the adjacency as above.
-extern "C" __global__ __launch_bounds__(256) void gather_csr(
-    int* __restrict__ x_indptr, int* __restrict__ x_indices, float* __restrict__ x_data, int* __restrict__ targets,
-    int* __restrict__ indptr, int* __restrict__ indices, float* __restrict__ data, int* __restrict__ t_indptr,
-    int* __restrict__ t_indices, float* __restrict__ t_data, const int* __restrict__ set_x_indptr,
-    const int* __restrict__ set_x_indices, const float* __restrict__ set_x_data, const int* __restrict__ set_targets,
-    const int* __restrict__ set_indptr, const int* __restrict__ set_indices, const float* __restrict__ set_data,
-    const int* __restrict__ set_t_indptr, const int* __restrict__ set_t_indices, const float* __restrict__ set_t_data,
-    const int* __restrict__ set_node_ptr, const int* __restrict__ plan, int n_outputs, int targets_per_node,
-    int n_channels) {
-  const Segment segment = segment_of_block(set_node_ptr, plan);
+extern "C" __global__ __launch_bounds__(256) void gather_csr(const __grid_constant__ SparseGather gather) {
+  const Gather& batch = gather.batch;
+  const Segment segment = segment_of_block(batch.set_node_ptr, batch.plan);
   if (blockIdx.z > 0) {
-    gather_adjacency({indptr, indices, data}, {t_indptr, t_indices, t_data}, {set_indptr, set_indices, set_data},
-                     {set_t_indptr, set_t_indices, set_t_data}, segment, plan, n_channels);
+    gather_adjacency(batch, segment);
     return;
   }
-  gather_rows({x_indptr, x_indices, x_data}, {set_x_indptr, set_x_indices, set_x_data}, segment,
-              pointer_of_plan(plan, 3)[blockIdx.x], 1, 0);
-  gather_targets(targets, set_targets, segment, n_outputs, targets_per_node);
+  gather_rows(gather.x, gather.set_x, segment, pointer_of_plan(batch.plan, 3)[blockIdx.x], 1, 0);
+  gather_targets(batch, segment);
 }
 
 // rows[k] = the row of entry k of a CSR matrix: what turns it into COO.

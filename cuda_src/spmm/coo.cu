@@ -1,6 +1,6 @@
 // Adjacency (unsorted COO, TensorFlow's SparseTensor) times dense features: the published SWA SpMM and its baseline.
 //
-//   out[rows[k], p] += data[k] * in[columns[k], p]          for every entry k, p < width
+//   out[rows[k], p] += data[k] * dense[columns[k], p]          for every entry k, p < width
 //
 // Operands as in spmm/csr.cu; entries of a graph are contiguous, in any order. Sums are made by atomic additions in the
 // order in which threads arrive: results repeat within rounding, not to the bit.
@@ -60,24 +60,24 @@ extern "C" __global__ __launch_bounds__(256) void spmm_zero(float* __restrict__ 
 //   different sub-warps in a warp (width <= 16) may meet in a bank or an address.
 // Traffic: reads (12 nnz) * partitions + 4 nnz width, writes 4 rows width bytes.
 extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_batched(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ rows,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
     const int* __restrict__ columns, const float* __restrict__ data, const int* __restrict__ indptr,
     const int* __restrict__ node_ptr, int rows_per_node, int width, int column_block, int partition_bits,
     int sub_bits) {
   const GraphView graph = graph_of_batch(node_ptr, indptr, blockIdx.x >> partition_bits, rows_per_node);
   const int first_column = (blockIdx.x & ((1 << partition_bits) - 1)) * column_block;
-  swa_coo_matrix(out, in, rows, columns, data, graph, width, width, width, first_column, column_block, 0, sub_bits);
+  swa_coo_matrix(out, dense, rows, columns, data, graph, width, width, width, first_column, column_block, 0, sub_bits);
 }
 
 // The same for one graph and one channel, whose entries first_entry … have local rows and columns.
 // Launch: 2^partition_bits blocks of 1024 threads.
 extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_graph(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ rows,
-    const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long in_first,
-    int out_stride, int in_stride, int first_entry, int n_entries, int n_rows, int width, int accumulate,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
+    const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long dense_first,
+    int out_stride, int dense_stride, int first_entry, int n_entries, int n_rows, int width, int accumulate,
     int column_block, int sub_bits) {
   const GraphView graph = {0, n_rows, first_entry, n_entries};
-  swa_coo_matrix(out + out_first, in + in_first, rows, columns, data, graph, out_stride, in_stride, width,
+  swa_coo_matrix(out + out_first, dense + dense_first, rows, columns, data, graph, out_stride, dense_stride, width,
                  blockIdx.x * column_block, column_block, accumulate, sub_bits);
 }
 
@@ -85,15 +85,15 @@ extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_graph(
 //   (spmm_zero). Serves the entries of a batch (first_entry 0, strides width) and of one graph and channel alike.
 // Launch: a sub-warp per entry, 256 threads a block. Traffic: reads 12 nnz + 4 nnz width, adds 4 nnz width bytes.
 extern "C" __global__ __launch_bounds__(256) void spmm_swa_coo_global(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ rows,
-    const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long in_first,
-    int out_stride, int in_stride, int first_entry, int n_entries, int width, int sub_bits) {
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
+    const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long dense_first,
+    int out_stride, int dense_stride, int first_entry, int n_entries, int width, int sub_bits) {
   const int step = 1 << sub_bits, lane = threadIdx.x & (step - 1);
   const long long k = (blockIdx.x * (long long)blockDim.x + threadIdx.x) >> sub_bits;
   if (k >= n_entries) return;
   const long long entry = first_entry + k;
   const float weight = data[entry];
-  const float* source = in + in_first + row_offset(columns[entry], in_stride);
+  const float* source = dense + dense_first + row_offset(columns[entry], dense_stride);
   float* target = out + out_first + row_offset(rows[entry], out_stride);
   for (int p = lane; p < width; p += step) atomicAdd(target + p, weight * source[p]);
 }
@@ -102,10 +102,10 @@ extern "C" __global__ __launch_bounds__(256) void spmm_swa_coo_global(
 //   finds both by division, atomic additions to a zeroed output (spmm_zero). Scopes as in spmm_swa_coo_global.
 // Launch: n_entries * width threads, 256 a block. One graph of 150 entries, P = 64: 38 blocks.
 // Traffic: every thread reads its entry again: 12 nnz width (from L1) + 4 nnz width, adds 4 nnz width bytes.
-extern "C" __global__ __launch_bounds__(256) void spmm_tf(float* __restrict__ out, const float* __restrict__ in,
+extern "C" __global__ __launch_bounds__(256) void spmm_tf(float* __restrict__ out, const float* __restrict__ dense,
                                                           const int* __restrict__ rows, const int* __restrict__ columns,
                                                           const float* __restrict__ data, long long out_first,
-                                                          long long in_first, int out_stride, int in_stride,
+                                                          long long dense_first, int out_stride, int dense_stride,
                                                           int first_entry, int n_entries, int width) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   const long long k = i / width;
@@ -113,5 +113,5 @@ extern "C" __global__ __launch_bounds__(256) void spmm_tf(float* __restrict__ ou
   const int p = static_cast<int>(i - k * width);
   const long long entry = first_entry + k;
   atomicAdd(out + out_first + row_offset(rows[entry], out_stride) + p,
-            data[entry] * in[in_first + row_offset(columns[entry], in_stride) + p]);
+            data[entry] * dense[dense_first + row_offset(columns[entry], dense_stride) + p]);
 }

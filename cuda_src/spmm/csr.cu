@@ -1,12 +1,12 @@
 // Adjacency (CSR) times dense features: the fastest kernel, and the published SWA SpMM for CSR.
 //
-//   out[r, p] = sum over entries k of row r of  data[k] * in[indices[k], p]          r < n_rows, p < width
+//   out[r, p] = sum over entries k of row r of  data[k] * dense[indices[k], p]          r < n_rows, p < width
 //
 // One operand layout serves both passes and both scopes.
-//   forward   out = Y (N, P), in = H (N, C*P) seen as (N*C, P); the row of node i has the entries j*C + c of all
+//   forward   out = Y (N, P), dense = H (N, C*P) seen as (N*C, P); the row of node i has the entries j*C + c of all
 //             channels, so the sum over channels is part of the product.
-//   backward  the same kernel on the stored transpose: out = dH (N, C*P) seen as (N*C, P), in = dY (N, P).
-//   graph     one graph and one channel (the papers' loop): local rows and columns, `out` and `in` start at the
+//   backward  the same kernel on the stored transpose: out = dH (N, C*P) seen as (N*C, P), dense = dY (N, P).
+//   graph     one graph and one channel (the papers' loop): local rows and columns, `out` and `dense` start at the
 //             graph's first row and the channel's first column, the strides step over the other channels.
 // Determinism: each output is written by one thread, whose sum has a fixed order: repeats to the bit.
 #include "common/graph_view.cuh"
@@ -54,7 +54,7 @@ __device__ __forceinline__ void swa_csr_part(float* out, const float* in, const 
 
 // Source: own. Differs from SWA for CSR (below): rows of the whole batch are flat, without padding to the largest graph;
 //   a lane holds 16 bytes of columns in registers; four neighbours are in flight; no shared memory.
-// Shapes: out (n_rows, width), in (columns of the matrix, width) with row strides, float32; indptr (n_rows + 1,),
+// Shapes: out (n_rows, width), dense (columns of the matrix, width) with row strides, float32; indptr (n_rows + 1,),
 //   indices, data (nnz,).
 // Launch: 256 threads, grid.x over rows, grid.y over blocks of 2^lane_bits vectors of columns. Batch 100 of 50 nodes,
 //   P = 64: 16 lanes a row (lane_bits 4), 16 rows a block, 313 blocks. Rows of many entries (group_bits > 0) are shared
@@ -63,22 +63,22 @@ __device__ __forceinline__ void swa_csr_part(float* out, const float* in, const 
 //   same graph come from L1 / L2. A warp reads whole rows of 16 * 2^lane_bits bytes.
 // Requirements: width, both strides and both pointers divisible by 4 floats.
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float4(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
-    const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long in_first,
-    int out_stride, int in_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits, int group_bits,
-    int passes, int chunks) {
-  sparse_rows_product<float4>(out + out_first, in + in_first, indptr + first_row, indices, data, out_stride, in_stride,
-                              n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
+    const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long dense_first,
+    int out_stride, int dense_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits,
+    int group_bits, int passes, int chunks) {
+  sparse_rows_product<float4>(out + out_first, dense + dense_first, indptr + first_row, indices, data, out_stride,
+                              dense_stride, n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
 }
 
 // The same with single floats, for any width, stride and alignment.
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
-    const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long in_first,
-    int out_stride, int in_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits, int group_bits,
-    int passes, int chunks) {
-  sparse_rows_product<float>(out + out_first, in + in_first, indptr + first_row, indices, data, out_stride, in_stride,
-                             n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
+    const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long dense_first,
+    int out_stride, int dense_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits,
+    int group_bits, int passes, int chunks) {
+  sparse_rows_product<float>(out + out_first, dense + dense_first, indptr + first_row, indices, data, out_stride,
+                             dense_stride, n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
 }
 
 // Source: Batched SWA SpMM for CSR (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d), as published.
@@ -89,22 +89,22 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
 //   the column block. Consecutive lanes use consecutive banks.
 // Traffic: as above, but indices and weights are read once per partition.
 extern "C" __global__ __launch_bounds__(256) void spmm_swa_csr_batched(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, const int* __restrict__ node_ptr,
     int rows_per_node, int width, int column_block, int sub_bits, int blocks_per_graph) {
   const GraphView graph = graph_of_batch(node_ptr, indptr, blockIdx.x / blocks_per_graph, rows_per_node);
   const int row = ((blockIdx.x % blocks_per_graph) * blockDim.x + threadIdx.x) >> sub_bits;
-  swa_csr_part(out, in, indptr, indices, data, graph, row, width, width, width, column_block, 0, sub_bits);
+  swa_csr_part(out, dense, indptr, indices, data, graph, row, width, width, width, column_block, 0, sub_bits);
 }
 
 // The same for one graph and one channel: rows first_row … of a matrix with local columns, as in spmm_csr_float4.
 extern "C" __global__ __launch_bounds__(256) void spmm_swa_csr_graph(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
-    const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long in_first,
-    int out_stride, int in_stride, int first_row, int n_rows, int width, int accumulate, int column_block,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
+    const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long dense_first,
+    int out_stride, int dense_stride, int first_row, int n_rows, int width, int accumulate, int column_block,
     int sub_bits) {
   const GraphView graph = {0, n_rows, 0, 0};
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) >> sub_bits;
-  swa_csr_part(out + out_first, in + in_first, indptr + first_row, indices, data, graph, row, out_stride, in_stride,
-               width, column_block, accumulate, sub_bits);
+  swa_csr_part(out + out_first, dense + dense_first, indptr + first_row, indices, data, graph, row, out_stride,
+               dense_stride, width, column_block, accumulate, sub_bits);
 }

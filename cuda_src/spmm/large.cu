@@ -1,17 +1,17 @@
 // Adjacency (CSR) of one large graph times dense features: rows of very different lengths, cut into pieces of equal work.
 //
-//   out[r, p] = row_scale[r] * sum over entries k of row r of  data[k] * in[indices[k], p]      r < n_rows, p < width
+//   out[r, p] = row_scale[r] * sum over entries k of row r of  data[k] * dense[indices[k], p]      r < n_rows, p < width
 //
 // In the unweighted form `data` is not read: every stored value is 1, and a normalised adjacency D^-1/2 A D^-1/2 is its
-// pattern between two scalings, of the rows of `in` before (spmm_large_slices) and of the rows of `out` after. That
+// pattern between two scalings, of the rows of `dense` before (spmm_large_slices) and of the rows of `out` after. That
 // reads 4 bytes an entry instead of 8, and holds half as many.
 //
 // Source: own. Differs from spmm/csr.cu: the unit of work is not a row but a piece of at most `PIECE` entries of
 //   gcnbatch's large-graph geometry; sums of pieces of one row meet in a second launch; columns are worked on in slices
-//   whose part of `in` stays in the second-level cache; indices and weights come 16 bytes at a time, one step ahead.
+//   whose part of `dense` stays in the second-level cache; indices and weights come 16 bytes at a time, one step ahead.
 // Shapes: piece_first (pieces + 1,) the first entry of each piece, piece_target (pieces,) its row or, where the row has
 //   several pieces, -1 - slot in `partials` (slots, partial_stride); all int32. A row without entries is an empty piece.
-//   `in` is slices x (n_cols, in_stride), slice_step floats apart. float32.
+//   `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
 // Determinism: one writer for each output; entries of a piece, groups of a warp and pieces of a row are summed in an
 //   order that is fixed by the sizes: repeats to the bit.
 #include "common/graph_view.cuh"
@@ -143,30 +143,30 @@ extern "C" __global__ __launch_bounds__(256) void spmm_large_slices(float* __res
 
 // Launch: 128 threads, grid.x over pieces, grid.y over slices, which run one after the other. 233,000 rows with 112.7 M
 //   entries, 16 columns: 4 lanes in 8 groups, 4 pieces a block.
-// Traffic: reads 8 nnz bytes in each slice (4 unweighted), 4 nnz width bytes of rows of `in`, from the second-level
+// Traffic: reads 8 nnz bytes in each slice (4 unweighted), 4 nnz width bytes of rows of `dense`, from the second-level
 //   cache where a slice fits in it; writes 4 n_rows width, and 4 slots width that the next launch reads.
-// Requirements: indices, data, in and partials aligned to 16 bytes; strides and slice_width divisible by 4.
+// Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
-    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ in,
+    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
     const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
     const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
-    int out_stride, int partial_stride, int in_stride, int slice_width, int n_pieces, int width, int out_aligned,
+    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
     int lane_bits, int group_bits) {
-  pieces_product<true>(out, partials, in, piece_first, piece_target, indices, data, row_scale, out_first, slice_step,
-                       out_stride, partial_stride, in_stride, slice_width, n_pieces, width, out_aligned, lane_bits,
+  pieces_product<true>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first, slice_step,
+                       out_stride, partial_stride, dense_stride, slice_width, n_pieces, width, out_aligned, lane_bits,
                        group_bits);
 }
 
 // The same where every stored value is 1.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighted(
-    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ in,
+    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
     const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
     const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
-    int out_stride, int partial_stride, int in_stride, int slice_width, int n_pieces, int width, int out_aligned,
+    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
     int lane_bits, int group_bits) {
-  pieces_product<false>(out, partials, in, piece_first, piece_target, indices, data, row_scale, out_first, slice_step,
-                        out_stride, partial_stride, in_stride, slice_width, n_pieces, width, out_aligned, lane_bits,
-                        group_bits);
+  pieces_product<false>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
+                        slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width, out_aligned,
+                        lane_bits, group_bits);
 }
 
 // out[split_row[i], :] = row_scale * sum over slots split_first[i] ... split_first[i + 1] - 1 of partials[slot, :].

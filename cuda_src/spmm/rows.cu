@@ -1,6 +1,6 @@
 // Adjacency (CSR) of a whole batch times dense features: a family of kernels for short rows.
 //
-//   out[r, p] = sum over entries k of row r of  data[k] * in[indices[k], p]          r < n_rows, p < width
+//   out[r, p] = sum over entries k of row r of  data[k] * dense[indices[k], p]          r < n_rows, p < width
 //
 // Source: own. Differs from spmm/csr.cu, which serves every scope, size and length of row: nothing stands before and
 // between the loads that a batch does not need (no strides, no offsets, no groups, passes or chunks), because a batch of
@@ -21,7 +21,7 @@
 // faster where operand and result together just overflow the cache, but only because a repeated product finds its
 // operand again: a network reads the result. Loads from a clamped place instead of masked ones were 2 to 5 % slower.
 //
-// Shapes: out (n_rows, width), in (columns of the matrix, width) float32, row-major; indptr (n_rows + 1,), indices (nnz,)
+// Shapes: out (n_rows, width), dense (columns of the matrix, width) float32, row-major; indptr (n_rows + 1,), indices (nnz,)
 //   int32, data (nnz,) float32.
 // Launch: 128 or 256 threads, grid.x over rows, grid.y over blocks of VECTORS * 2^lane_bits vectors, which divide the row
 //   unless VECTORS is 1. Batch 100 of 50 nodes, P = 64, 2x1: 8 lanes, 32 rows a block of 256, 157 blocks.
@@ -143,45 +143,45 @@ __device__ __forceinline__ void rows_product(float* __restrict__ out, const floa
 // ----------------------------------------------------------------------------------------------------- entry points
 
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float4_1x3(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
-  rows_product<float4, 1, 3, false>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+  rows_product<float4, 1, 3, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 // One entry at a time: a plain row split.
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float4_2x1(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
-  rows_product<float4, 2, 1, false>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+  rows_product<float4, 2, 1, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 extern "C" __global__ __launch_bounds__(256, 3) void spmm_rows_float4_2x5(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
-  rows_product<float4, 2, 5, false>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+  rows_product<float4, 2, 5, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 extern "C" __global__ __launch_bounds__(256, 4) void spmm_rows_float4_4x2(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
-  rows_product<float4, 4, 2, false>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+  rows_product<float4, 4, 2, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float4_1x3m(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
-  rows_product<float4, 1, 3, true>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+  rows_product<float4, 1, 3, true>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 extern "C" __global__ __launch_bounds__(256, at_most(5)) void spmm_rows_float4_1x5m(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
-  rows_product<float4, 1, 5, true>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+  rows_product<float4, 1, 5, true>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 // For any width and alignment: single floats, up to 32 lanes.
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float1_1x5m(
-    float* __restrict__ out, const float* __restrict__ in, const int* __restrict__ indptr,
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
-  rows_product<float, 1, 5, true>(out, in, indptr, indices, data, n_rows, width, lane_bits);
+  rows_product<float, 1, 5, true>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }

@@ -206,11 +206,17 @@ class ResidentSet:
         return "gather_csr" if isinstance(self._x, Csr) else f"gather_{self._x.dtype.name}"
 
     @cached_property
-    def _sources(self) -> tuple[DeviceArray, ...]:
-        """What every gather reads of the set, in the kernels' order."""
-        x = csr_arrays(self._x) if isinstance(self._x, Csr) else (self._x,)
-        targets = self._targets.astype_view(np.int32)
-        return (*x, targets, *csr_arrays(self._forward), *csr_arrays(self._transpose), self._set_node_ptr)
+    def _set(self) -> dict[str, Any]:
+        """What every gather reads of the set, beside the features."""
+        return {
+            "set_targets": self._targets.astype_view(np.int32),
+            "set_forward": csr_fields(self._forward),
+            "set_transpose": csr_fields(self._transpose),
+            "set_node_ptr": self._set_node_ptr,
+            "n_outputs": self._targets.shape[1],
+            "targets_per_node": self._level == "node",
+            "n_channels": self._prepared.channels,
+        }
 
     def _plan(self, batches: Sequence[Int64]) -> _Uploaded:
         ptrs = {"nodes": self._node_ptr, "edges": self._prepared.forward.entry_ptr}
@@ -241,16 +247,17 @@ class ResidentSet:
         forward, transpose = self._empty_adjacency(N, plan.totals["edges"][index])
         if isinstance(self._x, Csr):
             x: Any = self._empty_features(planned, index, layout)
-            features: tuple[DeviceArray, ...] = csr_arrays(x)
-            widths: tuple[int, ...] = (n_outputs,)
+            features: dict[str, Any] = {"x": csr_fields(x), "set_x": csr_fields(self._x)}
             elements = x.indices.size
         else:
             x = device.empty((N, self._x.shape[1]))
-            features, widths, elements = (x,), (x.shape[1], n_outputs), N * x.shape[1]
+            features = {"x": x, "set_x": self._x, "n_features": x.shape[1]}
+            elements = N * x.shape[1]
         launch = geometry_sparse.gather(B, elements, device.multiprocessors, self._gathered)
-        matrices = (*csr_arrays(forward), *csr_arrays(transpose))
-        numbers = (*widths, int(per_node), layout.n_channels)
-        device.launch(self._entry, launch, *features, bits, *matrices, *self._sources, of_batch, *numbers)
+        matrices = {"forward": csr_fields(forward), "transpose": csr_fields(transpose)}
+        device.launch(
+            self._entry, launch, batch={"targets": bits, **matrices, "plan": of_batch, **self._set}, **features
+        )
         if self._channels is None:
             adjacency: Any = self._block_diagonal(forward, transpose, node_ptr, layout)
         else:
@@ -298,7 +305,8 @@ class ResidentSet:
         if self._kernel.coo:
             n_rows = matrix.indptr.size - 1
             rows = self._device.empty(matrix.indices.shape, np.int32)
-            self._device.launch("csr_entry_rows", geometry_sparse.entry_rows(n_rows), rows, matrix.indptr, n_rows)
+            found = {"rows": rows, "indptr": matrix.indptr, "n_rows": n_rows}
+            self._device.launch("csr_entry_rows", geometry_sparse.entry_rows(n_rows), **found)
         pieces = matrix.large if isinstance(matrix, DeviceCsr) else None
         return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows, pieces)
 
@@ -313,6 +321,6 @@ def _is_whole(graphs: Int64) -> bool:
     return len(graphs) == 1
 
 
-def csr_arrays(matrix: Csr) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return indptr, indices and data."""
-    return matrix.indptr, matrix.indices, matrix.data
+def csr_fields(matrix: Csr) -> dict[str, DeviceArray]:
+    """Return a matrix as kernels take it."""
+    return {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data}

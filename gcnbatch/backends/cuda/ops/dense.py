@@ -18,21 +18,20 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 TF32_SINCE = (8, 0)
-NO_ARRAY = DeviceArray(0, (0,), np.dtype(np.float32))  # a null pointer in a kernel
-NO_TOTALS = DeviceArray(0, (0,), np.dtype(np.float64))
 TILES = [tile.name for tiles in geometry.TILES.values() for tile in tiles]
 FORWARD, DGRAD, WGRAD = ({tile: f"matmul_{tile}_{kind}" for tile in TILES} for kind in ("forward", "dgrad", "wgrad"))
+Loss = tuple[DeviceArray, DeviceArray, DeviceArray]  # total, weight, dlogits
 
 
 class BatchNormSaved(NamedTuple):
     """What the backward pass of a training `batch_norm` needs.
 
-    Its input, `statistics` (2, P) of dense/batch_norm.cu, and its output where that went through ReLU, else no array.
+    Its input, `statistics` (2, P) of dense/batch_norm.cu, and its output where that went through ReLU, else None.
     """
 
     x: DeviceArray
     statistics: DeviceArray
-    y: DeviceArray
+    y: DeviceArray | None
 
 
 class ReadoutSaved(NamedTuple):
@@ -66,7 +65,7 @@ class DenseOps:
                 "Set precision = 'fp32'.",
             )
         self.device, self.precision = device, precision
-        self._partials = self._counters = NO_ARRAY
+        self._partials = self._counters = DeviceArray(0, (0,), np.dtype(np.uint8))
         self._partials_bytes = self._counters_bytes = 0
 
     # ---------------------------------------------------------------------------------------------- products
@@ -122,9 +121,23 @@ class DenseOps:
         plan = self.all_gradients((N, F, P), need_dx)
         if plan is not None:
             partials, counters = self._workspaces(plan.partials_bytes, plan.counters_bytes)
-            arrays = (or_null(dx), dw, or_null(db), partials, counters, dy, x, w)
-            tail = (N, F, P, plan.rows_per_part, plan.dw_blocks)
-            self.device.launch("matmul_32x32_backward", plan.launch, *arrays, *tail)
+            self.device.launch(
+                "matmul_32x32_backward",
+                plan.launch,
+                dx=dx,
+                dw=dw,
+                db=db,
+                partials=partials,
+                counters=counters,
+                dy=dy,
+                x=x,
+                w=w,
+                N=N,
+                F=F,
+                P=P,
+                rows_per_part=plan.rows_per_part,
+                dw_blocks=plan.dw_blocks,
+            )
             return dx
         if dx is not None:
             self.multiply_dgrad(dx, dy, w, (N, F, P), (F, P, P))
@@ -147,9 +160,9 @@ class DenseOps:
         bias: DeviceArray | None = None,
     ) -> None:
         """Y = X W (+ bias) for `sizes` (N, F, P), rows that begin `strides` (ldy, ldx, ldw) elements apart."""
-        N, F, P = sizes
+        (N, F, P), (ldy, ldx, ldw) = sizes, strides
         tile, launch = geometry.matmul(N, P, F, self.device.multiprocessors, self.precision)
-        self.device.launch(FORWARD[tile], launch, y, x, w, or_null(bias), *strides, *sizes)
+        self.device.launch(FORWARD[tile], launch, y=y, x=x, w=w, bias=bias, ldy=ldy, ldx=ldx, ldw=ldw, N=N, F=F, P=P)
 
     def multiply_dgrad(
         self,
@@ -160,9 +173,9 @@ class DenseOps:
         strides: tuple[int, int, int],
     ) -> None:
         """DX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
-        N, F, P = sizes
+        (N, F, P), (lddx, lddy, ldw) = sizes, strides
         tile, launch = geometry.matmul(N, F, P, self.device.multiprocessors, self.precision)
-        self.device.launch(DGRAD[tile], launch, dx, dy, w, *strides, *sizes)
+        self.device.launch(DGRAD[tile], launch, dx=dx, dy=dy, w=w, lddx=lddx, lddy=lddy, ldw=ldw, N=N, F=F, P=P)
 
     def multiply_wgrad(
         self,
@@ -176,8 +189,24 @@ class DenseOps:
         """DW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
         plan = geometry.matmul_wgrad(*sizes, self.device.multiprocessors, self.precision)
         partials, counters = self._workspaces(plan.partials_bytes, plan.counters_bytes)
-        tail = (*strides, *sizes, plan.rows_per_part, int(accumulate))
-        self.device.launch(WGRAD[plan.tile], plan.launch, dw, partials, counters, x, dy, *tail)
+        (N, F, P), (lddw, ldx, lddy) = sizes, strides
+        self.device.launch(
+            WGRAD[plan.tile],
+            plan.launch,
+            dw=dw,
+            partials=partials,
+            counters=counters,
+            x=x,
+            dy=dy,
+            lddw=lddw,
+            ldx=ldx,
+            lddy=lddy,
+            N=N,
+            F=F,
+            P=P,
+            rows_per_part=plan.rows_per_part,
+            accumulate=accumulate,
+        )
 
     # -------------------------------------------------------------------------------------------------- bias
 
@@ -199,15 +228,28 @@ class DenseOps:
         self, y: DeviceArray, x: DeviceArray, b: DeviceArray, sizes: tuple[int, int], strides: tuple[int, int]
     ) -> None:
         """Y = X + b on every row, for `sizes` (N, P) and `strides` (ldy, ldx); y may be x."""
-        self.device.launch("bias_add_forward", geometry.row_tiles(*sizes), y, x, b, *strides, *sizes)
+        (N, P), (ldy, ldx) = sizes, strides
+        self.device.launch("bias_add_forward", geometry.row_tiles(N, P), y=y, x=x, b=b, ldy=ldy, ldx=ldx, N=N, P=P)
 
     def sum_columns(
         self, db: DeviceArray, dy: DeviceArray, sizes: tuple[int, int], stride: int, accumulate: bool = False
     ) -> None:
         """DB = column sums of dY, or added to what db holds, for `sizes` (N, P) and rows `stride` elements apart."""
-        plan, partials, counters = self._column_reduction(*sizes, FLOAT_BYTES)
-        tail = (stride, *sizes, plan.rows_per_chunk, int(accumulate))
-        self.device.launch("bias_add_backward", plan.launch, db, partials, counters, dy, *tail)
+        N, P = sizes
+        plan, partials, counters = self._column_reduction(N, P, FLOAT_BYTES)
+        self.device.launch(
+            "bias_add_backward",
+            plan.launch,
+            db=db,
+            partials=partials,
+            counters=counters,
+            dy=dy,
+            lddy=stride,
+            N=N,
+            P=P,
+            rows_per_chunk=plan.rows_per_chunk,
+            accumulate=accumulate,
+        )
 
     # -------------------------------------------------------------------------------------------- batch norm
 
@@ -226,17 +268,29 @@ class DenseOps:
         (N, P), launch = x.shape, self.device.launch
         y = self.device.empty((N, P))
         tiles = geometry.row_tiles(N, P)
+        output = {"y": y, "x": x, "gamma": gamma, "beta": beta, "N": N, "P": P, "relu": relu}
+        running = {"running_mean": running_mean, "running_var": running_var, "epsilon": epsilon}
         if not training:
-            arrays = (y, x, gamma, beta, running_mean, running_var)
-            launch("batch_norm_evaluate", tiles, *arrays, epsilon, N, P, int(relu))
+            launch("batch_norm_evaluate", tiles, **output, **running)
             return y, None
         statistics = self.device.empty((2, P))
         if N:
             plan, partials, counters = self._column_reduction(N, P, 3 * FLOAT_BYTES)
-            arrays = (statistics, running_mean, running_var, partials, counters, x)
-            launch("batch_norm_statistics", plan.launch, *arrays, epsilon, momentum, N, P, plan.rows_per_chunk)
-            launch("batch_norm_normalise", tiles, y, x, statistics, gamma, beta, N, P, int(relu))
-        return y, BatchNormSaved(x, statistics, y if relu else NO_ARRAY)
+            launch(
+                "batch_norm_statistics",
+                plan.launch,
+                statistics=statistics,
+                partials=partials,
+                counters=counters,
+                x=x,
+                momentum=momentum,
+                N=N,
+                P=P,
+                rows_per_chunk=plan.rows_per_chunk,
+                **running,
+            )
+            launch("batch_norm_normalise", tiles, statistics=statistics, **output)
+        return y, BatchNormSaved(x, statistics, y if relu else None)
 
     def batch_norm_backward(
         self,
@@ -249,35 +303,52 @@ class DenseOps:
         dx = self.device.empty((N, P))
         dgamma, dbeta = out or (self.device.empty((P,)), self.device.empty((P,)))
         plan, partials, counters = self._column_reduction(N, P, 2 * FLOAT_BYTES)
-        arrays = (dgamma, dbeta, partials, counters, dy, x, y, statistics)
-        self.device.launch("batch_norm_backward_sums", plan.launch, *arrays, N, P, plan.rows_per_chunk)
-        arrays = (dx, dy, x, y, statistics, gamma, dgamma, dbeta)
-        self.device.launch("batch_norm_backward_dx", geometry.row_tiles(N, P), *arrays, N, P)
+        both = {"dgamma": dgamma, "dbeta": dbeta, "dy": dy, "x": x, "y": y, "statistics": statistics, "N": N, "P": P}
+        self.device.launch(
+            "batch_norm_backward_sums",
+            plan.launch,
+            partials=partials,
+            counters=counters,
+            rows_per_chunk=plan.rows_per_chunk,
+            **both,
+        )
+        self.device.launch("batch_norm_backward_dx", geometry.row_tiles(N, P), dx=dx, gamma=gamma, **both)
         return dx, dgamma, dbeta
 
     # ------------------------------------------------------------------------------------- ReLU and dropout
 
     def relu(self, x: DeviceArray, out: DeviceArray | None = None) -> DeviceArray:
         y = self.or_empty(out, x.shape)
-        self.device.launch("relu_forward", elementwise(x.size, per_thread=4), y, x, x.size)
+        self.device.launch("relu_forward", elementwise(x.size, per_thread=4), y=y, x=x, n=x.size)
         return y
 
     def relu_backward(self, dy: DeviceArray, y: DeviceArray, out: DeviceArray | None = None) -> DeviceArray:
         dx = self.or_empty(out, dy.shape)
-        self.device.launch("relu_backward", elementwise(dy.size, per_thread=4), dx, dy, y, dy.size)
+        self.device.launch("relu_backward", elementwise(dy.size, per_thread=4), dx=dx, dy=dy, y=y, n=dy.size)
         return dx
 
     def dropout(self, x: DeviceArray, rate: float, key: DropoutKey) -> tuple[DeviceArray, DeviceArray]:
         y, mask = self.device.empty(x.shape), self.device.empty(x.shape, np.uint8)
-        words = (key.seed, philox.purpose_key(key.purpose), key.epoch, key.step)
-        tail = (x.size, *words, int(rate * 2**32), 1 / (1 - rate))
-        self.device.launch("dropout_forward", elementwise(x.size, per_thread=8), y, mask, x, *tail)
+        self.device.launch(
+            "dropout_forward",
+            elementwise(x.size, per_thread=8),
+            y=y,
+            mask=mask,
+            x=x,
+            n=x.size,
+            seed=key.seed,
+            purpose=philox.purpose_key(key.purpose),
+            epoch=key.epoch,
+            step=key.step,
+            threshold=int(rate * 2**32),
+            scale=1 / (1 - rate),
+        )
         return y, mask
 
     def dropout_backward(self, dy: DeviceArray, mask: DeviceArray, rate: float) -> DeviceArray:
         dx = self.device.empty(dy.shape)
         launch = elementwise(dy.size, per_thread=4)
-        self.device.launch("dropout_backward", launch, dx, dy, mask, dy.size, 1 / (1 - rate))
+        self.device.launch("dropout_backward", launch, dx=dx, dy=dy, mask=mask, n=dy.size, scale=1 / (1 - rate))
         return dx
 
     # ----------------------------------------------------------------------------------------------- readout
@@ -287,9 +358,9 @@ class DenseOps:
         r, launch = self.device.empty((B, P)), geometry.readout(B, P)
         if kind == "max":
             argmax = self.device.empty((B, P), np.int32)
-            self.device.launch("readout_max_forward", launch, r, argmax, h, node_ptr, P)
+            self.device.launch("readout_max_forward", launch, r=r, argmax=argmax, h=h, node_ptr=node_ptr, P=P)
             return r, ReadoutSaved(N, argmax)
-        self.device.launch("readout_sum_forward", launch, r, h, node_ptr, P, int(kind == "mean"))
+        self.device.launch("readout_sum_forward", launch, r=r, h=h, node_ptr=node_ptr, P=P, mean=kind == "mean")
         return r, ReadoutSaved(N, None)
 
     def readout_backward(
@@ -297,70 +368,64 @@ class DenseOps:
     ) -> DeviceArray:
         B, P = dr.shape
         dh, launch = self.device.empty((saved.n_nodes, P)), geometry.readout(B, P)
+        both = {"dh": dh, "dr": dr, "node_ptr": node_ptr, "P": P}
         if saved.argmax is not None:
-            self.device.launch("readout_max_backward", launch, dh, dr, saved.argmax, node_ptr, P)
+            self.device.launch("readout_max_backward", launch, argmax=saved.argmax, **both)
         else:
-            self.device.launch("readout_sum_backward", launch, dh, dr, node_ptr, P, int(kind == "mean"))
+            self.device.launch("readout_sum_backward", launch, mean=kind == "mean", **both)
         return dh
 
     # ------------------------------------------------------------------------------------------------ losses
 
     def sigmoid_cross_entropy(
         self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray, totals: DeviceArray | None = None
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        launch, results, workspaces = self._loss(logits, logits.size)
-        self._count_labels(launch, results, workspaces, y)
-        tail = (logits.size, logits.shape[1])
-        arrays = (*results, totals or NO_TOTALS, *workspaces, logits, y, pos_weight)
-        self.device.launch("sigmoid_cross_entropy", launch, *arrays, *tail)
+    ) -> Loss:
+        launch, arrays, results = self._loss(logits, y, logits.size)
+        self._count_labels(launch, arrays)
+        sizes = {"n": logits.size, "K": logits.shape[1]}
+        self.device.launch("sigmoid_cross_entropy", launch, totals=totals, pos_weight=pos_weight, **sizes, **arrays)
         return results
 
     def softmax_cross_entropy(
         self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    ) -> Loss:
         (R, K), lanes = logits.shape, min(next_power_of_two(logits.shape[1]), 32)
-        launch, results, workspaces = self._loss(logits, R * lanes)
+        launch, arrays, results = self._loss(logits, y, R * lanes)
         if launch.blocks > 1:
             counting = geometry.loss(logits.size, R, self.device.multiprocessors)
-            self.device.launch("label_weight", counting, results[1], *workspaces, y, class_weight, R)
-        arrays = (*results, totals or NO_TOTALS, *workspaces, logits, y, class_weight)
-        self.device.launch("softmax_cross_entropy", launch, *arrays, R, K, lanes)
+            counted = {name: arrays[name] for name in ("weight", "partials", "counter", "y")}
+            self.device.launch("label_weight", counting, class_weight=class_weight, R=R, **counted)
+        sizes = {"R": R, "K": K, "lanes": lanes}
+        self.device.launch("softmax_cross_entropy", launch, totals=totals, class_weight=class_weight, **sizes, **arrays)
         return results
 
-    def mean_squared_error(
-        self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        launch, results, workspaces = self._loss(logits, logits.size)
-        self._count_labels(launch, results, workspaces, y)
-        arrays = (*results, totals or NO_TOTALS, *workspaces, logits, y)
-        self.device.launch("mean_squared_error", launch, *arrays, logits.size)
+    def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
+        launch, arrays, results = self._loss(logits, y, logits.size)
+        self._count_labels(launch, arrays)
+        self.device.launch("mean_squared_error", launch, totals=totals, n=logits.size, **arrays)
         return results
 
-    def _loss(
-        self, logits: DeviceArray, n_threads: int
-    ) -> tuple[Launch, tuple[DeviceArray, DeviceArray, DeviceArray], tuple[DeviceArray, DeviceArray]]:
-        """Return the launch, the arrays for (total, weight, dlogits), and partials and counter."""
+    def _loss(self, logits: DeviceArray, y: DeviceArray, n_threads: int) -> tuple[Launch, dict[str, DeviceArray], Loss]:
+        """Return the launch, the arrays that all loss kernels take, and of these (total, weight, dlogits)."""
         launch = geometry.loss(logits.size, n_threads, self.device.multiprocessors)
-        results = (self.device.empty((1,)), self.device.empty((1,)), self.device.empty(logits.shape))
-        return launch, results, self._workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)
+        total, weight, dlogits = self.device.empty((1,)), self.device.empty((1,)), self.device.empty(logits.shape)
+        partials, counter = self._workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)
+        arrays = {"total": total, "weight": weight, "dlogits": dlogits, "partials": partials, "counter": counter}
+        return launch, {**arrays, "logits": logits, "y": y}, (total, weight, dlogits)
 
-    def _count_labels(
-        self,
-        launch: Launch,
-        results: tuple[DeviceArray, DeviceArray, DeviceArray],
-        workspaces: tuple[DeviceArray, DeviceArray],
-        y: DeviceArray,
-    ) -> None:
+    def _count_labels(self, launch: Launch, arrays: dict[str, DeviceArray]) -> None:
         if launch.blocks > 1:
-            self.device.launch("label_count", launch, results[1], *workspaces, y, y.size)
+            counted = {name: arrays[name] for name in ("weight", "partials", "counter", "y")}
+            self.device.launch("label_count", launch, n=arrays["y"].size, **counted)
 
     # ------------------------------------------------------------------------------------------ update rules
 
     def clip_norm(self, gradients: DeviceArray, max_norm: float) -> None:
         launch, factor = geometry.norm(gradients.size), self.device.empty((1,))
-        workspaces = self._workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)
-        self.device.launch("clip_norm_factor", launch, factor, *workspaces, gradients, gradients.size, max_norm)
-        self.device.launch("clip_norm_scale", elementwise(gradients.size), gradients, factor, gradients.size)
+        partials, counter = self._workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)
+        both = {"factor": factor, "gradients": gradients, "n": gradients.size}
+        self.device.launch("clip_norm_factor", launch, partials=partials, counter=counter, max_norm=max_norm, **both)
+        self.device.launch("clip_norm_scale", elementwise(gradients.size), **both)
 
     def adam_step(
         self,
@@ -376,10 +441,25 @@ class DenseOps:
         weight_decay: DeviceArray,
         l2: DeviceArray,
     ) -> None:
-        corrections = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
-        tail = (parameters.size, learning_rate, beta1, 1 - beta1, beta2, 1 - beta2, *corrections, epsilon)
-        arrays = (parameters, m, v, gradients, weight_decay, l2)
-        self.device.launch("adam_step", elementwise(parameters.size), *arrays, *tail)
+        self.device.launch(
+            "adam_step",
+            elementwise(parameters.size),
+            parameters=parameters,
+            m=m,
+            v=v,
+            gradients=gradients,
+            weight_decay=weight_decay,
+            l2=l2,
+            n=parameters.size,
+            learning_rate=learning_rate,
+            beta1=beta1,
+            rest1=1 - beta1,
+            beta2=beta2,
+            rest2=1 - beta2,
+            correction1=1 / (1 - beta1**step),
+            correction2=1 / (1 - beta2**step),
+            epsilon=epsilon,
+        )
 
     def sgd_step(
         self,
@@ -391,9 +471,18 @@ class DenseOps:
         weight_decay: DeviceArray,
         l2: DeviceArray,
     ) -> None:
-        arrays = (parameters, velocity, gradients, weight_decay, l2)
-        launch = elementwise(parameters.size)
-        self.device.launch("sgd_step", launch, *arrays, parameters.size, learning_rate, momentum)
+        self.device.launch(
+            "sgd_step",
+            elementwise(parameters.size),
+            parameters=parameters,
+            velocity=velocity,
+            gradients=gradients,
+            weight_decay=weight_decay,
+            l2=l2,
+            n=parameters.size,
+            learning_rate=learning_rate,
+            momentum=momentum,
+        )
 
     # --------------------------------------------------------------------------------------------- workspaces
 
@@ -420,8 +509,3 @@ class DenseOps:
         plan = geometry.column_reduction(N, P, self.device.multiprocessors)
         chunks, columns, _ = plan.launch.grid
         return plan, *self._workspaces(chunks * P * bytes_per_value, columns * COUNTER_BYTES)
-
-
-def or_null(array: DeviceArray | None) -> DeviceArray:
-    """Return `array`, or a null pointer when there is none."""
-    return NO_ARRAY if array is None else array

@@ -74,9 +74,9 @@ class TallDenseOps(DenseOps):
         if width is None:
             super().multiply(y, x, w, sizes, strides, bias)
             return
-        N, _, P = sizes
+        N, F, P = sizes
         launch = Launch((ceil_div(N, ROWS), 1, 1), (ROWS, 1, 1))
-        self.device.launch(f"matmul_tall_{width}_forward", launch, y, x, w, *sizes)
+        self.device.launch(f"matmul_tall_{width}_forward", launch, y=y, x=x, w=w, N=N, F=F, P=P)
         if bias is not None:
             self.add_bias(y, y, bias, (N, P), (P, P))
 
@@ -93,8 +93,18 @@ class TallDenseOps(DenseOps):
         if width is None or accumulate:
             super().multiply_wgrad(dw, x, dy, sizes, strides, accumulate)
             return
-        plan = wgrad(sizes, self.device.multiprocessors)
-        elements = sizes[1] * sizes[2]
-        partials = self.device.empty((plan.parts, elements))
-        self.device.launch(f"matmul_tall_{width}_wgrad", plan.launch, partials, x, dy, *sizes, plan.rows_per_part)
-        self.device.launch("matmul_tall_fold", plan.fold, dw, partials, elements, plan.parts)
+        (N, F, P), plan = sizes, wgrad(sizes, self.device.multiprocessors)
+        partials = self.device.empty((plan.parts, F * P))
+        self.device.launch(
+            f"matmul_tall_{width}_wgrad",
+            plan.launch,
+            partials=partials,
+            x=x,
+            dy=dy,
+            N=N,
+            F=F,
+            P=P,
+            rows_per_part=plan.rows_per_part,
+        )
+        fold = {"dw": dw, "partials": partials, "elements": F * P, "parts": plan.parts}
+        self.device.launch("matmul_tall_fold", plan.fold, **fold)

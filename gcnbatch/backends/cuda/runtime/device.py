@@ -272,7 +272,7 @@ class Device:
 
     # ---------------------------------------------------------------------------------------------- running
 
-    def launch(self, entry: str, launch: Launch, /, *in_order: Any, **arguments: DeviceArray | float | None) -> None:
+    def launch(self, entry: str, launch: Launch, /, *in_order: Any, **arguments: Any) -> None:
         """Start the kernel `entry`; returns at once.
 
         Parameters
@@ -281,7 +281,7 @@ class Device:
             Its name in ``cuda_src``.
         launch : Launch
             With a 0 in its grid nothing is started or counted.
-        **arguments : DeviceArray, int, float or None
+        **arguments : DeviceArray, number, None, or dict
             By the names that the kernel declares, or its parameter struct; None is the null pointer. A name that is a
             keyword of Python takes an underscore: ``in_``.
 

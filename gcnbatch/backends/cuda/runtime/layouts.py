@@ -55,7 +55,7 @@ _ERRORS = (AttributeError, KeyError, TypeError, struct_error)
 _FUNCTION = """
 def function(given):
     try:
-        if len(given) == {count}:
+        if {counts}:
             return pack({reads})
     except errors:
         refuse(given)
@@ -249,20 +249,30 @@ class Layout:
         """
         names: dict[str, Any] = {"pack": Struct(self.format).pack, "bytes": np.dtype(np.uint8), "errors": _ERRORS}
         names["refuse"] = self._refuse
-        reads = []
-        for i, (name, kind) in enumerate(self.fields.items()):
-            names[f"values{i}"] = kind.values
-            read = f"values{i}(given['{name}'], '{self.name}: {name}')"
-            if isinstance(kind, Pointer):
-                names[f"usual{i}"] = kind.usual
-                fits = f"(type := array.dtype) is usual{i} or type is bytes"
-                reads.append(f"0 if (array := given['{name}']) is None else array.ptr if {fits} else {read}[0]")
-            else:
-                plain = isinstance(kind, Number) and kind.format != "?"  # `struct` takes anything for a bool
-                reads.append(f"given['{name}']" if plain else f"*{read}")
-        exec(_FUNCTION.format(reads=", ".join(reads), count=len(reads)), names)  # noqa: S102
+        counts, reads = self._reads("given", names)
+        exec(_FUNCTION.format(reads=", ".join(reads), counts=" and ".join(counts)), names)  # noqa: S102
         function: Callable[[Mapping[str, Any]], bytes] = names["function"]
         return function
+
+    def _reads(self, given: str, names: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Return conditions on the number of fields, and expressions of their values; `names` gets what they need."""
+        counts, reads = [f"len({given}) == {len(self.fields)}"], []
+        for name, kind in self.fields.items():
+            value, number = f"{given}['{name}']", len(names)
+            read = f"values{number}({value}, '{self.name}: {name}')"
+            names[f"values{number}"] = kind.values
+            if isinstance(kind, Pointer):
+                names[f"usual{number}"] = kind.usual
+                fits = f"(type := array.dtype) is usual{number} or type is bytes"
+                reads.append(f"0 if (array := {value}) is None else array.ptr if {fits} else {read}[0]")
+            elif isinstance(kind, Layout):
+                inner_counts, inner_reads = kind._reads(value, names)
+                counts += inner_counts
+                reads += inner_reads
+            else:
+                plain = isinstance(kind, Number) and kind.format != "?"  # `struct` takes anything for a bool
+                reads.append(value if plain else f"*{read}")
+        return counts, reads
 
     def pack_many(self, structs: Iterable[Mapping[str, Any]]) -> NDArray[Any]:
         """Return an array of structs, (n,), for a table in device memory.

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spgemm import geometry
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 from gcnbatch.errors import InputError
@@ -21,11 +22,12 @@ from gcnbatch.errors import InputError
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
-SINGLE, COUNT, FILL = range(3)  # `Mode` of spgemm/row.cuh
+SINGLE, COUNT, FILL = declared("spgemm/row.cuh").enum("Mode").values()
 _CONTROL_BYTES = 512  # before the states of the scans
 _SMALL_SCRATCH = 1 << 30  # bytes that are taken without looking how many are free
 _SCRATCH_SHARE = 0.5  # of the memory that is free; with less, a product takes two passes
-NOTHING = DeviceArray(0, (0,), np.dtype(np.uint8))  # a null pointer
+
+Pair = tuple[DeviceArray, DeviceArray]
 
 
 class SpGemm:
@@ -169,7 +171,7 @@ class _Product:
     def __init__(self, owner: SpGemm, a: Csr, b: Csr) -> None:
         self.owner, self.device, self.a, self.b = owner, owner.device, a, b
         self.n_rows = a.indptr.size - 1
-        self.order = NOTHING
+        self.order: DeviceArray | None = None
 
     def run(self) -> Csr:
         _check(self.n_rows, "rows of a sparse product")
@@ -187,15 +189,26 @@ class _Product:
         self.overflow = self.device.empty(sum(run.n_rows for run in self.runs if run.guessed), np.int32)
         self._sum_rows(scratch, COUNT if two_passes else SINGLE)
         if long:
-            self._merge(long, NOTHING, COUNT, (NOTHING, NOTHING))
-        indptr, nnz = self._indptr(self.starts if two_passes else NOTHING)
+            self._merge(long, None, COUNT, None)
+        indptr, nnz = self._indptr(self.starts if two_passes else None)
         result = self._pair(nnz)
         if two_passes:
             self._sum_rows(result, FILL)
         else:
             launch, lane_bits = geometry.compact(self.n_rows, nnz)
-            arrays = (*result, indptr, self.bounds, self.starts, *scratch)
-            self.device.launch("spgemm_compact", launch, *arrays, self.n_rows, lane_bits, self.owner.long_limit)
+            self.device.launch(
+                "spgemm_compact",
+                launch,
+                indptr=indptr,
+                bounds=self.bounds,
+                starts=self.starts,
+                indices=scratch[0],
+                data=scratch[1],
+                n_rows=self.n_rows,
+                lane_bits=lane_bits,
+                long_limit=self.owner.long_limit,
+                **_out(result),
+            )
         if long:
             self._merge(long, indptr, FILL, result)
         return Csr(indptr, *result, self.b.n_cols)
@@ -203,7 +216,7 @@ class _Product:
     def _empty(self) -> Csr:
         return Csr(self.device.zeros(self.n_rows + 1, np.int32), *self._pair(0), self.b.n_cols)
 
-    def _pair(self, count: int) -> tuple[DeviceArray, DeviceArray]:
+    def _pair(self, count: int) -> Pair:
         return self.device.empty(count, np.int32), self.device.empty(count)
 
     def _bounds(self) -> None:
@@ -212,9 +225,22 @@ class _Product:
         self.control = control = self.owner.control((launch.blocks, geometry.indptr(n).blocks))
         self.bounds, self.counts = device.empty(n, np.int32), device.empty(n, np.int32)
         self.starts = device.empty(n, np.int64)
-        found = (self.bounds, self.counts, self.starts, control.stats, control.states[0], control.tickets[0])
-        matrices = (self.a.indptr, self.a.indices, self.b.indptr)
-        device.launch("spgemm_bound", launch, *found, *matrices, n, lane_bits, self.owner.long_limit)
+        device.launch(
+            "spgemm_bound",
+            launch,
+            bounds=self.bounds,
+            counts=self.counts,
+            starts=self.starts,
+            stats=control.stats,
+            states=control.states[0],
+            ticket=control.tickets[0],
+            a_indptr=self.a.indptr,
+            a_indices=self.a.indices,
+            b_indptr=self.b.indptr,
+            n_rows=n,
+            lane_bits=lane_bits,
+            long_limit=self.owner.long_limit,
+        )
         self.stats = geometry.read_stats(self.owner.read(control.stats))
 
     def _plan(self) -> tuple[geometry.Run, ...]:
@@ -224,32 +250,57 @@ class _Product:
         if ratio is None:
             first, n, bits = stats.sampled
             if n << geometry.SHORT >= geometry.WORTH_SAMPLING:
-                self._group()
-                ratio = self._sample(first, n, min(bits + 1, self.owner.overflow_bits))
+                self.order = self._group()
+                ratio = self._sample(self.order.view(first, n), n, min(bits + 1, self.owner.overflow_bits))
         runs = geometry.plan(stats, *size, max(ratio or 1.0, 1.0))
         if len(runs) == 1 and runs[0].n_rows == self.n_rows:
-            self.order = NOTHING
-        elif not self.order.size:
-            self._group()
+            self.order = None
+        elif self.order is None:
+            self.order = self._group()
         return runs
 
-    def _group(self) -> None:
-        self.order = self.device.empty(sum(self.stats.rows_of_group), np.int32)
-        arrays = (self.order, self.control.filled, self.control.stats, self.bounds)
-        launch = geometry.rows_of_scan(self.n_rows)
-        self.device.launch("spgemm_group", launch, *arrays, self.n_rows, self.owner.long_limit)
+    def _group(self) -> DeviceArray:
+        """Return the rows that have products, by group."""
+        order = self.device.empty(sum(self.stats.rows_of_group), np.int32)
+        self.device.launch(
+            "spgemm_group",
+            geometry.rows_of_scan(self.n_rows),
+            order=order,
+            filled=self.control.filled,
+            stats=self.control.stats,
+            bounds=self.bounds,
+            n_rows=self.n_rows,
+            long_limit=self.owner.long_limit,
+        )
+        return order
 
-    def _sample(self, first: int, n: int, bits: int) -> float:
+    def _sample(self, order: DeviceArray, n: int, bits: int) -> float:
         """Return the products per distinct column of some rows."""
         sampled = self.control.sampled
-        arrays = (sampled, self.order.view(first, n), self.bounds, self.a.indptr, *self._matrices())
-        self.device.launch("spgemm_sample", geometry.sample(n, bits), *arrays, n, bits)
+        self.device.launch(
+            "spgemm_sample",
+            geometry.sample(n, bits),
+            sampled=sampled,
+            order=order,
+            bounds=self.bounds,
+            a_indptr=self.a.indptr,
+            n_rows=n,
+            table_bits=bits,
+            **self._matrices(),
+        )
         products, columns = self.owner.read(sampled)
         return products / max(columns, 1)
 
-    def _matrices(self) -> tuple[DeviceArray, ...]:
+    def _matrices(self) -> dict[str, DeviceArray]:
+        """Return what every kernel that multiplies reads of A and B."""
         a, b = self.a, self.b
-        return a.indices, a.data, b.indptr, b.indices, b.data
+        return {
+            "a_indices": a.indices,
+            "a_data": a.data,
+            "b_indptr": b.indptr,
+            "b_indices": b.indices,
+            "b_data": b.data,
+        }
 
     def _two_passes(self) -> bool:
         if self.owner.two_passes is not None:
@@ -257,51 +308,64 @@ class _Product:
         scratch = 8 * self.stats.short_products
         return scratch > _SMALL_SCRATCH and scratch > _SCRATCH_SHARE * self.device.memory().free
 
-    def _sum_rows(self, target: tuple[DeviceArray, DeviceArray], mode: int) -> None:
+    def _sum_rows(self, target: Pair, mode: int) -> None:
         """Sum the rows of every group, then those that outgrew their tables."""
-        rows = (self.a.indptr, self.a.indptr.view(1, self.n_rows), self.starts)
+        rows = {"first": self.a.indptr, "end": self.a.indptr.view(1, self.n_rows), "starts": self.starts}
         for run in self.runs:
             name, bits = run.method
-            order = self.order.view(run.first, run.n_rows) if self.order.size else NOTHING
+            order = self.order.view(run.first, run.n_rows) if self.order is not None else None
             if name == "hash":
-                self._hash(target, rows, order, NOTHING, run.n_rows, bits, mode)
+                self._hash(target, rows | {"order": order}, None, run.n_rows, bits, mode)
             elif name == "expand":
-                self._expand(target, self.counts, rows, order, run.n_rows, bits, mode)
+                self._expand(target, self.counts, rows | {"order": order}, run.n_rows, bits, mode)
             else:
-                arrays = (*target, self.counts, self.a.indptr, self.starts, order, *self._matrices())
-                launch = geometry.sort_rows(run.n_rows, bits)
-                self.device.launch("spgemm_sort", launch, *arrays, run.n_rows, bits, mode)
+                self.device.launch(
+                    "spgemm_sort",
+                    geometry.sort_rows(run.n_rows, bits),
+                    counts=self.counts,
+                    a_indptr=self.a.indptr,
+                    starts=self.starts,
+                    order=order,
+                    n_tasks=run.n_rows,
+                    lane_bits=bits,
+                    mode=mode,
+                    **_out(target),
+                    **self._matrices(),
+                )
         if self.overflow.size:
-            bits = self.owner.overflow_bits
-            self._hash(target, rows, self.overflow, self.control.n_overflow, self.overflow.size, bits, mode)
+            tasks, bits = rows | {"order": self.overflow}, self.owner.overflow_bits
+            self._hash(target, tasks, self.control.n_overflow, self.overflow.size, bits, mode)
 
     def _expand(
-        self,
-        target: tuple[DeviceArray, DeviceArray],
-        counts: DeviceArray,
-        tasks: tuple[DeviceArray, DeviceArray, DeviceArray],
-        order: DeviceArray,
-        n_tasks: int,
-        bits: int,
-        mode: int,
+        self, target: Pair, counts: DeviceArray, tasks: dict[str, Any], n_tasks: int, bits: int, mode: int
     ) -> None:
         launch = geometry.expand_rows(n_tasks, bits)
-        self.device.launch("spgemm_expand", launch, *target, counts, *tasks, order, *self._matrices(), 1 << bits, mode)
+        how = {"capacity": 1 << bits, "mode": mode}
+        self.device.launch("spgemm_expand", launch, counts=counts, **_out(target), **tasks, **self._matrices(), **how)
 
     def _hash(
         self,
-        target: tuple[DeviceArray, DeviceArray],
-        tasks: tuple[DeviceArray, DeviceArray, DeviceArray],
-        order: DeviceArray,
-        listed: DeviceArray,
+        target: Pair,
+        tasks: dict[str, Any],
+        listed: DeviceArray | None,
         n_tasks: int,
         table_bits: int,
         mode: int,
     ) -> None:
-        launch = geometry.hash_rows(n_tasks, table_bits, 4 * self.device.multiprocessors if listed.size else 0)
-        found = (*target, self.counts, self.overflow, self.control.n_overflow)
-        arrays = (*found, *tasks, order, listed, *self._matrices())
-        self.device.launch("spgemm_hash", launch, *arrays, n_tasks, table_bits, mode)
+        self.device.launch(
+            "spgemm_hash",
+            geometry.hash_rows(n_tasks, table_bits, 4 * self.device.multiprocessors if listed is not None else 0),
+            counts=self.counts,
+            overflow=self.overflow,
+            n_overflow=self.control.n_overflow,
+            listed=listed,
+            n_tasks=n_tasks,
+            table_bits=table_bits,
+            mode=mode,
+            **_out(target),
+            **tasks,
+            **self._matrices(),
+        )
 
     def _split(self) -> _LongRows:
         """Split the long rows and sum their parts."""
@@ -311,6 +375,7 @@ class _Product:
         tiles = geometry.merge_tiles(self.b.n_cols)
         _check(n * tiles, "blocks of columns of long rows in a sparse product")
         indices, data = self._pair(stats.long_products)
+        assert self.order is not None, "long rows are a group"
         long = _LongRows(
             rows=self.order.view(first, n),
             of_row=device.empty((n, 2), np.int32),
@@ -322,36 +387,65 @@ class _Product:
             data=data,
             tile_counts=device.empty((n, tiles), np.int32),
         )
-        arrays = (
-            long.first,
-            long.end,
-            long.start,
-            long.count,
-            long.of_row,
-            self.control.cursors,
-            long.rows,
-            self.bounds,
+        device.launch(
+            "spgemm_split",
+            geometry.blocks(n),
+            part_first=long.first,
+            part_end=long.end,
+            part_start=long.start,
+            part_count=long.count,
+            of_row=long.of_row,
+            cursors=self.control.cursors,
+            rows=long.rows,
+            bounds=self.bounds,
+            a_indptr=self.a.indptr,
+            a_indices=self.a.indices,
+            b_indptr=self.b.indptr,
         )
-        matrices = (self.a.indptr, self.a.indices, self.b.indptr)
-        device.launch("spgemm_split", geometry.blocks(n), *arrays, *matrices)
-        results, tasks = (long.indices, long.data), (long.first, long.end, long.start)
-        self._expand(results, long.count, tasks, NOTHING, stats.parts, geometry.PART_BITS, SINGLE)
+        tasks = {"first": long.first, "end": long.end, "starts": long.start, "order": None}
+        self._expand((long.indices, long.data), long.count, tasks, stats.parts, geometry.PART_BITS, SINGLE)
         return long
 
-    def _merge(self, long: _LongRows, indptr: DeviceArray, mode: int, target: tuple[DeviceArray, DeviceArray]) -> None:
-        launch = geometry.blocks(long.tile_counts.size)
-        found = (*target, self.counts, long.tile_counts, indptr, long.rows, long.of_row)
-        parts = (long.start, long.count, long.indices, long.data)
-        self.device.launch("spgemm_merge", launch, *found, *parts, long.tile_counts.shape[1], mode)
+    def _merge(self, long: _LongRows, indptr: DeviceArray | None, mode: int, target: Pair | None) -> None:
+        self.device.launch(
+            "spgemm_merge",
+            geometry.blocks(long.tile_counts.size),
+            counts=self.counts,
+            tile_counts=long.tile_counts,
+            indptr=indptr,
+            rows=long.rows,
+            of_row=long.of_row,
+            part_start=long.start,
+            part_count=long.count,
+            part_indices=long.indices,
+            part_data=long.data,
+            n_tiles=long.tile_counts.shape[1],
+            mode=mode,
+            **_out(target or (None, None)),
+        )
 
-    def _indptr(self, starts: DeviceArray) -> tuple[DeviceArray, int]:
+    def _indptr(self, starts: DeviceArray | None) -> tuple[DeviceArray, int]:
         """Return the result's row pointers and its entries."""
         control, indptr = self.control, self.device.empty(self.n_rows + 1, np.int32)
-        arrays = (indptr, starts, control.nnz, control.states[1], control.tickets[1], self.counts)
-        self.device.launch("spgemm_indptr", geometry.indptr(self.n_rows), *arrays, self.n_rows)
+        self.device.launch(
+            "spgemm_indptr",
+            geometry.indptr(self.n_rows),
+            indptr=indptr,
+            starts=starts,
+            nnz=control.nnz,
+            states=control.states[1],
+            ticket=control.tickets[1],
+            counts=self.counts,
+            n_rows=self.n_rows,
+        )
         (nnz,) = self.owner.read(control.nnz)
         _check(nnz, "entries of a sparse product")
         return indptr, nnz
+
+
+def _out(target: Pair | tuple[None, None]) -> dict[str, DeviceArray | None]:
+    """Return where a kernel writes the columns and values of the result."""
+    return {"out_indices": target[0], "out_data": target[1]}
 
 
 def _check(count: int, what: str) -> None:

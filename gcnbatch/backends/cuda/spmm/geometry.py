@@ -43,6 +43,15 @@ class RowsGeometry(NamedTuple):
     passes: int
     chunks: int
 
+    def shares(self) -> dict[str, int]:
+        """Return what the kernel is told of it."""
+        return {
+            "lane_bits": self.lane_bits,
+            "group_bits": self.group_bits,
+            "passes": self.passes,
+            "chunks": self.chunks,
+        }
+
 
 class SwaCooGeometry(NamedTuple):
     """Of SWA SpMM for SparseTensor. `case` as in the paper; case 3 uses neither shared memory nor partitions."""

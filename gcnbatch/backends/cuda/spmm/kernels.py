@@ -41,19 +41,36 @@ class Product(NamedTuple):
     width: int
     accumulate: int
 
-    def csr(self) -> tuple[Any, ...]:
-        """Return the first arguments of a kernel on rows."""
-        indptr, indices, data = self.matrix.indptr, self.matrix.indices, self.matrix.data
-        return self.out, self.dense, indptr, indices, data, *self.parts()
+    def csr(self) -> dict[str, Any]:
+        """Return the operands as a kernel on rows takes them."""
+        matrix = self.matrix
+        return {
+            "out": self.out,
+            "dense": self.dense,
+            "indptr": matrix.indptr,
+            "indices": matrix.indices,
+            "data": matrix.data,
+        }
 
-    def coo(self) -> tuple[Any, ...]:
-        """Return the first arguments of a kernel on entries."""
-        rows, indices, data = self.matrix.rows, self.matrix.indices, self.matrix.data
-        return self.out, self.dense, rows, indices, data, *self.parts()
+    def coo(self) -> dict[str, Any]:
+        """Return the operands as a kernel on entries takes them."""
+        matrix = self.matrix
+        return {
+            "out": self.out,
+            "dense": self.dense,
+            "rows": matrix.rows,
+            "columns": matrix.indices,
+            "data": matrix.data,
+        }
 
-    def parts(self) -> tuple[int, int, int, int]:
+    def parts(self) -> dict[str, int]:
         """Return where the dense parts begin, and their strides."""
-        return self.out_first, self.dense_first, self.out_stride, self.dense_stride
+        return {
+            "out_first": self.out_first,
+            "dense_first": self.dense_first,
+            "out_stride": self.out_stride,
+            "dense_stride": self.dense_stride,
+        }
 
 
 class Blocks(NamedTuple):
@@ -97,9 +114,18 @@ class RowSplit:
     def graph(self, device: Device, product: Product) -> None:
         n_rows, width = product.n_rows, product.width
         vector = vector_width(width, product.out, product.dense)
-        launch, *bits = geometry.sparse_rows(n_rows, product.n_entries, width, vector, device.multiprocessors)
-        sizes = (product.first_row, n_rows, width, product.accumulate, *bits)
-        device.launch(f"spmm_csr_float{vector}", launch, *product.csr(), *sizes)
+        shape = geometry.sparse_rows(n_rows, product.n_entries, width, vector, device.multiprocessors)
+        device.launch(
+            f"spmm_csr_float{vector}",
+            shape.launch,
+            first_row=product.first_row,
+            n_rows=n_rows,
+            width=width,
+            accumulate=product.accumulate,
+            **shape.shares(),
+            **product.csr(),
+            **product.parts(),
+        )
 
 
 ROW_SPLIT = RowSplit()
@@ -142,15 +168,15 @@ class ShortRows:
         return None if found is None else (form, *found)
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        size, vector = (product.n_rows, product.width), vector_width(product.width, product.out, product.dense)
-        found = self.plan(*size, vector)
+        n_rows, width = product.n_rows, product.width
+        vector = vector_width(width, product.out, product.dense)
+        found = self.plan(n_rows, width, vector)
         if found is None:
             ROW_SPLIT.batched(device, product, blocks)
             return
         form, launch, lane_bits = found
-        matrix = product.matrix
-        arrays = (product.out, product.dense, matrix.indptr, matrix.indices, matrix.data)
-        device.launch(f"spmm_rows_float{vector}_{form}", launch, *arrays, *size, lane_bits)
+        sizes = {"n_rows": n_rows, "width": width, "lane_bits": lane_bits}
+        device.launch(f"spmm_rows_float{vector}_{form}", launch, **sizes, **product.csr())
 
     def graph(self, device: Device, product: Product) -> None:
         ROW_SPLIT.graph(device, product)
@@ -171,18 +197,35 @@ class SwaCsr:
             ROW_SPLIT.batched(device, product, blocks)
             return
         shape = geometry.swa_csr(*size)
-        operands, matrix = (product.out, product.dense), product.matrix
-        sizes = (blocks.rows_per_node, product.width, shape.column_block, shape.sub_bits, shape.blocks_per_graph)
-        arrays = (*operands, matrix.indptr, matrix.indices, matrix.data, blocks.node_ptr)
-        device.launch("spmm_swa_csr_batched", shape.launch, *arrays, *sizes)
+        device.launch(
+            "spmm_swa_csr_batched",
+            shape.launch,
+            node_ptr=blocks.node_ptr,
+            rows_per_node=blocks.rows_per_node,
+            width=product.width,
+            column_block=shape.column_block,
+            sub_bits=shape.sub_bits,
+            blocks_per_graph=shape.blocks_per_graph,
+            **product.csr(),
+        )
 
     def graph(self, device: Device, product: Product) -> None:
         if not geometry.swa_csr_reaches(1, product.n_rows, product.width):
             ROW_SPLIT.graph(device, product)
             return
         shape = geometry.swa_csr(1, product.n_rows, product.width)
-        sizes = (product.first_row, product.n_rows, product.width, product.accumulate)
-        device.launch("spmm_swa_csr_graph", shape.launch, *product.csr(), *sizes, shape.column_block, shape.sub_bits)
+        device.launch(
+            "spmm_swa_csr_graph",
+            shape.launch,
+            first_row=product.first_row,
+            n_rows=product.n_rows,
+            width=product.width,
+            accumulate=product.accumulate,
+            column_block=shape.column_block,
+            sub_bits=shape.sub_bits,
+            **product.csr(),
+            **product.parts(),
+        )
 
 
 class SwaCoo:
@@ -196,23 +239,50 @@ class SwaCoo:
         if shape.case == 3:
             self._case_3(device, product, shape)
             return
-        operands, matrix = (product.out, product.dense), product.matrix
-        sizes = (blocks.rows_per_node, product.width, shape.column_block, shape.partition_bits, shape.sub_bits)
-        arrays = (*operands, matrix.rows, matrix.indices, matrix.data, matrix.indptr, blocks.node_ptr)
-        device.launch("spmm_swa_coo_batched", shape.launch, *arrays, *sizes)
+        device.launch(
+            "spmm_swa_coo_batched",
+            shape.launch,
+            indptr=product.matrix.indptr,
+            node_ptr=blocks.node_ptr,
+            rows_per_node=blocks.rows_per_node,
+            width=product.width,
+            column_block=shape.column_block,
+            partition_bits=shape.partition_bits,
+            sub_bits=shape.sub_bits,
+            **product.coo(),
+        )
 
     def graph(self, device: Device, product: Product) -> None:
         shape = geometry.swa_coo(1, product.n_rows, product.n_entries, product.width)
         if shape.case == 3:
             self._case_3(device, product, shape)
             return
-        sizes = (product.first_entry, product.n_entries, product.n_rows, product.width, product.accumulate)
-        device.launch("spmm_swa_coo_graph", shape.launch, *product.coo(), *sizes, shape.column_block, shape.sub_bits)
+        device.launch(
+            "spmm_swa_coo_graph",
+            shape.launch,
+            first_entry=product.first_entry,
+            n_entries=product.n_entries,
+            n_rows=product.n_rows,
+            width=product.width,
+            accumulate=product.accumulate,
+            column_block=shape.column_block,
+            sub_bits=shape.sub_bits,
+            **product.coo(),
+            **product.parts(),
+        )
 
     def _case_3(self, device: Device, product: Product, shape: geometry.SwaCooGeometry) -> None:
         zero_unless_adding(device, product)
-        sizes = (product.first_entry, product.n_entries, product.width, shape.sub_bits)
-        device.launch("spmm_swa_coo_global", shape.launch, *product.coo(), *sizes)
+        device.launch(
+            "spmm_swa_coo_global",
+            shape.launch,
+            first_entry=product.first_entry,
+            n_entries=product.n_entries,
+            width=product.width,
+            sub_bits=shape.sub_bits,
+            **product.coo(),
+            **product.parts(),
+        )
 
 
 class TensorFlow:
@@ -233,16 +303,23 @@ class TensorFlow:
             return
         zero_unless_adding(device, product)
         launch = geometry.entries_by_columns(product.n_entries, product.width)
-        sizes = (product.first_entry, product.n_entries, product.width)
-        device.launch("spmm_tf", launch, *product.coo(), *sizes)
+        entries = {"first_entry": product.first_entry, "n_entries": product.n_entries, "width": product.width}
+        device.launch("spmm_tf", launch, **entries, **product.coo(), **product.parts())
 
 
 def zero_unless_adding(device: Device, product: Product) -> None:
     """Write the zeros that a kernel of atomic additions starts from."""
     if not product.accumulate:
         launch = geometry.entries_by_columns(product.n_rows, product.width)
-        sizes = (product.out_first, product.out_stride, product.n_rows, product.width)
-        device.launch("spmm_zero", launch, product.out, *sizes)
+        device.launch(
+            "spmm_zero",
+            launch,
+            out=product.out,
+            out_first=product.out_first,
+            out_stride=product.out_stride,
+            n_rows=product.n_rows,
+            width=product.width,
+        )
 
 
 def vector_width(width: int, *operands: DeviceArray) -> int:

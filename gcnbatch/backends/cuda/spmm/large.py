@@ -231,35 +231,64 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
     slice_step = shape.slice_width
     if scales or width % 4 or stride % 4 or dense_first % 4 or dense.ptr % 16:
         sliced = device.empty((shape.n_slices * matrix.n_cols, shape.slice_width))
-        arguments = (dense_first, stride, matrix.n_cols, width, shape.slice_width)
-        by = scales.columns if scales else _nothing(dense)
-        device.launch("spmm_large_slices", shape.slices, sliced, dense, by, *arguments)
+        device.launch(
+            "spmm_large_slices",
+            shape.slices,
+            slices=sliced,
+            x=dense,
+            scale=scales and scales.columns,
+            x_first=dense_first,
+            x_stride=stride,
+            n_rows=matrix.n_cols,
+            width=width,
+            slice_width=shape.slice_width,
+        )
         dense, dense_first, stride = sliced, 0, shape.slice_width
         slice_step = matrix.n_cols * shape.slice_width
     slots, partial_stride = 0, shape.n_slices * shape.slice_width
     if n_split:
         slots = n_pieces - (product.n_rows - n_split)
     partials = device.empty((slots, partial_stride))
-    by = scales.rows if scales else _nothing(dense)
-    aligned = int(not (product.out_first % 4 or product.out_stride % 4 or product.out.ptr % 16))
-    operand = dense.view(dense_first, (dense.size - dense_first,)) if dense_first else dense
-    arrays = (product.out, partials, operand, pieces.first, pieces.target, matrix.indices, matrix.data, by)
-    places = (product.out_first, slice_step, product.out_stride, partial_stride, stride, shape.slice_width)
-    tail = (n_pieces, width, aligned, shape.lane_bits, shape.group_bits)
-    device.launch(f"spmm_large_{'un' if scales else ''}weighted", shape.product, *arrays, *places, *tail)
+    results = {
+        "out": product.out,
+        "partials": partials,
+        "row_scale": scales and scales.rows,
+        "out_first": product.out_first,
+        "out_stride": product.out_stride,
+        "partial_stride": partial_stride,
+        "width": width,
+        "out_aligned": not (product.out_first % 4 or product.out_stride % 4 or product.out.ptr % 16),
+    }
+    device.launch(
+        f"spmm_large_{'un' if scales else ''}weighted",
+        shape.product,
+        dense=dense.view(dense_first, (dense.size - dense_first,)) if dense_first else dense,
+        piece_first=pieces.first,
+        piece_target=pieces.target,
+        indices=matrix.indices,
+        data=matrix.data,
+        slice_step=slice_step,
+        dense_stride=stride,
+        slice_width=shape.slice_width,
+        n_pieces=n_pieces,
+        lane_bits=shape.lane_bits,
+        group_bits=shape.group_bits,
+        **results,
+    )
     if n_split:
-        rows = (product.out, partials, pieces.split_row, pieces.split_first, by, product.out_first)
-        tail = (product.out_stride, partial_stride, n_split, width, aligned)
-        device.launch("spmm_large_fold", shape.fold, *rows, *tail, shape.fold_lane_bits)
+        device.launch(
+            "spmm_large_fold",
+            shape.fold,
+            split_row=pieces.split_row,
+            split_first=pieces.split_first,
+            n_split=n_split,
+            lane_bits=shape.fold_lane_bits,
+            **results,
+        )
 
 
 def _int32(array: NDArray[Any]) -> NDArray[np.int32]:
     return array.astype(np.int32)
-
-
-def _nothing(like: Any) -> Any:
-    """Return a null pointer in a kernel."""
-    return type(like)(0, (0,), np.dtype(np.float32))
 
 
 def _log2(power_of_two: int) -> int:

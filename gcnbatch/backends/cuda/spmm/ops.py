@@ -58,8 +58,18 @@ class SparseOps:
         dw = self.device.empty((x.n_cols, width)) if out is None else out
         vector = vector_width(width, dw, dy)
         launch, lane_bits = geometry_sparse.sparse_columns(x.n_cols, width, vector)
-        columns = (x.column_ptr, x.column_rows, x.column_order)
-        self.device.launch(f"sparse_matmul_backward_float{vector}", launch, dw, dy, x.data, *columns, width, lane_bits)
+        self.device.launch(
+            f"sparse_matmul_backward_float{vector}",
+            launch,
+            dw=dw,
+            dy=dy,
+            data=x.data,
+            t_indptr=x.column_ptr,
+            t_rows=x.column_rows,
+            order=x.column_order,
+            width=width,
+            lane_bits=lane_bits,
+        )
         return dw
 
     def _product(
@@ -78,9 +88,23 @@ class SparseOps:
         n_rows, width = product.n_rows, product.width
         vector = vector_width(width, y, w)
         shape = geometry_sparse.sparse_rows(n_rows, product.n_entries, width, vector, self.device.multiprocessors)
-        launch, *bits = shape
-        sizes = (product.first_row, n_rows, width, *bits)
-        self.device.launch(f"sparse_matmul_forward_float{vector}", launch, *product.csr(), *sizes)
+        self.device.launch(
+            f"sparse_matmul_forward_float{vector}",
+            shape.launch,
+            y=y,
+            w=w,
+            indptr=x.indptr,
+            indices=x.indices,
+            data=x.data,
+            y_first=product.out_first,
+            w_first=product.dense_first,
+            y_stride=product.out_stride,
+            w_stride=product.dense_stride,
+            first_row=product.first_row,
+            n_rows=n_rows,
+            width=width,
+            **shape.shares(),
+        )
 
 
 class LoopedSparseOps(SparseOps):

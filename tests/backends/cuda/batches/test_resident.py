@@ -157,7 +157,7 @@ class HostDevice:
     def empty(self, shape: Any, dtype: Any = np.float32) -> Any:
         return np.empty(shape, dtype)
 
-    def launch(self, entry: str, launch: Any, *arguments: Any) -> None:
+    def launch(self, entry: str, launch: Any, **arguments: Any) -> None:
         self.log.append(entry)
 
 

@@ -39,11 +39,10 @@ class Recorder:
     def workspace(self, name: str, nbytes: int) -> DeviceArray:
         return self.empty((nbytes,), np.uint8)
 
-    def launch(self, entry: str, launch: Launch, *arguments: Any) -> None:
+    def launch(self, entry: str, launch: Launch, **arguments: Any) -> None:
         if launch.blocks:
-            declared = SOURCES.entries[entry]
-            declared.pack(arguments)
-            self.launched.append((entry, launch, dict(zip(declared.names, arguments, strict=True))))
+            SOURCES.entries[entry].pack(arguments)
+            self.launched.append((entry, launch, arguments))
 
     @property
     def entries(self) -> list[str]:
@@ -74,7 +73,7 @@ def test_a_small_product_and_all_its_gradients_are_two_launches(device: Recorder
     nothing, *own = ops.linear_backward(dy, x, w, need_dx=False)
     assert nothing is None
     assert [gradient.shape for gradient in own] == [w.shape, b.shape]
-    assert device.launched[-1][2]["dx"].ptr == 0
+    assert device.launched[-1][2]["dx"] is None
     assert len(device.launched) == 3
 
 
@@ -84,7 +83,7 @@ def test_without_bias_a_null_pointer_takes_its_place(device: Recorder) -> None:
     ops.matmul(x, w)
     assert ops.matmul_backward(dy, x, w, out=dw)[1] is dw
     forward, backward = (arguments for _, _, arguments in device.launched)
-    assert forward["bias"].ptr == backward["db"].ptr == 0
+    assert forward["bias"] is backward["db"] is None
 
 
 def test_gradients_of_a_large_product_are_a_launch_each(device: Recorder) -> None:

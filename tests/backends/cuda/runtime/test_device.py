@@ -325,7 +325,7 @@ def test_a_workspace_persists_and_is_zero_when_it_grows(opened: Device) -> None:
 
 def scale(device: Device, n: int = 4, launch: Launch | None = None) -> tuple[DeviceArray, ...]:
     y, x, rows = device.empty(n), device.empty(n), device.empty(n, np.int32)
-    device.launch("scale_forward", launch or Launch((2, 1, 1), (32, 1, 1)), y, x, rows, n)
+    device.launch("scale_forward", launch or Launch((2, 1, 1), (32, 1, 1)), y=y, x=x, rows=rows, n=n)
     return y, x, rows
 
 
@@ -337,7 +337,7 @@ def test_a_launch_arrives_as_declared(opened: Device, fake: Fake) -> None:
     scale(opened, 0, Launch((0, 1, 1), (32, 1, 1)))
     assert opened.launches == 1
     assert len(fake.named("load")) == 1, "modules load when a kernel of theirs is first launched"
-    opened.launch("plain", Launch((1, 1, 1), (1, 1, 1)), opened.empty(1, np.uint8), 3)
+    opened.launch("plain", Launch((1, 1, 1), (1, 1, 1)), bytes=opened.empty(1, np.uint8), n=3)
     assert (opened.launches, len(fake.named("load"))) == (2, 2)
 
 
@@ -352,7 +352,7 @@ def test_an_observer_times_every_launch(opened: Device) -> None:
     opened.observer = []
     launch = Launch((3, 1, 1), (64, 1, 1))
     scale(opened, launch=launch)
-    opened.launch("plain", Launch((1, 1, 1), (1, 1, 1)), opened.empty(1, np.uint8), 3)
+    opened.launch("plain", Launch((1, 1, 1), (1, 1, 1)), bytes=opened.empty(1, np.uint8), n=3)
     assert opened.observer[0][:2] == ("scale_forward", launch)
     assert [seen.stop.since(seen.start) for seen in opened.observer] == [1000.0, 1000.0]
     opened.observer = None
@@ -418,13 +418,13 @@ def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> No
 
 
 def test_kernels_that_find_no_room_do_not_blame_the_driver(opened: Device, fake: Fake) -> None:
-    held = [opened.empty(1), opened.empty(1), opened.empty(1, np.int32)]
+    held = {"y": opened.empty(1), "x": opened.empty(1), "rows": opened.empty(1, np.int32), "n": 1}
     fake.failures["load"] = fake.driver.MemoryError("cuModuleLoadDataEx failed: out of memory")
     with pytest.raises(MachineError, match=r"^device 0 \(Fake 90\): out of memory: 3 of 8 MiB free\. Lower train\."):
-        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), *held, 1)
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), **held)
     fake.failures["load"] = fake.driver.LaunchError("cuModuleLoadDataEx failed: unspecified launch failure")
     with pytest.raises(DeviceLost, match=r"^device 0 \(Fake 90\): cuModuleLoadDataEx failed: unspecified launch"):
-        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), *held, 1)
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), **held)
 
 
 def test_a_kernel_that_does_not_compile_stops_only_who_needs_it(opened: Device, cache, folder, nvcc) -> None:
@@ -432,7 +432,7 @@ def test_a_kernel_that_does_not_compile_stops_only_who_needs_it(opened: Device, 
     device = Device(0, cache, devices.Sources(folder))
     scale(device)
     with pytest.raises(KernelCompileError, match=r"plain.cu\(3\): error: expected a declaration"):
-        device.launch("plain", Launch((1, 1, 1), (1, 1, 1)), 3)
+        device.launch("plain", Launch((1, 1, 1), (1, 1, 1)), bytes=None, n=3)
 
 
 def test_a_process_works_on_one_device(fake: Fake, monkeypatch) -> None:

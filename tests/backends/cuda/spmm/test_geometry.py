@@ -181,7 +181,7 @@ class Noting:
     def __init__(self) -> None:
         self.launched: list[str] = []
 
-    def launch(self, entry: str, *given: Any) -> None:
+    def launch(self, entry: str, launch: Any, **given: Any) -> None:
         self.launched.append(entry)
 
 

@@ -127,7 +127,7 @@ class Noting:
     def __init__(self) -> None:
         self.launched: list[str] = []
 
-    def launch(self, entry: str, launch: Any, *given: Any) -> None:
+    def launch(self, entry: str, launch: Any, **given: Any) -> None:
         self.sources.entries[entry].pack(given)
         self.launched.append(entry)
 
