@@ -24,7 +24,8 @@ from gcnbatch.compare.parity import Parity
 from gcnbatch.compare.timeline import DEVICE
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import Config, CudaConfig
-from gcnbatch.model.runner import Task, make_runner, unfit
+from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
 from gcnbatch.train.loop import Interrupted, Trainer, is_weight
@@ -406,7 +407,7 @@ def test_a_comparison_shows_the_kernels_of_a_fused_step(
     assert set(shown) == set(kernels)
 
 
-def first_step(task: Task, name: str, batches: list[Any]) -> int:
+def first_step(task: RunnerTask, name: str, batches: list[Any]) -> int:
     """Return the launches of one training step on `name`."""
     backend = open_backend(name)
     runner = make_runner(backend, task)
@@ -451,7 +452,7 @@ def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def distance_of_rounding(task: Task, batch: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> float:
+def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> float:
     """Return how far gradients of the CPU move when the operands of products are rounded to TF32."""
     backend = open_backend("cpu")
     exact = make_runner(backend, task).gradients(batch)[1]
@@ -478,7 +479,7 @@ def test_tf32_is_close_and_is_not_fp32(config: Config, name: str, monkeypatch: p
         batch = workload.batches[0]
         for precision in ("fp32", "tf32"):
             backend = open_backend(name, options=config.cuda.model_copy(update={"precision": precision}))
-            if reason := unfit(backend, workload.task):
+            if reason := refusal(backend, workload.task):
                 pytest.skip(reason)
             gradients[precision] = make_runner(backend, workload.task).gradients(batch)[1]
         rounding = distance_of_rounding(workload.task, batch, monkeypatch)

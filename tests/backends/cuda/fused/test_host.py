@@ -25,8 +25,8 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.compare.workload import opened
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.model.fused import describe, label_weights
 from gcnbatch.resources import cuda_sources
+from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.backends.cuda.fused.fp16 import workspaces as halves
 from tests.backends.cuda.test_training import MODELS
 from tests.train.runs import configure, write_set
@@ -39,7 +39,11 @@ class HostDevice:
     multiprocessors: int = 132
     compute_capability: tuple[int, int] = (9, 0)
     used: int = 4096
+    free: int = 1 << 30
     uploaded: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def memory(self) -> SimpleNamespace:
+        return SimpleNamespace(free=self.free)
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
         shape = (shape,) if isinstance(shape, int) else shape

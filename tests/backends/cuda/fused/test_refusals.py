@@ -10,28 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.cuda.fused import engine
+from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
-from gcnbatch.config import CudaConfig, TrainConfig
+from gcnbatch.config import CudaConfig
 from gcnbatch.errors import InputError
-from gcnbatch.model.fused import describe, label_weights
-from gcnbatch.model.runner import make_runner, unfit
+from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.backends.cuda.fused.test_host import HostDevice
 from tests.train.runs import configure, write_set
 
 
-class Fused:
-    """A fused backend as `make_runner` meets it, before anything runs."""
-
-    name, automatic = "fused", False
-    options, budget = CudaConfig(), 1 << 30
-
-    def fused_refusal(self, stack: Any, source: Any, targets: Any, train: TrainConfig) -> str:
-        return data.refusal(source, targets, stack, train, self.budget, (9, 0), self.options)
+def fused_backend(free: int = 1 << 30, **options: Any) -> FusedBackend:
+    """Return the backend on a device of compute capability 9.0 with so much free memory, which runs nothing."""
+    device: Any = HostDevice(free=free)
+    return FusedBackend("fused", device, CudaConfig(**options))
 
 
 @pytest.mark.parametrize(
@@ -46,25 +42,12 @@ def test_what_it_cannot_take_is_refused_in_one_line(
     about: dict[str, Any], model: tuple[str, ...], what: str, tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", **about)
-    backend: Any = Fused()
     with (
         opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work,
         pytest.raises(InputError) as error,
     ):
-        make_runner(backend, work.task)
+        make_runner(fused_backend(), work.task)
     assert str(error.value) == f"backend fused: it does not take {what}. Use --backend batched."
-
-
-class Small(Fused):
-    budget = 0
-
-
-class Streamed(Fused):
-    options = CudaConfig(resident="off")
-
-
-class Rounded(Fused):
-    options = CudaConfig(precision="tf32")
 
 
 NARROW = (
@@ -74,25 +57,24 @@ NARROW = (
 
 
 @pytest.mark.parametrize(
-    ("backend", "what"),
+    ("about", "what"),
     [
-        (Small(), "a data set of 0 MiB where 0 MiB may be taken"),
-        (Streamed(), "another cuda.spmm or cuda.resident than auto and auto or on"),
-        (Rounded(), NARROW),
+        ({"free": 0}, "a data set of 0 MiB where 0 MiB may be taken"),
+        ({"resident": "off"}, "another cuda.spmm or cuda.resident than auto and auto or on"),
+        ({"precision": "tf32"}, NARROW),
     ],
 )
-def test_what_it_has_no_room_or_kernel_for(backend: Any, what: str, tmp_path: Path) -> None:
+def test_what_it_has_no_room_or_kernel_for(about: dict[str, Any], what: str, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        assert unfit(backend, work.task) == what
+        assert refusal(fused_backend(**about), work.task) == what
 
 
 def test_a_set_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(tmp_path / "data.h5")
     monkeypatch.setattr(data, "MAX_ENTRIES", 10)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        backend: Any = Fused()
-        assert unfit(backend, work.task) == "more nodes or edges than 32-bit indices reach"
+        assert refusal(fused_backend(), work.task) == "more nodes or edges than 32-bit indices reach"
 
 
 @pytest.mark.parametrize("key", ["batch_size", "eval_batch_size"])
@@ -102,30 +84,15 @@ def test_batches_beyond_32_bits_are_refused_before_anything_runs(
     graphs = write_set(tmp_path / "data.h5")
     monkeypatch.setattr(data, "most_nodes", lambda stack: graphs.n_nodes - 1)
     about = (f"data.path={tmp_path / 'data.h5'}", "train.batch_size=1")
-    backend: Any = Fused()
+    backend = fused_backend()
     with opened(configure(*about)) as work:
-        assert not unfit(backend, work.task)
+        assert refusal(backend, work.task) is None
     with opened(configure(*about, f"train.{key}=1000")) as work, pytest.raises(InputError) as error:
         make_runner(backend, work.task)
     assert str(error.value) == (
         f"backend fused: it does not take train.{key} 1,000, up to {graphs.n_nodes:,} nodes, but at most "
         f"{graphs.n_nodes - 1:,} with these layers. Use --backend batched."
     )
-
-
-def test_where_nobody_asked_for_it_another_backend_takes_what_it_cannot_and_says_so(tmp_path: Path) -> None:
-    class Automatic(Rounded):
-        automatic = True
-
-        def batched(self) -> CpuBackend:
-            return CpuBackend()
-
-    write_set(tmp_path / "data.h5")
-    chosen: Any = Automatic()
-    said: list[str] = []
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        assert make_runner(chosen, work.task, said.append).backend == "cpu"
-    assert said == [f"backend batched: fused does not take {NARROW}"]
 
 
 def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

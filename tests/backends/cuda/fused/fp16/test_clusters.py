@@ -17,7 +17,7 @@ from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
-from gcnbatch.model.fused import describe
+from gcnbatch.runners.fused_graphs import describe
 from tests.backends.cuda.fused.test_host import HostDevice
 from tests.train.runs import configure, write_set
 

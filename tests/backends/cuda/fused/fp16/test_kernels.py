@@ -19,7 +19,7 @@ from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.compare.workload import opened
-from gcnbatch.model.runner import make_runner
+from gcnbatch.runners.choice import make_runner
 from tests.backends.cuda.fused.fp16.workspaces import PANEL, ROWS, from_panels, to_panels, weight_panels, workspace
 from tests.train.runs import configure, write_set
 

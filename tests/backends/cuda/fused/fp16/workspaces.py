@@ -15,7 +15,7 @@ from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.model import Model
 from gcnbatch.backends.cuda.fused.shared.step import Plan
 from gcnbatch.compare.workload import opened
-from gcnbatch.model.fused import describe, label_weights
+from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.train.runs import configure
 
 Array = NDArray[Any]

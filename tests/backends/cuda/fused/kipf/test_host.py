@@ -20,12 +20,14 @@ from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.compare.workload import opened
-from gcnbatch.config import Config, CudaConfig
+from gcnbatch.config import Config
 from gcnbatch.errors import InputError
-from gcnbatch.model.fused_kipf import describe
-from gcnbatch.model.runner import Task, make_runner, unfit
 from gcnbatch.resources import cuda_sources
+from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.fused_kipf import describe
+from gcnbatch.runners.task import RunnerTask
 from tests.backends.cuda.fused.test_host import HostDevice
+from tests.backends.cuda.fused.test_refusals import fused_backend
 from tests.train.runs import configure, write_set
 
 ADAM = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
@@ -49,7 +51,7 @@ def node_level(folder: Path, *assignments: str) -> Config:
     return configure(f"data.path={folder / 'data.h5'}", "model.kind=kipf", *assignments)
 
 
-def graph_of(task: Task) -> KipfGraph:
+def graph_of(task: RunnerTask) -> KipfGraph:
     layers = describe(task.model)
     assert not isinstance(layers, str)
     assert task.source.prepared is not None
@@ -57,7 +59,7 @@ def graph_of(task: Task) -> KipfGraph:
     return KipfGraph(task.source.prepared, task.targets[:, 0], layers.hidden, layers.n_out, *rates)
 
 
-def launches_of(task: Task, device: Any) -> Launches:
+def launches_of(task: RunnerTask, device: Any) -> Launches:
     layers, size = describe(task.model), task.model.layout().n_trainable
     assert not isinstance(layers, str)
     flat = [device.empty(size) for _ in range(6)]
@@ -180,41 +182,21 @@ def test_steps_that_were_foreseen_are_not_uploaded_again() -> None:
     assert not plan.fits([Tick(5 + PLANNED, 0, 1, 0.25, 9 + PLANNED)])
 
 
-class Fused:
-    """A fused backend as `make_runner` meets it, before anything runs."""
-
-    name, automatic = "fused", False
-    options, capability = CudaConfig(), (9, 0)
-
-    budget = 1 << 30
-
-    def fused_kipf_refusal(self, layers: Any, source: Any, targets: Any, clip_norm: float) -> str:
-        return kipf.refusal(source, targets, layers, clip_norm, self.budget, self.capability, self.options)
-
-
-class Small(Fused):
-    budget = 0
-
-
-class Streamed(Fused):
-    options = CudaConfig(resident="off")
-
-
 KIPF = ("model.kind=kipf",)
 
 
 @pytest.mark.parametrize(
     ("backend", "about", "assignments", "what"),
     [
-        (Fused(), {}, (), "a ChemGCN on a node-level data set"),
-        (Fused(), {}, (*KIPF, "model.widths=[8,8]"), "a Kipf GCN of 3 layers"),
-        (Fused(), {"n_graphs": 3}, KIPF, "a node-level data set of 3 graphs and 1 channels"),
-        (Fused(), {"target": "binary"}, KIPF, "a node-level data set with 2 binary outputs"),
-        (Fused(), {}, (*KIPF, "train.clip_norm=1.0"), "train.clip_norm on a node-level data set"),
-        (Fused(), {}, (*KIPF, "model.widths=[20000]"), "layers that need 625 of 227 KiB of shared memory"),
-        (Small(), {}, KIPF, "a data set of 0 MiB where 0 MiB may be taken"),
+        ({}, {}, (), "a ChemGCN on a node-level data set"),
+        ({}, {}, (*KIPF, "model.widths=[8,8]"), "a Kipf GCN of 3 layers"),
+        ({}, {"n_graphs": 3}, KIPF, "a node-level data set of 3 graphs and 1 channels"),
+        ({}, {"target": "binary"}, KIPF, "a node-level data set with 2 binary outputs"),
+        ({}, {}, (*KIPF, "train.clip_norm=1.0"), "train.clip_norm on a node-level data set"),
+        ({}, {}, (*KIPF, "model.widths=[20000]"), "layers that need 625 of 227 KiB of shared memory"),
+        ({"free": 0}, {}, KIPF, "a data set of 0 MiB where 0 MiB may be taken"),
         (
-            Streamed(),
+            {"resident": "off"},
             {},
             KIPF,
             "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on",
@@ -222,33 +204,33 @@ KIPF = ("model.kind=kipf",)
     ],
 )
 def test_what_it_cannot_take_is_refused_in_one_line(
-    backend: Any, about: dict[str, Any], assignments: tuple[str, ...], what: str, tmp_path: Path
+    backend: dict[str, Any], about: dict[str, Any], assignments: tuple[str, ...], what: str, tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", **{**ONE_GRAPH, **about})
     with (
         opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work,
         pytest.raises(InputError) as error,
     ):
-        make_runner(backend, work.task)
+        make_runner(fused_backend(**backend), work.task)
     assert str(error.value) == f"backend fused: it does not take {what}. Use --backend batched."
 
 
 def test_large_graphs_are_left_to_batched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(tmp_path / "data.h5", **ONE_GRAPH)
-    backend: Any = Fused()
+    backend = fused_backend()
     with opened(node_level(tmp_path)) as work:
-        assert unfit(backend, work.task) == ""
+        assert refusal(backend, work.task) is None
         graph = graph_of(work.task)
         monkeypatch.setattr(kipf, "MAX_ENTRIES", 99)
-        assert unfit(backend, work.task) == "more nodes or features than 32-bit indices reach"
+        assert refusal(backend, work.task) == "more nodes or features than 32-bit indices reach"
         monkeypatch.undo()
         seen = (
             f"labels that see so much of a graph: A X of {len(graph.rows)} nodes, a sum of {len(graph.paths)} products"
         )
         monkeypatch.setattr(kipf, "MAX_COST", 16 * len(graph.paths))
-        assert unfit(backend, work.task) == seen
+        assert refusal(backend, work.task) == seen
         monkeypatch.setattr(kipf, "MAX_COST", 16 * (len(graph.a.indices) - 1))
-        assert unfit(backend, work.task) == f"labels that see so much of a graph: {len(graph.a.indices)} edges"
+        assert refusal(backend, work.task) == f"labels that see so much of a graph: {len(graph.a.indices)} edges"
 
 
 @pytest.mark.parametrize(("hidden", "chunks"), [(1, 1), (16, 1), (128, 1), (130, 2), (1000, 8)])

@@ -1,29 +1,36 @@
-"""The runner of the fused backend: it hands the model over as a whole, not operation by operation."""
+"""The runner of the fused engine for sets of graphs: it hands over the model as a whole, not operation by operation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Runner
+from gcnbatch.backends.base import Array
+from gcnbatch.backends.cuda.fused.backend import FusedBackend
+from gcnbatch.backends.cuda.fused.engine import FusedEngine
+from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, Layer, ReadoutLayer, Relu
 from gcnbatch.model.parameters import ParameterLayout
-from gcnbatch.model.runner import ModelState, Task
+from gcnbatch.runners.fused_state import FusedState
+from gcnbatch.runners.task import RunnerTask
 
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.fused.shared.stack import Stack
+
+def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
+    """Return what of a task on graphs, whose data set is prepared, the engine does not take, or None."""
+    assert task.source.prepared is not None
+    if not isinstance(task.source.prepared.stored_x, np.ndarray):
+        return "sparse features"
+    stack = describe(task.model, task.model.layout(), task.loss.target)
+    return backend.graphs_refusal(stack, task.source, task.targets, task.train)
 
 
 def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
-    """Return the stack of a ChemGCN on graphs, its parameters by where they start."""
-    from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
-
+    """Return the stack of a ChemGCN on graphs; it names a parameter by its start in the flat array."""
     start = {name: slot.start for name, slot in layout.slots.items()}
     nodes: list[NodeLayer] = []
     graphs: list[GraphLayer] = []
@@ -63,43 +70,15 @@ def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
     return groups
 
 
-def make_fused(backend: CudaBackend, task: Task) -> Runner:
-    """Return the fused runner of a task that `gcnbatch.model.runner.unfit` has nothing against."""
-    if task.source.header.level == "graph":
-        return FusedRunner(backend, task)
-    from gcnbatch.model import fused_kipf
+class FusedGraphsRunner(FusedState):
+    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.engine`."""
 
-    layers = fused_kipf.describe(task.model)
-    assert not isinstance(layers, str), layers
-    return fused_kipf.KipfRunner(backend, task, layers)
-
-
-class FusedRunner(ModelState):
-    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused`."""
-
-    def __init__(self, backend: CudaBackend, task: Task) -> None:
+    def __init__(self, backend: FusedBackend, task: RunnerTask) -> None:
         super().__init__(backend, task)
-        from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
-
-        train = task.train
-        moments = tuple(self._moments.values())
-        model = Model(
-            self._flat,
-            self._buffers,
-            self._gradients,
-            moments,
-            self._weight_decay,
-            self._l2,
-            self._loss_weights,
-            self._totals,
-            packed=(),
-        )
-        sgd = train.optimizer == "sgd"
-        beta1, decays = train.momentum if sgd else train.beta1, bool(train.weight_decay or train.l2)
-        rule = Optimizer(sgd, beta1, train.beta2, train.epsilon, train.clip_norm, decays)
         stack = describe(task.model, self.layout, task.loss.target)
         weights = label_weights(task.targets, task.loss.target, task.loss.weights)
-        self._engine = backend.fused(stack, model, rule, task.source, task.targets, weights, task.seed)
+        on = (task.source, task.targets, weights, task.seed)
+        self._engine: FusedEngine = backend.graphs_engine(stack, self._model(), self._optimizer(), *on)
         self._epoch: tuple[int, Sequence[Int64], float] | None = None
         self._last = -1
 
@@ -123,7 +102,7 @@ class FusedRunner(ModelState):
             self._epoch, self._last = None, len(batches) - 1
         self._updates += 1
         self._engine.step()
-        if index == self._last:  # nothing can join the steps that wait
+        if index == self._last:  # no step follows that could be launched together with the queued ones
             self._engine.flush()
 
     def _rates(self, steps: int, first: int, learning_rate: float) -> NDArray[np.float32]:
@@ -134,35 +113,20 @@ class FusedRunner(ModelState):
         rates[:, 1], rates[:, 2] = 1.0 / (1.0 - train.beta1**updates), 1.0 / (1.0 - train.beta2**updates)
         return rates.astype(np.float32)
 
-    def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        totals = self._at.zeros(2, np.float64)
+    def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         self._engine.gradients(graphs, totals)
-        total, count = (float(value) for value in self._at.read(totals))
-        found = {name: self._at.read(value) for name, value in self._gradient_views.items()}
-        return total / count if count else 0.0, found
-
-    def take_loss(self) -> tuple[float, float]:
-        self._engine.flush()
-        return super().take_loss()
+        return self._gradient_views
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         return self._engine.predict(graphs)
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        self._engine.flush()
-        return super().state()
-
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        self._engine.flush()
         super().load_state(state)
         self._engine.parameters_changed()
 
-    def close(self) -> None:
-        self._engine.close()
-
 
 def label_weights(targets: NDArray[Any], target: str, loss_weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return what each graph adds to the weight of its batch's loss, (G,): see the losses of `Ops`."""
+    """Return the weight of each graph's labels in the loss, (G,); see the losses of `Ops`."""
     if target != "multiclass":
         return (~np.isnan(targets)).sum(axis=1).astype(np.float64)
     labels = targets[:, 0]
