@@ -115,6 +115,14 @@ class Methods:
         """Ours: what cuda.spmm = "auto" runs."""
         yield from self._batched(operands, "auto")
 
+    def naive(self, operands: Operands) -> Iterator[Prepared]:
+        """The first rung: a thread per output."""
+        yield from self._batched(operands, "naive")
+
+    def csr(self, operands: Operands) -> Iterator[Prepared]:
+        """The second rung: our general kernel."""
+        yield from self._batched(operands, "csr")
+
     def swa_csr(self, operands: Operands) -> Iterator[Prepared]:
         """Batched SWA SpMM for CSR, as published."""
         yield from self._batched(operands, "swa_csr")
@@ -193,11 +201,15 @@ DEVICE_METHODS: Mapping[str, Callable[[Methods, Operands], Iterator[Prepared]]] 
         "cusparse": Methods.cusparse,
         "swa-coo": Methods.swa_coo,
         "swa-csr": Methods.swa_csr,
+        "naive": Methods.naive,
+        "csr": Methods.csr,
         "fastest": Methods.fastest,
     }
 )
 SCIPY = "scipy"
 NAMES = (SCIPY, *DEVICE_METHODS)
+RUNGS = ("naive", "csr")  # the way to "fastest", for those who read kernels; measured where they are named
+COMPARED = tuple(name for name in NAMES if name not in RUNGS)
 TITLES = {
     SCIPY: "SciPy on the CPU",
     "tf-loop": "loop of TensorFlow-like",
@@ -206,6 +218,8 @@ TITLES = {
     "cusparse": "cuSPARSE block-diagonal",
     "swa-coo": "Batched SWA SparseTensor",
     "swa-csr": "Batched SWA CSR",
+    "naive": "naive",
+    "csr": "ours, general",
     "fastest": "ours",
 }
 

@@ -101,6 +101,8 @@ def test_what_does_not_serve_says_why(cusparse: CuSparse, name: str, problem: pr
     [
         ("swa-coo", 64, ["spmm_swa_coo_batched"]),
         ("swa-csr", 64, ["spmm_swa_csr_batched"]),
+        ("naive", 64, ["spmm_naive_batched"]),
+        ("csr", 64, ["spmm_csr_float4"]),
         ("tf-loop", 64, ["spmm_zero", "spmm_tf"] * 4),
     ],
 )
@@ -168,7 +170,7 @@ def test_no_algorithm_at_all(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch
 
 
 def test_methods_by_name() -> None:
-    assert spmm.chosen_methods("") == methods.NAMES
+    assert spmm.chosen_methods("") == tuple(name for name in methods.NAMES if name not in ("naive", "csr"))
     assert spmm.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
     assert set(methods.TITLES) == set(methods.NAMES)
     told = [line.split()[0] for line in SPMM_EPILOG.partition("Methods:\n")[2].splitlines() if line.startswith("  ")]
@@ -176,6 +178,6 @@ def test_methods_by_name() -> None:
     with pytest.raises(InputError) as caught:
         spmm.chosen_methods("cubla")
     assert str(caught.value) == (
-        "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest. "
-        "Did you mean 'cublas'?"
+        "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, naive, csr, "
+        "fastest. Did you mean 'cublas'?"
     )
