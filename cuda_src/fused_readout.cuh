@@ -17,6 +17,7 @@
 // Determinism: a block per graph, fixed order: repeats to the bit.
 #pragma once
 
+#include "fused_loss.cuh"
 #include "fused_tile.cuh"
 
 namespace fused {
@@ -115,62 +116,6 @@ __device__ __forceinline__ void dense_backward(float* din, const float* dout, co
     if (lane == 0 && f < head.F) din[f] = sum;
   }
   __syncthreads();
-}
-
-__device__ __forceinline__ float sigmoid_loss(float z, float y, float pos_weight, float& slope) {
-  const float decay = expf(-fabsf(z)), tail = log1pf(decay);
-  const float larger = 1.f / (1.f + decay), smaller = decay * larger;  // sigmoid(|z|), sigmoid(-|z|)
-  const float positives = pos_weight * y, negatives = 1.f - y;
-  slope = negatives * (z >= 0.f ? larger : smaller) - positives * (z >= 0.f ? smaller : larger);
-  return positives * (fmaxf(-z, 0.f) + tail) + negatives * (fmaxf(z, 0.f) + tail);
-}
-
-__device__ __forceinline__ float max_of_warp(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
-  return value;
-}
-
-// Whether a maximum takes the place of another: NaN is above all, of equals the first node's counts.
-__device__ __forceinline__ bool is_higher(float a, int node_of_a, float b, int node_of_b) {
-  if (a != a || b != b) return a != a && (b == b || node_of_a < node_of_b);
-  return a > b || (a == b && node_of_a < node_of_b);
-}
-
-// A warp turns logits (K,) into their gradient and returns the graph's loss (in all of its lanes).
-__device__ __forceinline__ double loss_of_graph(float* gradient, const float* logits, const float* targets,
-                                                const float* loss_weight, int K, int loss, float weight) {
-  const int lane = threadIdx.x % 32;
-  double sum = 0.0;
-  if (loss == 1) {
-    const int label = reinterpret_cast<const int*>(targets)[0];
-    float peak = -__int_as_float(0x7f800000), norm = 0.f;
-#pragma unroll 1
-    for (int k = lane; k < K; k += 32) peak = fmaxf(peak, logits[k]);
-    peak = max_of_warp(peak);
-#pragma unroll 1
-    for (int k = lane; k < K; k += 32) norm += expf(logits[k] - peak);
-    norm = warp_sum(norm);
-    const float own = label >= 0 ? loss_weight[label] : 0.f, scale = weight > 0.f ? own / weight : 0.f;
-    const float inverse = 1.f / norm;
-#pragma unroll 1
-    for (int k = lane; k < K; k += 32) {
-      const float share = expf(logits[k] - peak) * inverse - (k == label ? 1.f : 0.f);
-      gradient[k] = label >= 0 ? scale * share : 0.f;
-    }
-    return label >= 0 ? static_cast<double>(own) * (logf(norm) - (logits[label] - peak)) : 0.0;
-  }
-  const float scale = (loss == 0 ? 1.f : 2.f) / fmaxf(weight, 1.f);
-#pragma unroll 1
-  for (int k = lane; k < K; k += 32) {
-    const float y = targets[k], z = logits[k];
-    const bool labelled = y == y;
-    float slope = labelled ? z - y : 0.f;
-    double cost = static_cast<double>(slope) * slope;
-    if (loss == 0) cost = sigmoid_loss(z, labelled ? y : 0.f, loss_weight[k], slope);
-    gradient[k] = labelled ? slope * scale : 0.f;
-    sum += labelled ? cost : 0.0;
-  }
-  return warp_sum(sum);
 }
 
 // The phase with its arguments, in the order of fused_readout in fused_step.cu.

@@ -38,9 +38,6 @@ struct RowsOfParts {
   __device__ int operator()(int part) const { return (tiles + (part < further)) * TILE - (part == last ? missing : 0); }
 };
 
-// max(x, 0) as NumPy takes it: NaN passes.
-__device__ __forceinline__ float positive(float x) { return x <= 0.f ? 0.f : x; }
-
 // Two neighbouring floats of a row, of which the second may be another row's, or nobody's.
 __device__ __forceinline__ float2 load2(const float* from, bool first, bool second, bool aligned) {
   if (second && aligned) return *reinterpret_cast<const float2*>(from);

@@ -13,12 +13,12 @@
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 
+#include "fused_optimizer.cuh"
 #include "fused_stage.cuh"
 #include "fused_tile.cuh"
 
 namespace fused {
 
-constexpr int UPDATE_THREADS = 256;
 constexpr int MAX_LANES = 8;
 constexpr int PARTS_AT_ONCE = 8;  // that a thread has asked for before it adds the first
 
@@ -59,40 +59,6 @@ __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lan
   }
   return sum;
 }
-
-// The factor that clips gradients whose squared norm is the sum of `norms`.
-__device__ __forceinline__ float clip_factor(const double* norms, int n, float max_norm) {
-  double squares = 0.0;
-  for (int b = threadIdx.x; b < n; b += UPDATE_THREADS) squares += norms[b];
-  const double norm = sqrt(block_sum(squares));
-  return norm > max_norm ? static_cast<float>(max_norm / norm) : 1.f;
-}
-
-__device__ __forceinline__ void add_totals(double* totals, const double* losses, int n_losses, float weight) {
-  double sum = 0.0;
-  for (int b = threadIdx.x; b < n_losses; b += 32) sum += losses[b];
-  sum = warp_sum(sum);
-  if (threadIdx.x == 0) totals[0] += static_cast<float>(sum), totals[1] += weight;
-}
-
-// The optimisers' rules, as in optimizer.cu; `rate` as in fused_readout.
-struct Rule {
-  int sgd;
-  float beta1, rest1, beta2, rest2, epsilon;
-
-  // The new value of a parameter p of gradient `gradient`; m and v become new too.
-  __device__ __forceinline__ float apply(float p, float gradient, float& m, float& v, float decay, float penalty,
-                                         float4 rate) const {
-    const float g = gradient + penalty * p;
-    m = sgd ? beta1 * m + g : beta1 * m + rest1 * g;
-    float update = m;
-    if (!sgd) {
-      v = beta2 * v + rest2 * (g * g);
-      update = m * rate.y / (sqrtf(v * rate.z) + epsilon);
-    }
-    return p - rate.x * (update + decay * p);
-  }
-};
 
 // The phase with its arguments, in the order of fused_update in fused_step.cu.
 struct Update {
@@ -154,7 +120,7 @@ struct Update {
     const float p = owns ? parameters[i] : 0.f;
     float of_m = owns ? m[i] : 0.f, of_v = owns && !sgd ? v[i] : 0.f;
     const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
-    const float4 rate = reinterpret_cast<const float4*>(rates)[at.w];
+    const Rate rate = reinterpret_cast<const Rate*>(rates)[at.w];
     wait();
 
     float gradient = 0.f;
@@ -182,7 +148,7 @@ struct Update {
       parameters[i] = value;
       if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
     }
-    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
+    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.label_weight);
   }
 };
 

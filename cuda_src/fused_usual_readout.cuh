@@ -106,16 +106,15 @@ struct UsualReadout {
         const float2 in = reinterpret_cast<const float2*>(readout_of)[of_warp];
         const float logit = warp_sum(in.x * weight.x + in.y * weight.y) + bias;
         const bool labelled = target == target;
-        float slope = logit - target;
-        double cost = static_cast<double>(slope) * slope;
-        if (loss == 0) {
-          cost = sigmoid_loss(logit, labelled ? target : 0.f, factor, slope);
+        Cost cost = squared_cost(logit - target);
+        if (loss == SIGMOID) {
+          cost = sigmoid_cost(logit, labelled ? target : 0.f, factor);
         } else {
-          slope *= 2.f;
+          cost.slope *= 2.f;
         }
         if (of_warp == 0) {
-          gradient_of[warp] = head.gradient[b * K + warp] = labelled ? slope / label_weight : 0.f;
-          cost_of[warp] = labelled ? cost : 0.0;
+          gradient_of[warp] = head.gradient[b * K + warp] = labelled ? cost.slope / label_weight : 0.f;
+          cost_of[warp] = labelled ? cost.value : 0.0;
         }
       }
       __syncthreads();
