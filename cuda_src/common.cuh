@@ -12,6 +12,9 @@ constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `fold_rows`
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+// The smallest power of two that is not below n.
+__device__ __forceinline__ int power_of_two(int n) { return n <= 1 ? 1 : 1 << (32 - __clz(n - 1)); }
+
 // ---- vectors of four floats, with a scalar way for what is not aligned or is cut off ----
 
 // Whether rows that start at `data` and lie `ld` floats apart can be read 16 bytes at a time.

@@ -11,8 +11,9 @@
 // Precision: both products on the tensor cores in three parts, which keeps float32's (3xTF32, fused_gemm.cuh).
 #pragma once
 
+#include "fused_loss.cuh"
 #include "fused_pass_product.cuh"
-#include "fused_readout.cuh"
+#include "fused_pooling.cuh"
 
 namespace fused {
 

@@ -41,9 +41,11 @@ __device__ __forceinline__ int2 place_of(const Job& job, int e) {
   return make_int2(c * job.F + f, rest - c * job.P);
 }
 
+// This thread's share of an element's gradient; HAS_LEFT: `left` is not null.
+template <bool HAS_LEFT>
 __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lane, int N, int B) {
   const int parts = min(job.parts, job.unit > 0 ? ceil_div(N, job.unit) : B);
-  const float* right = job.right + (job.left ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
+  const float* right = job.right + (HAS_LEFT ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
   float sum = 0.f;
 #pragma unroll 1
   for (int first = lane; first < parts; first += PARTS_AT_ONCE * job.lanes) {
@@ -52,7 +54,7 @@ __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lan
     for (int u = 0; u < PARTS_AT_ONCE; ++u) {
       const int s = first + u * job.lanes;
       value[u] = s < parts ? right[static_cast<long long>(s) * job.right_stride] : 0.f;
-      if (job.left && s < parts) value[u] *= job.left[s * job.left_stride + place.x];
+      if (HAS_LEFT && s < parts) value[u] *= job.left[s * job.left_stride + place.x];
     }
 #pragma unroll
     for (int u = 0; u < PARTS_AT_ONCE; ++u) sum += value[u];
@@ -60,96 +62,83 @@ __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lan
   return sum;
 }
 
-// The phase with its arguments, in the order of fused_update in fused_step.cu.
-struct Update {
-  float* parameters;
-  float* m;
-  float* v;
-  float* gradients;
-  double* norms;
-  double* totals;
+struct NarrowUpdateParams {
+  float *parameters, *m, *v, *gradients;
+  double *norms, *totals;
   const double* losses;
-  const float* weight_decay;
-  const float* l2;
-  const float* rates;
+  const float *weight_decay, *l2;
+  const Rate* rates;
   const int* progress;
-  const long long* jobs;
+  const Job* jobs;
   const int* chunks;
-  const long long* stage;
-  int n_chunks;
-  int n_stages;
-  int n_losses;
-  int mode;
-  int sgd;
-  float beta1;
-  float rest1;
-  float beta2;
-  float rest2;
-  float epsilon;
-  float max_norm;
-
-  // `block` of `blocks`; `wait` returns when what the phase before wrote can be read.
-  template <class Wait>
-  __device__ __forceinline__ void run(int block, int blocks, float4* shared4, Wait wait) const {
-    bool is_waiting = true;
-    const auto wait_once = [&] {
-      if (is_waiting) wait();
-      is_waiting = false;
-    };
-#pragma unroll 1
-    for (int unit = block; unit < n_chunks + n_stages; unit += blocks) {
-      if (unit != block) __syncthreads();  // shared memory is free again
-      if (unit < n_stages) {               // first, for they follow the longest chain of pointers before they wait
-        stage_batch(*reinterpret_cast<const Stage*>(stage), unit, n_stages, wait_once);
-      } else {
-        update_chunk(unit - n_stages, reinterpret_cast<float*>(shared4), wait_once);
-      }
-    }
-    wait_once();
-  }
-
-  template <class Wait>
-  __device__ __forceinline__ void update_chunk(int chunk, float* of_thread, Wait wait) const {
-    // All but the gradients is older than the phase before.
-    const Job job = reinterpret_cast<const Job*>(jobs)[chunks[2 * chunk]];
-    const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
-    const int e = chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
-    const bool exists = e < job.count, owns = exists && lane == 0;
-    const int4 at = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
-    const int2 place = place_of(job, e);
-    const float p = owns ? parameters[i] : 0.f;
-    float of_m = owns ? m[i] : 0.f, of_v = owns && !sgd ? v[i] : 0.f;
-    const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
-    const Rate rate = reinterpret_cast<const Rate*>(rates)[at.w];
-    wait();
-
-    float gradient = 0.f;
-    if (mode == 2) {
-      gradient = (owns ? gradients[i] : 0.f) * clip_factor(norms, n_chunks, max_norm);
-    } else {
-      if (exists) gradient = gradient_of(job, place, lane, at.y, at.z);
-      of_thread[threadIdx.x] = gradient;
-      __syncthreads();
-      if (lane == 0) {
-#pragma unroll
-        for (int s = 1; s < MAX_LANES; ++s)
-          if (s < job.lanes) gradient += of_thread[threadIdx.x + s * elements];
-      }
-    }
-    if (mode == 1) {
-      if (owns) gradients[i] = gradient;
-      const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
-      if (threadIdx.x == 0) norms[chunk] = squares;
-    } else if (owns) {
-      const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
-      const float value = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
-      m[i] = of_m;
-      if (!sgd) v[i] = of_v;
-      parameters[i] = value;
-      if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
-    }
-    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.label_weight);
-  }
+  const Stage* stage;
+  int n_chunks, n_stages, n_losses, mode, sgd;
+  float beta1, rest1, beta2, rest2, epsilon, max_norm;
 };
+
+// UPDATE_THREADS / lanes elements of one job; `wait` may be called more than once.
+template <class Wait>
+__device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, int chunk, float* of_thread, Wait wait) {
+  // All but the gradients is older than the phase before.
+  const Job job = params.jobs[params.chunks[2 * chunk]];
+  const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
+  const int e = params.chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
+  const bool exists = e < job.count, owns = exists && lane == 0;
+  const int4 at = *reinterpret_cast<const int4*>(params.progress);  // next step, N, B, step
+  const int2 place = place_of(job, e);
+  const float p = owns ? params.parameters[i] : 0.f;
+  float of_m = owns ? params.m[i] : 0.f, of_v = owns && !params.sgd ? params.v[i] : 0.f;
+  const float decay = owns ? params.weight_decay[i] : 0.f, penalty = owns ? params.l2[i] : 0.f;
+  const Rate rate = params.rates[at.w];
+  wait();
+
+  float gradient = 0.f;
+  if (params.mode == APPLY) {
+    gradient = (owns ? params.gradients[i] : 0.f) * clip_factor(params.norms, params.n_chunks, params.max_norm);
+  } else {
+    if (exists)
+      gradient =
+          job.left ? gradient_of<true>(job, place, lane, at.y, at.z) : gradient_of<false>(job, place, lane, at.y, at.z);
+    of_thread[threadIdx.x] = gradient;
+    __syncthreads();
+    if (lane == 0) {
+#pragma unroll
+      for (int s = 1; s < MAX_LANES; ++s)
+        if (s < job.lanes) gradient += of_thread[threadIdx.x + s * elements];
+    }
+  }
+  if (params.mode == ONLY_GRADIENTS) {
+    if (owns) params.gradients[i] = gradient;
+    const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
+    if (threadIdx.x == 0) params.norms[chunk] = squares;
+  } else if (owns) {
+    const Rule rule = {params.sgd, params.beta1, params.rest1, params.beta2, params.rest2, params.epsilon};
+    const float value = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
+    params.m[i] = of_m;
+    if (!params.sgd) params.v[i] = of_v;
+    params.parameters[i] = value;
+    if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
+  }
+  if (params.mode != APPLY && params.totals && chunk == 0 && threadIdx.x < 32)
+    add_totals(params.totals, params.losses, params.n_losses, rate.label_weight);
+}
+
+__device__ __forceinline__ void update_phase(const NarrowUpdateParams params, float4* shared4) {
+  bool is_waiting = true;
+  const auto wait_once = [&] {
+    if (is_waiting) wait_for_previous();
+    is_waiting = false;
+  };
+#pragma unroll 1
+  for (int unit = blockIdx.x; unit < params.n_chunks + params.n_stages; unit += gridDim.x) {
+    if (unit != blockIdx.x) __syncthreads();  // shared memory is free again
+    if (unit < params.n_stages) {             // first, for they follow the longest chain of pointers before they wait
+      stage_batch(*params.stage, unit, params.n_stages, wait_once);
+    } else {
+      update_chunk(params, unit - params.n_stages, reinterpret_cast<float*>(shared4), wait_once);
+    }
+  }
+  wait_once();
+}
 
 }  // namespace fused

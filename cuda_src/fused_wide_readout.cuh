@@ -20,7 +20,8 @@
 #pragma once
 
 #include "fused_async.cuh"
-#include "fused_readout.cuh"
+#include "fused_loss.cuh"
+#include "fused_pooling.cuh"
 
 namespace fused {
 

@@ -14,7 +14,8 @@
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 
-#include "fused_update.cuh"
+#include "fused_optimizer.cuh"
+#include "fused_stage.cuh"
 
 namespace fused {
 
