@@ -29,7 +29,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 
 def test_the_quickstart_on_the_cpu(call, tmp_path: Path) -> None:
-    code, out, err = call("--quick", "--backends", "cpu")
+    code, out, err = call("--quick", "--backends", "cpu", "--steps", 2, "--repeats", 3)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     for title in ("Parity", "Training time", "Inference time", "A training step", "Operations", "Throughput"):

@@ -10,6 +10,7 @@ import pytest
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
+from gcnbatch.compare import charts
 from gcnbatch.data.writer import write_graphset
 from tests.builders import build_graphset
 
@@ -31,6 +32,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
         monkeypatch.setattr(registry, "open_backend", lambda name, *others: backends[name])
 
     return put
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the pictures of a report, for tests of its figures."""
+    monkeypatch.setattr(charts, "draw", lambda *about: [])
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,7 @@ def test_a_host_and_a_device(install, run, tmp_path: Path) -> None:
         assert report["environment"]["packages"][key]
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_backend_that_takes_larger_batches_by_itself_is_timed_in_them_too(
     install, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_the_page_stands_alone(install, run) -> None:
             assert part in shown
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     trace = tmp_path / "trace.json"
@@ -134,6 +136,7 @@ def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) ->
     assert not [event for event in spans if event["pid"] == 1 and event["tid"] == 2]
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_steps_that_are_not_made_of_operations_are_shown_by_their_kernels(install, run, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(fused, "make_fused", OpsRunner)
     install(batched=DeviceLike(), fused=FusedLike())
@@ -222,6 +225,7 @@ def left_out(report: dict[str, Any], folder: Path, said: list[str]) -> None:
     assert "cpu agrees with the reference." in shown
 
 
+@pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(
     "failing",
     [Another("batched", FailingOps()), NoRoom("peak_bytes"), NoRoom("traced")],
@@ -234,6 +238,7 @@ def test_a_backend_that_fails_on_the_way_is_left_out(install, run, failing) -> N
     left_out(report, folder, said)
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_backend_that_does_not_open_is_left_out(install, run, monkeypatch) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
 
@@ -265,6 +270,7 @@ def test_what_is_not_one_backends_failure_ends_the_comparison(install, run, tmp_
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_values_that_are_no_numbers_are_no_json_either(install, run) -> None:
     install(cpu=Another("cpu", backends.NotANumber()))
     folder, report = run()
@@ -272,6 +278,7 @@ def test_values_that_are_no_numbers_are_no_json_either(install, run) -> None:
     assert report["parity"]["backends"]["cpu"]["worst"]["error"] is None
 
 
+@pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(
     ("section", "graphs"),
     [({"split": {"folds": 4}}, 27), ({"train": {"batch_size": 1000}}, 32), ({"train": {"optimizer": "sgd"}}, 32)],

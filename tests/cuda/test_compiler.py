@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from tests.cuda.conftest import calls
 
 
 def test_signatures_are_read_from_the_declarations(sources: Sources) -> None:
-    formats = {entry.name: (entry.file, entry.names, entry.format) for entry in sources.entries.values()}
+    formats = {entry.name: (entry.file, entry.names, entry.layout.format) for entry in sources.entries.values()}
     assert formats == {
         "plain": ("plain.cu", ("bytes", "n"), "Pi"),
         "scale_forward": ("scale.cu", ("y", "x", "rows", "n"), "PPPq"),
@@ -40,26 +41,62 @@ def array(dtype: str, ptr: int = 64) -> DeviceArray:
     return DeviceArray(ptr, (4,), np.dtype(dtype))
 
 
+FITTING = {"y": array("f4"), "x": array("f4"), "rows": array("i4"), "n": 4}
+
+
 def test_arrays_become_addresses_and_numbers_pass(sources: Sources) -> None:
     scale, count = sources.entries["scale_forward"], sources.entries["scale_count"]
-    wanted = struct.pack("PPPq", 1, 2, 3, 4)
-    assert scale.pack((array("f4", 1), array("f4", 2), array("i4", 3), 4)) == wanted
-    assert scale.pack((array("u1", 1), array("f4", 2), array("u4", 3), np.int32(4))) == wanted
-    assert count.pack((array("i8", 5), 7, np.float32(0.5))) == struct.pack("PIf", 5, 7, 0.5)
+    given = {"n": 4, "rows": array("i4", 3), "x": array("f4", 2), "y": array("f4", 1)}
+    assert scale.pack(given) == struct.pack("PPPq", 1, 2, 3, 4)
+    given = {"y": array("u1", 1), "x": None, "rows": array("u4", 3), "n": np.int32(4)}
+    assert scale.pack(given) == struct.pack("PPPq", 1, 0, 3, 4)
+    assert count.pack({"count": array("i8", 5), "n": 7, "by": np.float32(0.5)}) == struct.pack("PIf", 5, 7, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("changes", "message"),
     [
-        ((array("f4"), array("f4"), 4), r"scale_forward: 3 arguments for \(y, x, rows, n\)"),
-        ((array("f4"), array("f8"), array("i4"), 4), "scale_forward: argument x is an array of float64"),
-        ((array("f4"), array("f4"), array("f4"), 4), "scale_forward: argument rows is an array of float32"),
-        ((array("f4"), array("f4"), array("i4"), array("i4")), "scale_forward: argument n is an array of int32"),
+        ({"x": array("f8")}, r"scale_forward: x is an array of float64; expected an array of float, or None"),
+        ({"rows": array("f4")}, "scale_forward: rows is an array of float32; expected an array of int, or None"),
+        ({"x": 0}, "scale_forward: x is int 0; expected an array of float, or None"),
+        ({"n": array("i4")}, "scale_forward: n is an array of int32; expected a number of type long long"),
+        ({"n": None}, "scale_forward: n is None; expected a number of type long long"),
+        ({"n": 2.5}, r"scale_forward: n is float 2\.5; expected a number of type long long"),
+        ({"n": 1 << 63}, "scale_forward: n is int 9223372036854775808; expected a number of type long long"),
+        ({"N": 4}, "scale_forward has no N; its fields are y, x, rows, n"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(sources: Sources, arguments, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        sources.entries["scale_forward"].pack(arguments)
+def test_arguments_that_do_not_fit_are_refused(sources: Sources, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        sources.entries["scale_forward"].pack(FITTING | changes)
+
+
+@pytest.mark.parametrize("renamed", [{}, {"N": 4}])
+def test_missing_arguments_are_named(sources: Sources, renamed: dict[str, Any]) -> None:
+    given = {"y": FITTING["y"], "rows": FITTING["rows"], "n": 4, **renamed}
+    with pytest.raises(TypeError, match=r"^scale_forward lacks x$"):
+        sources.entries["scale_forward"].pack(given)
+
+
+STRUCT = """\
+#include "shared.cuh"
+namespace ours {
+struct Scale { float* y; const float* x; int n; bool twice; };
+}
+extern "C" __global__ void scale_struct(const __grid_constant__ ours::Scale scale) {
+  for (int i = 0; i < scale.n; ++i) scale.y[i] = scale.twice ? twice(scale.x[i]) : scale.x[i];
+}
+"""
+
+
+def test_the_fields_of_the_only_parameter_are_the_arguments(folder: Path) -> None:
+    (folder / "struct.cu").write_text(STRUCT)
+    entry = Sources(folder).entries["scale_struct"]
+    assert (entry.names, entry.offsets, entry.is_struct) == (("y", "x", "n", "twice"), (0,), True)
+    given = {"twice": True, "n": 3, "x": array("f4", 2), "y": array("f4", 1)}
+    assert entry.pack(given) == struct.pack("PPi?xxx", 1, 2, 3, True)
+    with pytest.raises(TypeError, match=r"^scale_struct \(Scale\): twice is an array of float32; expected a number of"):
+        entry.pack(given | {"twice": array("f4")})
 
 
 def test_a_source_is_known_by_its_text_and_every_header(folder: Path) -> None:
@@ -74,14 +111,39 @@ def test_a_source_is_known_by_its_text_and_every_header(folder: Path) -> None:
 
 
 def test_broken_folders_of_sources_are_refused(folder: Path) -> None:
-    (folder / "other.cu").write_text('extern "C" __global__ void odd(double x) {}')
-    with pytest.raises(ValueError, match=r"other.cu: odd: argument 'double x' has a type that cannot be passed"):
+    (folder / "other.cu").write_text('extern "C" __global__ void odd(float3 x) {}')
+    with pytest.raises(ValueError, match=r"other.cu: 'float3 x' has a type that cannot be passed"):
         Sources(folder)
     (folder / "other.cu").write_text('extern "C" __global__ void plain(int n) {}')
     with pytest.raises(ValueError, match=r"kernel plain is in other.cu and in plain.cu"):
         Sources(folder)
+    (folder / "other.cu").write_text('struct Pair { int a, b; };\nextern "C" __global__ void odd(Pair x, int n) {}')
+    with pytest.raises(ValueError, match=r"other.cu: odd: a struct must be the only parameter"):
+        Sources(folder)
     (folder / "other.cu").write_text('#include "nowhere.cuh"\n')
     with pytest.raises(ValueError, match=r'other.cu includes "nowhere.cuh", which is not in'):
+        Sources(folder)
+
+
+def in_folders(folder: Path) -> Path:
+    """Move the sources into folders; includes are written from the root."""
+    for name in ("common", "ops/scale"):
+        (folder / name).mkdir(parents=True)
+    (folder / "shared.cuh").rename(folder / "common" / "shared.cuh")
+    text = (folder / "scale.cu").read_text().replace("shared.cuh", "ops/scale/own.cuh")
+    (folder / "ops" / "scale" / "own.cuh").write_text('#include "common/shared.cuh"\n')
+    (folder / "ops" / "scale" / "scale.cu").write_text(text)
+    (folder / "scale.cu").unlink()
+    return folder
+
+
+def test_sources_lie_in_folders_and_include_from_the_root(folder: Path) -> None:
+    sources = Sources(in_folders(folder))
+    assert list(sources) == ["ops/scale/scale.cu", "plain.cu"]
+    assert list(sources["ops/scale/scale.cu"].headers) == ["ops/scale/own.cuh", "common/shared.cuh"]
+    assert sources.entries["scale_forward"].file == "ops/scale/scale.cu"
+    (folder / "ops" / "scale" / "own.cuh").write_text('#include "../../common/shared.cu"\n')
+    with pytest.raises(ValueError, match=r'ops/scale/own.cuh includes "\.\./\.\./common/shared.cu", which is not in'):
         Sources(folder)
 
 
@@ -308,6 +370,16 @@ def test_both_compilers_make_machine_code(real, sources) -> None:
     assert made.cubin.startswith(b"\x7fELF")
     assert set(compiler.usages(made.log)) == {"scale_forward", "scale_count"}
     assert all(usage.registers > 0 == usage.spilled for usage in compiler.usages(made.log).values())
+
+
+def test_both_compilers_take_folders_and_structs(real, folder) -> None:
+    (folder / "struct.cu").write_text(STRUCT.replace("shared.cuh", "common/shared.cuh"))
+    sources = Sources(in_folders(folder))
+    for name in ("ops/scale/scale.cu", "struct.cu"):
+        assert real.compile(sources[name], "sm_75").cubin.startswith(b"\x7fELF")
+    (folder / "common" / "shared.cuh").write_text("\nthis is not C;\n")
+    with pytest.raises(KernelCompileError, match=rf"{folder}/common/shared\.cuh\(2\): error"):
+        real.compile(Sources(folder)["ops/scale/scale.cu"], "sm_90")
 
 
 def test_both_compilers_name_our_file_and_line(real, folder) -> None:

@@ -102,10 +102,10 @@ def test_every_launch_has_the_arguments_of_its_kernel(
     rule = Optimizer("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
     entries = Sources(cuda_sources()).entries
     for training in (True, False):
-        _, at = workspace(tmp_path / "data.h5", assignments, training, products)
+        device, at = workspace(tmp_path / "data.h5", assignments, training, products)
         calls: list[Call] = [*at.pack(), at.stage(), *at.forward()]
         if training:
-            calls += [*at.backward(), *at.update(rule), at.gradients(rule, at.logits)]
+            calls += [*at.backward(), *at.update(rule), at.gradients(rule, device.empty(2, np.float64))]
         for entry, launch, arguments in calls:
             assert len(entries[entry].pack(arguments)) > 0
             assert launch.blocks > 0
@@ -164,7 +164,7 @@ def test_a_step_in_halves_is_three_launches(tmp_path: Path) -> None:
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
     assert [call.entry for call in calls] == ["fused_pass_256", "fused_half_dw", "fused_half_update"]
     entries = Sources(cuda_sources()).entries
-    for entry, launch, arguments in (*at.pack(), at.stage(), *calls, at.gradients(rule, at.logits)):
+    for entry, launch, arguments in (*at.pack(), at.stage(), *calls, at.gradients(rule, device.empty(2, np.float64))):
         assert len(entries[entry].pack(arguments)) > 0
         assert launch.blocks > 0
 
@@ -351,7 +351,7 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     assert not folds()
     fused.parameters_changed()
     assert folds()
-    fused.gradients(graphs, at.logits)  # which moves running statistics
+    fused.gradients(graphs, device.empty(2, np.float64))  # which moves running statistics
     assert folds()
     fused.begin_epoch(0, [graphs], np.ones((1, 3), np.float32), 0)
     assert not folds()

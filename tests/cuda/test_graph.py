@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from enum import IntEnum
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda.device import Device
@@ -53,13 +55,26 @@ def driver(opened: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def record(device: Device) -> Any:
-    arguments = (device.empty(1), device.empty(1), device.empty(1, "i4"), 1)
+    arguments = {"n": 1, "y": device.empty(1), "x": device.empty(1), "rows": device.empty(1, "i4")}
     return Recorder(device).record([Call("scale_forward", Launch((1, 1, 1), (32, 1, 1)), arguments)], repeats=2)
 
 
 def test_a_graph_counts_its_launches(opened: Device, driver: Any) -> None:
     record(opened).launch()
     assert opened.launches == 2
+
+
+def test_the_driver_finds_every_argument_at_its_address(opened: Device, driver: Any, monkeypatch) -> None:
+    def launch(config: Any, function: Any, addresses: np.ndarray, extra: int) -> tuple[int]:
+        arguments.append([ctypes.c_int64.from_address(int(at)).value for at in addresses])
+        return (0,)
+
+    arguments: list[list[int]] = []
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
+    record(opened)
+    y, x, rows, n = arguments[0]
+    assert (x - y, rows - x, n) == (256, 256, 1)
+    assert arguments == [[y, x, rows, n]] * 2
 
 
 @pytest.mark.parametrize("step", ["cuModuleLoadData", "cuLaunchKernelEx", "cuGraphInstantiate"])

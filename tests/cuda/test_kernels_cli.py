@@ -47,6 +47,14 @@ def test_kernels_are_built_for_other_machines_listed_and_cleared(call, nvcc: Pat
     assert len(call("list")[1].splitlines()) == 2
 
 
+def test_kernels_in_folders_are_listed_by_their_paths(call, nvcc: Path, folder: Path) -> None:
+    (folder / "ops").mkdir()
+    (folder / "scale.cu").rename(folder / "ops" / "scale.cu")
+    built = [line.split()[0] for line in call("build", "--arch", "sm_80")[1].splitlines()[1:]]
+    listed = [line.split()[0] for line in call("list")[1].splitlines()[1:-1]]
+    assert sorted(built) == sorted(listed) == ["ops/scale.cu", "plain.cu"]
+
+
 def test_kernels_are_built_for_the_devices_here(call, nvcc: Path, fake: Fake) -> None:
     fake.devices.append(("Fake 90", (9, 0)))
     code, out, _ = call("build")

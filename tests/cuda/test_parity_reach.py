@@ -17,10 +17,16 @@ from gcnbatch.backends.cuda.sources import Sources
 from gcnbatch.resources import cuda_sources
 from tests.cuda.fake_pycuda import Fake
 from tests.ops import adapters
-from tests.ops.adapters import CUDA, Adapter
+from tests.ops.adapters import CUDA, FORMS, Adapter
 from tests.ops.cases import CASES, LARGE_CASES, Case
+from tests.ops.catalogue import DENSE, OF_SIZES
+from tests.ops.parity import evaluate
 
 SOURCES = Sources(cuda_sources())
+DENSE_FILES = {
+    f"{name}.cu"
+    for name in ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout", "readout", "loss", "optimizer")
+}
 CHANNELS = next(case for case in CASES if case.name == "four channels")
 B, C = len(CHANNELS.sizes), CHANNELS.C
 EACH = B * C  # launches of a loop over graphs and channels
@@ -46,6 +52,27 @@ def multiply(adapter: Adapter, case: Case) -> None:
     graphs = adapter.form(case.adjacency(case.rng())).map(adapter.upload)
     adapter.ops.spmm(graphs, zeros(adapter, case.N, case.columns))
     adapter.ops.spmm_backward(graphs, zeros(adapter, case.N, case.P))
+
+
+def launched(machine: Fake) -> set[str]:
+    """Return the kernels launched since the last call."""
+    found = {name for name, *_ in machine.named("launch")}
+    machine.calls.clear()
+    return found
+
+
+def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(machine: Fake) -> None:
+    """Their tests therefore run with one SpMM for each form of a backend; together these reach every kernel."""
+    reached: dict[str, set[str]] = {}
+    for name, (form, spmm) in CUDA.items():
+        adapter = adapters.open_cuda(form, spmm)
+        for problem in (*OF_SIZES.values(), *(make(case) for make in DENSE.values() for case in CASES)):
+            evaluate(adapter, problem, np.float32)
+        reached[name] = launched(machine)
+    for name, (form, _) in CUDA.items():
+        assert reached[name] == reached[form], name
+    kernels = {name for name, entry in SOURCES.entries.items() if entry.file in DENSE_FILES and "tf32" not in name}
+    assert set().union(*(reached[form] for form in FORMS)) == kernels
 
 
 def test_every_kernel_of_an_adjacency_product_meets_several_graphs(machine: Fake) -> None:

@@ -1,6 +1,7 @@
 """How the operation tests reach a backend: its operations, and the way of arrays to it and back.
 
-A backend joins every operation test by a line in `BACKENDS` (and ``marks=pytest.mark.gpu`` if it needs one).
+A backend joins every operation test by a line in `HOST`, or in `CUDA` and `FORMS` (whose tests need a GPU). The
+reference is a backend as well: in float32 it is held to the same bounds.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ def open_cuda(name: str, spmm: str) -> Adapter:
 
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
+HOST = {"reference": lambda: REFERENCE, "cpu": _cpu, "cpu-fast": _cpu_fast}
+# Name of the CUDA backend and its SpMM. Other operations do not see which SpMM is chosen: they run on the first two.
 CUDA = {
     "nonbatched": ("nonbatched", "csr"),
     "batched": ("batched", "csr"),
@@ -106,8 +109,9 @@ CUDA = {
     "batched-tf": ("batched", "tf"),
     "nonbatched-tf": ("nonbatched", "tf"),
 }
-HOST = {"cpu": _cpu, "cpu-fast": _cpu_fast}
-BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
+FORMS = ("nonbatched", "batched")
+BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in FORMS)]
+SPMM_BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
 @cache

@@ -320,6 +320,7 @@ main()
 """
 
 
+@light
 def test_a_full_disk_stops_with_code_3_and_the_last_checkpoint_goes_on(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "whole")
     folder = tmp_path / "run"

@@ -1,8 +1,8 @@
 """Compiled kernels on disk: a start compiles what is missing, and nothing when nothing changed.
 
 A cubin's name holds the source file, the architecture, a hash of source, headers and flags, and a hash of the
-compiler: ``relu.sm_90.<hash>.<compiler>.cubin``; beside it lies the assembler's report (``.log``). On a machine
-without a compiler the newest cubin of the same source, flags and architecture serves.
+compiler: ``dense-relu.sm_90.<hash>.<compiler>.cubin`` of ``dense/relu.cu``; beside it lies the assembler's report
+(``.log``). On a machine without a compiler the newest cubin of the same source, flags and architecture serves.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class KernelCache:
         """Return the file's name; without a compiler, a pattern for any compiler's."""
         key = _short("\0".join((source.digest, arch, *NVCC_FLAGS, *self._more)), 24)
         by = _short(f"{self.compiler.name} {self.compiler.version}", 12) if self.compiler else "*"
-        return f"{source.path.stem}.{arch}.{key}.{by}.cubin"
+        return f"{source.name.removesuffix('.cu').replace('/', '-')}.{arch}.{key}.{by}.cubin"
 
     def _asked(self, path: Path) -> tuple[str, tuple[str, ...]]:
         """Return nvcc's version and architectures, remembered for as long as the file does not change."""
@@ -254,7 +254,7 @@ def _parse(path: Path) -> Cubin | None:
     if len(parts) != 5:
         return None
     stem, arch, source, compiler, _ = parts
-    return Cubin(f"{stem}.cu", arch, source, compiler, path)
+    return Cubin(f"{stem.replace('-', '/')}.cu", arch, source, compiler, path)
 
 
 def _short(text: str, digits: int) -> str:

@@ -112,7 +112,7 @@ def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
 
 @dataclass(frozen=True)
 class Nvcc:
-    """The toolkit's compiler, run as a program on a copy of the sources in a temporary folder."""
+    """The toolkit's compiler, run in a temporary folder on a copy of the source and its headers."""
 
     path: Path
     version: str
@@ -126,7 +126,7 @@ class Nvcc:
                 copy = Path(folder, name)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_text(text, encoding="utf-8")
-            command = [str(self.path), "-cubin", *flags, "-Xptxas=-v", "-o", "out.cubin", source.name]
+            command = [str(self.path), "-cubin", *flags, "-I.", "-Xptxas=-v", "-o", "out.cubin", source.name]
             try:
                 done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             except OSError as error:
@@ -151,7 +151,9 @@ class Nvrtc:
         texts = _texts(source)
         text, headers = texts.pop(source.name), [(name.encode(), content.encode()) for name, content in texts.items()]
         names, contents = [name for name, _ in headers], [content for _, content in headers]
-        program = self._call("CreateProgram", text.encode(), str(source.path).encode(), len(headers), contents, names)
+        program = self._call(
+            "CreateProgram", text.encode(), str(source.root / source.name).encode(), len(headers), contents, names
+        )
         options = [flag.encode() for flag in (*flags, "--ptxas-options=-v")]
         (status,) = self.nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = self._text(program, "ProgramLog").decode(errors="replace").rstrip("\0\n ")
@@ -268,9 +270,9 @@ def no_compiler() -> BackendUnavailable:
 
 
 def _texts(source: KernelSource) -> dict[str, str]:
-    """Name -> text of the file and its headers; each says where it is from, so that messages and profilers do too."""
+    """Name -> text of the file and its headers; each names its file, for messages and profilers."""
     texts = {source.name: source.text, **source.headers}
-    return {name: f'#line 1 "{source.path.parent / name}"\n{text}' for name, text in texts.items()}
+    return {name: f'#line 1 "{source.root / name}"\n{text}' for name, text in texts.items()}
 
 
 def _failure(compiler: Compiler, arch: str, source: KernelSource, flags: tuple[str, ...], output: str) -> MachineError:

@@ -407,10 +407,10 @@ class DenseOps:
         All kernels share both: they run one after the other.
         """
         if partials_bytes > self._partials_bytes:
-            self._partials = self.device.workspace("partials", partials_bytes).astype_view(np.float32)
+            self._partials = self.device.workspace("partials", partials_bytes)
             self._partials_bytes = self._partials.nbytes
         if counters_bytes > self._counters_bytes:
-            self._counters = self.device.workspace("counters", counters_bytes).astype_view(np.int32)
+            self._counters = self.device.workspace("counters", counters_bytes)
             self._counters_bytes = self._counters.nbytes
         return self._partials, self._counters
 

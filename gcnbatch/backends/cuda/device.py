@@ -272,7 +272,7 @@ class Device:
 
     # ---------------------------------------------------------------------------------------------- running
 
-    def launch(self, entry: str, launch: Launch, *arguments: DeviceArray | float) -> None:
+    def launch(self, entry: str, launch: Launch, /, *in_order: Any, **arguments: DeviceArray | float | None) -> None:
         """Start the kernel `entry`; returns at once.
 
         Parameters
@@ -281,8 +281,9 @@ class Device:
             Its name in ``cuda_src``.
         launch : Launch
             With a 0 in its grid nothing is started or counted.
-        arguments : DeviceArray, int or float
-            In the kernel's order.
+        **arguments : DeviceArray, int, float or None
+            By the names that the kernel declares, or its parameter struct; None is the null pointer. A name that is a
+            keyword of Python takes an underscore: ``in_``.
 
         Raises
         ------
@@ -296,7 +297,7 @@ class Device:
         if not launch.blocks:
             return
         kernel = self.kernels[entry]
-        packed = kernel.pack(arguments)
+        packed = kernel.pack(in_order or arguments)  # TODO(transition): `in_order`
         if launch.shared > SHARED_WITHOUT_ASKING:
             self.kernels.allow_shared(kernel, launch.shared)
         start = self.event() if self.observer is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ class Kernel(NamedTuple):
 
     entry: Entry
     function: Any
-    pack: Callable[[tuple[Any, ...]], bytes]
+    pack: Callable[[Mapping[str, Any] | tuple[Any, ...]], bytes]
     start: Callable[..., None]
 
 

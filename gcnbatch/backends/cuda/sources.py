@@ -1,48 +1,31 @@
-"""The CUDA sources: what each file includes, the kernels that it offers, and how their arguments are passed.
+"""The CUDA sources: what each file includes and declares, and the kernels that it offers.
 
 A kernel's declaration in ``cuda_src`` is the only home of its signature; it is read from there::
 
     extern "C" __global__ void relu_forward(float* __restrict__ y, const float* __restrict__ x, long long n)
+    extern "C" __global__ void fused_update(const __grid_constant__ Update update)
 
-becomes an `Entry` of format ``"PPq"`` whose pointers must lead to 4-byte floats.
+The first becomes an `Entry` with the arguments ``y``, ``x`` and ``n``. The second has one struct as its only parameter:
+the struct's fields are its arguments. Callers name every argument; the order is the source's alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
-from struct import Struct
-from struct import error as struct_error
 from typing import Any
 
 import numpy as np
 
+from gcnbatch.backends.cuda.declarations import Declarations, declarators, without_comments
+from gcnbatch.backends.cuda.layouts import Kind, Layout, Pointer, python_name
 from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.resources import cuda_sources
 
-SCALARS = {
-    "int": "i",
-    "unsigned": "I",
-    "long long": "q",
-    "unsigned long long": "Q",
-    "float": "f",
-}
-# What a pointer may lead to, as NumPy's type characters. Other types, such as float4, are not checked.
-POINTEES = {
-    "int": "iI",
-    "unsigned": "iI",
-    "long long": "lLqQ",
-    "unsigned long long": "lLqQ",
-    "unsigned char": "",
-    "float": "f",
-}
-_BYTES = "bB?"
-USUAL = {_BYTES + POINTEES["int"]: "i", _BYTES + POINTEES["float"]: "f"}  # what most arrays of a declared type are
-_COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-_DIRECTIVES = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$", re.MULTILINE)
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
 _MACRO = r"(?:[A-Z_0-9]+\s+)?"  # such as of an attribute that not every architecture knows
@@ -59,85 +42,68 @@ class Entry:
     ----------
     name : str
     file : str
-        The source file, such as ``"relu.cu"``.
-    names : tuple of str
-        The arguments' names.
-    format : str
-        A letter per argument as in `struct`: P a pointer, i I q Q f numbers.
-    accepted : tuple of str
-        Per argument the type characters of arrays that it takes; none for numbers.
+        The source file, such as ``"dense/relu.cu"``.
+    layout : Layout
+        Its arguments; those of a kernel with one struct are the struct's fields.
+    is_struct : bool
     """
 
     name: str
     file: str
-    names: tuple[str, ...]
-    format: str
-    accepted: tuple[str, ...]
+    layout: Layout
+    is_struct: bool = False
 
-    def pack(self, arguments: tuple[Any, ...]) -> bytes:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arguments' names."""
+        return tuple(self.layout.fields)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each parameter begins in the packed arguments."""
+        return (0,) if self.is_struct else self.layout.offsets
+
+    def pack(self, arguments: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
         """Return the arguments as the driver takes them: addresses of arrays, and numbers, aligned as in C.
 
         Raises
         ------
         TypeError
-            When an argument is missing or surplus, or an array's type is not the declared one. Arrays of bytes
-            (a workspace) serve as any type.
+            When an argument is missing or unknown, or not of its declared type. Arrays of bytes (a workspace) serve as
+            any type; None is the null pointer.
         """
-        try:
-            return self._packer(*arguments)
-        except (AttributeError, TypeError, struct_error):
-            return self._pack_slowly(arguments)
+        if isinstance(arguments, tuple):  # TODO(transition): arguments in order, from gcnbatch.backends.cuda.fused
+            arguments = self._named(arguments)
+        return self.layout.pack(arguments)
 
-    @cached_property
-    def _packer(self) -> Callable[..., bytes]:
-        """One expression over all arguments: it runs at every launch, where a loop takes three times as long.
-
-        Arrays of the very type that is declared need no further look; NumPy has one object per type.
-        """
-        reads = [
-            f"a{i}.ptr if a{i}.dtype is usual[{i}] else read(a{i}, {i})" if accepted else f"a{i}"
-            for i, accepted in enumerate(self.accepted)
-        ]
-        text = f"lambda {', '.join(f'a{i}' for i in range(len(reads)))}: pack({', '.join(reads)})"
-        usual = tuple(np.dtype(USUAL[types]) if types in USUAL else None for types in self.accepted)
-        names = {"pack": Struct(self.format).pack, "usual": usual, "read": self._read}
-        packer: Callable[..., bytes] = eval(text, names)  # noqa: S307
-        return packer
-
-    def _pack_slowly(self, arguments: tuple[Any, ...]) -> bytes:
-        """Take what is not usual, such as an address for an array, and say what is wrong with the rest."""
-        if len(arguments) != len(self.format):
+    def _named(self, arguments: tuple[Any, ...]) -> dict[str, Any]:  # TODO(transition)
+        if self.is_struct or len(arguments) != len(self.names):
             raise TypeError(f"{self.name}: {len(arguments)} arguments for ({', '.join(self.names)})")
-        return Struct(self.format).pack(*(self._read(value, i) for i, value in enumerate(arguments)))
-
-    def _read(self, value: Any, number: int) -> Any:
-        if not isinstance(value, DeviceArray):
-            return value
-        if value.dtype.char not in self.accepted[number]:
-            raise TypeError(f"{self.name}: argument {self.names[number]} is an array of {value.dtype}")
-        return value.ptr
+        named = dict(zip(self.names, arguments, strict=True))
+        for name, kind in self.layout.fields.items():
+            if isinstance(kind, Pointer) and isinstance(named[name], int):
+                named[name] = DeviceArray(named[name], (0,), np.dtype(np.uint8)) if named[name] else None
+        return named
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """One ``.cu`` file with everything that it includes, as text.
+    """One file with everything that it includes, as text.
 
     Parameters
     ----------
-    path : Path
+    name : str
+        Its path from the root of the sources, such as ``"dense/relu.cu"``.
+    root : Path
     text : str
     headers : mapping
-        Name as included -> text, of every file included directly or by another header.
+        Path from the root -> text, of every file included directly or by another header.
     """
 
-    path: Path
+    name: str
+    root: Path
     text: str
     headers: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The file's name, such as ``"relu.cu"``."""
-        return self.path.name
 
     @cached_property
     def digest(self) -> str:
@@ -148,28 +114,47 @@ class KernelSource:
         return digest.hexdigest()
 
     @cached_property
+    def declarations(self) -> Declarations:
+        """The constants, enums and structs of the file and its headers."""
+        return Declarations(self.name, {**self.headers, self.name: self.text})
+
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The kernels that the host can launch, in the file's order."""
-        code = _DIRECTIVES.sub("", _COMMENTS.sub(_keep_strings, self.text))
-        return tuple(_entry(self.name, found["name"], found["arguments"]) for found in _ENTRIES.finditer(code))
+        return tuple(
+            self._entry(found["name"], found["arguments"]) for found in _ENTRIES.finditer(without_comments(self.text))
+        )
+
+    def _entry(self, name: str, text: str) -> Entry:
+        arguments: dict[str, Kind] = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            (declarator,) = declarators(part)
+            arguments[python_name(declarator.name)] = self.declarations.kind(declarator)
+        structs = [kind for kind in arguments.values() if isinstance(kind, Layout)]
+        if not structs:
+            return Entry(name, self.name, Layout(name, arguments, packed_end=True))
+        if len(arguments) > 1:
+            raise ValueError(f"{self.name}: {name}: a struct must be the only parameter")
+        return Entry(name, self.name, replace(structs[0], name=f"{name} ({structs[0].name})"), is_struct=True)
 
 
 class Sources(Mapping[str, KernelSource]):
-    """The sources of a folder by file name, and where each kernel is.
+    """The sources of a folder and its subfolders by name, and where each kernel is.
 
     Parameters
     ----------
-    folder : Path
+    root : Path
+        Includes are written from here, as in ``#include "common/scan.cuh"``.
 
     Raises
     ------
     ValueError
-        When two files offer a kernel of the same name, or an included file is missing.
+        When two files offer a kernel of the same name, an included file is missing, or a parameter cannot be passed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files = {path.name: _read(path) for path in sorted(folder.glob("*.cu"))}
+    def __init__(self, root: Path) -> None:
+        names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.cu"))
+        self._files = {name: read(root, name) for name in names}
         self.entries: dict[str, Entry] = {}
         for entry in (entry for source in self._files.values() for entry in source.entries):
             if entry.name in self.entries:
@@ -186,36 +171,33 @@ class Sources(Mapping[str, KernelSource]):
         return len(self._files)
 
 
-def _read(path: Path) -> KernelSource:
-    text = path.read_text(encoding="utf-8")
+def read(root: Path, name: str) -> KernelSource:
+    """Return a source or header with everything that it includes.
+
+    Raises
+    ------
+    ValueError
+        When an included file is missing.
+    """
+    text = (root / name).read_text(encoding="utf-8")
     headers: dict[str, str] = {}
-    waiting = _INCLUDES.findall(text)
+    waiting = [(name, included) for included in _INCLUDES.findall(text)]
     while waiting:
-        name = waiting.pop()
-        if name in headers:
+        by, included = waiting.pop(0)
+        if included in headers:
             continue
-        included = path.parent / name
-        if not included.is_file():
-            raise ValueError(f'{path.name} includes "{name}", which is not in {path.parent}')
-        headers[name] = included.read_text(encoding="utf-8")
-        waiting += _INCLUDES.findall(headers[name])
-    return KernelSource(path, text, headers)
+        if not (root / included).is_file():
+            raise ValueError(f'{by} includes "{included}", which is not in {root}')
+        headers[included] = (root / included).read_text(encoding="utf-8")
+        waiting += [(included, deeper) for deeper in _INCLUDES.findall(headers[included])]
+    return KernelSource(name, root, text, headers)
 
 
-def _keep_strings(match: re.Match[str]) -> str:
-    return match[0] if match[0].startswith('"') else " "
+@cache
+def declared(name: str) -> Declarations:
+    """Return what a file of the package's own sources and its headers declare: how geometry reads tile sizes.
 
-
-def _entry(file: str, name: str, arguments: str) -> Entry:
-    names, formats, accepted = [], "", []
-    for argument in filter(None, (part.strip() for part in arguments.split(","))):
-        words = [word for word in re.findall(r"\w+|\*", argument) if word not in ("const", "__restrict__")]
-        kind = " ".join(words[:-1])
-        pointer = kind.endswith(" *")
-        kind = kind.removesuffix(" *")
-        if not pointer and kind not in SCALARS:
-            raise ValueError(f"{file}: {name}: argument '{argument}' has a type that cannot be passed")
-        names.append(words[-1])
-        formats += "P" if pointer else SCALARS[kind]
-        accepted.append(_BYTES + POINTEES.get(kind, np.typecodes["All"]) if pointer else "")
-    return Entry(name, file, tuple(names), formats, tuple(accepted))
+    >>> declared("common/scan.cuh").constant("SCAN_THREADS")
+    256
+    """
+    return read(cuda_sources(), name).declarations

@@ -6,15 +6,16 @@ its kernels wait where they must (cuda_src/fused.cuh).
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import loader
 from gcnbatch.backends.cuda.device import SHARED_WITHOUT_ASKING
 from gcnbatch.backends.cuda.launch import Launch
-from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.errors import BackendUnavailable, MachineError
 
 if TYPE_CHECKING:
@@ -23,23 +24,32 @@ if TYPE_CHECKING:
 DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists,
 IN_GRAPHS = (12, 4)  # and CUDA version of the driver from which graphs hold it
 ALL_SHARED = 100  # per cent of what a multiprocessor may have
-NULL = 0  # of a pointer among arguments
-TYPES = {
-    "P": ctypes.c_void_p,
-    "i": ctypes.c_int,
-    "I": ctypes.c_uint,
-    "q": ctypes.c_longlong,
-    "Q": ctypes.c_ulonglong,
-    "f": ctypes.c_float,
-}
+NULL = 0  # TODO(transition): None
 
 
 class Call(NamedTuple):
-    """A launch with its arguments."""
+    """A launch with its arguments by name."""
 
     entry: str
     launch: Launch
-    arguments: tuple[Any, ...]
+    arguments: Mapping[str, Any] | tuple[Any, ...]  # TODO(transition): names alone
+
+
+class Prepared(NamedTuple):
+    """A launch as the driver takes it: its packed arguments, and the address of each of them among these.
+
+    The driver reads both during the call and keeps neither.
+    """
+
+    config: Any
+    function: Any
+    packed: NDArray[np.uint8]
+    addresses: NDArray[np.uint64]
+
+
+def addresses(packed: NDArray[np.uint8], offsets: Sequence[int]) -> NDArray[np.uint64]:
+    """Return the addresses of parameters that begin at these bytes: what CUDA calls kernelParams."""
+    return np.array([packed.ctypes.data + at for at in offsets], np.uint64)
 
 
 def load_bindings() -> Any:
@@ -120,14 +130,14 @@ class Recorder:
         prepared = [self._prepare(call) for call in calls if call.launch.blocks]
         if same_carveout:
             which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-            for _, function, _ in prepared:
-                self._check(driver.cuFuncSetAttribute(function, which, ALL_SHARED))
+            for each in prepared:
+                self._check(driver.cuFuncSetAttribute(each.function, which, ALL_SHARED))
         self._device.synchronize()
         self._check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
         try:
             for _ in range(repeats):
-                for config, function, arguments in prepared:
-                    self._check(driver.cuLaunchKernelEx(config, function, arguments, 0))
+                for each in prepared:
+                    self._check(driver.cuLaunchKernelEx(each.config, each.function, each.addresses, 0))
         finally:
             captured = driver.cuStreamEndCapture(stream)
         graph = self._check(captured)
@@ -151,7 +161,7 @@ class Recorder:
         config.sharedMemBytes = launch.shared
         return int(self._check(driver.cuOccupancyMaxActiveClusters(self._function(name, launch.shared), config)))
 
-    def _prepare(self, call: Call) -> tuple[Any, Any, Any]:
+    def _prepare(self, call: Call) -> Prepared:
         driver, launch = self._driver, call.launch
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
@@ -163,9 +173,8 @@ class Recorder:
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
         entry = self._device.kernels[call.entry].entry
-        entry.pack(call.arguments)  # checks them
-        values = tuple(value.ptr if isinstance(value, DeviceArray) else value for value in call.arguments)
-        return config, self._function(call.entry, launch.shared), (values, tuple(TYPES[kind] for kind in entry.format))
+        packed = np.frombuffer(entry.pack(call.arguments), np.uint8)
+        return Prepared(config, self._function(call.entry, launch.shared), packed, addresses(packed, entry.offsets))
 
     def _function(self, name: str, shared: int) -> Any:
         driver = self._driver
