@@ -21,6 +21,9 @@
 
 namespace fused {
 
+constexpr int FORWARD_QUADS = 3;                           // of weights in a thread's registers; see Weights
+constexpr int FORWARD_CHUNK = 4 * SLICES * FORWARD_QUADS;  // rows of weights in those of a block
+
 // A row of U by a warp: the activations of its neighbours, weighted, a lane two columns at a time. `fetch` asks for BATCH
 // neighbours' Y_prev, `add` makes activations of them. The first fetch comes before the columns of Y_prev are known, so
 // that both are waited for together.
@@ -202,8 +205,8 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
                          make_float4(0.f, 0.f, 0.f, 0.f),
                          kind == DENSE ? 1.f : 0.f};
 
-  Weights<3> weights;
-  if constexpr (Shape::IS_FIXED) __builtin_assume(K <= weights.CHUNK);  // else the host takes AnyShape
+  Weights<FORWARD_QUADS> weights;
+  if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // else the host takes AnyShape
   const bool is_alone = P <= GROUP && K <= weights.CHUNK;               // the weights stay in registers for all tiles
   // Only the first kernel of a step follows the one that writes the weights.
   if (kind == FIRST) wait_for_previous();

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda.fused import data, half
+from gcnbatch.backends.cuda.fused.epoch import Plan
 from gcnbatch.backends.cuda.fused.model import Model
-from gcnbatch.backends.cuda.fused.step import Plan
 from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
 from gcnbatch.compare.workload import opened
 from gcnbatch.model.fused import describe, label_weights

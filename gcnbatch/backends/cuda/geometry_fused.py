@@ -1,4 +1,4 @@
-"""Geometry of the fused kernels: pure arithmetic, tested without a GPU.
+"""Geometry of the kernels that forms of the fused step share: pure arithmetic, tested without a GPU.
 
 Dimensions as in ``cuda_src/fused.cuh``: a layer takes F columns in C channels to P columns; K is
 C F + C, rounded up to 8.
@@ -6,18 +6,16 @@ C F + C, rounded up to 8.
 
 from __future__ import annotations
 
-from gcnbatch.backends.cuda.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.sources import declared
 
-THREADS, TILE, GROUP, SLICES, USUAL = 512, 16, 64, 8, 64  # as in fused_tile.cuh
-CHUNK = 96  # rows of weights that a block of fused_forward has in registers
-USUAL_OUTPUTS = 16  # as in fused_usual_readout.cuh
-PARTIAL_FLOATS = SLICES * TILE * (GROUP + 4)
-FOLD_FLOATS = 2 * TILE * (GROUP + 4)
+_COLUMNS = declared("fused_columns.cuh")
+THREADS, TILE, GROUP = (_COLUMNS.constant(name) for name in ("THREADS", "TILE", "GROUP"))
+FOLD_FLOATS = _COLUMNS.constant("FOLD_FLOATS")
+UPDATE_THREADS = declared("fused_optimizer.cuh").constant("UPDATE_THREADS")
 WEIGHTS_IN_SHARED = 16 * 1024  # floats of dense layers on graphs that a block copies to its shared memory
 FLOAT_BYTES = 4
-UPDATE_THREADS = 256
-MANY_PARTS = 16  # from so many parts on, several threads share an element of a gradient
-UPDATE_LANES = 8
+HEAD_FLOATS = declared("fused_heads.cuh").layout("Head").size // FLOAT_BYTES
 
 
 def shared_limit(capability: tuple[int, int]) -> int:
@@ -44,25 +42,6 @@ def columns_of(n_out: int) -> int:
     return ceil_div(n_out, 4) * 4
 
 
-def blocks(rows: int, multiprocessors: int) -> int:
-    """Return how many blocks share the tiles of so many rows: one each, as far as a block a multiprocessor goes."""
-    return max(1, min(ceil_div(rows, TILE), multiprocessors))
-
-
-def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:
-    """Return the launch of `fused_forward`."""
-    floats = TILE * (k + 4) + PARTIAL_FLOATS + 2 * columns_of(n_out) + 4 * columns_of(n_in)
-    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
-
-
-def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: int, k: int) -> Launch:
-    """Return the launch of `fused_backward`; without a layer before (`dx_blocks` 0) `n_in` is 0."""
-    fixed = PARTIAL_FLOATS + 6 * columns_of(n_out) + 6 * columns_of(n_in)
-    dx = TILE * (channels * columns_of(n_out) + 4) if dx_blocks else 0
-    dw = TILE * (k + 4 + columns_of(n_out) + 4)
-    return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
-
-
 def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: int, weight_floats: int) -> Launch:
     """Return the launch of `fused_readout`.
 
@@ -77,13 +56,9 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
     weight_floats : int
         Of these layers' weights and biases; 0: they stay in global memory.
     """
-    floats = FOLD_FLOATS + 16 * heads + 6 * columns_of(n_out) + n_out + 2 * head_floats + 2 * n_outputs + weight_floats
+    floats = FOLD_FLOATS + HEAD_FLOATS * heads + 6 * columns_of(n_out) + n_out
+    floats += 2 * head_floats + 2 * n_outputs + weight_floats
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
-
-
-def usual_readout(blocks: int) -> Launch:
-    """Return the launch of `fused_readout_usual`."""
-    return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
 def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int) -> Launch:
@@ -92,13 +67,8 @@ def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int) -> L
     return Launch((max(1, min(ceil_div(graphs, 8), 8 * multiprocessors)), 1, 1), (256, 1, 1), shared)
 
 
-def lanes(parts: int) -> int:
-    """Return how many threads share an element of a gradient that has `parts` parts."""
-    return UPDATE_LANES if parts >= MANY_PARTS else min(next_power_of_two(parts), UPDATE_LANES)
-
-
 def update(chunks: int, stage_blocks: int) -> Launch:
-    """Return the launch of `fused_update`."""
+    """Return the launch of an update."""
     return Launch((chunks + stage_blocks, 1, 1), (UPDATE_THREADS, 1, 1), FLOAT_BYTES * UPDATE_THREADS)
 
 

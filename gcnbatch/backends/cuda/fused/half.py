@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda import geometry_fused_half as geometry
 from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
 from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.epoch import Plan
 from gcnbatch.backends.cuda.fused.graph import NULL, Call
 from gcnbatch.backends.cuda.fused.model import Model
 from gcnbatch.backends.cuda.fused.stack import NodeLayer, Stack
-from gcnbatch.backends.cuda.fused.step import LOSSES, READOUTS, Plan, Workspace
+from gcnbatch.backends.cuda.fused.step import LOSSES, READOUTS, Workspace
 from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.memory import DeviceArray
 from gcnbatch.backends.cuda.plan import EpochPlan
@@ -219,8 +220,9 @@ class HalfWorkspace(Workspace):
         of_set = (data.node_ptr, *data.rows, *data.t_rows, halves.row_sums, halves.u, data.targets)
         sizes = [self.plan.steps, 0, halves.columns, data.targets.shape[1], self.tiles]
         pointers = (*staged, *of_plan, *of_set)
-        self._epoch_field = len(pointers) + 1
-        return self._device.upload(joined(pointers, np.array(sizes, np.int64)))
+        table = self._device.upload(joined(pointers, np.array(sizes, np.int64)))
+        self._epoch = table.view(len(pointers) + 1, 1)
+        return table
 
     def _pass_tables(self) -> tuple[DeviceArray, DeviceArray]:
         """Upload what fused_pass.cuh calls Pass and PassLayer."""

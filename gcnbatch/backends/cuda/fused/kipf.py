@@ -182,7 +182,7 @@ class KipfEngine:
 
     def _run(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._device.launch(call.entry, call.launch, *call.arguments)
+            call.start(self._device)
 
     def close(self) -> None:
         """Give back the captured graphs; what still waits is nobody's any more."""

@@ -93,7 +93,6 @@ class WideWorkspace(Workspace):
         super()._allocate_batch()
         nodes = self._stack.nodes
         self.panel_rows = geometry.panels(self.capacity.rows, 1)[0]
-        self._x = self._panels(self._data.k)
         if self._clustered:
             self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
         widest = max(width for layer in nodes for width in (layer.n_in, layer.n_out))
@@ -105,6 +104,9 @@ class WideWorkspace(Workspace):
             self._v = self._panels(max(geometry.v_columns(layer.channels, layer.n_out) for layer in nodes))
         elif len(nodes) > 1:
             self._u = self._panels(max(layer.k for layer in nodes[1:]))
+
+    def _allocate_x(self) -> DeviceArray:
+        return self._panels(self._data.k)
 
     def _panels(self, columns: int) -> DeviceArray:
         return self._device.zeros(geometry.panels(self.capacity.rows, columns)[1])
@@ -118,13 +120,13 @@ class WideWorkspace(Workspace):
         sums = self._parts_of_sums(layer)
         return LayerArrays(
             y,
-            stats=device.empty((2, width)) if layer.norm else NULL,
+            stats=device.empty((2, width)) if layer.norm else None,
             u=self._x if is_first else self._panels(layer.k),
             g=self._g,
-            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
-            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else NULL,
+            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
+            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else None,
             partials=device.empty((self._dw(layer).splits, layer.k, width)),
-            totals=device.zeros((2, width)) if layer.norm else NULL,
+            totals=device.zeros((2, width)) if layer.norm else None,
         )
 
     def _parts_of_sums(self, layer: NodeLayer) -> Parts:
@@ -151,10 +153,10 @@ class WideWorkspace(Workspace):
         calls = []
         for number, layer in enumerate(self._stack.nodes):
             shape = (layer.n_in, layer.channels, layer.n_out)
-            (forward, backward), (shift, *folded) = self._weight_panels(number), self._folding(number)
-            panels = (forward, NULL if backward is None else backward, shift)
-            arguments = (*panels, *self._weights_of(layer), *folded, *shape, self._round)
-            calls.append(Call("fused_weight_panels", geometry.weight_panels(*shape).launch, arguments))
+            (forward, backward), (weight, bias) = self._weight_panels(number), self._weights_of(layer)
+            fields = dict(forward=forward, backward=backward, weight=weight, bias=bias, **self._folding(number))
+            fields |= dict(zip("FCP", shape, strict=True)) | {"round": self._round}
+            calls.append(Call("fused_weight_panels", geometry.weight_panels(*shape).launch, fields))
         return calls
 
     # -------------------------------------------------------------------------------------------- forward
@@ -164,10 +166,6 @@ class WideWorkspace(Workspace):
         for number in range(1, len(self._layers)):
             calls += [self._propagate_call(number), self._product_call(number)]
         return [*calls, self._readout_call()]
-
-    def _norm_numbers(self, number: int) -> tuple[float, float, int]:
-        """Statistics are known to everyone: the product's last block folds them."""
-        return (*super()._norm_numbers(number)[:2], 0)
 
     def _readout_call(self) -> Call:
         if not self._clustered:
