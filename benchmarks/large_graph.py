@@ -19,17 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcnbatch.backends.cuda import spmm_large
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm_large import Large, Scales
+from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm.large import Large, Scales
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.environment import collect
 from gcnbatch.model.gcn import Loss, build, uniform_weights
-from gcnbatch.model.runner import OpsRunner, Task
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.runners.task import RunnerTask
 
 FEATURES, CLASSES, CALLS = 602, 41, 9
 
@@ -167,7 +168,7 @@ def epoch_rows(graph: PowerLaw, device_of: CudaBackend, emit: Callable[..., None
             for once in (True, False):
                 config = KipfConfig(kind="kipf", widths=(hidden,), input_dropout=False)
                 loss = Loss("multiclass", uniform_weights(header))
-                task = Task(build(config, header, once), loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
+                task = RunnerTask(build(config, header, once), loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
                 runner = OpsRunner(backend, task)
                 runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
                 ms = median_ms(lambda runner=runner: runner.step(0), stream)

@@ -38,7 +38,8 @@ from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import parse_assignment, put, read_toml, resolve
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
-from gcnbatch.model.runner import Task, make_runner
+from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train.experiment import Experiment
 
 REPEATS = 5
@@ -47,7 +48,7 @@ import importlib.util, os, sys, time
 
 class Watch:
     def find_spec(self, name, path, target=None):
-        if name != "gcnbatch.model.runner":
+        if name != "gcnbatch.runners.choice":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -57,8 +58,8 @@ class Watch:
             execute(module)
             make = module.make_runner
 
-            def make_runner(backend, task, say):
-                made = make(backend, task, say)
+            def make_runner(backend, task):
+                made = make(backend, task)
                 step = made.step
 
                 def first_step(index):
@@ -161,7 +162,7 @@ class Epochs:
         return float(np.median(times[1:]))
 
 
-def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
+def backend_row(name: str, task: RunnerTask, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
     """Time training steps and inference on one backend."""
     backend = open_backend(name, options=options)
     runner, meter = make_runner(backend, task), backend.meter

@@ -7,15 +7,18 @@ saved in the run folder, so that a run can be repeated from its folder alone.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.backends import registry
+from gcnbatch.errors import InputError, closest, nearest
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -26,6 +29,15 @@ def _as_tuple(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _known_backend(name: str) -> str:
+    """The registry knows the names; the error is that of a `Literal`."""
+    *others, last = (f"'{choice}'" for choice in registry.choices())
+    if name not in registry.choices():
+        expected = {"expected": f"{', '.join(others)} or {last}"}
+        raise PydanticCustomError("literal_error", "Input should be {expected}", expected)
+    return name
 
 
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
@@ -177,8 +189,8 @@ class Config(_Section):
         default="run", min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._-]+$", description="run's name"
     )
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of weights, shuffles, dropout and splits")
-    backend: Literal["auto", "cpu", "nonbatched", "batched", "fused"] = Field(
-        default="auto", description="what computes; auto: the fastest that can start here and takes the task"
+    backend: Annotated[str, AfterValidator(_known_backend)] = Field(
+        default=registry.AUTO, description="what computes; auto: the fastest that can start here and takes the task"
     )
     device: int = Field(default=0, ge=0, le=1023, description="GPU, of those that CUDA_VISIBLE_DEVICES shows")
     data: DataConfig = Field(default_factory=DataConfig)
@@ -327,7 +339,9 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     if first["type"] == "value_error":
         return InputError(subject, message)
     expected = _range(location, kind) or _EXPECTED.get(first["type"]) or message.removeprefix("Input should be ")
-    return InputError(subject, f"{_dig(tree, location)!r}", expected)
+    got = _dig(tree, location)
+    choices = re.findall("'([^']+)'", expected) if first["type"] == "literal_error" else []
+    return InputError(subject, f"{got!r}", expected, closest(str(got), choices))
 
 
 def _range(location: list[str], kind: str) -> str:

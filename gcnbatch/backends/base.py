@@ -1,4 +1,4 @@
-"""The doors of a backend: `Ops` (one operation, forward or backward), `Feed` (batches) and `Runner` (one step).
+"""The interfaces of a backend: `Ops` (one operation, forward or backward), `Feed` (batches) and `Runner` (one step).
 
 Dimensions: B graphs in a batch, N nodes in the batch, E stored edges, F / P features in / out, C adjacency channels,
 K outputs, R rows of targets (B, or N for node-level sets).
@@ -303,7 +303,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that users type: cpu, nonbatched, batched or fused."""
+        """The name of its entry in `gcnbatch.backends.registry`."""
 
     @property
     def ops(self) -> Ops:

@@ -21,6 +21,7 @@ from scipy.sparse import _sparsetools
 from gcnbatch import philox
 from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Feed, Launched, Ops, Readout
 from gcnbatch.backends.blas import BlasThreads
+from gcnbatch.config import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.reference.arrays import into
 
@@ -361,7 +362,11 @@ def has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-def open_cpu() -> CpuBackend:
+def check(device: int = 0) -> None:
+    """Raise nothing: the host is always there."""
+
+
+def open_backend(name: str = "cpu", device: int = 0, options: CudaConfig | None = None) -> CpuBackend:
     """Return the backend that the installed packages allow: with Numba's loops, else with NumPy's."""
     if not has_numba():
         return CpuBackend()

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from gcnbatch import environment
-from gcnbatch.backends import registry
-from gcnbatch.backends.cuda.replay import NotCaptured
+from gcnbatch.backends import cuda
+from gcnbatch.backends.cuda.runtime.replay import NotCaptured
 from gcnbatch.bench import clock
 from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import Problem, check_memory
-from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def _open(names: Sequence[str], device: int, found: Outcome, say: Say) -> CudaBa
     if not wanted:
         return None
     try:
-        backend: Any = registry.open_backend("batched", device, CudaConfig())
+        return cuda.open_backend("batched", device)
     except BackendUnavailable as error:
         if SCIPY not in names:
             raise BackendUnavailable(
@@ -104,7 +103,6 @@ def _open(names: Sequence[str], device: int, found: Outcome, say: Say) -> CudaBa
         found.absent |= dict.fromkeys(wanted, error.got)
         say(f"no GPU: SciPy on the CPU alone is measured ({error.got})")
         return None
-    return backend
 
 
 class _Session:

@@ -22,7 +22,7 @@ none with four times as many runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +32,10 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.cpu import HostFeed
 from gcnbatch.compare.reference import LOOPED_ENTRIES, Jitter, ReferenceBackend, entries
-from gcnbatch.compare.workload import Effort, Workload
+from gcnbatch.compare.workload import Effort, Say, Workload
 from gcnbatch.data.graphs import Int64
-from gcnbatch.model.runner import make_runner
+from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train.loop import is_weight
 
 RULE = (
@@ -50,7 +51,6 @@ TF32 = (
 TF32_UNITS, TF32_RUNS = 2.0**12, 4  # half the distance of TF32 neighbours, in units of float32; times as many runs
 SCALE_SHARE = 1e-6
 Observed = dict[tuple[str, str], NDArray[Any]]
-Tick = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Parity:
         Told what is about to run.
     """
 
-    def __init__(self, workload: Workload, effort: Effort, tick: Tick = lambda what: None) -> None:
+    def __init__(self, workload: Workload, effort: Effort, tick: Say = lambda what: None) -> None:
         self._workload, self._effort = workload, effort
         self.batches = _chosen(workload.batches, effort.parity_batches)
         self._terms = _longest_sum(workload)
@@ -126,14 +126,14 @@ class Parity:
         first = HostFeed(workload.task.source, workload.task.targets).gather(workload.batches[0])
         self.looped = entries(first) <= LOOPED_ENTRIES
         tick("reference in float64")
-        self._exact = self._observe(ReferenceBackend(np.float64, self.looped))
+        self._exact = self._observe(self._reference(np.float64, self.looped))
         self.losses = _losses(self._exact)
         self._rounding = dict.fromkeys(self._exact, 0.0)
         self._runs = effort.samples * (TF32_RUNS if self._tf32 else 1)
         for sample in range(self._runs):
             tick(f"reference in float32, run {sample + 1} of {self._runs}")
             jitter = Jitter(np.random.default_rng(sample), self.units, operands) if sample else None
-            found = self._observe(ReferenceBackend(np.float32, looped=False, jitter=jitter))
+            found = self._observe(self._reference(np.float32, looped=False, jitter=jitter))
             for key, exact in self._exact.items():
                 self._rounding[key] = max(self._rounding[key], _distance(found[key], exact))
 
@@ -145,7 +145,7 @@ class Parity:
 
     def check(self, backend: Backend) -> Agreement:
         """Return how far `backend` is from the reference."""
-        found = self._observe(backend)
+        found = self._observe(make_runner(backend, self._workload.task))
         return Agreement(backend.name, list(self._deviations(found)), _losses(found))
 
     def _deviations(self, found: Observed) -> Iterator[Deviation]:
@@ -156,8 +156,10 @@ class Parity:
             error = math.inf if got is None or got.shape != exact.shape else _distance(got, exact)
             yield Deviation(where, name, error, bound, scale)
 
-    def _observe(self, backend: Backend) -> Observed:
-        runner = make_runner(backend, self._workload.task)
+    def _reference(self, dtype: type[np.floating[Any]], looped: bool, jitter: Jitter | None = None) -> Runner:
+        return OpsRunner(ReferenceBackend(dtype, looped, jitter), self._workload.task)
+
+    def _observe(self, runner: Runner) -> Observed:
         try:
             return observe(runner, self.batches, self._workload, self._effort.parity_steps)
         finally:

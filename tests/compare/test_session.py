@@ -9,15 +9,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gcnbatch.backends import registry
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.compare import session, workload
 from gcnbatch.compare.timeline import DEVICE, HOST
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import resolve
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
-from gcnbatch.model import fused
-from gcnbatch.model.runner import ModelState, OpsRunner
+from gcnbatch.runners.state import ModelState
 from tests.compare import backends
 from tests.compare.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 
@@ -137,8 +135,7 @@ def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_steps_that_are_not_made_of_operations_are_shown_by_their_kernels(install, run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(fused, "make_fused", OpsRunner)
+def test_steps_that_are_not_made_of_operations_are_shown_by_their_kernels(install, run, tmp_path) -> None:
     install(batched=DeviceLike(), fused=FusedLike())
     _, report = run(trace_file=tmp_path / "trace.json")
     assert report["parity"]["backends"]["fused"]["passed"]
@@ -239,15 +236,8 @@ def test_a_backend_that_fails_on_the_way_is_left_out(install, run, failing) -> N
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_a_backend_that_does_not_open_is_left_out(install, run, monkeypatch) -> None:
-    install(cpu=Another("cpu"), batched=DeviceLike())
-
-    def open_backend(name: str, *others: object) -> Another:
-        if name == "batched":
-            raise NO_ROOM
-        return Another(name)
-
-    monkeypatch.setattr(registry, "open_backend", open_backend)
+def test_a_backend_that_does_not_open_is_left_out(install, run) -> None:
+    install(cpu=Another("cpu"), batched=NO_ROOM)
     said: list[str] = []
     folder, report = run(say=said.append)
     left_out(report, folder, said)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.batch import GraphLayout
+from gcnbatch.backends.cuda.batches.batch import GraphLayout
 from gcnbatch.data.sparse import Adjacency, Csr
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda import loader
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
@@ -190,7 +190,7 @@ def test_training_on_a_gpu_has_its_report_written_aside(
 def test_the_processes_start_before_anything_large_is_imported() -> None:
     text = """
 import sys
-from gcnbatch.backends.cuda import loader
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.train import aside
 print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
 """

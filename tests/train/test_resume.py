@@ -18,7 +18,7 @@ import pytest
 from gcnbatch import fileio
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train import run
 from gcnbatch.train.loop import Interrupted, Trainer
 from tests.train.runs import (

@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
-from gcnbatch.backends.cuda.batch import Int64
-from gcnbatch.backends.cuda.fused import half
-from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet, most_nodes
-from gcnbatch.backends.cuda.fused.epoch import Plan
-from gcnbatch.backends.cuda.fused.graph import Call, Graph, Recorder
-from gcnbatch.backends.cuda.fused.model import Model, Optimizer
-from gcnbatch.backends.cuda.fused.narrow import NarrowWorkspace
-from gcnbatch.backends.cuda.fused.narrow import packed_weights as narrow_weights
-from gcnbatch.backends.cuda.fused.stack import Stack
-from gcnbatch.backends.cuda.fused.step import Workspace
-from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
-from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
-from gcnbatch.backends.cuda.launch import ceil_div
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.plan import EpochPlan
+from gcnbatch.backends.cuda.batches.batch import Int64
+from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
+from gcnbatch.backends.cuda.fused.fp16 import step as half
+from gcnbatch.backends.cuda.fused.fp16 import step_geometry as one_pass
+from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
+from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
+from gcnbatch.backends.cuda.fused.narrow.step import packed_weights as narrow_weights
+from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet, most_nodes
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.shared.step import Workspace
+from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
+from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.runtime.device import Device
 
 EVAL_ELEMENTS = 2**28  # of a matrix on the nodes of a batch that is only predicted: 1 GiB
 EVAL_GRAPHS = 16_384
 FIRST_STEPS = 8  # of an epoch, in a graph of their own: it is started soon, and the device works while longer ones are
-STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/FUSED_HISTORY.md
+STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/fused/FUSED_HISTORY.md
 STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants the state in between
 
 

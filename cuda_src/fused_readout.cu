@@ -1,9 +1,0 @@
-// The readout of a training step for any model; see fused_readout.cuh.
-#include "fused_readout.cuh"
-
-using namespace fused;
-
-extern "C" __global__ void __launch_bounds__(512, 1) fused_readout(const __grid_constant__ ReadoutParams params) {
-  extern __shared__ float4 shared4[];
-  readout_phase(params, shared4);
-}
