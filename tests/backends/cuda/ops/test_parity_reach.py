@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.runtime import device as devices
-from gcnbatch.backends.cuda.runtime.cache import KernelCache
-from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.launch import thread_per_output
-from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.backends.cuda.spmm import geometry
-from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.conftest import package_sources
 from tests.backends.cuda.fake_pycuda import Fake
 from tests.ops import adapters, test_matmul
 from tests.ops.adapters import CUDA, FORMS, Adapter
@@ -23,7 +19,7 @@ from tests.ops.cases import CASES, LARGE_CASES, Case
 from tests.ops.catalogue import DENSE, OF_SIZES
 from tests.ops.parity import evaluate
 
-SOURCES = Sources(cuda_sources())
+SOURCES = package_sources()
 DENSE_NAMES = ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout", "loss", "optimizer")
 DENSE_FILES = {"graph/readout.cu", *(f"dense/{name}.cu" for name in DENSE_NAMES)}
 CHANNELS = next(case for case in CASES if case.name == "four channels")
@@ -31,15 +27,10 @@ B, C = len(CHANNELS.sizes), CHANNELS.C
 EACH = B * C  # launches of a loop over graphs and channels
 
 
-@pytest.fixture
-def machine(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """The stand-in with its first device open and kernels that need no compiler."""
-    monkeypatch.setattr(devices.atexit, "register", lambda function: None)
+@pytest.fixture(autouse=True)
+def _nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's kernels need no compiler, so nothing checks that there is one."""
     monkeypatch.setattr(adapters, "open_backend", lambda name: None)
-    monkeypatch.setattr(KernelCache, "build", lambda *about: None)
-    monkeypatch.setattr(KernelCache, "load", lambda *about: b"")
-    devices._open[0] = Device(0, KernelCache(), SOURCES)
-    return fake
 
 
 def zeros(adapter: Adapter, *shape: int) -> Any:
