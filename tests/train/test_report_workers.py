@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,6 +23,7 @@ from gcnbatch.train.metrics import activate
 from gcnbatch.train.report import HERE, Report
 from gcnbatch.train.report_workers import report_workers
 from gcnbatch.worker import Workers
+from tests.test_worker import meet
 from tests.train.runs import environment
 
 
@@ -173,16 +173,16 @@ def test_workers_end_with_the_run_even_while_they_import(pools: list[Workers]) -
 
 
 def test_workers_remove_the_folder_that_matplotlib_makes_where_it_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, place in (("TMPDIR", tmp_path / "temporary"), ("MPLCONFIGDIR", Path("/proc/nowhere"))):
         monkeypatch.setenv(name, str(place))
-    (tmp_path / "temporary").mkdir()
-    deadline = time.monotonic() + 60
+    for place in ("temporary", "met"):
+        (tmp_path / place).mkdir()
     with report_workers(enabled=True):
-        while not any((tmp_path / "temporary").iterdir()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        for call in [pools[1].submit(meet, tmp_path / "met", 2) for _ in range(2)]:
+            call.result()  # both have imported matplotlib
+        assert len(list((tmp_path / "temporary").iterdir())) == 2
     assert not any((tmp_path / "temporary").iterdir())
 
 
