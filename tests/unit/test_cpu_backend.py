@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from gcnbatch.backends import cpu
 from gcnbatch.backends.blas import BlasThreads
-from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.backends.cpu import CpuOps, ops
 from gcnbatch.backends.registry import open_backend
 
 
@@ -24,7 +24,7 @@ def test_without_numba_operations_are_numpy(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_with_numba_operations_are_compiled() -> None:
     pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
-    from gcnbatch.backends.compiled import CompiledOps
+    from gcnbatch.backends.cpu.compiled import CompiledOps
 
     backend = open_backend("cpu")
     assert type(backend.ops) is CompiledOps
@@ -33,21 +33,21 @@ def test_with_numba_operations_are_compiled() -> None:
 
 def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     caching = pytest.importorskip("numba.core.caching", reason="Numba is not installed (the extra 'fast')")
-    from gcnbatch.backends import compiled
+    from gcnbatch.backends.cpu import compiled
 
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     assert compiled.compiled(lambda x: x + 1)(2) == 3
 
 
 def test_small_products_take_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops, asked = CpuOps(), []
-    monkeypatch.setattr(cpu._threads, "_one", None)
-    monkeypatch.setattr(cpu._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
+    cpu_ops, asked = CpuOps(), []
+    monkeypatch.setattr(ops._threads, "_one", None)
+    monkeypatch.setattr(ops._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
     small, large = np.ones((100, 100), np.float32), np.ones((1000, 301), np.float32)
-    ops.matmul(small, small)
-    ops.matmul_backward(small, small, small)
-    ops.matmul(large, np.ones((301, 100), np.float32))
-    ops.matmul(small, small)
+    cpu_ops.matmul(small, small)
+    cpu_ops.matmul_backward(small, small, small)
+    cpu_ops.matmul(large, np.ones((301, 100), np.float32))
+    cpu_ops.matmul(small, small)
     assert asked == [1, 7, 1]
 
 
