@@ -1,4 +1,4 @@
-"""Products of sparse matrices on the host (SciPy) or a device (our SpGEMM), the same to callers."""
+"""Products of sparse matrices behind one interface: on the host (SciPy) or on a device (our SpGEMM)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Matrix = Any  # scipy.sparse.csr_array of float32
 
 
 class HostProducts:
-    """SciPy, in float32. Sums are taken in the order of A's entries."""
+    """SciPy in float32; it sums in the order of A's entries."""
 
     name = "cpu"
 
@@ -32,7 +32,7 @@ class HostProducts:
 
 
 class DeviceProducts:
-    """Our kernels. `multiply` gives the host's bits, but for rows of thousands of products; `propagate` to rounding."""
+    """Our kernels. `multiply` gives the host's bits except in rows of thousands of products; `propagate` rounds."""
 
     name = "cuda"
 
@@ -62,7 +62,7 @@ class DeviceProducts:
 
 
 def open_products(name: str, device: int = 0) -> HostProducts | DeviceProducts:
-    """Return who multiplies: ``"cpu"``, ``"cuda"``, or ``"auto"``: the device if there is one.
+    """Open ``"cpu"``, ``"cuda"`` or ``"auto"``, which takes the device if there is one.
 
     Raises
     ------
