@@ -29,7 +29,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
-Weights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
+PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
 
 
 class _Section(BaseModel):
@@ -142,7 +142,7 @@ class TrainConfig(_Section):
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: positives (or classes) weigh by their rarity in the training rows"
     )
-    pos_weight: Weights = Field(
+    pos_weight: PositiveWeights = Field(
         default=(), description="binary: weight of a positive per task; empty: from class_weights"
     )
     standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")

@@ -6,10 +6,10 @@ colour-blind readers.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from gcnbatch import fileio
+from gcnbatch.fileio import StrPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +45,6 @@ def plain(name: str, length: int = 24) -> str:
     return " ".join(short.split()).replace("$", r"\$")
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save(figure: Figure, path: StrPath) -> None:
     """Write a PNG in one step."""
     fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))

@@ -18,6 +18,7 @@ from gcnbatch.errors import InputError, MachineError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+StrPath = str | os.PathLike[str]
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DISK_ERRORS = _FULL | {errno.EIO, errno.EROFS}
 
@@ -28,7 +29,7 @@ def _write_error(target: Path, error: OSError) -> MachineError:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: StrPath) -> Iterator[Path]:
     """Give a temporary name beside `path`; on a clean exit sync it and rename it to `path`, else remove it.
 
     A symbolic link is followed: the file that it names is replaced. Errors of the block that are not the disk's pass.
@@ -89,7 +90,7 @@ class HeldErrors(io.FileIO):
         The name that the error message carries.
     """
 
-    def __init__(self, path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath, target: StrPath) -> None:
         super().__init__(path, "r+")
         self._target = Path(target)
         self._failure: OSError | None = None
@@ -125,18 +126,18 @@ class HeldErrors(io.FileIO):
             self.check()
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: StrPath, text: str) -> None:
     """Write `text` to `path` in one step (UTF-8)."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: StrPath, value: Any) -> None:
     """Write `value` as indented JSON; NaN and infinities are refused, so a reader in any language can parse it."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_with(path: str | os.PathLike[str], save: Callable[[Path], object]) -> None:
+def write_with(path: StrPath, save: Callable[[Path], object]) -> None:
     """Let `save(temporary_path)` write a file, then move it to `path`."""
     with atomic_path(path) as temporary:
         save(temporary)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 ENDINGS = (".csv", ".jsonl", ".h5")
 STDOUT = "-"
@@ -137,13 +137,13 @@ def open_sink(out: str) -> Iterator[Sink]:
                 yield _Csv(text) if ending == ".csv" else _JsonLines(text)
 
 
-def write_csv(path: str | os.PathLike[str], table: Predictions) -> None:
+def write_csv(path: StrPath, table: Predictions) -> None:
     """Write the table as CSV."""
     with open_sink(str(path)) as sink:
         sink.append(table)
 
 
-def read_outputs(path: str | os.PathLike[str], header: Header) -> NDArray[np.float32]:
+def read_outputs(path: StrPath, header: Header) -> NDArray[np.float32]:
     """Return the outputs (R, K) of a CSV that `write_csv` wrote without deviations, equal to the bit."""
     first = 2 if header.target == "multiclass" else 1
     with open(path, encoding="utf-8", newline="") as stream:

@@ -20,8 +20,8 @@ MAX_NODES = 400  # of a captured graph: a call of many launches is captured fewe
 FLUSHED = 256 << 20  # bytes written before a cold call: more than any second-level cache holds
 COPIED = 512 << 20
 
-Call = Callable[[], object]
-Measured = list[float]
+TimedCall = Callable[[], object]
+Times = list[float]
 
 
 class DeviceClock:
@@ -37,21 +37,21 @@ class DeviceClock:
         self._device, self._meter, self.repeats = backend.device, backend.meter, repeats
         self._flushed = self._device.empty(FLUSHED, np.uint8)
 
-    def launches(self, call: Call) -> int:
+    def launches(self, call: TimedCall) -> int:
         """Return how many of our kernels a call launches; 0 where a library launches its own."""
         before = self._device.launches
         call()
         return self._device.launches - before
 
-    def warm(self, call: Call) -> Measured:
+    def warm(self, call: TimedCall) -> Times:
         """Time `call` inside a replayed CUDA graph of several calls: no launch cost of the host, operands in cache."""
         return self._warm(call, self.repeats)
 
-    def cold(self, call: Call) -> Measured:
+    def cold(self, call: TimedCall) -> Times:
         """Time a replayed CUDA graph of one call, each time after the second-level cache was filled with other data."""
         return self._replayed(call, lambda: self._device.clear(self._flushed), 1, self.repeats)
 
-    def host(self, call: Call) -> Measured:
+    def host(self, call: TimedCall) -> Times:
         """Time several calls asked for by the host one by one: launch cost in it, operands in cache."""
         calls, times = self._calls(call), []
         for _ in range(WARM_UP + self.repeats):
@@ -62,7 +62,7 @@ class DeviceClock:
             times.append(self._meter.microseconds(start, self._meter.mark()) / calls)
         return times[WARM_UP:]
 
-    def fastest(self, calls: Mapping[str, Call]) -> str:
+    def fastest(self, calls: Mapping[str, TimedCall]) -> str:
         """Return the name of the call that is fastest on warm operands; one that no graph can hold only for want."""
 
         def time_of(name: str) -> float:
@@ -85,7 +85,7 @@ class DeviceClock:
 
         return 2e-3 * COPIED / float(np.median(self.host(copy)))
 
-    def _warm(self, call: Call, repeats: int) -> Measured:
+    def _warm(self, call: TimedCall, repeats: int) -> Times:
         calls = self._calls(call)
 
         def work() -> None:
@@ -94,11 +94,11 @@ class DeviceClock:
 
         return self._replayed(work, lambda: None, calls, repeats)
 
-    def _calls(self, call: Call) -> int:
+    def _calls(self, call: TimedCall) -> int:
         """Return how often a warm measurement runs `call`; runs it once."""
         return max(1, min(CALLS, MAX_NODES // max(self.launches(call), 1)))
 
-    def _replayed(self, work: Call, before: Call, calls: int, repeats: int) -> Measured:
+    def _replayed(self, work: TimedCall, before: TimedCall, calls: int, repeats: int) -> Times:
         replay, times = Replay(self._device, work), []
         try:
             for _ in range(WARM_UP + repeats):
@@ -114,10 +114,10 @@ class DeviceClock:
         return times[WARM_UP:]
 
 
-def host_times(call: Call, repeats: int, enough: float = 0.2) -> Measured:
+def host_times(call: TimedCall, repeats: int, enough: float = 0.2) -> Times:
     """Time a call on the host, in microseconds: `repeats` times after one to warm up, or until `enough` seconds."""
     call()
-    times: Measured = []
+    times: Times = []
     while len(times) < repeats and (len(times) < 3 or sum(times) < enough * 1e6):
         start = time.perf_counter()
         call()

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch.bench import plots, problems, records, tables
-from gcnbatch.bench.problems import Problem
+from gcnbatch.bench import problems, records, spmm_plots, spmm_tables
+from gcnbatch.bench.problems import SpmmProblem
 from gcnbatch.bench.records import Change
-from gcnbatch.bench.spmm import Outcome, Say, chosen_methods, run
+from gcnbatch.bench.spmm_runs import Outcome, Say, chosen_methods, run
 from gcnbatch.errors import CheckFailed, InputError
 
 ROWS, PLOT = "rows.jsonl", "spmm.png"
@@ -34,7 +34,7 @@ class Asked:
     repeats: int
     device: int
 
-    def problems(self) -> list[tuple[Callable[[], Problem], Sequence[int]]]:
+    def problems(self) -> list[tuple[Callable[[], SpmmProblem], Sequence[int]]]:
         """Return what makes each problem, and its columns.
 
         Raises
@@ -78,14 +78,14 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
     try:
         outcome = run(wanted, names, asked.repeats, asked.device, say)
         if not outcome.records:
-            reasons = [*outcome.wrong, *tables.absent(outcome.absent)]
+            reasons = [*outcome.wrong, *spmm_tables.absent(outcome.absent)]
             raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
     except BaseException:
         with suppress(OSError):
             target.rmdir()
         raise
     records.write(target / ROWS, outcome.records)
-    plots.draw(target / PLOT, outcome.records)
+    spmm_plots.draw(target / PLOT, outcome.records)
     return Done(target, outcome, records.compare(before, outcome.records) if compare else [])
 
 

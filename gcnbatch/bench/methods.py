@@ -18,7 +18,7 @@ import numpy as np
 from gcnbatch.backends.cuda import batch, spmm_table
 from gcnbatch.backends.cuda.sparse import launch_each
 from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
-from gcnbatch.bench.problems import Problem
+from gcnbatch.bench.problems import SpmmProblem
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.errors import BackendUnavailable
 
@@ -51,7 +51,7 @@ class Operands:
     """A problem of one width on the device; `out` is what every method writes."""
 
     device: Device
-    problem: Problem
+    problem: SpmmProblem
     columns: int
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ def _check_loop(operands: Operands) -> None:
         raise Absent(f"a loop over more than {MAX_LOOP} matrices")
 
 
-def _local_pointers(problem: Problem) -> tuple[Any, Any]:
+def _local_pointers(problem: SpmmProblem) -> tuple[Any, Any]:
     """Return every graph's own row pointers, which begin at 0, end to end, and where each graph's begin."""
     indptr, node_ptr = problem.adjacency.forward.indptr, problem.layout.node_ptr
     parts = [indptr[first : last + 1] - indptr[first] for first, last in pairwise(node_ptr)]
@@ -239,7 +239,7 @@ def _local_pointers(problem: Problem) -> tuple[Any, Any]:
     return starts, np.concatenate(parts).astype(np.int32)
 
 
-def _densified(problem: Problem, shape: tuple[int, int, int]) -> Any:
+def _densified(problem: SpmmProblem, shape: tuple[int, int, int]) -> Any:
     """Return the matrices as one array (batch, dim, dim), zeros written out."""
     coo, dim = problem.matrix.tocoo(), max(shape[1], 1)
     dense = np.zeros(shape, np.float32)

@@ -33,7 +33,7 @@ HOST_BYTES = 3 * 4 + 3 * 8
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """A family of problems: `batch` matrices, sizes and entries per row each drawn from (fewest, most).
 
     Entries per row are one number per matrix, as in the papers, or, with `ragged`, drawn for every row.
@@ -50,21 +50,21 @@ class Shape:
 FIGURES = {
     shape.name: shape
     for shape in (
-        Shape("8a", 50, (50, 50), (2, 2)),
-        Shape("8b", 100, (50, 50), (3, 3)),
-        Shape("9a", 100, (32, 32), (3, 3)),
-        Shape("9b", 100, (64, 64), (3, 3)),
-        Shape("9c", 100, (128, 128), (3, 3)),
-        Shape("9d", 50, (64, 64), (3, 3)),
-        Shape("9e", 100, (64, 64), (1, 1)),
-        Shape("9f", 100, (64, 64), (5, 5)),
-        Shape("10", 100, (32, 256), (1, 5)),
+        BatchShape("8a", 50, (50, 50), (2, 2)),
+        BatchShape("8b", 100, (50, 50), (3, 3)),
+        BatchShape("9a", 100, (32, 32), (3, 3)),
+        BatchShape("9b", 100, (64, 64), (3, 3)),
+        BatchShape("9c", 100, (128, 128), (3, 3)),
+        BatchShape("9d", 50, (64, 64), (3, 3)),
+        BatchShape("9e", 100, (64, 64), (1, 1)),
+        BatchShape("9f", 100, (64, 64), (5, 5)),
+        BatchShape("10", 100, (32, 256), (1, 5)),
     )
 }
 
 
 @dataclass(frozen=True)
-class Problem:
+class SpmmProblem:
     """A batch of sparse matrices, block-diagonal, as the backends hold it.
 
     Parameters
@@ -117,7 +117,7 @@ def chosen(
     dim: str | None,
     per_row: str | None,
     columns: str | None,
-) -> list[Shape]:
+) -> list[BatchShape]:
     """Return the shapes that a command line asks for.
 
     Parameters
@@ -167,7 +167,7 @@ def counts(option: str, text: str) -> tuple[int, ...]:
     return numbers
 
 
-def checked(shape: Shape) -> Shape:
+def checked(shape: BatchShape) -> BatchShape:
     """Return `shape` if its numbers go together.
 
     Raises
@@ -210,7 +210,7 @@ def check_memory(what: str, nbytes: int, available: int | None = None, where: st
         )
 
 
-def random_batch(shape: Shape, seed: int = 0) -> Problem:
+def random_batch(shape: BatchShape, seed: int = 0) -> SpmmProblem:
     """Return a batch of random matrices, each row's columns drawn without repetition."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(shape.dim[0], shape.dim[1] + 1, shape.batch)
@@ -226,7 +226,7 @@ def random_batch(shape: Shape, seed: int = 0) -> Problem:
     data = rng.random(len(indices), dtype=np.float32)
     csr = Csr(indptr, indices, data, len(n))
     about = {"batch": shape.batch, "dim": list(shape.dim), "nnz_per_row": list(shape.per_row), "seed": seed}
-    return Problem(shape.name, about, Adjacency(csr, csr, 1), GraphLayout(node_ptr))
+    return SpmmProblem(shape.name, about, Adjacency(csr, csr, 1), GraphLayout(node_ptr))
 
 
 def _distinct(n: NDArray[Any], z: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -243,7 +243,7 @@ def _distinct(n: NDArray[Any], z: NDArray[Any], rng: np.random.Generator) -> NDA
     return found
 
 
-def from_dataset(path: Path, batch: int | None, columns: Sequence[int], seed: int = 0) -> Problem:
+def from_dataset(path: Path, batch: int | None, columns: Sequence[int], seed: int = 0) -> SpmmProblem:
     """Return `batch` graphs (default 50) of an HDF5 data set, drawn at random; symmetric normalisation, all channels.
 
     Raises
@@ -261,4 +261,4 @@ def from_dataset(path: Path, batch: int | None, columns: Sequence[int], seed: in
     rows = found.n_nodes * found.adjacency.n_channels
     check_memory(str(path), HOST_BYTES * rows * max(columns))
     about = {"data": name, "batch": size, "channels": found.adjacency.n_channels, "seed": seed}
-    return Problem(name, about, found.adjacency, GraphLayout(found.node_ptr, found.adjacency.n_channels))
+    return SpmmProblem(name, about, found.adjacency, GraphLayout(found.node_ptr, found.adjacency.n_channels))

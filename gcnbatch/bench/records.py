@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gcnbatch import fileio
 from gcnbatch.bench.clock import rates
 from gcnbatch.bench.methods import SCIPY
-from gcnbatch.bench.spmm import Record, point_of
+from gcnbatch.bench.spmm_runs import Record, point_of
 from gcnbatch.errors import InputError
 
 SLOWER = 1.1  # a median this many times the old one, and beyond both spreads, is slower

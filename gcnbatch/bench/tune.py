@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, vector_width
 from gcnbatch.backends.cuda.spmm_table import Table
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
-from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
+from gcnbatch.bench.problems import FIGURES, BatchShape, SpmmProblem, random_batch
 from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, CheckFailed
 
@@ -108,9 +108,9 @@ def points(axes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:
     yield from product(*axes)
 
 
-def batches_of(rows: int, per_row: int, size: int) -> list[Shape]:
+def batches_of(rows: int, per_row: int, size: int) -> list[BatchShape]:
     """Return the batches that stand for a point: rows of equal length, and of 1 to 2 `per_row` - 1 entries."""
-    equal = Shape("tune", size, (rows, rows), (per_row, per_row))
+    equal = BatchShape("tune", size, (rows, rows), (per_row, per_row))
     return [equal, *([replace(equal, per_row=(1, 2 * per_row - 1), ragged=True)] if per_row > 1 else [])]
 
 
@@ -152,7 +152,7 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
 class _Measured:
     """One batch on the device, and the candidates' times on it."""
 
-    def __init__(self, backend: CudaBackend, clock: DeviceClock, problem: Problem) -> None:
+    def __init__(self, backend: CudaBackend, clock: DeviceClock, problem: SpmmProblem) -> None:
         self._device, self._clock, self._problem = backend.device, clock, problem
         self._found = batch.adjacency(problem.adjacency, problem.layout, coo=False).map(self._device.upload)
 

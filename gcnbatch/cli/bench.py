@@ -104,18 +104,18 @@ def spmm(
 
 
 def _show(done: Done) -> None:
-    from gcnbatch.bench import tables
-    from gcnbatch.cli.tables import table
+    from gcnbatch.bench import spmm_tables
+    from gcnbatch.cli.text_tables import table
 
     records = done.outcome.records
-    typer.echo(f"{tables.caption(records)}\n")
-    for shown in (tables.times(records), tables.ratios(records), tables.slower(done.changes)):
+    typer.echo(f"{spmm_tables.caption(records)}\n")
+    for shown in (spmm_tables.times(records), spmm_tables.ratios(records), spmm_tables.slower(done.changes)):
         if shown.rows:
             typer.echo("\n".join([*table(shown.header, shown.rows), ""]))
     if done.changes:
-        typer.echo(f"{tables.changed(done.changes)}\n")
+        typer.echo(f"{spmm_tables.changed(done.changes)}\n")
     if done.outcome.absent:
-        typer.echo("\n".join([*tables.absent(done.outcome.absent), ""]))
+        typer.echo("\n".join([*spmm_tables.absent(done.outcome.absent), ""]))
     typer.echo(str(done.folder))
 
 
@@ -129,7 +129,7 @@ def tune(
 ) -> None:
     """Measure the candidates for adjacency products on this GPU and write the table that cuda.spmm = "auto" uses."""
     from gcnbatch.bench import tune as tuning
-    from gcnbatch.cli.tables import table
+    from gcnbatch.cli.text_tables import table
 
     found = tuning.tune(device or 0)
     worst = sorted(found.checks, key=lambda check: -check.ratio)[:5]

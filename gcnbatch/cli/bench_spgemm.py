@@ -55,8 +55,8 @@ def spgemm(
     Exit code 1 if a result is wrong.
     """
     from gcnbatch.bench import spgemm_report as report
-    from gcnbatch.bench.spgemm import measure, open_contenders
-    from gcnbatch.cli.tables import table
+    from gcnbatch.bench.spgemm_runs import measure, open_contenders
+    from gcnbatch.cli.text_tables import table
 
     problems = report.problems(files or [], classes, scale, seed)
     found, notes = open_contenders(report.names(methods) if methods else None, device or 0)

@@ -65,8 +65,8 @@ def compare_backends(
     from dataclasses import replace
 
     from gcnbatch.cli.configuration import load
-    from gcnbatch.cli.tables import facts, table
-    from gcnbatch.compare import session, tables
+    from gcnbatch.cli.text_tables import facts, table
+    from gcnbatch.compare import report_tables, session
     from gcnbatch.compare.workload import QUICK, Effort
     from gcnbatch.errors import CheckFailed
 
@@ -89,11 +89,11 @@ def compare_backends(
     if as_json:
         typer.echo(json.dumps(report, indent=2, allow_nan=False))
     else:
-        for shown in tables.build(report):
-            texts = shown.title == tables.STATES
+        for shown in report_tables.build(report):
+            texts = shown.title == report_tables.STATES
             lines = facts([(row[0], row[1]) for row in shown.rows]) if texts else table(shown.header, shown.rows)
             typer.echo("\n".join([shown.title, *lines, ""]))
-        typer.echo(tables.verdict(report))
+        typer.echo(report_tables.verdict(report))
         typer.echo(str(folder))
     if not report["parity"]["passed"]:
-        raise CheckFailed("parity", tables.verdict(report).rstrip("."), hint=f"See {folder}.")
+        raise CheckFailed("parity", report_tables.verdict(report).rstrip("."), hint=f"See {folder}.")

@@ -121,7 +121,7 @@ def synth(
     label; in the networks the neighbours tell far more than the node. Good for timing and for proving that learning
     works, not for science.
     """
-    from gcnbatch.cli.tables import size
+    from gcnbatch.cli.text_tables import size
     from gcnbatch.data import synthetic
 
     synthetic.check_options(preset, seed, graphs, scale, bond_channels)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from gcnbatch.data.importers.common import Summary
+    from gcnbatch.data.importers.common import ImportSummary
 
 app = typer.Typer(no_args_is_help=True, help="Convert other formats into a data set.", rich_markup_mode=None)
 
-Task = Literal["binary", "regression", "multiclass"]
+TargetKind = Literal["binary", "regression", "multiclass"]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set.", show_default=False)]
 TaskOption = Annotated[
-    Task | None,
+    TargetKind | None,
     typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
 ]
 SelfLoops = Annotated[bool, typer.Option("--self-loops/--no-self-loops", help="Store A + I or A.")]
@@ -61,14 +61,14 @@ Node targets:    E.csv            N.csv
 """
 
 
-def _report(summary: Summary) -> None:
+def _report(summary: ImportSummary) -> None:
     for note in summary.notes:
         print(note, file=sys.stderr)
     print("\n".join(summary.lines()))
 
 
 def _names(option: str | None) -> list[str] | None:
-    from gcnbatch.data.importers.tables import split_names
+    from gcnbatch.data.importers.csv_tables import split_names
 
     return None if option is None else split_names(option)
 

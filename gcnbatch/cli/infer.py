@@ -96,7 +96,7 @@ def infer(
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
-        from gcnbatch.cli.tables import table
+        from gcnbatch.cli.text_tables import table
 
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
         for line in table(list(figures), [list(figures.values())]):

@@ -26,7 +26,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
 
 
 def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
-    from gcnbatch.cli.tables import facts, size
+    from gcnbatch.cli.text_tables import facts, size
 
     cpu = found["cpu"]
     blas = (
@@ -69,7 +69,7 @@ def _gpus(listed: str, found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _cuda(found: dict[str, Any]) -> list[tuple[str, str]]:
-    from gcnbatch.cli.tables import size
+    from gcnbatch.cli.text_tables import size
 
     missing, cache = found["missing"], found["cache"]
     devices = [

@@ -66,7 +66,7 @@ def clear() -> None:
 
 def _show(cubins: list[Cubin]) -> None:
     """Print a line per file: its kernels, the most registers that one takes, bytes spilled by all."""
-    from gcnbatch.cli.tables import size, table
+    from gcnbatch.cli.text_tables import size, table
 
     rows = []
     for cubin in cubins:

@@ -125,7 +125,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 
 def _show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
-    from gcnbatch.cli.tables import table
+    from gcnbatch.cli.text_tables import table
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]

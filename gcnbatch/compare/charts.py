@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.compare.operations import FAMILIES
-from gcnbatch.compare.tables import number, ratio
+from gcnbatch.compare.report_tables import number, ratio
 from gcnbatch.compare.timeline import OTHER, Span, Trace
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, save
 

@@ -59,7 +59,7 @@ ROWS = {
 FAMILIES = tuple(dict.fromkeys(row.family for row in ROWS.values()))
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One call of an operation: device marks, host times in seconds, launches, traffic."""
 
     name: str
@@ -114,7 +114,7 @@ class Cost:
 
 
 @dataclass
-class Recorder:
+class CallRecorder:
     """Stands in for `backend` and notes the calls of its operations and of its feed's `batch` ("gather").
 
     Parameters
@@ -131,7 +131,7 @@ class Recorder:
 
     backend: Backend
     queued: bool
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     batch: HostBatch | None = None
     apart: bool = False
 
@@ -160,7 +160,7 @@ class Recorder:
             returned, stop = time.perf_counter(), meter.mark()
         launches = meter.launches - launches
         known = self._traffic(name, arguments, keywords, result)
-        self.calls.append(Call(name, start, stop, asked, returned, launches, known))
+        self.calls.append(RecordedCall(name, start, stop, asked, returned, launches, known))
         return result
 
     def _traffic(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Traffic | None:
@@ -174,7 +174,7 @@ class Recorder:
 
 
 class _RecordedOps:
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: CallRecorder) -> None:
         self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:
@@ -196,7 +196,7 @@ class _OpsApart(_RecordedOps):
 
 
 class _RecordedFeed:
-    def __init__(self, recorder: Recorder, feed: Feed) -> None:
+    def __init__(self, recorder: CallRecorder, feed: Feed) -> None:
         self._recorder, self._feed = recorder, feed
 
     def __getattr__(self, name: str) -> Any:
@@ -206,7 +206,7 @@ class _RecordedFeed:
         return self._recorder.note("gather", self._feed.batch, index)
 
 
-def recorded_runner(recorder: Recorder, workload: Workload) -> OpsRunner:
+def recorded_runner(recorder: CallRecorder, workload: Workload) -> OpsRunner:
     """Return a runner whose every operation the recorder notes."""
     return OpsRunner(cast(Backend, recorder), workload.task)
 
@@ -218,7 +218,7 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
     """
     if backend.name == FUSED:
         return _profile_kernels(backend, workload, effort)
-    recorder = Recorder(backend, queued=True, apart=True)
+    recorder = CallRecorder(backend, queued=True, apart=True)
     runner = recorded_runner(recorder, workload)
     steps = workload.repeated(effort.profiled + 1)
     runner.begin_epoch(0, steps, workload.learning_rate)
@@ -254,7 +254,7 @@ def _profile_kernels(backend: Backend, workload: Workload, effort: Effort) -> di
     return {row: _median(costs[row] for costs in rows) for row in rows[0]}
 
 
-def _by_row(backend: Backend, calls: Iterable[Call]) -> dict[Row, Cost]:
+def _by_row(backend: Backend, calls: Iterable[RecordedCall]) -> dict[Row, Cost]:
     found: dict[Row, Cost] = {}
     for call in calls:
         took = Cost(1, call.launches, backend.meter.microseconds(call.start, call.stop), call.traffic)

@@ -17,7 +17,7 @@ from gcnbatch import environment, fileio
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
-from gcnbatch.compare import fast_math, report, timeline
+from gcnbatch.compare import fast_math, report_files, timeline
 from gcnbatch.compare.fast_math import FastMath
 from gcnbatch.compare.operations import Cost, Row, profile
 from gcnbatch.compare.parity import Agreement, Parity
@@ -79,7 +79,7 @@ def compare(
         with suppress(OSError):
             target.rmdir()
         raise
-    report.write(target, content, found.traces)
+    report_files.write(target, content, found.traces)
     if trace_file is not None and found.traces:
         fileio.write_json(trace_file, timeline.events(found.traces))
     return target, content
@@ -158,10 +158,10 @@ class _Comparison:
             "seconds": round(self._seconds, 1),
             "command": sys.argv[1:],
             "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in self._states],
-            "data": report.data(self._workload),
+            "data": report_files.data(self._workload),
             "effort": vars(self._effort),
-            "parity": report.parity(self.parity, self.agreements),
-            **report.measurements(self.measured, self.costs, self.traces),
+            "parity": report_files.parity(self.parity, self.agreements),
+            **report_files.measurements(self.measured, self.costs, self.traces),
             "fast_math": {name: found.to_json() for name, found in self.fast.items()},
             "environment": environment.collect(),
             "config": self._config.model_dump(mode="json"),

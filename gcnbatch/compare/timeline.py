@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcnbatch.backends.base import Backend
-from gcnbatch.compare.operations import FUSED, ROWS, Recorder, Row, recorded_runner
+from gcnbatch.compare.operations import FUSED, ROWS, CallRecorder, Row, recorded_runner
 from gcnbatch.compare.workload import Workload
 from gcnbatch.model.runner import make_runner
 
@@ -52,7 +52,7 @@ def trace(backend: Backend, workload: Workload) -> Trace:
     if backend.name == FUSED:
         return _trace_kernels(backend, workload)
     meter = backend.meter
-    recorder = Recorder(backend, queued=True)
+    recorder = CallRecorder(backend, queued=True)
     runner = recorded_runner(recorder, workload)
     runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
     for step in range(STEP):

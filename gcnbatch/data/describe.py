@@ -16,7 +16,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 
 
-class Summary(NamedTuple):
+class Statistics(NamedTuple):
     """Five order statistics and the mean of whole numbers; a percentile is the smallest value that covers its share."""
 
     min: int
@@ -40,7 +40,7 @@ class Distribution:
         values, counts = np.unique(numbers, return_counts=True)
         return cls(values.astype(np.int64), counts.astype(np.int64))
 
-    def summary(self) -> Summary | None:
+    def summary(self) -> Statistics | None:
         """Return the statistics; None when nothing was counted."""
         if not len(self.values):
             return None
@@ -48,7 +48,7 @@ class Distribution:
         total = int(reached[-1])
         at = {share: int(self.values[np.searchsorted(reached, share * total)]) for share in (0.05, 0.5, 0.95)}
         mean = float(np.dot(self.values, self.counts.astype(np.float64)) / total)
-        return Summary(int(self.values[0]), at[0.05], at[0.5], mean, at[0.95], int(self.values[-1]))
+        return Statistics(int(self.values[0]), at[0.05], at[0.5], mean, at[0.95], int(self.values[-1]))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskLabels:
     """Labels of one task; `values` holds what its kind of target has.
 
     Binary: positive, negative. Multiclass: the count per class name. Regression: min, mean, std, max (None if all are
@@ -93,7 +93,7 @@ class Description:
     edges_per_graph: Distribution
     degree: Distribution
     channels: dict[str, int]
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskLabels, ...]
     groups: int | None
     splits: dict[str, dict[str, int]]
     file_bytes: int
@@ -158,11 +158,13 @@ def describe(dataset: Dataset) -> Description:
     )
 
 
-def label_counts(header: Header, y: NDArray[Any]) -> list[Task]:
+def label_counts(header: Header, y: NDArray[Any]) -> list[TaskLabels]:
     """Count the labels of each task; `y` is (R, K) as in GraphSet."""
     if header.target == "multiclass":
         counts = np.bincount(y[y >= 0], minlength=len(header.class_names)).tolist()
-        return [Task(header.task_names[0], int((y < 0).sum()), dict(zip(header.class_names, counts, strict=True)))]
+        return [
+            TaskLabels(header.task_names[0], int((y < 0).sum()), dict(zip(header.class_names, counts, strict=True)))
+        ]
     tasks = []
     for name, column in zip(header.task_names, y.T, strict=True):
         known = column[~np.isnan(column)].astype(np.float64)
@@ -176,7 +178,7 @@ def label_counts(header: Header, y: NDArray[Any]) -> list[Task]:
                 "std": float(known.std()) if len(known) else None,
                 "max": float(known.max()) if len(known) else None,
             }
-        tasks.append(Task(name, len(column) - len(known), values))
+        tasks.append(TaskLabels(name, len(column) - len(known), values))
     return tasks
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.describe import Description, Distribution, Task
+from gcnbatch.data.describe import Description, Distribution, TaskLabels
 from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save
+from gcnbatch.fileio import StrPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ _TAIL = 5  # a distribution whose maximum exceeds its 95th percentile so many ti
 _NAMED = 30  # more tasks or classes than this are drawn without names
 
 
-def draw(description: Description, y: NDArray[Any], path: str | os.PathLike[str]) -> None:
+def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
     """Write a PNG with node counts (unless there is one graph), degrees, and labels per task.
 
     Parameters
@@ -95,7 +95,7 @@ def _labels(ax: Axes, description: Description, y: NDArray[Any]) -> None:
         _boxes(ax, description, y)
 
 
-def _column(tasks: tuple[Task, ...], name: str) -> NDArray[np.int64]:
+def _column(tasks: tuple[TaskLabels, ...], name: str) -> NDArray[np.int64]:
     return np.array([task.missing if name == "missing" else task.values[name] for task in tasks], dtype=np.int64)
 
 

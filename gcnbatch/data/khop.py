@@ -9,7 +9,6 @@ a part of the set is block-diagonal.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -22,27 +21,27 @@ from gcnbatch.data.forecast import Reach
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
-from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 MAX_HOPS = 64
 EXPLODES = 10.0  # times the edges of the set, from which a forecast is a warning
 BYTES_PER_EDGE, NORMALIZED_BYTES_PER_EDGE = 50, 100  # of memory, measured
 SLAB_ENTRIES = 20_000_000  # of a power, at most, that are made before its rows are cut to --keep
 ANNOUNCED = 256 << 20  # bytes of memory that are told before they are taken
-Csr = Any  # scipy.sparse.csr_array of float32
 Tell = Callable[[str], object]
 
 
-class Products(Protocol):
+class MatrixProducts(Protocol):
     """Who multiplies: `gcnbatch.backends.products` has the host and the device."""
 
-    def multiply(self, a: Csr, b: Csr) -> Csr:
+    def multiply(self, a: ScipyCsr, b: ScipyCsr) -> ScipyCsr:
         """Return A B, float32, columns rising, without entries of value 0."""
 
-    def propagate(self, a: Csr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
+    def propagate(self, a: ScipyCsr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
         """Return A^times X."""
 
 
@@ -84,7 +83,11 @@ class Options:
 
 
 def write(
-    source: Dataset, path: str | os.PathLike[str], options: Options, products: Products, tell: Tell = lambda line: None
+    source: Dataset,
+    path: StrPath,
+    options: Options,
+    products: MatrixProducts,
+    tell: Tell = lambda line: None,
 ) -> None:
     """Write the k-hop version of `source` to `path`; `tell` gets lines about the expected size before the work starts.
 
@@ -107,7 +110,7 @@ def write(
         writer.finish(header, source.splits)
 
 
-def adjacency(graphs: GraphSet) -> Csr:
+def adjacency(graphs: GraphSet) -> ScipyCsr:
     """Return the block-diagonal adjacency of all graphs, channels and repeated edges added up: float32 (N, N)."""
     first = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
     values = np.ones(graphs.n_edges, np.float32) if graphs.weight is None else graphs.weight
@@ -116,7 +119,7 @@ def adjacency(graphs: GraphSet) -> Csr:
     return found
 
 
-def normalized(matrix: Csr) -> Csr:
+def normalized(matrix: ScipyCsr) -> ScipyCsr:
     """Return D^-1/2 A D^-1/2, ``a_ij / sqrt(rowsum_i * colsum_j)``, 0 where that is undefined; float64 inside."""
     values = matrix.data.astype(np.float64)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
@@ -155,7 +158,7 @@ def _describe(options: Options) -> str:
 # ---- channels
 
 
-def powers(matrix: Csr, options: Options, products: Products) -> Iterator[Csr]:
+def powers(matrix: ScipyCsr, options: Options, products: MatrixProducts) -> Iterator[ScipyCsr]:
     """Yield A^2 … A^K as they are stored."""
     base = matrix.copy()
     if options.values == "binary":
@@ -166,7 +169,7 @@ def powers(matrix: Csr, options: Options, products: Products) -> Iterator[Csr]:
         yield power
 
 
-def _next_power(power: Csr, base: Csr, options: Options, products: Products) -> Csr:
+def _next_power(power: ScipyCsr, base: ScipyCsr, options: Options, products: MatrixProducts) -> ScipyCsr:
     """Return ``power @ base`` as it is stored; with a cap, slab by slab, so that no more is ever held."""
     parts = []
     for rows in _slabs(power, base) if options.keep else [power]:
@@ -177,7 +180,7 @@ def _next_power(power: Csr, base: Csr, options: Options, products: Products) -> 
     return parts[0] if len(parts) == 1 else sp.csr_array(sp.vstack(parts, format="csr"))
 
 
-def _slabs(power: Csr, base: Csr) -> Iterator[Csr]:
+def _slabs(power: ScipyCsr, base: ScipyCsr) -> Iterator[ScipyCsr]:
     """Yield runs of rows whose product with `base` has at most `SLAB_ENTRIES` entries, or one row."""
     products = np.concatenate([[0], np.cumsum(np.diff(base.indptr)[power.indices], dtype=np.int64)])
     of_row = np.minimum(np.diff(products[power.indptr]), base.shape[1])
@@ -190,7 +193,7 @@ def _slabs(power: Csr, base: Csr) -> Iterator[Csr]:
         start = stop
 
 
-def keep_largest(matrix: Csr, count: int) -> Csr:
+def keep_largest(matrix: ScipyCsr, count: int) -> ScipyCsr:
     """Return at most `count` entries of each row: largest absolute values, the smaller column first among equals.
 
     The columns of a row rise; values are float32, whose bits without the sign order them.
@@ -207,7 +210,7 @@ def keep_largest(matrix: Csr, count: int) -> Csr:
     return sp.csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
 
 
-def with_channels(part: GraphSet, header: Header, options: Options, products: Products) -> GraphSet:
+def with_channels(part: GraphSet, header: Header, options: Options, products: MatrixProducts) -> GraphSet:
     """Return a part with its powers as further channels; a graph's own edges come first."""
     own = part.header.n_channels
     weights = np.ones(part.n_edges, np.float32) if part.weight is None else part.weight
@@ -246,7 +249,7 @@ def with_channels(part: GraphSet, header: Header, options: Options, products: Pr
 # ---- propagated
 
 
-def with_features(part: GraphSet, header: Header, options: Options, products: Products) -> GraphSet:
+def with_features(part: GraphSet, header: Header, options: Options, products: MatrixProducts) -> GraphSet:
     """Return a part with propagated features: float32, or sparse as they were."""
     step = _step(part, options)
     x: Any = part.x
@@ -258,7 +261,7 @@ def with_features(part: GraphSet, header: Header, options: Options, products: Pr
     return replace(part, header=header, x=x)
 
 
-def _step(part: GraphSet, options: Options) -> Csr:
+def _step(part: GraphSet, options: Options) -> ScipyCsr:
     matrix = adjacency(part)
     return normalized(matrix) if options.normalize and not part.header.normalized else matrix
 

@@ -54,7 +54,7 @@ def symmetric_scales(row_ptr: NDArray[Any], column_ptr: NDArray[Any]) -> tuple[N
     return tuple((1.0 / np.sqrt(np.maximum(np.diff(ptr), 1))).astype(np.float32) for ptr in (row_ptr, column_ptr))
 
 
-class _Block(NamedTuple):
+class _EdgeBlock(NamedTuple):
     """Some edges: which, the cells (node, channel) of their rows and columns, their weights."""
 
     edges: slice
@@ -63,7 +63,7 @@ class _Block(NamedTuple):
     weight: NDArray[np.float64]
 
 
-def _blocks(graphs: GraphSet) -> Iterator[_Block]:
+def _blocks(graphs: GraphSet) -> Iterator[_EdgeBlock]:
     """Yield all edges, so many at once that what is computed of them stays small beside the set."""
     channels = graphs.header.n_channels
     for first in range(0, graphs.n_edges, _EDGES):
@@ -73,4 +73,4 @@ def _blocks(graphs: GraphSet) -> Iterator[_Block]:
         row = (node + graphs.dst[edges]) * channels + channel
         column = (node + graphs.src[edges]) * channels + channel
         weight = np.ones(len(row)) if graphs.weight is None else graphs.weight[edges].astype(np.float64)
-        yield _Block(edges, row, column, weight)
+        yield _EdgeBlock(edges, row, column, weight)

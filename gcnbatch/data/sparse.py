@@ -12,6 +12,7 @@ from typing import Any
 from gcnbatch.errors import InputError
 
 Array = Any
+ScipyCsr = Any  # scipy.sparse.csr_array of float32
 MAX_ENTRIES = 2**31 - 4096  # indices are int32, and loops may step this far beyond the end
 
 

@@ -6,7 +6,6 @@ Reading trusts nothing. `gcnbatch.data.audit` judges the file's structure before
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from gcnbatch.data import audit, checks, schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split, concatenate, graph_numbers, ragged_rows
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.fileio import StrPath
 
 BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs of about this size
 _SLICED = ("nodes/x", "nodes/x_csr/", "edges/")  # what is read by slices when the set does not fit in memory
@@ -64,7 +64,7 @@ class Dataset:
         When even the arrays that are always held, or a single graph, take more than `memory_mb`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], memory_mb: int = 4096, check: bool = True) -> None:
+    def __init__(self, path: StrPath, memory_mb: int = 4096, check: bool = True) -> None:
         self.path = Path(path)
         self.memory_mb = memory_mb
         self._file = audit.open_file(self.path, (memory_mb << 20) // _ARRAYS_IN_CACHE)

@@ -6,7 +6,6 @@ appears at its path when it is complete, and not at all when anything fails.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,6 +22,7 @@ from gcnbatch import fileio
 from gcnbatch.data import checks, schema
 from gcnbatch.data.graphs import GraphSet, Split, layout
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 _CHUNK_BYTES = 1 << 17  # before compression: large enough for long reads, small enough for one graph
 _POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
@@ -48,7 +48,7 @@ class DatasetWriter:
         When the disk is full or the folder cannot be written. Nothing is left behind.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath) -> None:
         self.path = Path(path)
         self._stack = ExitStack()
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
@@ -275,7 +275,7 @@ def encode_ids(ids: NDArray[np.str_], place: str) -> NDArray[np.bytes_]:
     return encoded
 
 
-def write_graphset(path: str | os.PathLike[str], graphs: GraphSet) -> None:
+def write_graphset(path: StrPath, graphs: GraphSet) -> None:
     """Write a whole set in memory, with its splits, to `path`."""
     with DatasetWriter(path) as writer:
         writer.append(graphs)

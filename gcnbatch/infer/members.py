@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import ModelConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.molecules import missing_targets
+from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Gcn, Loss, build, uniform_weights

@@ -11,7 +11,7 @@ import pytest
 from gcnbatch.backends import registry
 from gcnbatch.bench import command, records
 from gcnbatch.bench.methods import DEVICE_METHODS
-from gcnbatch.bench.spmm import Outcome
+from gcnbatch.bench.spmm_runs import Outcome
 from gcnbatch.cli import app
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES
-from gcnbatch.bench import methods, problems, spmm
+from gcnbatch.bench import methods, problems, spmm_runs
 from gcnbatch.bench.methods import Absent, Methods, NotInstalled, Operands
-from gcnbatch.bench.problems import Shape
+from gcnbatch.bench.problems import BatchShape
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.cli.bench import SPMM_EPILOG
 from gcnbatch.data.writer import write_graphset
@@ -21,10 +21,10 @@ from gcnbatch.errors import BackendUnavailable, InputError
 from tests.bench.libraries import CuBlas, CuSparse, HostDevice
 from tests.builders import build_graphset
 
-EQUAL = problems.random_batch(Shape("equal", 4, (6, 6), (1, 3)), 1)
-MANY = problems.random_batch(Shape("many", 1001, (1, 1), (1, 1)))
-WIDE = problems.random_batch(Shape("wide", 1, (40_000, 40_000), (1, 1)))
-MIXED = problems.random_batch(Shape("mixed", 5, (1, 9), (1, 1)), 2)
+EQUAL = problems.random_batch(BatchShape("equal", 4, (6, 6), (1, 3)), 1)
+MANY = problems.random_batch(BatchShape("many", 1001, (1, 1), (1, 1)))
+WIDE = problems.random_batch(BatchShape("wide", 1, (40_000, 40_000), (1, 1)))
+MIXED = problems.random_batch(BatchShape("mixed", 5, (1, 9), (1, 1)), 2)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def all_methods(best: Any = min) -> Methods:
     return Methods(HostDevice(), best)  # type: ignore[arg-type]
 
 
-def product(name: str, problem: problems.Problem, columns: int) -> tuple[np.ndarray, str]:
+def product(name: str, problem: problems.SpmmProblem, columns: int) -> tuple[np.ndarray, str]:
     operands = Operands(HostDevice(), problem, columns)  # type: ignore[arg-type]
     with all_methods().prepared(name, operands) as (call, choice):
         call()
@@ -53,7 +53,7 @@ def product(name: str, problem: problems.Problem, columns: int) -> tuple[np.ndar
     ("name", "problem"), [("cublas", EQUAL), ("cusparse", EQUAL), ("cusparse", MIXED), ("cusparse-loop", MIXED)]
 )
 def test_the_libraries_multiply_what_they_are_given(
-    cusparse: CuSparse, name: str, problem: problems.Problem, columns: int
+    cusparse: CuSparse, name: str, problem: problems.SpmmProblem, columns: int
 ) -> None:
     out, choice = product(name, problem, columns)
     assert np.allclose(out, problem.matrix @ problem.dense(columns), rtol=1e-5)
@@ -91,7 +91,9 @@ def test_the_best_algorithm_is_taken_of_those_that_work(cusparse: CuSparse) -> N
         ),
     ],
 )
-def test_what_does_not_serve_says_why(cusparse: CuSparse, name: str, problem: problems.Problem, reason: str) -> None:
+def test_what_does_not_serve_says_why(
+    cusparse: CuSparse, name: str, problem: problems.SpmmProblem, reason: str
+) -> None:
     with pytest.raises(Absent, match=reason):
         product(name, problem, 1)
 
@@ -168,13 +170,13 @@ def test_no_algorithm_at_all(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch
 
 
 def test_methods_by_name() -> None:
-    assert spmm.chosen_methods("") == methods.NAMES
-    assert spmm.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
+    assert spmm_runs.chosen_methods("") == methods.NAMES
+    assert spmm_runs.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
     assert set(methods.TITLES) == set(methods.NAMES)
     told = [line.split()[0] for line in SPMM_EPILOG.partition("Methods:\n")[2].splitlines() if line.startswith("  ")]
     assert tuple(told[: len(methods.NAMES)]) == methods.NAMES
     with pytest.raises(InputError) as caught:
-        spmm.chosen_methods("cubla")
+        spmm_runs.chosen_methods("cubla")
     assert str(caught.value) == (
         "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest. "
         "Did you mean 'cublas'?"

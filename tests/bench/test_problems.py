@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcnbatch.bench import problems
-from gcnbatch.bench.problems import FIGURES, Shape, chosen
+from gcnbatch.bench.problems import FIGURES, BatchShape, chosen
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import build_graphset
@@ -23,7 +23,7 @@ SPANS = st.tuples(st.integers(1, 12), st.integers(0, 20))
 def test_a_batch_is_what_its_shape_says(batch: int, dims: tuple[int, int], spread: tuple[int, int], seed: int) -> None:
     dim = (dims[0], sum(dims))
     per_row = (min(spread[0], dim[0]), min(sum(spread), dim[0]))
-    found = problems.random_batch(Shape("some", batch, dim, per_row), seed)
+    found = problems.random_batch(BatchShape("some", batch, dim, per_row), seed)
     matrix, node_ptr = found.matrix, found.layout.node_ptr
     sizes, counts = np.diff(node_ptr), np.diff(matrix.indptr)
     assert found.layout.n_graphs == batch
@@ -38,12 +38,12 @@ def test_a_batch_is_what_its_shape_says(batch: int, dims: tuple[int, int], sprea
 
 
 def test_every_column_is_as_likely() -> None:
-    indices = problems.random_batch(Shape("some", 400, (10, 10), (3, 3))).matrix.indices % 10
+    indices = problems.random_batch(BatchShape("some", 400, (10, 10), (3, 3))).matrix.indices % 10
     assert np.bincount(indices).std() < 0.05 * len(indices) / 10
 
 
 def test_a_seed_repeats_and_every_matrix_has_a_pattern_of_its_own() -> None:
-    shape = Shape("some", 2, (30, 30), (3, 3))
+    shape = BatchShape("some", 2, (30, 30), (3, 3))
     one, again, other = (problems.random_batch(shape, seed).matrix for seed in (1, 1, 2))
     assert (one != again).nnz == 0
     assert (one != other).nnz > 0
@@ -67,7 +67,7 @@ def test_options_become_shapes() -> None:
         ("8a", (64, 2)),
     ]
     (free,) = chosen([], 7, "32-256", "1-5", None)
-    assert free == Shape("free", 7, (32, 256), (1, 5))
+    assert free == BatchShape("free", 7, (32, 256), (1, 5))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from gcnbatch.bench import matrices, spgemm
-from gcnbatch.bench.spgemm import Scipy
+from gcnbatch.bench import spgemm_matrices as matrices
+from gcnbatch.bench import spgemm_runs as spgemm
+from gcnbatch.bench.spgemm_runs import Scipy
 from gcnbatch.errors import CheckFailed
 
 
@@ -86,7 +87,7 @@ def test_a_wrong_result_is_found_before_it_is_timed() -> None:
 def test_sums_of_zero_and_stored_zeros_belong_to_the_pattern() -> None:
     left = sp.csr_array(np.array([[1, -1], [0, 2]], np.float32))
     right = sp.csr_array(([1, 1, 0], [0, 0, 1], [0, 1, 3]), shape=(2, 2), dtype=np.float32)
-    problem = matrices.Problem("zeros", left, right)
+    problem = matrices.SpgemmProblem("zeros", left, right)
     expected = spgemm.expect(problem)
     assert expected.indices.tolist() == [0, 1, 0, 1]
     assert expected.values.tolist() == [0, 0, 2, 0]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.cli import app
-from gcnbatch.cli.tables import facts, size, table
+from gcnbatch.cli.text_tables import facts, size, table
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset, write_graphset
 from tests.builders import build_graphset

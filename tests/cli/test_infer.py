@@ -13,7 +13,7 @@ from gcnbatch.backends.registry import open_backend
 from gcnbatch.cli import app
 from gcnbatch.config import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.infer import predict
+from gcnbatch.infer import ensemble as predict
 from tests.builders import build_graphset
 from tests.infer.runs import import_table, molecule_table, read_rows, stored, train_on
 

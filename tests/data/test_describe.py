@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 
 from gcnbatch.data import synthetic
-from gcnbatch.data.describe import Description, Distribution, Summary, describe
+from gcnbatch.data.describe import Description, Distribution, Statistics, describe
 from gcnbatch.data.describe_figure import draw
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
@@ -88,8 +88,8 @@ def test_labels_are_counted_per_task(tmp_path, graphs):
 def test_a_summary_of_numbers_worked_by_hand():
     # 20 numbers: one 1, ten 2s, eight 5s, one 40. 5 % of them is the first, the tenth is a 2, the nineteenth a 5.
     numbers = np.array([1] + [2] * 10 + [5] * 8 + [40])
-    assert Distribution.of(numbers).summary() == Summary(min=1, p5=1, median=2, mean=5.05, p95=5, max=40)
-    assert Distribution.of(np.array([7])).summary() == Summary(7, 7, 7, 7.0, 7, 7)
+    assert Distribution.of(numbers).summary() == Statistics(min=1, p5=1, median=2, mean=5.05, p95=5, max=40)
+    assert Distribution.of(np.array([7])).summary() == Statistics(7, 7, 7, 7.0, 7, 7)
     assert Distribution.of(np.array([], dtype=np.int64)).summary() is None
 
 
@@ -145,7 +145,7 @@ def test_a_heavy_tail_around_isolated_nodes_has_a_figure(tmp_path):
         ids=np.arange(9_000).astype(np.str_),
     )
     found = described(graphs, tmp_path)
-    assert found.degree.summary() == Summary(0, 0, 0, pytest.approx(300 / 9_000), 0, 300)
+    assert found.degree.summary() == Statistics(0, 0, 0, pytest.approx(300 / 9_000), 0, 300)
     draw(found, graphs.y, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tqdm
 
-from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv, tables
+from gcnbatch.data.importers import csv_tables as tables
+from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.scratch import RowFile
 from gcnbatch.errors import InputError, MachineError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gcnbatch import worker
-from gcnbatch.data import molecules
+from gcnbatch.data import molecule_graphs as molecules
 from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles

@@ -11,7 +11,7 @@ import pytest
 
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.store import Dataset
-from gcnbatch.infer import Summary, infer
+from gcnbatch.infer import InferenceSummary, infer
 from gcnbatch.train.report import read_metrics
 from tests.builders import build_graphset
 from tests.infer.runs import numbers, read_rows, stored, train_on
@@ -19,7 +19,7 @@ from tests.infer.runs import numbers, read_rows, stored, train_on
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-def predict(folder: Path, runs: list[Path], data: Path, **options: object) -> tuple[dict, Summary]:
+def predict(folder: Path, runs: list[Path], data: Path, **options: object) -> tuple[dict, InferenceSummary]:
     out = folder / f"{len(list(folder.iterdir()))}.csv"
     summary = infer(runs, data, str(out), quiet=True, **options)  # type: ignore[arg-type]
     return read_rows(out), summary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.edges import Edges
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
 DEGREE_NAMES = (*(f"degree={number}" for number in range(MAX_DEGREE)), f"degree>={MAX_DEGREE}")
-StrPath = str | os.PathLike[str]
 
 
 def output_path(path: StrPath) -> Path:
@@ -100,7 +99,7 @@ def one_hot_degree(degree: Int64) -> NDArray[np.uint8]:
 
 
 @dataclass
-class Summary:
+class ImportSummary:
     """What an import wrote, counted part by part."""
 
     path: Path

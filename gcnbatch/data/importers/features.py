@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.common import compact_type
+from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, CsvBlock, finite_numbers
 from gcnbatch.data.importers.scratch import Scratch
-from gcnbatch.data.importers.tables import FLOAT32_MAX, Block, finite_numbers
 
 BLOCK_BYTES = 1 << 22  # of features given back at once
 
@@ -37,7 +37,7 @@ class FeatureFile:
         """Type of the features."""
         return compact_type(self._low, self._high) if self._whole else np.float32
 
-    def add(self, block: Block) -> None:
+    def add(self, block: CsvBlock) -> None:
         """Take the features of the next rows of the table.
 
         Raises

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.importers.common import MAX_CHANNELS
+from gcnbatch.data.importers.csv_tables import CsvTable, finite_numbers, sorted_labels
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Column, Finder, NameList, Names, finder, number_type
 from gcnbatch.data.importers.scratch import Scratch
-from gcnbatch.data.importers.tables import Table, finite_numbers, sorted_labels
 from gcnbatch.data.importers.targets import TargetColumns
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
@@ -30,7 +30,7 @@ EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
 ID_BLOCK = 1 << 16  # nodes whose ids are made at once
 
 
-def _require(table: Table, name: str) -> None:
+def _require(table: CsvTable, name: str) -> None:
     if name not in table.names:
         raise InputError(str(table.path), f"no column '{name}'", hint=nearest(name, table.names))
 
@@ -38,7 +38,7 @@ def _require(table: Table, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ graphs
 
 
-def read_graphs(table: Table, names: list[str] | None, task: Target | None) -> tuple[dict[str, int], TargetColumns]:
+def read_graphs(table: CsvTable, names: list[str] | None, task: Target | None) -> tuple[dict[str, int], TargetColumns]:
     """Return the graphs' numbers by name, and their targets."""
     _require(table, "graph")
     chosen = [name for name in table.names if name != "graph"] if names is None else names
@@ -55,7 +55,7 @@ def read_graphs(table: Table, names: list[str] | None, task: Target | None) -> t
     return known, targets
 
 
-def _targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+def _targets(table: CsvTable, names: list[str], task: Target | None) -> TargetColumns:
     for name in names:
         _require(table, name)
     return TargetColumns(table.path, list(dict.fromkeys(names)), task)
@@ -103,7 +103,7 @@ class Nodes:
 
 
 def read_nodes(
-    table: Table, scratch: Scratch, known: dict[str, int] | None, node_targets: list[str] | None, task: Target | None
+    table: CsvTable, scratch: Scratch, known: dict[str, int] | None, node_targets: list[str] | None, task: Target | None
 ) -> Nodes:
     """Read the nodes of the graphs `known`, of any graphs if None, with the targets named."""
     for name in ("node",) if known is None else ("node", "graph"):
@@ -156,7 +156,7 @@ def _arranged(
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
-def _node_targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+def _node_targets(table: CsvTable, names: list[str], task: Target | None) -> TargetColumns:
     if not names or {"graph", "node"} & set(names):
         raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
     return _targets(table, names, task)
@@ -174,7 +174,7 @@ class ListedEdges:
     channel_numbers: NDArray[np.uint8]
 
 
-def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
+def read_edges(table: CsvTable, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
     """Read all edges between `nodes`."""
     for name in table.names:
         if name not in EDGE_COLUMNS:
@@ -204,7 +204,7 @@ def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -
     return ListedEdges(listed, tuple(names) or ("edge",), numbers)
 
 
-def _edge_blocks(table: Table) -> Iterator[tuple[int, dict[str, Column]]]:
+def _edge_blocks(table: CsvTable) -> Iterator[tuple[int, dict[str, Column]]]:
     """Yield ``(rows before, columns)``; plain whole numbers, which large tables hold, go a faster way."""
     if {"graph", "src", "dst"}.issuperset(table.names):
         for before, numbers in table.number_blocks():

@@ -15,21 +15,21 @@ from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
     MAX_CHANNELS,
-    StrPath,
-    Summary,
+    ImportSummary,
     degree_features,
     folder_source,
     output_path,
     source_folder,
     with_self_channel,
 )
+from gcnbatch.data.importers.csv_tables import open_table, open_text
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.matrices import load_numbers, open_numbers
-from gcnbatch.data.importers.tables import open_table, open_text
+from gcnbatch.data.importers.number_files import load_numbers, open_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import SPLIT_PARTS, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 BLOCK_ROWS = 500_000  # nodes (and about as many edges) in memory at a time
 MAX_ONE_HOT = 2048
@@ -43,7 +43,7 @@ def import_ogb(
     undirected: bool = True,
     self_loops: bool = True,
     edge_channels: bool = False,
-) -> Summary:
+) -> ImportSummary:
     """Convert an OGB graph-property folder block by block, with the splits that it carries.
 
     Parameters
@@ -87,7 +87,7 @@ def import_ogb(
         source=folder_source(folder, [*sorted(raw.glob("*.csv.gz")), *split_files]),
     )
     ids = _ids(folder / "mapping" / "mol.csv.gz", len(sizes[0]))
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     with DatasetWriter(path) as writer:
         for block in reader.blocks():
             edges = build_edges(
@@ -113,7 +113,7 @@ def import_ogb(
 
 
 @dataclass(frozen=True)
-class _Block:
+class _GraphBlock:
     """Consecutive graphs as they are in the files; node numbers count from the block's first node."""
 
     graphs: slice
@@ -152,7 +152,7 @@ class _Raw:
                 raise InputError(place, f"{len(self._kinds)} values in the first column", f"fewer than {MAX_CHANNELS}")
             self.channel_names = tuple(f"type {value:g}" for value in self._kinds)
 
-    def blocks(self) -> Iterator[_Block]:
+    def blocks(self) -> Iterator[_GraphBlock]:
         """Yield the set block by block; at the end the files must be used up."""
         with ExitStack() as stack:
             edge = stack.enter_context(open_numbers(self._raw / "edge.csv.gz", np.int64))
@@ -169,7 +169,7 @@ class _Raw:
                 if kinds is not None and self._kinds is not None and edges:
                     channel = np.searchsorted(self._kinds, kinds.read(edges)[:, 0]).astype(np.uint8)
                 x = None if features is None else self._encode(features.read(nodes), nodes)
-                yield _Block(slice(first, stop), node_ptr, src, dst, channel, x)
+                yield _GraphBlock(slice(first, stop), node_ptr, src, dst, channel, x)
             edge.finish()
 
     def _ends(self, pairs: Int64, first: int, stop: int, node_ptr: Int64) -> tuple[Int64, Int64]:

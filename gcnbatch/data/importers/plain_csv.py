@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
-    StrPath,
-    Summary,
+    ImportSummary,
     in_degree,
     one_hot_degree,
     output_path,
     sha256,
     with_self_channel,
 )
+from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges, read_graphs, read_nodes
 from gcnbatch.data.importers.scratch import Scratch
-from gcnbatch.data.importers.tables import open_table
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -53,7 +53,7 @@ def import_csv(
     self_loops: bool = True,
     name: str = "",
     progress: bool = False,
-) -> Summary:
+) -> ImportSummary:
     """Convert plain CSV tables; names of graphs and nodes are any texts, and blanks in targets are missing labels.
 
     Parameters
@@ -109,7 +109,7 @@ def import_csv(
         with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
-    summary = Summary(path, written.header)
+    summary = ImportSummary(path, written.header)
     summary.add(written)
     return summary
 

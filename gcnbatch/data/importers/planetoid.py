@@ -11,13 +11,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.data.importers.common import StrPath, Summary, folder_source, output_path, source_folder
+from gcnbatch.data.importers.common import ImportSummary, folder_source, output_path, source_folder
+from gcnbatch.data.importers.csv_tables import open_text
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.inert_pickle import as_array, as_csr, read_pickle
-from gcnbatch.data.importers.tables import open_text
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 PARTS = ("y", "tx", "ty", "allx", "ally", "graph")
 VALID_NODES = 500
@@ -25,7 +26,7 @@ VALID_NODES = 500
 
 def import_planetoid(
     source: StrPath, out: StrPath, *, name: str, row_normalize: bool = True, self_loops: bool = True
-) -> Summary:
+) -> ImportSummary:
     """Convert one citation network: node classes, sparse features, the public split as ``planetoid``.
 
     Parameters
@@ -83,7 +84,7 @@ def import_planetoid(
         splits={"planetoid": split},
     )
     write_graphset(path, graphs)
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     summary.add(graphs)
     return summary
 

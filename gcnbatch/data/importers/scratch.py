@@ -12,11 +12,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gcnbatch.fileio import StrPath
+
 
 class Scratch:
     """Makes files without a name beside `path`: they are gone when the block is left, whatever happens."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath) -> None:
         self._folder = Path(os.path.realpath(path)).parent
         self._stack = ExitStack()
 

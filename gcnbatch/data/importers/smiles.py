@@ -9,13 +9,14 @@ import numpy as np
 
 from gcnbatch import fileio
 from gcnbatch.data.featurizer import FEATURE_NAMES, BadMolecule, FeaturizerOptions
-from gcnbatch.data.importers.common import StrPath, Summary, output_path, sha256
-from gcnbatch.data.importers.tables import is_numeric, numbers
+from gcnbatch.data.importers.common import ImportSummary, output_path, sha256
+from gcnbatch.data.importers.csv_tables import is_numeric, numbers
 from gcnbatch.data.importers.targets import Targets, make_targets
-from gcnbatch.data.molecules import MoleculeTable, featurize, graph_part, read_molecules
+from gcnbatch.data.molecule_graphs import MoleculeTable, featurize, graph_part, read_molecules
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import StrPath
 
 
 def import_smiles(
@@ -31,7 +32,7 @@ def import_smiles(
     processes: int = 0,
     name: str = "",
     progress: bool = False,
-) -> Summary:
+) -> ImportSummary:
     """Convert a CSV file of molecules into the data set `out`, with Murcko scaffolds as groups.
 
     Parameters
@@ -59,7 +60,7 @@ def import_smiles(
     names = find_targets(table) if target_columns is None else _known_targets(table, target_columns)
     targets = make_targets(table.path, {column: table.others[column] for column in names}, task)
     header = _header(table, options, targets, name)
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     bad: list[BadMolecule] = []
     scaffold_number: dict[str, int] = {}
     with DatasetWriter(path) as writer:

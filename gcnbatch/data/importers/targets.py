@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.tables import FLOAT32_MAX, MISSING, numbers, sorted_labels
+from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, MISSING, numbers, sorted_labels
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
 

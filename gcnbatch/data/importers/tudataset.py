@@ -12,8 +12,7 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
     MAX_CHANNELS,
-    StrPath,
-    Summary,
+    ImportSummary,
     compact,
     degree_features,
     folder_source,
@@ -23,16 +22,17 @@ from gcnbatch.data.importers.common import (
     with_self_channel,
 )
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.matrices import load_numbers
+from gcnbatch.data.importers.number_files import load_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes", "edge_labels")
 
 
-def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> Summary:
+def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> ImportSummary:
     """Convert a folder with ``DS_A.txt`` and its companions; DS is found from the file names.
 
     Parameters
@@ -77,7 +77,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     ids = np.arange(1, count + 1).astype(np.str_)
     graphs = GraphSet(header=header, node_ptr=node_ptr, **vars(edges), x=x, y=targets.y, ids=ids)
     write_graphset(path, graphs)
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     summary.add(graphs)
     return summary
 

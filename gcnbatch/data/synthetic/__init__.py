@@ -16,6 +16,7 @@ from gcnbatch.data.synthetic import molecules, networks
 from gcnbatch.data.synthetic.networks import Forecast, forecast
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import StrPath
 
 __all__ = ["MANY_GRAPHS", "PRESETS", "Forecast", "check_options", "forecast", "generate", "write"]
 DISK_PER_GRAPH, MEMORY_PER_GRAPH = 160, 80  # bytes that a molecule of any preset takes at least
@@ -54,7 +55,7 @@ def generate(
 
 def write(
     preset: str,
-    path: str | os.PathLike[str],
+    path: StrPath,
     seed: int = 0,
     graphs: int | None = None,
     scale: float = 1.0,
@@ -90,7 +91,7 @@ def write(
         writer.finish(part.header)
 
 
-def _check_room(path: str | os.PathLike[str], graphs: int) -> None:
+def _check_room(path: StrPath, graphs: int) -> None:
     """Refuse more graphs than the disk holds, or than leave memory for their ids and targets."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import FEATURE_NAMES, SYMBOLS
-from gcnbatch.data.synthetic.skeletons import AROMATIC, Int64, Skeletons
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.synthetic.skeletons import AROMATIC, Skeletons
 
 _COLUMN = {name: column for column, name in enumerate(FEATURE_NAMES)}
 ELEMENT = {symbol: column for column, symbol in enumerate(SYMBOLS)}

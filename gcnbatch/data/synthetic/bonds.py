@@ -12,7 +12,7 @@ from gcnbatch.data.graphs import Int64
 EDGE_BLOCK, SHARE = 1 << 16, 64  # edges given at once: as many at least, or a share of the bonds
 WAITING = 1_000_000  # bonds that may wait to be sorted into the set, unless it is four times as large
 BUCKETS = 64  # at least, where there are nodes enough: a bucket is sorted with copies of it
-Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
+EdgeEnds = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class Bonds:
@@ -58,7 +58,7 @@ class Bonds:
                 self._settled[bucket] = keys[np.concatenate([np.ones(1, bool), keys[1:] != keys[:-1]])]
         self.count, self._waiting = sum(map(len, self._settled)), 0
 
-    def edges(self) -> Iterator[Edges]:
+    def edges(self) -> Iterator[EdgeEnds]:
         """Yield every bond in both directions and a self-loop for every node, ordered by (dst, src), in blocks.
 
         The set is empty afterwards.
@@ -90,7 +90,7 @@ class Bonds:
             filled += len(keys)
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(length)]), larger, degree + length
 
-    def _block(self, indptr: Int64, larger: NDArray[np.int32], low: int, high: int) -> Edges:
+    def _block(self, indptr: Int64, larger: NDArray[np.int32], low: int, high: int) -> EdgeEnds:
         """Return the edges into nodes low ... high - 1."""
         own, start, stop = np.arange(low, high), int(indptr[low]), int(indptr[high])
         inside = larger[:stop] >= low

@@ -29,17 +29,17 @@ from scipy.special import ndtr, ndtri
 
 from gcnbatch import __version__, philox
 from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.synthetic.atoms import ELEMENT, atom_columns, one_hot
-from gcnbatch.data.synthetic.skeletons import Int64, Skeletons, grow
+from gcnbatch.data.synthetic.skeletons import Skeletons, grow
 
 CHUNK = 2048  # graphs grown at once; a chunk is a function of the seed, its number and its size
 Drawn = tuple[Skeletons, Int64, Int64, NDArray[Any]]  # skeletons, atom_columns, elements (N,), targets (G, K)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MoleculeRecipe:
     """How one preset is made: its default size, what its targets are, and the draw of one chunk of graphs."""
 
     graphs: int
@@ -217,13 +217,13 @@ def _names(elements: tuple[str, ...], pairs: tuple[tuple[int, ...], ...]) -> tup
 
 
 RECIPES = {
-    "tox21": Recipe(7_831, "binary", _names(_TOX21_ELEMENTS, _TOX21_PAIRS), (), _tox21),
-    "reaction100": Recipe(
+    "tox21": MoleculeRecipe(7_831, "binary", _names(_TOX21_ELEMENTS, _TOX21_PAIRS), (), _tox21),
+    "reaction100": MoleculeRecipe(
         75_477,
         "multiclass",
         ("reaction",),
         tuple(f"{a}+{b}" for a in _names(_GROUPS[0], _PAIRS) for b in _names(_GROUPS[1], _PAIRS)),
         _reaction100,
     ),
-    "quickstart": Recipe(1_000, "binary", tuple("-".join(pair) for pair in _QUICK_TASKS), (), _quickstart),
+    "quickstart": MoleculeRecipe(1_000, "binary", tuple("-".join(pair) for pair in _QUICK_TASKS), (), _quickstart),
 }

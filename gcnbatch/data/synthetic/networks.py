@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gcnbatch import __version__, philox
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.schema import Header
-from gcnbatch.data.synthetic.bonds import Bonds, Edges
+from gcnbatch.data.synthetic.bonds import Bonds, EdgeEnds
 
 BOND_BLOCK = 250_000  # bonds drawn at once
 _NODE_BLOCK = 1_024  # rows of dense features drawn at once
@@ -36,7 +36,7 @@ Advance = Callable[[int], object]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NetworkRecipe:
     """The shape of a network at scale 1.
 
     `bonds` are undirected and exclude self-loops; `exponent` is that of the power law of node weights. `words` are
@@ -60,8 +60,8 @@ class Recipe:
 
 
 RECIPES = {
-    "citation": Recipe(2_708, 5_278, 7, 1_433, 0.75, 2.9, 18, 0.36, 0.0, (20, 500, 1_000), True),
-    "reddit": Recipe(232_965, 57_307_946, 41, 602, 0.75, 2.2, 0, 0.1, 0.06, (153_431, 23_831, 55_703), False),
+    "citation": NetworkRecipe(2_708, 5_278, 7, 1_433, 0.75, 2.9, 18, 0.36, 0.0, (20, 500, 1_000), True),
+    "reddit": NetworkRecipe(232_965, 57_307_946, 41, 602, 0.75, 2.2, 0, 0.1, 0.06, (153_431, 23_831, 55_703), False),
 }
 
 
@@ -108,7 +108,7 @@ class Stream(NamedTuple):
 
     graph: GraphSet
     features: Iterator[Any]
-    edges: Iterator[Edges]
+    edges: Iterator[EdgeEnds]
 
 
 def stream(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda _: None) -> Stream:
@@ -167,7 +167,7 @@ def blocks(made: Stream) -> Iterator[tuple[int, GraphSet]]:
         yield 0, replace(made.graph, edge_ptr=np.array([0, len(src)]), src=src, dst=dst, channel=channel)
 
 
-def _header(preset: str, recipe: Recipe, seed: int, scale: float) -> Header:
+def _header(preset: str, recipe: NetworkRecipe, seed: int, scale: float) -> Header:
     return Header(
         name=preset,
         level="node",
@@ -184,14 +184,14 @@ def _header(preset: str, recipe: Recipe, seed: int, scale: float) -> Header:
     )
 
 
-def _told(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Int64:
+def _told(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Int64:
     """Return the labels that the file tells: some are of another class."""
     wrong = rng.random(len(labels)) < recipe.mislabelled
     other: Int64 = (labels + rng.integers(1, recipe.classes, len(labels))) % recipe.classes
     return np.where(wrong, other, labels)
 
 
-def _draw_bonds(recipe: Recipe, rng: np.random.Generator, labels: Int64, bonds: int, advance: Advance) -> Bonds:
+def _draw_bonds(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64, bonds: int, advance: Advance) -> Bonds:
     """Draw `bonds` distinct undirected bonds: as many as are missing, again and again."""
     nodes = len(labels)
     by_class = np.argsort(labels, kind="stable")
@@ -223,11 +223,11 @@ def _pick(reach: NDArray[np.float64], by_class: Int64, point: NDArray[np.float64
     return by_class[np.minimum(place, len(by_class) - 1)]
 
 
-def _features(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterator[Any]:
+def _features(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Iterator[Any]:
     return iter([_words(recipe, rng, labels)]) if recipe.words else _centres(recipe, rng, labels)
 
 
-def _words(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> sp.csr_array:
+def _words(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> sp.csr_array:
     """Return the words of each node, rows scaled to sum 1; words follow a Zipf law, some of them the class's own."""
     nodes, vocabulary = len(labels), recipe.features
     popularity = 1.0 / np.arange(10, vocabulary + 10)
@@ -245,7 +245,7 @@ def _words(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> sp.csr_ar
     return sp.csr_array((share, word.astype(np.int32), indptr.astype(np.int32)), shape=(nodes, vocabulary))
 
 
-def _centres(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterator[NDArray[np.float16]]:
+def _centres(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Iterator[NDArray[np.float16]]:
     """Yield standard normal noise around a centre per class, (N, F), block by block."""
     centres = recipe.signal * rng.standard_normal((recipe.classes, recipe.features), dtype=np.float32)
     for first in range(0, len(labels), _NODE_BLOCK):
@@ -254,7 +254,7 @@ def _centres(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterato
         yield (noise + centres[rows]).astype(np.float16)
 
 
-def _split(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Split:
+def _split(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Split:
     """Deal the nodes out as the recipe says, in proportion where the network is smaller than at scale 1."""
     order = rng.permutation(len(labels))
     share = min(1.0, len(labels) / recipe.nodes)

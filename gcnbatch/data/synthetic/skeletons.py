@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.graphs import Int64
+
 SINGLE, DOUBLE, TRIPLE, AROMATIC = range(4)
 MAX_DEGREE = 4
 _WINDOW = 8  # a new atom binds to one of this many latest atoms, which keeps molecules elongated
@@ -19,8 +21,6 @@ _RINGS_PER_NODE = 0.6  # attempts; about one in four finds the room
 _AROMATIC_SHARE = 0.75  # of six-rings
 _DOUBLE_SHARE = 0.2  # of bonds outside aromatic rings
 _TRIPLE_SHARE = 0.15  # of the double bonds whose atoms have the room
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

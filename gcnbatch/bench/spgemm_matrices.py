@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,34 +11,33 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import StrPath
 
-Matrix = Any  # scipy.sparse.csr_array of float32
 
-
-class Problem(NamedTuple):
+class SpgemmProblem(NamedTuple):
     """A square matrix to be multiplied with itself (a rectangular one with its transpose)."""
 
     name: str
-    left: Matrix
-    right: Matrix
+    left: ScipyCsr
+    right: ScipyCsr
 
 
-def problem(name: str, matrix: Matrix) -> Problem:
+def problem(name: str, matrix: ScipyCsr) -> SpgemmProblem:
     """Return A A, or A Aᵀ for a matrix that is not square."""
     square = matrix.shape[0] == matrix.shape[1]
-    return Problem(name, matrix, matrix if square else canonical(matrix.T))
+    return SpgemmProblem(name, matrix, matrix if square else canonical(matrix.T))
 
 
-def canonical(matrix: Any) -> Matrix:
+def canonical(matrix: Any) -> ScipyCsr:
     """Return a matrix as float32 CSR: rising columns, each once, int32 indices."""
     found = sp.csr_array(matrix, dtype=np.float32)
     found.sum_duplicates()
     return sp.csr_array((found.data, found.indices.astype(np.int32), found.indptr.astype(np.int32)), shape=found.shape)
 
 
-def molecules(scale: float, rng: np.random.Generator) -> Matrix:
+def molecules(scale: float, rng: np.random.Generator) -> ScipyCsr:
     """Adjacency of a batch of molecules, self-loops included: 8,000 synthetic ones of the sizes of Tox21 at scale 1."""
     from gcnbatch.data import synthetic
     from gcnbatch.data.graphs import concatenate
@@ -48,14 +46,14 @@ def molecules(scale: float, rng: np.random.Generator) -> Matrix:
     return batch_matrix(concatenate(list(synthetic.generate("tox21", int(rng.integers(2**31)), count))))
 
 
-def batch_matrix(graphs: Any) -> Matrix:
+def batch_matrix(graphs: Any) -> ScipyCsr:
     """Return the block-diagonal adjacency of all graphs of a set, channels added up."""
     from gcnbatch.data.khop import adjacency
 
     return adjacency(graphs)
 
 
-def power_law(scale: float, rng: np.random.Generator) -> Matrix:
+def power_law(scale: float, rng: np.random.Generator) -> ScipyCsr:
     """200,000 nodes, 1 M entries, both ends drawn in proportion to Pareto weights of shape 2 (density ~ degree^-3)."""
     nodes, entries = max(round(200_000 * scale), 2), max(round(1_000_000 * scale), 1)
     weights = np.cumsum((1.0 - rng.random(nodes)) ** -0.5)
@@ -63,7 +61,7 @@ def power_law(scale: float, rng: np.random.Generator) -> Matrix:
     return _from_entries(np.minimum(ends, nodes - 1), nodes, rng)
 
 
-def stencil(scale: float, rng: np.random.Generator) -> Matrix:
+def stencil(scale: float, rng: np.random.Generator) -> ScipyCsr:
     """A 27-point stencil on a cube of 64 points a side at scale 1."""
     side = max(round(64 * scale ** (1 / 3)), 1)
     line: Any = sp.csr_array(np.abs(np.subtract.outer(np.arange(side), np.arange(side))) <= 1, dtype=np.float32)
@@ -72,14 +70,14 @@ def stencil(scale: float, rng: np.random.Generator) -> Matrix:
     return found
 
 
-def uniform(scale: float, rng: np.random.Generator) -> Matrix:
+def uniform(scale: float, rng: np.random.Generator) -> ScipyCsr:
     """500,000 rows of 8 entries in random columns."""
     nodes = max(round(500_000 * scale), 1)
     rows = np.repeat(np.arange(nodes), 8)
     return _from_entries(np.stack([rows, rng.integers(0, nodes, 8 * nodes)]), nodes, rng)
 
 
-CLASSES: dict[str, Callable[[float, np.random.Generator], Matrix]] = {
+CLASSES: dict[str, Callable[[float, np.random.Generator], ScipyCsr]] = {
     "molecules": molecules,
     "power_law": power_law,
     "stencil": stencil,
@@ -95,7 +93,7 @@ def check_class(name: str, scale: float) -> None:
         raise InputError("--scale", f"{scale:g}", "above 0, at most 16")
 
 
-def of_class(name: str, scale: float = 1.0, seed: int = 0) -> Problem:
+def of_class(name: str, scale: float = 1.0, seed: int = 0) -> SpgemmProblem:
     """Return the problem of a class; the same name, scale and seed give the same matrix.
 
     Raises
@@ -107,7 +105,7 @@ def of_class(name: str, scale: float = 1.0, seed: int = 0) -> Problem:
     return problem(name, CLASSES[name](scale, philox.generator(seed, f"bench.spgemm.{name}")))
 
 
-def of_dataset(path: str | os.PathLike[str]) -> Problem:
+def of_dataset(path: StrPath) -> SpgemmProblem:
     """Return the problem of the block-diagonal adjacency of all graphs of a data set."""
     from gcnbatch.data.store import Dataset
 
@@ -115,7 +113,7 @@ def of_dataset(path: str | os.PathLike[str]) -> Problem:
         return problem(Path(path).name, batch_matrix(dataset.load()))
 
 
-def of_file(path: str | os.PathLike[str]) -> Problem:
+def of_file(path: StrPath) -> SpgemmProblem:
     """Return the problem of a Matrix Market file (.mtx, .mtx.gz); patterns get ones, complex values are refused.
 
     Raises
@@ -137,7 +135,7 @@ def of_file(path: str | os.PathLike[str]) -> Problem:
     return problem(Path(path).name, matrix)
 
 
-def _from_entries(ends: NDArray[np.int64], nodes: int, rng: np.random.Generator) -> Matrix:
+def _from_entries(ends: NDArray[np.int64], nodes: int, rng: np.random.Generator) -> ScipyCsr:
     keys = np.unique(ends[0] * nodes + ends[1])
     indptr = np.concatenate([[0], np.cumsum(np.bincount(keys // nodes, minlength=nodes))]).astype(np.int32)
     return sp.csr_array((_values(len(keys), rng), (keys % nodes).astype(np.int32), indptr), shape=(nodes, nodes))

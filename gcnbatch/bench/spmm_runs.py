@@ -17,7 +17,7 @@ from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.replay import NotCaptured
 from gcnbatch.bench import clock
 from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
-from gcnbatch.bench.problems import Problem, check_memory
+from gcnbatch.bench.problems import SpmmProblem, check_memory
 from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
@@ -56,7 +56,7 @@ def chosen_methods(text: str) -> tuple[str, ...]:
 
 
 def run(
-    problems: Sequence[tuple[Callable[[], Problem], Sequence[int]]],
+    problems: Sequence[tuple[Callable[[], SpmmProblem], Sequence[int]]],
     names: Sequence[str] = NAMES,
     repeats: int = REPEATS,
     device: int = 0,
@@ -119,7 +119,7 @@ class _Session:
             self._methods = Methods(backend.device, self._clock.fastest)
             self._about["copy_gb_per_s"] = round(self._clock.copy_speed(), 1)
 
-    def point(self, problem: Problem, columns: int, bar: Any) -> None:
+    def point(self, problem: SpmmProblem, columns: int, bar: Any) -> None:
         """Measure every method at one number of columns."""
         matrix, dense = problem.matrix, problem.dense(columns)
         exact = matrix.astype(np.float64) @ dense.astype(np.float64)
@@ -135,7 +135,7 @@ class _Session:
                 self._device_method(operands, name, exact, bound)
             bar.update()
 
-    def _operands(self, problem: Problem, columns: int) -> Operands | None:
+    def _operands(self, problem: SpmmProblem, columns: int) -> Operands | None:
         if self._backend is None:
             return None
         rows, inner = problem.matrix.shape
@@ -173,7 +173,7 @@ class _Session:
 
     def _note(
         self,
-        problem: Problem,
+        problem: SpmmProblem,
         columns: int,
         name: str,
         choice: str,

@@ -26,7 +26,7 @@ Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Summary:
+class InferenceSummary:
     """What was predicted.
 
     Parameters
@@ -63,7 +63,7 @@ def infer(
     csv: CsvOptions | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
-) -> Summary:
+) -> InferenceSummary:
     """Predict every row of `data` with the average of all models of `runs` and write the table to `out`.
 
     Parameters
@@ -103,7 +103,7 @@ def infer(
         rows, unreadable, figures, name = _predict(source, members, opened, out, size, on_bad_row == "fail", quiet)
     if unreadable:
         say(f"{unreadable} of {rows} rows could not be read; see column error")
-    return Summary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
+    return InferenceSummary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
 
 
 def _predict(

@@ -22,10 +22,11 @@ from gcnbatch.data.featurizer import (
     load_rdkit,
 )
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.tables import read_columns
+from gcnbatch.data.importers.csv_tables import read_columns
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, MachineError, nearest
+from gcnbatch.fileio import StrPath
 from gcnbatch.worker import WorkerDied, Workers
 
 CHUNK = 256  # molecules a worker takes at a time
@@ -127,7 +128,7 @@ class MoleculeTable:
         return f"{self.path}, row {index + 1}{identity}, SMILES '{self.smiles[index]}'"
 
 
-def read_molecules(path: str | os.PathLike[str], smiles_column: str = "", id_column: str = "") -> MoleculeTable:
+def read_molecules(path: StrPath, smiles_column: str = "", id_column: str = "") -> MoleculeTable:
     """Read a CSV file (also .gz) of molecules.
 
     Parameters
@@ -153,9 +154,7 @@ def read_molecules(path: str | os.PathLike[str], smiles_column: str = "", id_col
     return MoleculeTable(Path(path), smiles_name, id_name, smiles, ids, columns)
 
 
-def find_columns(
-    path: str | os.PathLike[str], names: Sequence[str], smiles_column: str = "", id_column: str = ""
-) -> tuple[str, str]:
+def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", id_column: str = "") -> tuple[str, str]:
     """Return which of the columns `names` hold SMILES and ids, the latter "" if there is none; see `read_molecules`."""
     smiles_name = _smiles_column(Path(path), names, smiles_column)
     if id_column and id_column not in names:

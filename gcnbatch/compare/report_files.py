@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch import fileio
-from gcnbatch.compare import charts, page, tables
+from gcnbatch.compare import charts, page, report_tables
 from gcnbatch.compare.operations import Cost, Row
 from gcnbatch.compare.parity import Agreement, Deviation, Parity
 from gcnbatch.compare.timeline import Trace
@@ -91,8 +91,8 @@ def measurements(
 def write(folder: Path, content: dict[str, Any], traces: Sequence[Trace]) -> None:
     """Write every file of the report into `folder`; what concerns speed only when the backends agree."""
     pictures = charts.draw(folder, content, traces)
-    shown = tables.build(content)
-    fileio.write_text(folder / MARKDOWN, tables.markdown(content, shown, pictures))
+    shown = report_tables.build(content)
+    fileio.write_text(folder / MARKDOWN, report_tables.markdown(content, shown, pictures))
     fileio.write_text(folder / HTML, page.render(content, shown, [folder / name for name in pictures]))
     fileio.write_json(folder / JSON, content)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.bench.methods import NAMES, SCIPY, TITLES
-from gcnbatch.bench.spmm import Record, by_point
+from gcnbatch.bench.spmm_runs import Record, by_point
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ FUNCTIONS = {
 STATES = "Backends"  # the title of the one table of texts
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A titled table, what a reader must know about it, and which columns besides the first hold words, not numbers."""
 
     title: str
@@ -29,7 +29,7 @@ class Table(NamedTuple):
     words: tuple[int, ...] = ()
 
 
-def build(content: Content) -> list[Table]:
+def build(content: Content) -> list[ReportTable]:
     """Return the tables of a report; without agreement, parity's alone."""
     found = [_backends(content), _parity(content)]
     if content["timing"]:
@@ -63,7 +63,7 @@ def verdict(content: Content) -> str:
     return f"{agree}. {fastest} trains {over}."
 
 
-def markdown(content: Content, shown: Sequence[Table], pictures: Sequence[str]) -> str:
+def markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[str]) -> str:
     """Return the report as Markdown; pictures lie beside it."""
     lines = [f"# Backends compared: {content['name']}", "", verdict(content), "", *_about(content)]
     for table in shown:
@@ -94,15 +94,15 @@ def environment(content: Content) -> list[tuple[str, str]]:
     return facts
 
 
-def _backends(content: Content) -> Table:
+def _backends(content: Content) -> ReportTable:
     rows = []
     for one in content["backends"]:
         state = "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}".rstrip()
         rows.append([one["name"], state])
-    return Table(STATES, ["backend", "state"], rows, words=(1,))
+    return ReportTable(STATES, ["backend", "state"], rows, words=(1,))
 
 
-def _parity(content: Content) -> Table:
+def _parity(content: Content) -> ReportTable:
     parity = content["parity"]
     rows = []
     for name, found in parity["backends"].items():
@@ -127,18 +127,18 @@ def _parity(content: Content) -> Table:
         "and running statistics after them."
     )
     header = ["backend", "parity", "arrays", "worst", "off by", "allowed", "of it"]
-    return Table("Parity", header, rows, note, words=(1, 3))
+    return ReportTable("Parity", header, rows, note, words=(1, 3))
 
 
-def _losses(content: Content) -> Table:
+def _losses(content: Content) -> ReportTable:
     parity = content["parity"]
     every = {"reference": parity["reference_losses"], **{n: f["losses"] for n, f in parity["backends"].items()}}
     steps = zip(*every.values(), strict=True)
     rows = [[str(step), *(_loss(value) for value in losses)] for step, losses in enumerate(steps, 1)]
-    return Table("Loss of the first steps", ["step", *every], rows)
+    return ReportTable("Loss of the first steps", ["step", *every], rows)
 
 
-def _pass(content: Content, work: str) -> Table:
+def _pass(content: Content, work: str) -> ReportTable:
     """Training or inference in the form of the papers' tables II and III: a column per backend."""
     data, timing = content["data"], content["timing"]
     names, figures = list(timing), [one[work] for one in timing.values()]
@@ -166,10 +166,10 @@ def _pass(content: Content, work: str) -> Table:
     timed = "all of it timed" if one["timed_batches"] == one["batches"] else timed
     note = f"{graphs:,} graphs in batches of {size}; {timed}; median of {one['repetitions']} repetitions after warm-up."
     note += " Own batches: as many graphs as a backend takes unless train.eval_batch_size is given." if any(own) else ""
-    return Table(f"{work.capitalize()} time", [content["name"], *names], rows, note)
+    return ReportTable(f"{work.capitalize()} time", [content["name"], *names], rows, note)
 
 
-def _step(content: Content) -> Table:
+def _step(content: Content) -> ReportTable:
     timing = content["timing"]
     rows = [
         ["launches per step", *(_whole(one["launches_per_step"]) for one in timing.values())],
@@ -182,10 +182,10 @@ def _step(content: Content) -> Table:
         "held at once by a runner with its data, steps and inference; a data set that stays in the host's memory is "
         "not counted. The picture shows a step with every call and kernel noted, which slows the host down."
     )
-    return Table("A training step", ["", *timing], rows, note)
+    return ReportTable("A training step", ["", *timing], rows, note)
 
 
-def _operations(content: Content) -> Table:
+def _operations(content: Content) -> ReportTable:
     """Microseconds per operation in the form of the papers' table IV, with the last backend's speedups."""
     operations = content["operations"]
     names = list(operations)
@@ -206,10 +206,10 @@ def _operations(content: Content) -> Table:
         f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run. "
         "MatMul and Add are timed apart here; a training step does both at once where its backend can."
     )
-    return Table("Operations", header, rows, note)
+    return ReportTable("Operations", header, rows, note)
 
 
-def _functions(content: Content) -> Table:
+def _functions(content: Content) -> ReportTable:
     """Milliseconds per epoch in the form of the tables of papers on full-batch training, CPU first."""
     operations, epoch = content["operations"], content["data"]["steps_per_epoch"] / 1e3
     names = list(operations)
@@ -232,10 +232,10 @@ def _functions(content: Content) -> Table:
         "GraphSum is the adjacency product, with its normalisation; SparseMatmul exists where features are sparse. "
         "CrossEntropyLoss forward yields its gradient too. The total is wall time and holds the optimiser besides."
     )
-    return Table("Functions", header, rows, note)
+    return ReportTable("Functions", header, rows, note)
 
 
-def _fast_math(content: Content) -> Table:
+def _fast_math(content: Content) -> ReportTable:
     rows = []
     for name, found in content["fast_math"].items():
         exact, fast = (one["training"]["seconds"]["median"] for one in (content["timing"][name], found))
@@ -258,7 +258,7 @@ def _fast_math(content: Content) -> Table:
         "denormal numbers as 0. Test figures are those after the last of "
         f"{content['config']['train']['epochs']} epochs, same seed."
     )
-    return Table("Fast-math", header, rows, note)
+    return ReportTable("Fast-math", header, rows, note)
 
 
 def _total(costs: Iterable[Content]) -> Content:
@@ -266,7 +266,7 @@ def _total(costs: Iterable[Content]) -> Content:
     return {key: sum(cost[key] for cost in several) for key in ("microseconds", "launches")}
 
 
-def _throughput(content: Content) -> Table:
+def _throughput(content: Content) -> ReportTable:
     operations = content["operations"]
     header = ["operation", *(f"{name} {unit}" for unit in ("GB/s", "GFLOP/s") for name in operations)]
     rows = []
@@ -279,7 +279,7 @@ def _throughput(content: Content) -> Table:
         "Bytes that cannot be avoided (every input read once, every result written once) and floating-point operations "
         "of the formula, over the time above: what a kernel really moves may be more, or less where a cache holds it."
     )
-    return Table("Throughput", header, rows, note)
+    return ReportTable("Throughput", header, rows, note)
 
 
 def _labels(content: Content) -> list[str]:
@@ -298,7 +298,7 @@ def _facts(values: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _alignment(table: Table) -> list[str]:
+def _alignment(table: ReportTable) -> list[str]:
     return ["---" if column in (0, *table.words) else "---:" for column in range(len(table.header))]
 
 

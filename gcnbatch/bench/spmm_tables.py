@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gcnbatch.bench.methods import NAMES, SCIPY
 from gcnbatch.bench.records import Change
-from gcnbatch.bench.spmm import Record, by_point
+from gcnbatch.bench.spmm_runs import Record, by_point
 
 OURS = "fastest"
 WIDE = 64  # the comparison with the papers' kernels is made from this many columns on

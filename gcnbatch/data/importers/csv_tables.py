@@ -54,7 +54,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 @dataclass(frozen=True)
-class Block:
+class CsvBlock:
     """Consecutive rows of a table, below `before` others: for each column its texts as they stand in the file."""
 
     before: int
@@ -68,7 +68,7 @@ class Block:
         return len(next(iter(self.columns.values())))
 
 
-class Table:
+class CsvTable:
     """A CSV file that is being read: its column names and, once, its rows: one by one or in blocks.
 
     Row numbers in messages count records from 1, the header and empty lines left out.
@@ -110,7 +110,7 @@ class Table:
                 self._rows += 1
                 yield [field.strip() for field in record]
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[CsvBlock]:
         """Yield the rows in blocks of about BLOCK_FIELDS fields."""
         rows = max(1, BLOCK_FIELDS // len(self.names))
         while True:
@@ -124,7 +124,7 @@ class Table:
             self._report()
             if not columns[0]:
                 return
-            yield Block(before, dict(zip(self.names, columns, strict=True)))
+            yield CsvBlock(before, dict(zip(self.names, columns, strict=True)))
 
     def number_blocks(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield ``(rows before, numbers (n, columns))`` until a row holds anything but plain whole numbers.
@@ -163,7 +163,7 @@ class Table:
 
 
 @contextmanager
-def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) -> Iterator[Table]:
+def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) -> Iterator[CsvTable]:
     """Open a CSV file with a header line; rows are read as they are asked for.
 
     `advance` is told how many bytes of the file were read, block by block.
@@ -174,7 +174,7 @@ def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) ->
         For an empty file, a column without a name or named twice, a row of another length, bad quoting.
     """
     with open_text(path) as stream:
-        table = Table(path, stream, advance)
+        table = CsvTable(path, stream, advance)
         try:
             table.read_names()
             yield table

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.tables import open_text
+from gcnbatch.data.importers.csv_tables import open_text
 from gcnbatch.errors import InputError
 
 _BAD_NUMBER = re.compile(r"could not convert string (?P<text>.*) to \w+ at row (?P<row>\d+), column (?P<column>\d+)")

@@ -15,7 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.bench.matrices import Matrix, Problem
+from gcnbatch.bench.spgemm_matrices import SpgemmProblem
+from gcnbatch.data.sparse import ScipyCsr
 from gcnbatch.errors import BackendUnavailable, CheckFailed, InputError, nearest
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ class Contender(Protocol):
     name: str
     drops_zeros: bool  # whether sums that come out 0 are left out of the result
 
-    def load(self, problem: Problem) -> Callable[[], Any]:
+    def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
         """Bring the operands to where they are needed; return the call that multiplies them."""
 
-    def result(self, found: Any) -> Matrix:
+    def result(self, found: Any) -> ScipyCsr:
         """Return what a call gave as a SciPy matrix."""
 
     def milliseconds(self, call: Callable[[], Any]) -> float:
@@ -52,11 +53,11 @@ class Scipy:
     name = "scipy"
     drops_zeros = True
 
-    def load(self, problem: Problem) -> Callable[[], Any]:
+    def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
         """Return the call."""
         return lambda: problem.left @ problem.right
 
-    def result(self, found: Any) -> Matrix:
+    def result(self, found: Any) -> ScipyCsr:
         """As SciPy's matrix."""
         return found
 
@@ -81,13 +82,13 @@ class OnDevice:
 
         self.name, self.device, self._multiply, self._ours = name, device, multiply, SpGemm(device)
 
-    def load(self, problem: Problem) -> Callable[[], Any]:
+    def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
         """Return the call."""
         left = self._ours.upload(problem.left)
         right = left if problem.right is problem.left else self._ours.upload(problem.right)
         return lambda: self._multiply(left, right)
 
-    def result(self, found: Any) -> Matrix:
+    def result(self, found: Any) -> ScipyCsr:
         """As SciPy's matrix."""
         return self._ours.download(found)
 
@@ -115,7 +116,7 @@ class OnDevice:
         return found
 
 
-class Row(NamedTuple):
+class SpgemmTiming(NamedTuple):
     """One contender on one matrix; times in milliseconds."""
 
     matrix: str
@@ -178,7 +179,9 @@ def _open(name: str, number: int) -> Contender:
     return OnDevice(name, device, CusparseSpGemm(device))
 
 
-def measure(problems: Iterable[Problem], contenders: Sequence[Contender], repetitions: int) -> Iterator[Row]:
+def measure(
+    problems: Iterable[SpgemmProblem], contenders: Sequence[Contender], repetitions: int
+) -> Iterator[SpgemmTiming]:
     """Check and time every contender on every problem.
 
     Raises
@@ -198,7 +201,7 @@ def measure(problems: Iterable[Problem], contenders: Sequence[Contender], repeti
             times = _times(contender, call, repetitions)
             p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
             spread = (median, p20, p80, 2e-6 * products / median)
-            yield Row(problem.name, contender.name, *size, *spread, error, len(times), contender.phases(call))
+            yield SpgemmTiming(problem.name, contender.name, *size, *spread, error, len(times), contender.phases(call))
 
 
 class Expected(NamedTuple):
@@ -210,7 +213,7 @@ class Expected(NamedTuple):
     scale: NDArray[np.float64]
 
 
-def expect(problem: Problem) -> Expected:
+def expect(problem: SpgemmProblem) -> Expected:
     """Return what the product of a problem must be, in float64."""
     left, right = (matrix.astype(np.float64) for matrix in (problem.left, problem.right))
     exact = _sorted(left @ right)
@@ -221,13 +224,13 @@ def expect(problem: Problem) -> Expected:
     return Expected(pattern.indptr, pattern.indices, _at(pattern, exact), _at(pattern, scale))
 
 
-def _sorted(matrix: Any) -> Matrix:
+def _sorted(matrix: Any) -> ScipyCsr:
     found = sp.csr_array(matrix)
     found.sort_indices()
     return found
 
 
-def _at(pattern: Any, matrix: Matrix) -> NDArray[np.float64]:
+def _at(pattern: Any, matrix: ScipyCsr) -> NDArray[np.float64]:
     """Return a matrix's values at the places of a pattern that has them all, 0 elsewhere; KeyError if it has not."""
     keys, wanted = (
         np.repeat(np.arange(len(m.indptr) - 1), np.diff(m.indptr)) * matrix.shape[1] + m.indices
@@ -241,7 +244,7 @@ def _at(pattern: Any, matrix: Matrix) -> NDArray[np.float64]:
     return values
 
 
-def deviation(contender: Contender, name: str, found: Matrix, expected: Expected) -> float:
+def deviation(contender: Contender, name: str, found: ScipyCsr, expected: Expected) -> float:
     """Return the largest deviation of a result's values, relative to the sum of their products without signs.
 
     Raises
