@@ -1,8 +1,9 @@
-"""Writing files so that a crash leaves either the old file or the new one, never half of one."""
+"""Writing files so that a crash leaves either the old file or the new one, never a part; and digests of files."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -124,6 +125,12 @@ class HeldErrors(io.FileIO):
         super().__exit__(kind, error, trace)
         if kind is None:
             self.check()
+
+
+def sha256(path: StrPath) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: StrPath, text: str) -> None:

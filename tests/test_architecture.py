@@ -20,7 +20,7 @@ PACKAGE = ROOT / "gcnbatch"
 # From the ground up; a part may import itself and the parts of floors below.
 FLOORS = (
     ("errors",),
-    ("fileio", "philox", "resources", "worker"),
+    ("fileio", "folders", "philox", "resources", "worker"),
     ("config", "environment", "figures"),
     ("data",),
     ("predictions", "reference"),

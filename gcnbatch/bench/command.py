@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from gcnbatch import folders
 from gcnbatch.bench import problems, records, spmm_plots, spmm_tables
 from gcnbatch.bench.problems import SpmmProblem
 from gcnbatch.bench.records import Change
@@ -74,7 +74,9 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
     names = chosen_methods(asked.methods)
     wanted = asked.problems()
     before = records.read(compare) if compare else []
-    target = _make_folder(folder)
+    target = folder or folders.default_folder("bench-spmm")
+    folders.check_new(target)
+    folders.make(target)
     try:
         outcome = run(wanted, names, asked.repeats, asked.device, say)
         if not outcome.records:
@@ -102,16 +104,3 @@ def judge(done: Done) -> None:
     if count := sum(change.slower for change in done.changes):
         found = f"{count} of {len(done.changes)} figures became slower"
         raise CheckFailed("bench spmm", found, hint=f"See {done.folder}.")
-
-
-def _make_folder(given: Path | None) -> Path:
-    folder = given or Path("runs") / f"bench-spmm-{time.strftime('%Y%m%d-%H%M%S')}"
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(str(folder), "already exists", "a new or empty folder", "Choose another -o.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
-        ) from error
-    return folder

@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gcnbatch import environment, fileio
+from gcnbatch import environment, fileio, folders
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
@@ -66,7 +66,9 @@ def compare(
     """
     effort = effort or Effort()
     states = _wanted(names, config.device)
-    target = _make_folder(folder, config.name)
+    target = folder or folders.default_folder(f"compare-{config.name}")
+    folders.check_new(target)
+    folders.make(target)
     try:
         if trace_file is not None:
             _check_writable(trace_file)
@@ -217,19 +219,6 @@ def _leave_out_unfit(states: list[BackendStatus], backends: dict[str, Backend], 
             say(f"{state.name} is left out: {states[number].reason}")
     if not backends:
         raise InputError("--backends", "none that takes this model and data", "batched, nonbatched or cpu")
-
-
-def _make_folder(folder: Path | None, name: str) -> Path:
-    target = folder or Path("runs") / f"compare-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(str(target), "already exists", "a new or empty folder", "Choose another -o.")
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            str(target), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
-        ) from error
-    return target
 
 
 def _check_writable(path: Path) -> None:

@@ -14,7 +14,7 @@ An undirected bond is stored as two edges. Nothing here is ever changed in place
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,6 +144,19 @@ def ragged_rows(ptr: Int64, picked: Int64) -> tuple[Int64, Int64]:
     rows = np.repeat(starts - new_ptr[:-1], lengths)
     rows += np.arange(new_ptr[-1], dtype=np.int64)
     return rows, new_ptr
+
+
+def bounded_ranges(ptr: Int64, most: int) -> Iterator[tuple[int, int]]:
+    """Yield consecutive ranges (first, stop) of segments: each of at most `most` rows, or of one larger segment.
+
+    ``bounded_ranges([0, 3, 4, 9], 4)`` yields (0, 2) and (2, 3).
+    """
+    first, count = 0, len(ptr) - 1
+    while first < count:
+        stop = int(np.searchsorted(ptr, ptr[first] + most, side="right")) - 1
+        stop = min(max(stop, first + 1), count)
+        yield first, stop
+        first = stop
 
 
 def graph_numbers(graphs: NDArray[np.integer[Any]] | Sequence[int], n_graphs: int) -> Int64:

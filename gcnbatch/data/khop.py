@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.forecast import Reach
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, bounded_ranges
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
@@ -184,13 +184,8 @@ def _slabs(power: ScipyCsr, base: ScipyCsr) -> Iterator[ScipyCsr]:
     """Yield runs of rows whose product with `base` has at most `SLAB_ENTRIES` entries, or one row."""
     products = np.concatenate([[0], np.cumsum(np.diff(base.indptr)[power.indices], dtype=np.int64)])
     of_row = np.minimum(np.diff(products[power.indptr]), base.shape[1])
-    reached = np.concatenate([[0], np.cumsum(of_row)])
-    start = 0
-    while start < power.shape[0]:
-        stop = int(np.searchsorted(reached, reached[start] + SLAB_ENTRIES, side="right")) - 1
-        stop = min(max(stop, start + 1), power.shape[0])
+    for start, stop in bounded_ranges(np.concatenate([[0], np.cumsum(of_row)]), SLAB_ENTRIES):
         yield power[start:stop]
-        start = stop
 
 
 def keep_largest(matrix: ScipyCsr, count: int) -> ScipyCsr:

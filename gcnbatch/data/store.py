@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data import audit, checks, schema
-from gcnbatch.data.graphs import GraphSet, Int64, Split, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
@@ -135,13 +135,8 @@ class Dataset:
     def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, GraphSet]]:
         """Yield ``(first graph, part)`` over the set in parts of whole graphs, of about `max_bytes` each."""
         cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
-        step = min(max_bytes, (self.memory_mb << 20) // 2)
-        start = 0
-        while start < self.n_graphs:
-            stop = int(np.searchsorted(cost, cost[start] + step, side="right")) - 1
-            stop = min(max(stop, start + 1), self.n_graphs)
+        for start, stop in bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2)):
             yield start, self._slice(start, stop)
-            start = stop
 
     def check(self) -> None:
         """Check every rule of the format on every value; the first offence is raised as InputError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.edges import Edges
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath
+from gcnbatch.fileio import StrPath, sha256
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
@@ -38,12 +37,6 @@ def source_folder(path: StrPath) -> Path:
     if not folder.is_dir():
         raise InputError(str(folder), "is a file" if folder.exists() else "no such folder", "the data set's folder")
     return folder
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def folder_source(folder: Path, files: Iterable[Path]) -> dict[str, str]:

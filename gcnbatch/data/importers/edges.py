@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import Int64
+from gcnbatch.data.graphs import Int64, bounded_ranges
 from gcnbatch.data.importers.names import number_type
 from gcnbatch.data.importers.scratch import Scratch
 
@@ -125,7 +125,9 @@ class EdgeFile:
         """
         self._settle()
         starts = np.array([run for kind in self._runs for run in kind], dtype=np.int64).reshape(-1, BUCKETS + 1)
-        for first, stop in self._ranges(np.diff(starts).sum(axis=0)):
+        used = -(-self._nodes // max(self._bucket, 1))
+        rows_and_nodes = np.diff(starts).sum(axis=0)[:used] + self._bucket
+        for first, stop in bounded_ranges(np.concatenate([np.zeros(1, np.int64), np.cumsum(rows_and_nodes)]), BLOCK):
             rows = self._rows.read([(run[first], run[stop]) for run in starts])[:, 0]
             nodes = range(first * self._bucket, min(stop * self._bucket, self._nodes))
             graph = int(np.searchsorted(self._node_ptr, nodes.start, side="right")) - 1
@@ -134,16 +136,6 @@ class EdgeFile:
             listed = _Listed(rows["src"], rows["dst"], channel_numbers[rows["channel"]], weight)
             yield graph, _stored([listed], self._node_ptr[graph : last + 1], nodes, loop_channel)
             advance(len(rows))
-
-    def _ranges(self, lengths: Int64) -> Iterator[tuple[int, int]]:
-        """Yield ranges of buckets that hold BLOCK edges and nodes together, or are one bucket."""
-        ends = np.cumsum(lengths + self._bucket)
-        first = 0
-        while first * self._bucket < self._nodes:
-            limit = (ends[first - 1] if first else 0) + BLOCK
-            stop = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
-            yield first, stop
-            first = stop
 
     def _settle(self) -> None:
         """Write what waits in memory as a run: sorted by bucket, within a bucket as it came."""

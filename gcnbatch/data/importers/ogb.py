@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
     MAX_CHANNELS,
@@ -161,7 +161,8 @@ class _Raw:
                 features = stack.enter_context(open_numbers(self._raw / "node-feat.csv.gz", np.float64))
             if self._kinds is not None:
                 kinds = stack.enter_context(open_numbers(self._raw / "edge-feat.csv.gz", np.float64))
-            for first, stop in _ranges(self._n_nodes + self._n_edges):
+            rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._n_nodes + self._n_edges)])
+            for first, stop in bounded_ranges(rows, BLOCK_ROWS):
                 nodes, edges = int(self._n_nodes[first:stop].sum()), int(self._n_edges[first:stop].sum())
                 node_ptr = np.concatenate([[0], np.cumsum(self._n_nodes[first:stop])]).astype(np.int64)
                 src, dst = self._ends(edge.read(edges), first, stop, node_ptr)
@@ -199,17 +200,6 @@ class _Raw:
                 x[np.arange(nodes), first + np.searchsorted(known, values[:, column])] = 1
             first += len(known)
         return x
-
-
-def _ranges(rows: Int64) -> Iterator[tuple[int, int]]:
-    """Yield ranges of graphs of about BLOCK_ROWS rows, at least one graph each."""
-    total = np.cumsum(rows)
-    first = 0
-    while first < len(rows):
-        before = total[first - 1] if first else 0
-        stop = max(first + 1, int(np.searchsorted(total, before + BLOCK_ROWS, side="right")))
-        yield first, stop
-        first = stop
 
 
 def _vocabulary(path: Path, rows: int) -> list[NDArray[Any]]:

@@ -22,7 +22,6 @@ from gcnbatch.data.importers.common import (
     in_degree,
     one_hot_degree,
     output_path,
-    sha256,
     with_self_channel,
 )
 from gcnbatch.data.importers.csv_tables import open_table
@@ -32,7 +31,7 @@ from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath
+from gcnbatch.fileio import StrPath, sha256
 
 if TYPE_CHECKING:
     from tqdm import tqdm

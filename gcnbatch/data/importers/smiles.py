@@ -9,14 +9,14 @@ import numpy as np
 
 from gcnbatch import fileio
 from gcnbatch.data.featurizer import FEATURE_NAMES, BadMolecule, FeaturizerOptions
-from gcnbatch.data.importers.common import ImportSummary, output_path, sha256
+from gcnbatch.data.importers.common import ImportSummary, output_path
 from gcnbatch.data.importers.csv_tables import is_numeric, numbers
 from gcnbatch.data.importers.targets import Targets, make_targets
 from gcnbatch.data.molecule_graphs import MoleculeTable, featurize, graph_part, read_molecules
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.fileio import StrPath
+from gcnbatch.fileio import StrPath, sha256
 
 
 def import_smiles(

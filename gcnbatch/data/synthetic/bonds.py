@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import Int64
+from gcnbatch.data.graphs import Int64, bounded_ranges
 
 EDGE_BLOCK, SHARE = 1 << 16, 64  # edges given at once: as many at least, or a share of the bonds
 WAITING = 1_000_000  # bonds that may wait to be sorted into the set, unless it is four times as large
@@ -64,14 +64,9 @@ class Bonds:
         The set is empty afterwards.
         """
         indptr, larger, degree = self._rows()
-        ends = np.cumsum(degree)
-        block = max(EDGE_BLOCK, self.count // SHARE)
-        low = 0
-        while low < self.nodes:
-            before = ends[low - 1] if low else 0
-            high = max(int(np.searchsorted(ends, before + block, side="right")), low + 1)
+        edge_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        for low, high in bounded_ranges(edge_ptr, max(EDGE_BLOCK, self.count // SHARE)):
             yield self._block(indptr, larger, low, high)
-            low = high
 
     def _rows(self) -> tuple[Int64, NDArray[np.int32], Int64]:
         """Return the bonds as rows by their smaller end (indptr, larger ends), and every node's stored edges."""
