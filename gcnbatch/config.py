@@ -1,8 +1,8 @@
-"""The configuration of a run: one tree, the only home of defaults.
+"""The configuration of a run: one tree, which holds all defaults.
 
-Values come from three places, the later winning: the defaults here, a TOML file, options of the command line
-(``--set section.key=value`` reaches every key). The merged tree is checked as a whole before anything is created, and
-saved in the run folder, so that a run can be repeated from its folder alone.
+Values come from the defaults here, a TOML file and options of the command line (``--set section.key=value`` sets any
+key); the later source wins. The merged tree is checked before anything is created and saved in the run folder, so that
+the folder alone is enough to repeat the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 def _as_tuple(value: Any) -> Any:
-    """TOML and the command line give lists (or one bare number) where the tree holds tuples."""
+    """Return a list (or one bare number), as TOML and the command line give it, as a tuple."""
     if isinstance(value, list):
         return tuple(value)
     return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
@@ -37,23 +37,25 @@ class _Section(BaseModel):
 
 
 class DataConfig(_Section):
-    """Where the graphs come from."""
+    """Source of the graphs."""
 
     path: str = Field(default="", description="HDF5 data set; relative paths start at the working folder")
     synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit"] = Field(
         default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
     )
-    memory_mb: int = Field(default=4096, ge=16, description="larger sets are read by slices, with a cache of this size")
+    memory_mb: int = Field(
+        default=4096, ge=16, description="larger sets are read in slices, through a cache of this size"
+    )
 
 
 class SplitConfig(_Section):
-    """Which rows train, validate and test."""
+    """Rows for training, validation and test."""
 
     kind: Literal["random", "stratified", "scaffold", "predefined"] = Field(
-        default="random", description="how rows are dealt out; predefined takes a split stored in the file"
+        default="random", description="how rows are assigned; predefined: a split stored in the file"
     )
     name: str = Field(
-        default="", description="name of the predefined split (of no other kind); empty: the file's only one"
+        default="", description="name of the predefined split (only for that kind); empty: the file's only one"
     )
     valid: Fraction = Field(default=0.1, description="share of rows for validation (inside each fold when folds > 0)")
     test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
@@ -108,12 +110,12 @@ ModelConfig = Annotated[Union[ChemGCNConfig, KipfConfig], Field(discriminator="k
 
 
 class TrainConfig(_Section):
-    """How the parameters are fitted."""
+    """Training of the parameters."""
 
     epochs: int = Field(default=50, ge=1, le=1_000_000, description="passes over the training rows")
     batch_size: int = Field(default=50, ge=1, le=1_000_000, description="graphs per step")
     eval_batch_size: int = Field(
-        default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: what suits the backend"
+        default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
     )
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
     learning_rate: float = Field(default=1e-3, gt=0.0, le=100.0, description="step size at the start")
@@ -123,12 +125,14 @@ class TrainConfig(_Section):
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="SGD: momentum")
     weight_decay: float = Field(default=0.0, ge=0.0, le=1.0, description="decoupled decay of weights (not biases)")
     l2: float = Field(default=0.0, ge=0.0, le=1.0, description="L2 penalty added to the gradient: l2 * W")
-    l2_layers: Widths = Field(default=(), description="convolutions that l2 concerns, from 1; empty: every weight")
+    l2_layers: Widths = Field(default=(), description="convolutions that l2 applies to, from 1; empty: every weight")
     schedule: Literal["constant", "step", "cosine", "plateau"] = Field(
         default="constant", description="learning rate over epochs"
     )
-    schedule_every: int = Field(default=20, ge=1, description="step: epochs between cuts; plateau: epochs without gain")
-    schedule_factor: float = Field(default=0.5, gt=0.0, lt=1.0, description="step, plateau: factor of a cut")
+    schedule_every: int = Field(
+        default=20, ge=1, description="step: epochs between reductions; plateau: epochs without gain"
+    )
+    schedule_factor: float = Field(default=0.5, gt=0.0, lt=1.0, description="step, plateau: factor of a reduction")
     schedule_floor: float = Field(default=0.0, ge=0.0, description="smallest learning rate of a schedule")
     clip_norm: float = Field(default=0.0, ge=0.0, description="largest global gradient norm; 0: no clipping")
     patience: int = Field(default=0, ge=0, description="stop after this many epochs without a better value; 0: never")
@@ -140,7 +144,7 @@ class TrainConfig(_Section):
         description="validation value that picks the best epoch; auto: roc_auc, accuracy or rmse by target",
     )
     class_weights: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: positives (or classes) weigh by their rarity in the training rows"
+        default="none", description="balanced: weights of positives (or classes) by their rarity in the training rows"
     )
     pos_weight: PositiveWeights = Field(
         default=(), description="binary: weight of a positive per task; empty: from class_weights"
@@ -152,7 +156,7 @@ class TrainConfig(_Section):
 
 
 class CudaConfig(_Section):
-    """How the CUDA backends compute; `cpu` does not look at it."""
+    """Options of the CUDA backends; `cpu` ignores them."""
 
     precision: Literal["fp32", "tf32"] = Field(
         default="fp32", description="of matrix products; tf32: tensor cores, inputs rounded to 11 bits"
@@ -166,19 +170,19 @@ class CudaConfig(_Section):
         default=False, description="compile with --use_fast_math: approximate division and exponentials"
     )
     resident: Literal["auto", "on", "off"] = Field(
-        default="auto", description="keep the data set on the device: auto if it fits; off: stream every batch"
+        default="auto", description="keep the data set on the device; auto: if it fits; off: stream every batch"
     )
 
 
 class Config(_Section):
-    """A run, whole."""
+    """Configuration of a run."""
 
     name: str = Field(
         default="run", min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._-]+$", description="run's name"
     )
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of weights, shuffles, dropout and splits")
     backend: Literal["auto", "cpu", "nonbatched", "batched", "fused"] = Field(
-        default="auto", description="what computes; auto: the fastest that can start here and takes the task"
+        default="auto", description="what computes; auto: the fastest that can start here and supports the task"
     )
     device: int = Field(default=0, ge=0, le=1023, description="GPU, of those that CUDA_VISIBLE_DEVICES shows")
     data: DataConfig = Field(default_factory=DataConfig)
@@ -194,7 +198,7 @@ class Config(_Section):
         return self
 
     def to_toml(self) -> str:
-        """Return the whole tree as TOML text; reading it back gives an equal tree."""
+        """Return the tree as TOML text; reading it back gives an equal tree."""
         return tomli_w.dumps(self.model_dump(mode="json"))
 
 
@@ -214,15 +218,15 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", "a TOML configuration", "See configs/ for examples.") from error
     except UnicodeDecodeError as error:
-        raise InputError(str(path), "not text", "a TOML configuration", "A data set goes behind --data.") from error
+        raise InputError(str(path), "not text", "a TOML configuration", "Pass a data set with --data.") from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(str(path), f"cannot be read as TOML ({error})", hint="Mend the line named.") from error
+        raise InputError(str(path), f"cannot be read as TOML ({error})", hint="Fix that line.") from error
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "a TOML configuration") from error
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
-    """Split ``"train.epochs=20"`` into its key path and value; the value is TOML, a bare word is a string."""
+    """Split ``"train.epochs=20"`` into key path and value; the value is TOML, a bare word is a string."""
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
         raise InputError(f"--set {text}", "no '='", "section.key=value, such as train.epochs=20")
@@ -234,7 +238,7 @@ def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
 
 
 def put(tree: dict[str, Any], path: Iterable[str], value: Any) -> None:
-    """Set ``tree[a][b]… = value`` for `path` (a, b, …), making tables on the way."""
+    """Set ``tree[a][b]… = value`` for `path` (a, b, …), and create missing tables."""
     *tables, last = path
     for depth, name in enumerate(tables):
         tree = tree.setdefault(name, {})
@@ -250,14 +254,14 @@ def resolve(tree: Mapping[str, Any], where: str = "configuration", given: Iterab
     ----------
     tree : mapping
     where : str
-        What messages name: the file that the keys come from.
+        Source of the keys for messages: a file.
     given : paths of keys
-        Those that come from elsewhere, the command line; messages then say "configuration".
+        Keys that come from the command line; messages then say "configuration".
 
     Raises
     ------
     InputError
-        Naming the first wrong key, what it holds, what would be right and the nearest valid key.
+        Names the first wrong key, its value, what is allowed and the nearest valid key.
     """
     tree = _default_kind(dict(tree))
     try:
@@ -269,7 +273,7 @@ def resolve(tree: Mapping[str, Any], where: str = "configuration", given: Iterab
 
 
 def _default_kind(tree: dict[str, Any]) -> dict[str, Any]:
-    """A [model] table without a kind is a ChemGCN."""
+    """Return the tree with kind chemgcn in a [model] table that has no kind."""
     model = tree.get("model")
     if isinstance(model, dict) and "kind" not in model:
         tree["model"] = {"kind": "chemgcn", **model}

@@ -1,8 +1,8 @@
-"""The rules of the data format that concern meaning: header, layout, offsets, index ranges, numbers, labels, splits.
+"""Checks of the data format's contents: header, layout, offsets, index ranges, numbers, labels, splits.
 
-The reader and the writer run the same checks, so what is written can be read. Each raises InputError with the array's
-path inside the file and the first offending position. Values are checked on parts of a set (whole graphs), so that a
-file larger than memory is checked in pieces. The numbers in brackets are the rules of ``datasets/FORMAT.md``.
+The reader and the writer run the same checks, so every written file can be read. A check raises InputError with the
+array's path in the file and the first wrong position. Values are checked on parts of a set (whole graphs), so that a
+file larger than memory can be checked. The numbers in brackets are the rules of ``datasets/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 
 
 class Described(Protocol):
-    """What the layout rules look at: an array in memory or one in a file."""
+    """Type and shape of an array, in memory or in a file."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -36,7 +36,7 @@ class Described(Protocol):
 
 
 def check_header(path: StrPath, header: schema.Header) -> None:
-    """Names are printable, not empty and unique; their numbers fit the target kind and the features [10, 11]."""
+    """Check that names are printable, unique and not empty, and fit the target kind and the features [10, 11]."""
     place = f"{path}:/header"
     for key in ("task_names", "class_names", "feature_names", "channel_names"):
         names = getattr(header, key)
@@ -59,7 +59,7 @@ def check_header(path: StrPath, header: schema.Header) -> None:
 
 
 def check_layout(path: StrPath, header: schema.Header, arrays: Mapping[str, Described]) -> None:
-    """The arrays that this header needs are there, none that contradicts it, with fitting types and shapes [12-14]."""
+    """Check that the arrays are those that the header asks for, with the right types and shapes [12-14]."""
     row = schema.row_folder(header.level)
     _check_presence(path, header, row, set(arrays))
     kind = np.dtype(np.int32 if header.target == "multiclass" else np.float32)
@@ -117,9 +117,9 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
 
 
 def check_pointers(path: StrPath, name: str, pointer: Int64, total: int, piece_at: int | None = None) -> None:
-    """Offsets start at 0, never decrease and end at `total`, the number of rows they cover [15].
+    """Check that offsets start at 0, never decrease and end at `total`, the number of rows they cover [15].
 
-    With `piece_at`, `pointer` is the piece of a longer one that starts there and need only stay within 0 … total.
+    With `piece_at`, `pointer` is the part of a longer pointer from that position on, and must stay within 0 … total.
     """
     place, offset, last = f"{path}:/{name}", piece_at or 0, len(pointer) - 1
     if pointer[0] != 0 if piece_at is None else pointer[0] < 0:
@@ -138,7 +138,7 @@ def check_pointers(path: StrPath, name: str, pointer: Int64, total: int, piece_a
 
 
 def check_graph_sizes(path: StrPath, node_ptr: Int64) -> None:
-    """A graph's nodes can be counted in an int32 [15]."""
+    """Check that int32 can count the nodes of each graph [15]."""
     large = np.flatnonzero(np.diff(node_ptr) > schema.MAX_GRAPH_NODES)
     if len(large):
         at = int(large[0])
@@ -150,7 +150,10 @@ def check_graph_sizes(path: StrPath, node_ptr: Int64) -> None:
 
 
 def check_part(path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: int, entry0: int = 0) -> None:
-    """Check edges and features of whole graphs whose first node, edge, graph and sparse entry are given [16-18]."""
+    """Check edges and features of whole graphs [16-18].
+
+    `node0`, `edge0`, `graph0` and `entry0` are the numbers of their first node, edge, graph and sparse entry.
+    """
     _check_edges(path, part, edge0, graph0)
     if sp.issparse(part.x):
         _check_sparse(path, part.x, node0, entry0)
@@ -210,7 +213,7 @@ def _check_sparse(path: StrPath, x: sp.csr_array, node0: int, entry0: int) -> No
 
 
 def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:
-    """No id holds a NUL: ids are padded with them, so one inside would cut the id short for other readers [19]."""
+    """Check that no id holds a NUL: it pads ids, so other readers would cut the id there [19]."""
     width = encoded.dtype.itemsize
     blank = np.ascontiguousarray(encoded).view(np.uint8).reshape(len(encoded), width) == 0
     inside = (blank[:, :-1] & ~blank[:, 1:]).any(axis=1)
@@ -219,7 +222,7 @@ def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:
 
 
 def check_targets(path: StrPath, header: schema.Header, y: NDArray[Any]) -> None:
-    """Labels are in range; only NaN (or -1 for classes) may stand for a missing one [19]."""
+    """Check that labels are in range; only NaN (or -1 for classes) means missing [19]."""
     if header.target == "multiclass":
         classes = len(header.class_names)
         wrong, expected = (y < -1) | (y >= classes), f"-1 (missing) or a class 0 to {classes - 1}"
@@ -234,14 +237,14 @@ def check_targets(path: StrPath, header: schema.Header, y: NDArray[Any]) -> None
 
 
 def check_groups(path: StrPath, groups: NDArray[np.int32] | None) -> None:
-    """Group numbers are not negative [20]."""
+    """Check that group numbers are not negative [20]."""
     if groups is not None and (groups < 0).any():
         at = int(np.argmax(groups < 0))
         raise InputError(f"{path}:/graphs/group[{at}]", str(groups[at]), "0 or more")
 
 
 def check_splits(path: StrPath, splits: Mapping[str, Split], rows: int) -> None:
-    """Rows of a split lie in range and stand in one part only, once; names are plain [21]."""
+    """Check the names of splits, that their rows are in range, and that no row is there twice [21]."""
     for name, split in splits.items():
         if not schema.SPLIT_NAME.fullmatch(name):
             raise InputError(

@@ -1,4 +1,4 @@
-"""The numbers that describe a data set: sizes, distributions, labels, splits. Reads whole graphs block by block."""
+"""Description of a data set in numbers: sizes, distributions, labels, splits; reads whole graphs in blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcnbatch.data.store import Dataset
 
 
 class Statistics(NamedTuple):
-    """Five order statistics and the mean of whole numbers; a percentile is the smallest value that covers its share."""
+    """Five order statistics and the mean of whole numbers; a percentile is one of the values."""
 
     min: int
     p5: int
@@ -29,7 +29,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class Distribution:
-    """How often each whole number occurs: distinct `values` in rising order and their `counts`, both int64."""
+    """Histogram of whole numbers: distinct `values`, ascending, and their `counts`, both int64."""
 
     values: Int64
     counts: Int64
@@ -62,10 +62,9 @@ class Features:
 
 @dataclass(frozen=True)
 class TaskLabels:
-    """Labels of one task; `values` holds what its kind of target has.
+    """Labels of one task; the keys of `values` depend on the kind of target.
 
-    Binary: positive, negative. Multiclass: the count per class name. Regression: min, mean, std, max (None if all are
-    missing).
+    Binary: positive, negative. Multiclass: the class names. Regression: min, mean, std, max (None if all are missing).
     """
 
     name: str
@@ -75,10 +74,10 @@ class TaskLabels:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything `gcnbatch data info` shows.
+    """Contents of `gcnbatch data info`.
 
-    `degree` counts stored edges into a node over all channels without self-loops. `groups` is the number of groups,
-    None when the set has none. `splits` has the rows of each part by split name. Sizes in bytes.
+    `degree` counts the stored edges into a node, over all channels, without self-loops. `groups` is the number of
+    groups, None if the set has none. `splits` has the number of rows of each part, by split name.
     """
 
     path: str
@@ -100,7 +99,7 @@ class Description:
     memory_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; distributions as their summaries."""
+        """Return plain values for JSON; a distribution becomes its statistics."""
         header = self.header.model_dump(
             mode="json", exclude={"task_names", "class_names", "channel_names", "feature_names"}
         )
@@ -183,7 +182,7 @@ def label_counts(header: Header, y: NDArray[Any]) -> list[TaskLabels]:
 
 
 class _Scan:
-    """What has to be counted edge by edge and feature by feature."""
+    """Counters over edges and features, updated block by block."""
 
     def __init__(self, channels: int) -> None:
         self.channels = np.zeros(channels, dtype=np.int64)

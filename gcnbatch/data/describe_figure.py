@@ -1,4 +1,4 @@
-"""The picture of a data set: how large its graphs are, how connected its nodes, how its labels fall."""
+"""Figure of a data set: distributions of graph sizes, degrees and labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BARS = 60  # at most; wider ranges are binned
-_TAIL = 5  # a distribution whose maximum exceeds its 95th percentile so many times is drawn on logarithmic axes
+_TAIL = 5  # logarithmic axes if the maximum exceeds the 95th percentile by more than this factor
 _NAMED = 30  # more tasks or classes than this are drawn without names
 
 
@@ -28,7 +28,7 @@ def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
     y : (R, K)
         The targets, for the histograms of a regression set.
     path : path
-        PNG file, written in one step.
+        PNG file, written atomically.
     """
     many = description.graphs > 1
     rows = len(description.header.class_names) or len(description.tasks)
@@ -67,7 +67,7 @@ def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -
 
 
 def _tail(ax: Axes, distribution: Distribution) -> None:
-    """Draw the share of values that reach each abscissa, on logarithmic axes: a power law is a straight line."""
+    """Draw the number of values at or above each abscissa, on logarithmic axes: a power law is a straight line."""
     reached = np.cumsum(distribution.counts[::-1])[::-1]
     shown = distribution.values > 0
     ax.step(distribution.values[shown], reached[shown], where="pre", color=BLUE, linewidth=1.8)

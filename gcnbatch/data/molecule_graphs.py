@@ -1,4 +1,4 @@
-"""Molecules from SMILES, in several processes: for ``data import smiles`` and for predictions straight from CSV."""
+"""Graphs of molecules from SMILES, in several processes: for ``data import smiles`` and for predictions from CSV."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def featurize(
     Parameters
     ----------
     smiles : iterable of str
-        One per molecule; surrounding blanks are ignored. It is read a few chunks ahead of what is yielded.
+        One per molecule; surrounding blanks are ignored. It is read a few chunks ahead of the output.
     options : FeaturizerOptions
-        What a graph holds.
+        Contents of a graph.
     processes : int
-        Worker processes; 0: one per processor. Few molecules are done in this process.
+        Worker processes; 0: one per processor. A single chunk is converted in this process.
     progress : bool
         Show a bar on stderr (never in a pipe).
     scaffolds : bool
@@ -155,7 +155,7 @@ def read_molecules(path: StrPath, smiles_column: str = "", id_column: str = "") 
 
 
 def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", id_column: str = "") -> tuple[str, str]:
-    """Return which of the columns `names` hold SMILES and ids, the latter "" if there is none; see `read_molecules`."""
+    """Return the names of the columns of SMILES and of ids ("" if there is none); see `read_molecules`."""
     smiles_name = _smiles_column(Path(path), names, smiles_column)
     if id_column and id_column not in names:
         raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, names) + " See --id-column.")
@@ -167,7 +167,7 @@ def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", i
 
 
 def missing_targets(header: Header, rows: int) -> NDArray[Any]:
-    """Return targets of `rows` rows that are all missing, in the type that the header's target kind asks for."""
+    """Return missing targets for `rows` rows, in the type of the header's target kind."""
     if header.target == "multiclass":
         return np.full((rows, 1), -1, dtype=np.int32)
     return np.full((rows, len(header.task_names)), np.nan, dtype=np.float32)
@@ -201,7 +201,7 @@ def _smiles_column(path: Path, names: Iterable[str], name: str) -> str:
 
 
 def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
-    """Run the chunks in `count` processes and yield the results in order; only a few chunks are under way at a time."""
+    """Run the chunks in `count` processes and yield the results in order; few chunks are in flight at a time."""
     with Workers(count) as workers:
         waiting: deque[tuple[Future[MoleculeArrays], str]] = deque()
 

@@ -219,11 +219,11 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         read_toml(tmp_path / "none.toml")
     for content in (b"[train\n", b"a = 1\na = 2\n"):
         (tmp_path / "bad.toml").write_bytes(content)
-        with pytest.raises(InputError, match=r"bad\.toml: cannot be read as TOML \(.*\)\. Mend the line named\."):
+        with pytest.raises(InputError, match=r"bad\.toml: cannot be read as TOML \(.*\)\. Fix that line\."):
             read_toml(tmp_path / "bad.toml")
     (tmp_path / "set.h5").write_bytes(b"\x89HDF")
     with pytest.raises(
-        InputError, match=r"set\.h5: not text; expected a TOML configuration\. A data set goes behind --data"
+        InputError, match=r"set\.h5: not text; expected a TOML configuration\. Pass a data set with --data"
     ):
         read_toml(tmp_path / "set.h5")
     with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):
