@@ -1,4 +1,4 @@
-"""`gcnbatch bench spmm` from its options to its folder."""
+"""The command `gcnbatch bench spmm`: options, measurement, result folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, PLOT = "rows.jsonl", "spmm.png"
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that say what is measured, as they were given."""
+    """The options that select the measurements, as given by the user."""
 
     figures: Sequence[str]
     batch: int | None
@@ -35,7 +35,7 @@ class Asked:
     device: int
 
     def problems(self) -> list[tuple[Callable[[], SpmmProblem], Sequence[int]]]:
-        """Return what makes each problem, and its columns.
+        """Return a function that creates each problem, and the problem's columns.
 
         Raises
         ------
@@ -54,7 +54,7 @@ class Asked:
 
 
 class Done(NamedTuple):
-    """A run's folder, what it found, and how that differs from an old one."""
+    """Result of a run: its folder, its measurements, and their changes against an old run."""
 
     folder: Path
     outcome: Outcome
@@ -62,12 +62,12 @@ class Done(NamedTuple):
 
 
 def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> Done:
-    """Measure, and write records and plots into `folder`; they stay if they turn out not to compare.
+    """Measure, and write records and plots into `folder`; they stay even if the comparison with an old run fails.
 
     Raises
     ------
     InputError
-        Options, an old record or a folder that cannot be used.
+        When options, an old record or the folder cannot be used.
     CheckFailed
         When nothing could be timed.
     """
@@ -92,12 +92,12 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
 
 
 def judge(done: Done) -> None:
-    """Raise when a result was wrong, or something became slower.
+    """Raise if a result was wrong or something became slower.
 
     Raises
     ------
     CheckFailed
-        With what.
+        Lists the wrong results, or counts what became slower.
     """
     if done.outcome.wrong:
         raise CheckFailed("bench spmm", f"wrong, and not timed: {'; '.join(done.outcome.wrong)}")

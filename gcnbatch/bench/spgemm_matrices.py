@@ -1,4 +1,4 @@
-"""The matrices that SpGEMM is measured on: classes of the field, the batch of a data set, Matrix Market files."""
+"""Matrices for the measurement of SpGEMM: typical classes, the adjacency of a data set, Matrix Market files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcnbatch.fileio import StrPath
 
 
 class SpgemmProblem(NamedTuple):
-    """A square matrix to be multiplied with itself (a rectangular one with its transpose)."""
+    """A product to measure: a square matrix times itself, or a rectangular one times its transpose."""
 
     name: str
     left: ScipyCsr
@@ -25,20 +25,20 @@ class SpgemmProblem(NamedTuple):
 
 
 def problem(name: str, matrix: ScipyCsr) -> SpgemmProblem:
-    """Return A A, or A Aᵀ for a matrix that is not square."""
+    """Return the problem A A, or A Aᵀ if A is not square."""
     square = matrix.shape[0] == matrix.shape[1]
     return SpgemmProblem(name, matrix, matrix if square else canonical(matrix.T))
 
 
 def canonical(matrix: Any) -> ScipyCsr:
-    """Return a matrix as float32 CSR: rising columns, each once, int32 indices."""
+    """Return a matrix as float32 CSR with sorted, distinct columns and int32 indices."""
     found = sp.csr_array(matrix, dtype=np.float32)
     found.sum_duplicates()
     return sp.csr_array((found.data, found.indices.astype(np.int32), found.indptr.astype(np.int32)), shape=found.shape)
 
 
 def molecules(scale: float, rng: np.random.Generator) -> ScipyCsr:
-    """Adjacency of a batch of molecules, self-loops included: 8,000 synthetic ones of the sizes of Tox21 at scale 1."""
+    """Adjacency with self-loops of a batch of synthetic molecules with the sizes of Tox21: 8,000 at scale 1."""
     from gcnbatch.data import synthetic
     from gcnbatch.data.graphs import concatenate
 
@@ -47,14 +47,14 @@ def molecules(scale: float, rng: np.random.Generator) -> ScipyCsr:
 
 
 def batch_matrix(graphs: Any) -> ScipyCsr:
-    """Return the block-diagonal adjacency of all graphs of a set, channels added up."""
+    """Return the block-diagonal adjacency of all graphs of a set, summed over channels."""
     from gcnbatch.data.khop import adjacency
 
     return adjacency(graphs)
 
 
 def power_law(scale: float, rng: np.random.Generator) -> ScipyCsr:
-    """200,000 nodes, 1 M entries, both ends drawn in proportion to Pareto weights of shape 2 (density ~ degree^-3)."""
+    """Power-law graph: 200,000 nodes and 1 M entries, both ends drawn by Pareto weights (density ~ degree^-3)."""
     nodes, entries = max(round(200_000 * scale), 2), max(round(1_000_000 * scale), 1)
     weights = np.cumsum((1.0 - rng.random(nodes)) ** -0.5)
     ends = np.searchsorted(weights, rng.random((2, entries)) * weights[-1], side="right")
@@ -62,7 +62,7 @@ def power_law(scale: float, rng: np.random.Generator) -> ScipyCsr:
 
 
 def stencil(scale: float, rng: np.random.Generator) -> ScipyCsr:
-    """A 27-point stencil on a cube of 64 points a side at scale 1."""
+    """27-point stencil on a cube with 64 points per side at scale 1."""
     side = max(round(64 * scale ** (1 / 3)), 1)
     line: Any = sp.csr_array(np.abs(np.subtract.outer(np.arange(side), np.arange(side))) <= 1, dtype=np.float32)
     found = canonical(sp.kron(sp.kron(line, line), line))
@@ -71,7 +71,7 @@ def stencil(scale: float, rng: np.random.Generator) -> ScipyCsr:
 
 
 def uniform(scale: float, rng: np.random.Generator) -> ScipyCsr:
-    """500,000 rows of 8 entries in random columns."""
+    """Random matrix: 500,000 rows with 8 entries in random columns."""
     nodes = max(round(500_000 * scale), 1)
     rows = np.repeat(np.arange(nodes), 8)
     return _from_entries(np.stack([rows, rng.integers(0, nodes, 8 * nodes)]), nodes, rng)
@@ -94,7 +94,7 @@ def check_class(name: str, scale: float) -> None:
 
 
 def of_class(name: str, scale: float = 1.0, seed: int = 0) -> SpgemmProblem:
-    """Return the problem of a class; the same name, scale and seed give the same matrix.
+    """Return the problem of a class of matrices; the same name, scale and seed give the same matrix.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def of_class(name: str, scale: float = 1.0, seed: int = 0) -> SpgemmProblem:
 
 
 def of_dataset(path: StrPath) -> SpgemmProblem:
-    """Return the problem of the block-diagonal adjacency of all graphs of a data set."""
+    """Return the problem with the block-diagonal adjacency of all graphs of a data set."""
     from gcnbatch.data.store import Dataset
 
     with Dataset(path) as dataset:
@@ -114,12 +114,12 @@ def of_dataset(path: StrPath) -> SpgemmProblem:
 
 
 def of_file(path: StrPath) -> SpgemmProblem:
-    """Return the problem of a Matrix Market file (.mtx, .mtx.gz); patterns get ones, complex values are refused.
+    """Return the problem with a Matrix Market file (.mtx, .mtx.gz); a pattern matrix gets ones.
 
     Raises
     ------
     InputError
-        When the file cannot be read as a matrix, or is too large for 32-bit indices.
+        When the file cannot be read as a matrix, is complex, or is too large for 32-bit indices.
     """
     from scipy.io import mminfo, mmread
 
@@ -142,5 +142,5 @@ def _from_entries(ends: NDArray[np.int64], nodes: int, rng: np.random.Generator)
 
 
 def _values(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return positive values, so that no sum is 0 and the pattern of a product is that of its entries."""
+    """Return positive values, so that no sum in a product cancels to 0."""
     return rng.random(count, dtype=np.float32) + np.float32(0.5)

@@ -1,4 +1,4 @@
-"""The rows of ``bench spgemm`` as a table, as JSON with where they come from, as a picture."""
+"""Output of ``bench spgemm``: a table, JSON with the environment, a figure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(option: str) -> list[str]:
 
 
 def problems(files: Sequence[Path], classes: str | None, scale: float, seed: int) -> list[Callable[[], SpgemmProblem]]:
-    """Return what makes each problem; names are checked at once, matrices made when their turn comes."""
+    """Return a function that creates each problem; names are checked now, matrices are created later."""
     wanted = names(classes) if classes is not None else [] if files else list(spgemm_matrices.CLASSES)
     for name in wanted:
         spgemm_matrices.check_class(name, scale)
@@ -36,7 +36,7 @@ def problems(files: Sequence[Path], classes: str | None, scale: float, seed: int
 
 
 def shown(made: Sequence[Callable[[], SpgemmProblem]]) -> Iterator[SpgemmProblem]:
-    """Yield the problems with progress on stderr."""
+    """Create and yield the problems, with a progress bar on stderr."""
     from tqdm import tqdm
 
     for make in tqdm(made, unit="matrix", leave=False, disable=None):
@@ -54,7 +54,7 @@ def cells(row: SpgemmTiming) -> list[Any]:
 
 
 def speedups(rows: Sequence[SpgemmTiming]) -> dict[str, float]:
-    """Return by matrix how many times as long cuSPARSE takes."""
+    """Return the ratio of cuSPARSE's time to ours, by matrix."""
     ms = {(row.matrix, row.contender): row.ms for row in rows}
     return {
         matrix: ms[matrix, "cusparse"] / ours
@@ -64,7 +64,7 @@ def speedups(rows: Sequence[SpgemmTiming]) -> dict[str, float]:
 
 
 def summary(rows: Sequence[SpgemmTiming]) -> list[str]:
-    """Return a line about the ratio to cuSPARSE over all matrices; none if it was not measured."""
+    """Return a line about the ratio to cuSPARSE over all matrices, or none if it was not measured."""
     found = speedups(rows)
     if not found:
         return []
@@ -73,7 +73,7 @@ def summary(rows: Sequence[SpgemmTiming]) -> list[str]:
 
 
 def as_json(rows: Sequence[SpgemmTiming]) -> dict[str, Any]:
-    """Return the rows with the machine that they were measured on."""
+    """Return the rows and the environment of the measurement."""
     about = environment.collect()
     return {
         "rows": [row._asdict() for row in rows],
@@ -83,14 +83,14 @@ def as_json(rows: Sequence[SpgemmTiming]) -> dict[str, Any]:
 
 
 def save(rows: Sequence[SpgemmTiming], folder: Path) -> None:
-    """Write ``spgemm.json`` and ``spgemm.png`` into a folder, which is made."""
+    """Create a folder and write ``spgemm.json`` and ``spgemm.png`` into it."""
     folder.mkdir(parents=True, exist_ok=True)
     fileio.write_json(folder / "spgemm.json", as_json(rows))
     draw(rows, folder / "spgemm.png")
 
 
 def draw(rows: Sequence[SpgemmTiming], path: Path) -> None:
-    """Draw GFLOPS and, for our kernel, where the time goes."""
+    """Draw GFLOPS and, for our kernel, the share of each phase."""
     kinds = [name for name in CONTENDERS if any(row.contender == name for row in rows)]
     labels = list(dict.fromkeys(row.matrix for row in rows))
     phased = [row for row in rows if row.phases and row.contender == OURS]

@@ -33,8 +33,8 @@ class SplitRows:
     subject : str
         Name of the data set in messages, usually its path.
     level : {"graph", "node"}
-        Kind of the rows. A node without any label is in no split but a predefined one: it has no loss and no metric, and
-        its features still take part in the graph. A graph without labels stays in the split.
+        Kind of the rows. A node without any label is in no split but a predefined one: it has no loss and no metric,
+        and the graph still uses its features. A graph without labels stays in the split.
     target : {"binary", "multiclass", "regression"}
     y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
     groups : int32, (R,) or None
@@ -100,10 +100,10 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
 def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     """Return ``config.folds`` splits; each row is in exactly one of their test parts.
 
-    Sizes of test parts differ by at most one row (random, stratified). With scaffolds, test parts hold whole groups: the
-    largest remaining group goes to the smallest fold. Of the other rows of a fold, the share ``config.valid`` validates,
-    chosen as in `make_split`. Parameters and errors are those of `make_split`; more folds than rows or groups are
-    refused.
+    Sizes of test parts differ by at most one row (random, stratified). With scaffolds, test parts hold whole groups:
+    the largest remaining group goes to the smallest fold. Of the other rows of a fold, the share ``config.valid``
+    validates, chosen as in `make_split`. Parameters and errors are those of `make_split`; more folds than rows or
+    groups are refused.
     """
     candidates, draws = _candidates(rows), _draws(config, seed)
     if config.kind == "scaffold":
@@ -242,13 +242,13 @@ def _predefined(name: str, rows: SplitRows) -> Split:
     if not known:
         raise InputError(
             rows.subject,
-            "the file has no split",
+            "the file carries no split",
             "one under /splits",
             "Set split.kind to random, or store a split.",
         )
     if not name and len(known) > 1:
         raise InputError(
-            rows.subject, f"the file has {len(known)} splits", "split.name to say which", nearest("", known)
+            rows.subject, f"the file carries {len(known)} splits", "split.name to say which", nearest("", known)
         )
     chosen = name or next(iter(known))
     if chosen not in known:

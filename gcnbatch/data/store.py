@@ -40,8 +40,8 @@ class Dataset:
     memory_mb : int
         Limit in MiB on the arrays in memory or, if they do not fit, on HDF5's chunk cache.
     check : bool
-        Check every rule of the format (default). False skips the checks of edges, features and targets, for callers that
-        have checked the same file before.
+        Check every rule of the format (default). False skips the checks of edges, features and targets, for callers
+        that have checked the same file before.
 
     Attributes
     ----------

@@ -160,7 +160,7 @@ def _refuse_bad_row(part: Part, first: int) -> None:
         raise InputError(
             f"row {first + at + 1}, id {part.ids[at]}",
             str(part.errors[at]),
-            hint="Mend the row, or keep such rows blank with --on-bad-row keep.",
+            hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
         )
 
 

@@ -23,7 +23,7 @@ def test_where_times_were_taken() -> None:
     alone, both = [record("scipy")], [record("scipy"), record()]
     assert spmm_tables.caption(alone) == "Some CPU: median microseconds"
     found = spmm_tables.caption(both)
-    assert found.startswith("Some GPU: median microseconds, operands in the second-level cache, no launch cost")
+    assert found.startswith("Some GPU: median microseconds, operands in L2, no launch cost")
     assert found.endswith("; copy 4,000 GB/s")
 
 

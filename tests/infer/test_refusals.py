@@ -133,5 +133,5 @@ def test_a_bad_molecule_may_end_the_work(tmp_path, chemistry) -> None:
     table = tmp_path / "new.csv"
     table.write_text("mol_id,structure\na,C\nb,C(\n")
     assert refused([chemistry[0]], table, on_bad_row="fail") == (
-        "row 2, id b: not valid SMILES. Mend the row, or keep such rows blank with --on-bad-row keep."
+        "row 2, id b: not valid SMILES. Fix the row, or keep such rows blank with --on-bad-row keep."
     )

@@ -1,7 +1,7 @@
-"""The three tables of ``data import csv``, read block by block: graphs, nodes, edges.
+"""Readers of the three tables of ``data import csv``, in blocks: graphs, nodes, edges.
 
-What stays in memory grows with the graphs and the nodes: names, the graph of each node, targets. Features and edges go
-to disk as numbers, in the order of the tables.
+Memory holds the names, the graph of each node, and targets. Features and edges go to disk as numbers, in the order of
+the tables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
 
 EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
-ID_BLOCK = 1 << 16  # nodes whose ids are made at once
+ID_BLOCK = 1 << 16  # nodes per block of ids
 
 
 def _require(table: CsvTable, name: str) -> None:
@@ -75,10 +75,10 @@ def _numbers(known: dict[str, int], column: Column) -> Int64:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All nodes, sorted by graph, else in the table's order.
+    """All nodes, sorted by graph and then in the table's order.
 
-    `order (N,)` holds the table's row of each node, `names (N,)` its name; `graphs` finds a graph by name, `finder` a
-    node by graph and name. `targets` and `features` are in the table's order.
+    `order (N,)` has the table's row of each node, `names (N,)` its name. `graphs` maps a name to a graph, `finder` a
+    graph and a name to a node. `targets` and `features` are in the table's order.
     """
 
     node_ptr: Int64
@@ -90,7 +90,7 @@ class Nodes:
     features: FeatureFile | None
 
     def ids(self) -> NDArray[np.str_]:
-        """Return ``node``, or ``graph/node`` where there are several graphs."""
+        """Return the ids: ``node``, or ``graph/node`` if there are several graphs."""
         graphs, parts = list(self.graphs), []
         for first in range(0, len(self.names), ID_BLOCK):
             node = np.arange(first, min(first + ID_BLOCK, len(self.names)))
@@ -105,7 +105,7 @@ class Nodes:
 def read_nodes(
     table: CsvTable, scratch: Scratch, known: dict[str, int] | None, node_targets: list[str] | None, task: Target | None
 ) -> Nodes:
-    """Read the nodes of the graphs `known`, of any graphs if None, with the targets named."""
+    """Read the nodes and their targets; each graph must be in `known`, unless that is None."""
     for name in ("node",) if known is None else ("node", "graph"):
         _require(table, name)
     targets = None if node_targets is None else _node_targets(table, node_targets, task)
@@ -140,7 +140,7 @@ def _arranged(
     targets: TargetColumns | None,
     features: FeatureFile | None,
 ) -> Nodes:
-    """Sort nodes by graph, whose numbers stand in `graph_of`; each name must stand once in its graph."""
+    """Sort nodes by graph (`graph_of` has their numbers); a name must be unique in its graph."""
     graph = np.concatenate(graph_of)
     graph_of.clear()
     order = np.argsort(graph, kind="stable").astype(number_type(len(graph)))
@@ -167,7 +167,7 @@ def _node_targets(table: CsvTable, names: list[str], task: Target | None) -> Tar
 
 @dataclass(frozen=True)
 class ListedEdges:
-    """All listed edges, the names of their channels, and the place there of each channel number in `file`."""
+    """All listed edges, the names of their channels, and the final number of each channel in `file`."""
 
     file: EdgeFile
     channel_names: tuple[str, ...]
@@ -205,7 +205,7 @@ def read_edges(table: CsvTable, scratch: Scratch, nodes: Nodes, undirected: bool
 
 
 def _edge_blocks(table: CsvTable) -> Iterator[tuple[int, dict[str, Column]]]:
-    """Yield ``(rows before, columns)``; plain whole numbers, which large tables hold, go a faster way."""
+    """Yield ``(rows before, columns)``; tables of plain whole numbers take a faster path."""
     if {"graph", "src", "dst"}.issuperset(table.names):
         for before, numbers in table.number_blocks():
             yield before, dict(zip(table.names, numbers.T, strict=True))

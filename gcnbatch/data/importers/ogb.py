@@ -44,7 +44,7 @@ def import_ogb(
     self_loops: bool = True,
     edge_channels: bool = False,
 ) -> ImportSummary:
-    """Convert an OGB graph-property folder block by block, with the splits that it carries.
+    """Convert an OGB graph-property folder in blocks, with its splits.
 
     Parameters
     ----------
@@ -56,14 +56,14 @@ def import_ogb(
     undirected : bool
         Each listed edge counts both ways.
     self_loops : bool
-        Store A + I: in the only channel, or as an extra channel ``self``.
+        Store A + I: I in the only channel, or as an extra channel ``self``.
     edge_channels : bool
         A channel per value of the first edge feature instead of one for all edges.
 
     Notes
     -----
-    Whole-numbered node features are categories and become one-hot columns, their values taken from the data; others are
-    kept as numbers. Without node features the one-hot degree is used.
+    Whole-numbered node features are categories and become one-hot columns, with the values found in the data; others
+    stay numbers. Without node features, the one-hot degree is the feature.
     """
     path = output_path(out)
     folder = source_folder(source)
@@ -114,7 +114,7 @@ def import_ogb(
 
 @dataclass(frozen=True)
 class _GraphBlock:
-    """Consecutive graphs as they are in the files; node numbers count from the block's first node."""
+    """Consecutive graphs of the files; node numbers count from the block's first node."""
 
     graphs: slice
     node_ptr: Int64
@@ -125,7 +125,7 @@ class _GraphBlock:
 
 
 class _Raw:
-    """The arrays of ``raw/`` in blocks of whole graphs; vocabularies are collected first."""
+    """Reader of ``raw/`` in blocks of whole graphs; it collects the vocabularies first."""
 
     def __init__(self, raw: Path, n_nodes: Int64, n_edges: Int64, edge_channels: bool) -> None:
         self._raw, self._n_nodes, self._n_edges = raw, n_nodes, n_edges
@@ -153,7 +153,7 @@ class _Raw:
             self.channel_names = tuple(f"type {value:g}" for value in self._kinds)
 
     def blocks(self) -> Iterator[_GraphBlock]:
-        """Yield the set block by block; at the end the files must be used up."""
+        """Yield the set in blocks; at the end, no file may have rows left."""
         with ExitStack() as stack:
             edge = stack.enter_context(open_numbers(self._raw / "edge.csv.gz", np.int64))
             features = kinds = None
@@ -203,7 +203,7 @@ class _Raw:
 
 
 def _vocabulary(path: Path, rows: int) -> list[NDArray[Any]]:
-    """Return the sorted distinct values of each column, read in pieces."""
+    """Return the sorted distinct values of each column, read in blocks."""
     found: list[NDArray[Any]] = []
     with open_numbers(path, np.float64) as reader:
         for first in range(0, rows, BLOCK_ROWS):
@@ -270,7 +270,7 @@ def _splits(folder: Path, graphs: int) -> tuple[dict[str, Split], list[Path]]:
 
 
 def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
-    """Return the molecules' ids where OGB maps them, else graph numbers from 0 as OGB counts them."""
+    """Return the molecules' ids if OGB lists them, else OGB's graph numbers from 0."""
     if mapping.is_file():
         with open_table(mapping) as table:
             if "mol_id" in table.names:

@@ -1,4 +1,4 @@
-"""``data import tudataset``: the text folders of the TUDataset collection (graph kernels' benchmark sets)."""
+"""``data import tudataset``: text folders of the TUDataset collection (benchmark sets for graph kernels)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes"
 
 
 def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> ImportSummary:
-    """Convert a folder with ``DS_A.txt`` and its companions; DS is found from the file names.
+    """Convert a folder with ``DS_A.txt`` and its other files; the file names give DS.
 
     Parameters
     ----------
     source, out : path
         Folder and HDF5 file.
     self_loops : bool
-        Store A + I: in the only channel, or as an extra channel ``self`` beside the edge labels' ones.
+        Store A + I: I in the only channel, or as an extra channel ``self`` after those of the edge labels.
 
     Notes
     -----
-    Graph labels become classes; without them graph attributes become regression targets. Node labels (one-hot) and node
-    attributes become features; without both, the one-hot degree does. Each edge label is a channel. Edges are taken as
-    listed (these files list both directions), repeats once. Edge attributes are not used.
+    Graph labels become classes; without them, graph attributes become regression targets. Node labels (one-hot) and
+    node attributes become features; without both, the one-hot degree is the feature. Each edge label is a channel.
+    These files list edges in both directions; repeated edges count once. Edge attributes are ignored.
     """
     path = output_path(out)
     folder = source_folder(source)

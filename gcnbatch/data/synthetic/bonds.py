@@ -1,4 +1,4 @@
-"""Distinct undirected bonds of one network, held in four bytes each, and their edges in the order of a file."""
+"""Distinct undirected bonds of one network in four bytes each, and their edges in the order of the file format."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64, bounded_ranges
 
-EDGE_BLOCK, SHARE = 1 << 16, 64  # edges given at once: as many at least, or a share of the bonds
-WAITING = 1_000_000  # bonds that may wait to be sorted into the set, unless it is four times as large
-BUCKETS = 64  # at least, where there are nodes enough: a bucket is sorted with copies of it
+EDGE_BLOCK, SHARE = 1 << 16, 64  # edges per block: at least the first, or this share of the bonds
+WAITING = 1_000_000  # most unsorted bonds while the set is less than four times as large
+BUCKETS = 64  # at least, if there are enough nodes: sorting copies a bucket
 EdgeEnds = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class Bonds:
-    """A set of bonds between `nodes` nodes, to which bonds are added.
+    """A growing set of bonds between `nodes` nodes.
 
-    Bonds lie in buckets by their smaller end, at most as many smaller ends to a bucket as keep
-    ``smaller * nodes + larger``, counted from the bucket's first, in 32 bits.
+    Bonds are stored in buckets by their smaller end. A bucket covers few enough smaller ends that the key
+    ``smaller * nodes + larger``, relative to the bucket's first key, fits in 32 bits.
 
     Attributes
     ----------
     count : int
-        Bonds after the last `settle`.
+        Number of bonds after the last `settle`.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -37,7 +37,7 @@ class Bonds:
         self._waiting = 0
 
     def add(self, keys: Int64) -> None:
-        """Take bonds as keys ``smaller * nodes + larger``; they may repeat, and be there already."""
+        """Add bonds as keys ``smaller * nodes + larger``; they may repeat, or be in the set already."""
         keys.sort()
         cuts = np.searchsorted(keys, self._starts)
         for bucket, new in enumerate(self._new):
@@ -49,7 +49,7 @@ class Bonds:
             self.settle()
 
     def settle(self) -> None:
-        """Sort what was added into the set."""
+        """Merge the added bonds into the set."""
         for bucket, new in enumerate(self._new):
             if new:
                 keys = np.concatenate([self._settled[bucket], *new])
@@ -69,7 +69,7 @@ class Bonds:
             yield self._block(indptr, larger, low, high)
 
     def _rows(self) -> tuple[Int64, NDArray[np.int32], Int64]:
-        """Return the bonds as rows by their smaller end (indptr, larger ends), and every node's stored edges."""
+        """Return the bonds as rows by smaller end (indptr, larger ends), and each node's number of stored edges."""
         length = np.zeros(self.nodes, dtype=np.int64)
         degree = np.ones(self.nodes, dtype=np.int64)
         larger = np.empty(self.count, dtype=np.int32)
