@@ -128,8 +128,8 @@ def batch_norm(
 def batch_norm_backward(dy: Array) -> Traffic:
     """dX from dY, x and y (for ReLU, as in our models): 4 (4 N P + 5 P) bytes, 9 N P flops.
 
-    Inputs are also mean, deviation and gamma; results are also dgamma and dbeta. Per value: ReLU (1), sum for dbeta (1),
-    centred product for dgamma (3), dx = a dy + b x + c (4).
+    Inputs are also mean, deviation and gamma; results are also dgamma and dbeta. Per value: ReLU (1), sum for dbeta
+    (1), centred product for dgamma (3), dx = a dy + b x + c (4).
     """
     n, p = dy.shape
     return Traffic(4 * (4 * n * p + 5 * p), 9 * n * p)

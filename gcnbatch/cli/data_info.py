@@ -1,15 +1,15 @@
-"""How ``gcnbatch data info`` shows a description: facts, distributions, channels, labels, splits."""
+"""Text output of ``gcnbatch data info``: facts, distributions, channels, labels, splits."""
 
 from __future__ import annotations
 
 from gcnbatch.cli.text_tables import facts, size, table
 from gcnbatch.data.describe import Description, TaskLabels
 
-_CLASSES = 20  # the largest classes that are listed
+_CLASSES = 20  # largest classes to list
 
 
 def lines(description: Description) -> list[str]:
-    """Return the description as lines of text, its tables set apart by blank lines."""
+    """Return the description as lines of text, with blank lines between its tables."""
     blocks = [
         _facts(description),
         _distributions(description),

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: styles and pictures lie inside, nothing is fetched."""
+"""The report as one self-contained HTML file, with embedded styles and images."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PLACED = {
 
 
 def render(content: dict[str, Any], shown: Sequence[ReportTable], pictures: Sequence[Path]) -> str:
-    """Return the page; each picture stands under the table it belongs to."""
+    """Return the page; each image is below its table."""
     images = {path.stem: base64.b64encode(path.read_bytes()).decode("ascii") for path in pictures}
     data = content["data"]
     about = (

@@ -1,4 +1,4 @@
-"""The tables of a report, made once and shown on a terminal, in Markdown and in HTML."""
+"""The tables of a report, for the terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = "Backends"  # the title of the one table of texts
 
 
 class ReportTable(NamedTuple):
-    """A titled table, what a reader must know about it, and which columns besides the first hold words, not numbers."""
+    """A table with a title and a note; `words` are the columns of text besides the first one."""
 
     title: str
     header: list[str]
@@ -30,7 +30,7 @@ class ReportTable(NamedTuple):
 
 
 def build(content: Content) -> list[ReportTable]:
-    """Return the tables of a report; without agreement, parity's alone."""
+    """Return the tables of a report; without timings only those about parity."""
     found = [_backends(content), _parity(content)]
     if content["timing"]:
         found += [_pass(content, "training"), _pass(content, "inference"), _step(content), _operations(content)]
@@ -41,7 +41,7 @@ def build(content: Content) -> list[ReportTable]:
 
 
 def verdict(content: Content) -> str:
-    """Return the outcome in a sentence or two."""
+    """Return the result in one or two sentences."""
     backends = content["parity"]["backends"]
     failed = [name for name, found in backends.items() if not found["passed"]]
     if failed:
@@ -64,7 +64,7 @@ def verdict(content: Content) -> str:
 
 
 def markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[str]) -> str:
-    """Return the report as Markdown; pictures lie beside it."""
+    """Return the report as Markdown; its images are separate files."""
     lines = [f"# Backends compared: {content['name']}", "", verdict(content), "", *_about(content)]
     for table in shown:
         lines += ["", f"## {table.title}", "", _pipes(table.header), _pipes(_alignment(table))]
@@ -76,7 +76,7 @@ def markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[
 
 
 def environment(content: Content) -> list[tuple[str, str]]:
-    """Return what ran where as names and values."""
+    """Return the facts about backends and machine as names and values."""
     found = content["environment"]
     facts = [(f"{one['name']} ran on", _facts(one["about"])) for one in content["backends"] if one.get("about")]
     facts += [(f"GPU {index}", _facts(gpu)) for index, gpu in enumerate(found["gpus"])]
@@ -139,7 +139,7 @@ def _losses(content: Content) -> ReportTable:
 
 
 def _pass(content: Content, work: str) -> ReportTable:
-    """Training or inference in the form of the papers' tables II and III: a column per backend."""
+    """Return the table of training or inference, as the papers' tables II and III: one column per backend."""
     data, timing = content["data"], content["timing"]
     names, figures = list(timing), [one[work] for one in timing.values()]
     training = work == "training"
@@ -177,16 +177,16 @@ def _step(content: Content) -> ReportTable:
         ["peak memory, MiB", *(number(one["peak_bytes"] / 2**20) for one in timing.values())],
     ]
     note = (
-        "Launches: kernels of one training step, the gather of its batch among them. Busy: time in the kernels of one "
-        "step (in the operations where nothing is launched) over the wall time of a step. Memory: most bytes of arrays "
-        "held at once by a runner with its data, steps and inference; a data set that stays in the host's memory is "
-        "not counted. The picture shows a step with every call and kernel noted, which slows the host down."
+        "Launches: kernels of one training step, including the gather of its batch. Busy: time in the kernels of one "
+        "step (in the operations, if nothing is launched) over the wall time of a step. Memory: peak of the "
+        "arrays of a runner with its data, steps and inference, without a data set in host memory. The timeline shows a step with "
+        "every call and kernel recorded, which slows the host down."
     )
     return ReportTable("A training step", ["", *timing], rows, note)
 
 
 def _operations(content: Content) -> ReportTable:
-    """Microseconds per operation in the form of the papers' table IV, with the last backend's speedups."""
+    """Return microseconds per operation, as the papers' table IV, with the last backend's speedups."""
     operations = content["operations"]
     names = list(operations)
     clocks = {one["name"]: one["clock"] for one in content["backends"] if "clock" in one}
@@ -204,13 +204,13 @@ def _operations(content: Content) -> ReportTable:
     read = _and([f"{name} by {'device events' if name in launching else 'the host clock'}" for name in names])
     note = (
         f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run. "
-        "MatMul and Add are timed apart here; a training step does both at once where its backend can."
+        "MatMul and Add are timed separately here; a training step fuses them if its backend can."
     )
     return ReportTable("Operations", header, rows, note)
 
 
 def _functions(content: Content) -> ReportTable:
-    """Milliseconds per epoch in the form of the tables of papers on full-batch training, CPU first."""
+    """Return milliseconds per epoch by function, as in papers on full-batch training, CPU first."""
     operations, epoch = content["operations"], content["data"]["steps_per_epoch"] / 1e3
     names = list(operations)
     times: dict[str, list[float | None]] = {}
@@ -230,7 +230,7 @@ def _functions(content: Content) -> ReportTable:
     header = ["ms per epoch", *names, *(f"{name} over {names[0]}" for name in names[1:])]
     note = (
         "GraphSum is the adjacency product, with its normalisation; SparseMatmul exists where features are sparse. "
-        "CrossEntropyLoss forward yields its gradient too. The total is wall time and holds the optimiser besides."
+        "CrossEntropyLoss forward yields its gradient too. The total is wall time and includes the optimiser."
     )
     return ReportTable("Functions", header, rows, note)
 
@@ -276,8 +276,8 @@ def _throughput(content: Content) -> ReportTable:
             [label, *(number(cost.get(key)) for key in ("gigabytes_per_second", "gigaflops") for cost in costs)]
         )
     note = (
-        "Bytes that cannot be avoided (every input read once, every result written once) and floating-point operations "
-        "of the formula, over the time above: what a kernel really moves may be more, or less where a cache holds it."
+        "Compulsory bytes (every input read once, every result written once) and floating-point operations of the "
+        "formula, over the time above. A kernel may move more bytes, or fewer if a cache holds them."
     )
     return ReportTable("Throughput", header, rows, note)
 
@@ -323,7 +323,7 @@ def _whole(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return three significant digits, without an exponent where a reader can do without."""
+    """Return a number with three significant digits, with an exponent only if it is very small or large."""
     if value is None:
         return MISSING
     if value and not 1e-3 <= abs(value) < 1e9:

@@ -1,4 +1,4 @@
-"""A comparison from configuration to report: parity first, and only where it holds, measurements."""
+"""A comparison of backends: parity first; measurements only if all backends agree."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def compare(
     effort: Effort | None = None,
     say: Say = lambda line: None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Compare backends on a model and its data; write the report; return its folder and content.
+    """Compare backends on a model and its data; write the report and return its folder and content.
 
     Parameters
     ----------
     config : Config
     names : sequence of str
-        Backends, in the order of the report; none: every one there is, slowest first.
+        Backends in the order of the report; none: all backends, slowest first.
     folder : Path or None
         New or empty; None: ``runs/compare-<name>-<time>``.
     trace_file : Path or None
-        Where the timeline goes, if it is wanted as a file.
+        File for the timeline; None: no file.
     effort : Effort or None
     say : callable
-        Told what happens, line by line.
+        Called with each message for the user.
 
     Raises
     ------
     InputError
-        An unknown backend, a folder that holds something, data that cannot be used.
+        For an unknown backend, a folder that is not empty, and data that cannot be used.
     BackendUnavailable
-        When none of the backends can be compared here. One that fails is left out, and the report says why.
+        When no backend can be compared here. A failing backend is left out, and the report gives the reason.
     MachineError
         When the host fails, or a device is lost.
     """
@@ -88,7 +88,7 @@ def compare(
 
 
 class _Comparison:
-    """What was found, backend by backend; one that fails is noted in `states` and forgotten."""
+    """Results by backend; a failing backend is recorded in `states` and removed."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ def _wanted(names: Sequence[str], device: int) -> list[BackendStatus]:
 
 
 def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Backend]:
-    """Open what can start, without fast-math; note in `states` why others cannot."""
+    """Open the backends that can start, without fast-math; record in `states` why others cannot."""
     opened_ones: dict[str, Backend] = {}
     exact = config.cuda.model_copy(update={"fast_math": False})
     for state in list(states):
@@ -196,7 +196,7 @@ def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Ba
 
 
 def _leave_out(states: list[BackendStatus], name: str, error: MachineError, say: Say) -> None:
-    """Note in `states` why a backend failed; what is not its own failure, the host's or a lost device, is raised."""
+    """Record in `states` why a backend failed; raise failures of the host and lost devices."""
     if isinstance(error, DeviceLost) or name not in registry.CUDA:
         raise error
     number = next(number for number, state in enumerate(states) if state.name == name)
@@ -211,7 +211,7 @@ def _none(states: Sequence[BackendStatus]) -> BackendUnavailable:
 
 
 def _leave_out_unfit(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:
-    """Note in `states` which backends cannot take this model and data, and forget them."""
+    """Record in `states` which backends do not support this model and data, and remove them."""
     for number, state in enumerate(states):
         if state.name in backends and (why := unfit(backends[state.name], workload.task)):
             states[number] = state._replace(ready=False, reason=f"it does not take {why}", hint="")
@@ -222,6 +222,6 @@ def _leave_out_unfit(states: list[BackendStatus], backends: dict[str, Backend], 
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse now what could not be written after all the work."""
+    """Refuse a file that could not be written, before the work starts."""
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
         raise InputError(f"--timeline {path}", "cannot be written", "a file in a folder that exists and is writable")

@@ -95,7 +95,7 @@ def test_how_a_gpu_computes_reaches_the_backend(call, files, tmp_path, monkeypat
     code, _, err = call(files["run"], files["h5"], "--set", "train.epochs=3")
     assert code == 2
     assert err == (
-        "error: --set train.epochs: not of how a GPU computes; expected cuda.key. "
+        "error: --set train.epochs: not a key of [cuda]; expected cuda.key. "
         "Known: cuda.fast_math, cuda.precision, cuda.resident, cuda.spmm.\n"
     )
     assert "--set: cuda.resident: 'maybe'; expected" in call(files["run"], files["h5"], "--resident", "maybe")[2]

@@ -39,7 +39,7 @@ def test_data_of_another_shape(tmp_path, trained, build, message) -> None:
     run = trained[0]
     data = stored(tmp_path / "other.h5", build_graphset(4, **build))
     text = refused([run], data)
-    assert text == f"{data}: {message.format(run=run)}. Make the data as those of the run were made."
+    assert text == f"{data}: {message.format(run=run)}. Prepare the data as for the run."
 
 
 @pytest.mark.parametrize(
