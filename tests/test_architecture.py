@@ -1,4 +1,4 @@
-"""The house keeps its order: imports point downwards, and nothing but the CUDA backends needs CUDA."""
+"""Architecture: imports point downwards and have no cycles, and only the CUDA backends need CUDA."""
 
 from __future__ import annotations
 

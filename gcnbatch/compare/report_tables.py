@@ -179,8 +179,8 @@ def _step(content: Content) -> ReportTable:
     note = (
         "Launches: kernels of one training step, including the gather of its batch. Busy: time in the kernels of one "
         "step (in the operations, if nothing is launched) over the wall time of a step. Memory: peak of the "
-        "arrays of a runner with its data, steps and inference, without a data set in host memory. The timeline shows a step with "
-        "every call and kernel recorded, which slows the host down."
+        "arrays of a runner with its data, steps and inference, without a data set in host memory. The timeline shows "
+        "a step with every call and kernel recorded, which slows the host down."
     )
     return ReportTable("A training step", ["", *timing], rows, note)
 

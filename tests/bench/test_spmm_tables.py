@@ -1,4 +1,4 @@
-"""What is shown of records: times, ratios, plots."""
+"""Tables and figures of records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gcnbatch.bench import records, spmm_plots, spmm_tables
 from tests.bench.rows import record
 
 
-def test_a_line_per_point() -> None:
+def test_times_have_a_line_per_point() -> None:
     ours, cold = record(us=2.0, choice="1x3/32/256"), record(us=9.0, cache="cold")
     shown = spmm_tables.times([ours, record("swa-coo", us=5.0), record("scipy", us=50.0), cold])
     assert shown.header == ["figure", "columns", "scipy", "swa-coo", "fastest", "GFLOPS", "GB/s", "kernel"]
@@ -19,7 +19,7 @@ def test_a_line_per_point() -> None:
     assert (alone.header, alone.rows) == (["figure", "columns", "scipy"], [["8a", 64, 50.0]])
 
 
-def test_where_times_were_taken() -> None:
+def test_the_caption_names_machine_and_conditions() -> None:
     alone, both = [record("scipy")], [record("scipy"), record()]
     assert spmm_tables.caption(alone) == "Some CPU: median microseconds"
     found = spmm_tables.caption(both)
@@ -39,20 +39,20 @@ def test_ratios_over_ours() -> None:
     ]
 
 
-def test_what_became_slower() -> None:
+def test_slower_lists_only_what_became_slower() -> None:
     old = [record(us=10.0, columns=columns) for columns in (2, 4)]
     new = [record(us=us, columns=columns) for columns, us in ((2, 20.0), (4, 10.0))]
     assert spmm_tables.slower(records.compare(old, new)).rows == [["8a/2", "fastest", "warm", "graph", 10.0, 20.0, 2.0]]
 
 
-def test_what_a_comparison_came_to() -> None:
+def test_a_comparison_is_summarised_in_one_line() -> None:
     old = [record(us=10.0, columns=columns) for columns in (2, 4)]
     new = [record(us=us, columns=columns) for columns, us in ((2, 20.0), (4, 5.0))]
     found = spmm_tables.changed(records.compare(old, new))
     assert found == "compared: 2 figures, 1 slower; new over old 1.00 in the geometric mean"
 
 
-def test_reasons_stand_once() -> None:
+def test_absent_methods_are_grouped_by_reason() -> None:
     found = spmm_tables.absent({"tf-loop": "no GPU", "cublas": "one size only", "swa-csr": "no GPU"})
     assert found == ["no GPU; left out: tf-loop, swa-csr", "one size only; left out: cublas"]
 
@@ -75,6 +75,6 @@ def test_a_panel_per_figure_and_a_roofline(tmp_path: Path, monkeypatch: pytest.M
     assert panels[0].get_xscale() == panels[0].get_yscale() == "log"
 
 
-def test_a_picture_without_a_gpu(tmp_path: Path) -> None:
+def test_a_figure_of_records_without_a_gpu(tmp_path: Path) -> None:
     spmm_plots.draw(tmp_path / "spmm.png", [record("scipy", figure="set $x$", data="set")])
     assert (tmp_path / "spmm.png").stat().st_size > 5000

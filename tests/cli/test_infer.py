@@ -1,4 +1,4 @@
-"""``gcnbatch infer`` through the program's own entry point: what goes to stdout and stderr, files, exit codes."""
+"""``gcnbatch infer`` through the program's own entry point: stdout, stderr, files, exit codes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_json_is_a_summary_with_the_figures(call, files, tmp_path) -> None:
     assert json.loads(out)["metrics"] is None
 
 
-def test_how_a_gpu_computes_reaches_the_backend(call, files, tmp_path, monkeypatch) -> None:
+def test_cuda_options_reach_the_backend(call, files, tmp_path, monkeypatch) -> None:
     seen = []
 
     def note(name: str, device: int, cuda: CudaConfig):
@@ -116,7 +116,7 @@ def test_refusals_are_one_line_and_leave_no_file(call, files, tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_leaves_early_ends_the_command_quietly(files) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(files) -> None:
     command = [sys.executable, "-m", "gcnbatch", "infer", str(files["run"]), str(files["h5"]), "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

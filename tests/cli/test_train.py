@@ -1,4 +1,4 @@
-"""``gcnbatch train`` through the real entry point: what it prints where, exit codes, options over TOML."""
+"""``gcnbatch train`` through the real entry point: stdout, stderr, exit codes, options over TOML."""
 
 from __future__ import annotations
 

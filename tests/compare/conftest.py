@@ -1,4 +1,4 @@
-"""Registries of test-made backends, and small sets to compare them on."""
+"""Registries of test backends, and small data sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Make these the backends there are; one given as text cannot start, and the text is why."""
+    """Register these backends only; one given as text cannot start, for that reason."""
 
     def put(**backends: Backend | str) -> None:
         def state(name: str) -> BackendStatus:

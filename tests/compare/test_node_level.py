@@ -1,4 +1,4 @@
-"""What compare-backends adds for node-level sets and for fast-math."""
+"""Additions of compare-backends for node-level sets and for fast-math."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_a_node_level_set_has_the_table_of_functions(install, run) -> None:
     assert rows["GraphSum forward"][0] == report_tables.number(operations["cpu"]["SpMM forward"]["microseconds"] / 1e3)
 
 
-def test_a_graph_level_set_has_not(install, small, tmp_path: Path) -> None:
+def test_a_graph_level_set_has_no_table_of_functions(install, small, tmp_path: Path) -> None:
     install(cpu=Another("cpu"))
     _, report = session.compare(resolve({"data": {"path": str(small)}}), (), tmp_path / "report", effort=QUICK)
     assert "Functions" not in [table.title for table in report_tables.build(report)]
 
 
-def test_fast_math_is_measured_beside_exact_kernels(install, run) -> None:
+def test_fast_math_is_compared_with_exact_kernels(install, run) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     folder, report = run(cuda={"fast_math": True})
     assert list(report["fast_math"]) == ["batched"]
@@ -80,7 +80,7 @@ def test_fast_math_is_measured_beside_exact_kernels(install, run) -> None:
     assert "Fast-math" in (folder / "report.md").read_text()
 
 
-def test_without_the_option_nothing_is_said_of_it(install, run) -> None:
+def test_without_the_option_the_report_has_no_fast_math(install, run) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     folder, report = run()
     assert report["fast_math"] == {}

@@ -1,4 +1,4 @@
-"""The numbers of `gcnbatch data info` against plain loops, for any set; and its figure for every kind of set."""
+"""Numbers of `gcnbatch data info` against plain loops, and its figure for every kind of set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_counts(distribution: Distribution) -> dict[int, int]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs=graphsets())
-def test_every_number_is_what_a_loop_counts(tmp_path, graphs):
+def test_the_description_equals_plain_loops(tmp_path, graphs):
     found = described(graphs, tmp_path)
     sizes, degrees, loops, channels = Counter(), Counter(), 0, Counter()
     for g in range(graphs.n_graphs):
@@ -93,7 +93,7 @@ def test_a_summary_of_numbers_worked_by_hand():
     assert Distribution.of(np.array([], dtype=np.int64)).summary() is None
 
 
-def test_a_set_larger_than_memory_is_described_from_slices(tmp_path):
+def test_a_set_larger_than_memory_has_the_same_description(tmp_path):
     path = tmp_path / "large.h5"
     synthetic.write("reaction100", path, graphs=8_000)
     with Dataset(path, memory_mb=16) as sliced, Dataset(path) as whole:
@@ -102,7 +102,7 @@ def test_a_set_larger_than_memory_is_described_from_slices(tmp_path):
         assert describe(sliced).as_dict() == describe(whole).as_dict()
 
 
-def test_normalized_weights_are_called_so(tmp_path):
+def test_normalized_weights_are_reported_as_normalized(tmp_path):
     graphs = build_graphset(weights=True)
     assert described(graphs, tmp_path).edge_weights == "stored"
     graphs = replace(graphs, header=graphs.header.model_copy(update={"normalized": True}))
@@ -150,7 +150,7 @@ def test_a_heavy_tail_around_isolated_nodes_has_a_figure(tmp_path):
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
 
 
-def test_names_are_drawn_as_they_are(tmp_path):
+def test_names_are_drawn_without_mathematics_markup(tmp_path):
     graphs = build_graphset(n_tasks=2)
     names = ("$\\frac{", "a task with a name that is far too long for a figure")
     graphs = replace(graphs, header=graphs.header.model_copy(update={"task_names": names, "name": "50 $ _x_"}))

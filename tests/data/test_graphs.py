@@ -1,4 +1,4 @@
-"""Gathering, joining and taking apart graph sets."""
+"""Gathering, joining and splitting graph sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration: every key reachable, every refusal in words, the resolved copy equal."""
+"""The configuration: every key can be set, every error has its message, the saved copy is equal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def look_up(config: Config, key: str) -> Any:
     return value
 
 
-def test_the_table_of_this_file_knows_every_key() -> None:
+def test_every_key_has_a_test_value() -> None:
     assert set(OTHER) == set(keys())
 
 
@@ -111,7 +111,7 @@ def test_every_key_is_set_by_an_assignment_and_by_toml_and_survives_saving(key: 
     assert resolve(tomllib.loads(config.to_toml())) == config
 
 
-def test_the_saved_copy_holds_every_key_of_its_model() -> None:
+def test_the_saved_configuration_has_every_key_of_its_model() -> None:
     for config in (Config(), Config(model=KipfConfig())):
         saved = tomllib.loads(config.to_toml())
         flat = {f"{name}.{key}" for name, section in saved.items() if isinstance(section, dict) for key in section}
@@ -175,7 +175,7 @@ def test_the_shipped_configurations_resolve() -> None:
         ("=5", r"--set =5: no '='"),
     ],
 )
-def test_a_wrong_assignment_says_what_would_be_right(assignment: str, message: str) -> None:
+def test_a_wrong_assignment_says_what_is_expected(assignment: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         assigned(assignment)
 

@@ -1,4 +1,4 @@
-"""Which operations the cpu backend takes, and how many threads."""
+"""The operations of backend cpu with and without Numba, and its number of threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_with_numba_operations_are_compiled() -> None:
     assert backend.meter.about()["loops"] == f"Numba {version('numba')}"
 
 
-def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_are_compiled_without_a_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     caching = pytest.importorskip("numba.core.caching", reason="Numba is not installed (the extra 'fast')")
     from gcnbatch.backends.cpu import compiled
 
@@ -39,7 +39,7 @@ def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch: pytest.Monkey
     assert compiled.compiled(lambda x: x + 1)(2) == 3
 
 
-def test_small_products_take_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_products_use_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu_ops, asked = CpuOps(), []
     monkeypatch.setattr(ops._threads, "_one", None)
     monkeypatch.setattr(ops._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
@@ -51,7 +51,7 @@ def test_small_products_take_one_thread_and_large_ones_all(monkeypatch: pytest.M
     assert asked == [1, 7, 1]
 
 
-def test_the_threads_of_the_libraries_are_set_and_given_back() -> None:
+def test_blas_threads_are_set_and_restored() -> None:
     threads = BlasThreads()
 
     def now() -> list[int]:
