@@ -159,7 +159,7 @@ class DenseOps:
         sizes: tuple[int, int, int],
         strides: tuple[int, int, int],
     ) -> None:
-        """DX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
+        """dX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
         N, F, P = sizes
         tile, launch = geometry.matmul(N, F, P, self.device.multiprocessors, self.precision)
         self.device.launch(DGRAD[tile], launch, dx, dy, w, *strides, *sizes)
@@ -173,7 +173,7 @@ class DenseOps:
         strides: tuple[int, int, int],
         accumulate: bool = False,
     ) -> None:
-        """DW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
+        """dW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
         plan = geometry.matmul_wgrad(*sizes, self.device.multiprocessors, self.precision)
         partials, counters = self._workspaces(plan.partials_bytes, plan.counters_bytes)
         tail = (*strides, *sizes, plan.rows_per_part, int(accumulate))
@@ -204,7 +204,7 @@ class DenseOps:
     def sum_columns(
         self, db: DeviceArray, dy: DeviceArray, sizes: tuple[int, int], stride: int, accumulate: bool = False
     ) -> None:
-        """DB = column sums of dY, or added to what db holds, for `sizes` (N, P) and rows `stride` elements apart."""
+        """db = column sums of dY, or added to what db holds, for `sizes` (N, P) and rows `stride` elements apart."""
         plan, partials, counters = self._column_reduction(*sizes, FLOAT_BYTES)
         tail = (stride, *sizes, plan.rows_per_chunk, int(accumulate))
         self.device.launch("bias_add_backward", plan.launch, db, partials, counters, dy, *tail)
