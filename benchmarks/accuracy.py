@@ -1,9 +1,9 @@
-"""Trains a configuration over several seeds and prints the mean and deviation of its test figure as JSON.
+"""Train a configuration with several seeds and print mean and deviation of its test score as a JSON row.
 
     python benchmarks/accuracy.py configs/tox21.toml tox21.h5 --seeds 5 [--set split.kind=scaffold]...
 
-The seed of a run decides its split (unless the file's own is used), first weights, shuffles and dropout. The figure is
-that of the best validation epoch: ROC-AUC (mean over tasks), accuracy or RMSE, as the target asks.
+The seed of a run decides its split (unless the file's own is used), first weights, shuffles and dropout. The score is
+that of the best validation epoch: ROC-AUC (mean over tasks), accuracy or RMSE, depending on the target.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gcnbatch.train.metrics import default_monitor
 
 
 def main() -> None:
-    """Run and print one JSON line."""
+    """Train with every seed and print one JSON row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("data")

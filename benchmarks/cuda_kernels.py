@@ -1,10 +1,10 @@
-"""Times MatMul kernels on a GPU inside CUDA graphs, one JSON row per figure.
+"""Time MatMul kernels on a GPU inside CUDA graphs and print a JSON row per figure.
 
     python benchmarks/cuda_kernels.py [--torch]
 
-The forward product and both gradients on the shapes of ChemGCN; ``--torch`` times cuBLAS through PyTorch beside them. A
-figure is the median over 20 replays of a graph that holds the call 10 times, so no launch cost of the host is in it;
-operands stay in the L2 cache. SpMM has a command of its own, ``gcnbatch bench spmm``.
+The shapes are those of ChemGCN; the rows are the forward product and both gradients. ``--torch`` also times cuBLAS
+through PyTorch. A figure is the median of 20 replays of a graph that holds the call 10 times. It has no launch cost of
+the host, and the operands stay in L2. ``gcnbatch bench spmm`` times SpMM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.bench.clock import DeviceClock
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.environment import collect
 
 CALLS, REPLAYS = 10, 20
@@ -26,7 +26,7 @@ MATMUL = ((950, 64, 64), (1850, 512, 512), (950, 75, 64), (19_000, 64, 64))
 
 
 def matmul_rows(backend: CudaBackend, about: dict[str, Any], torch_too: bool) -> None:
-    """Print a row per shape, pass and precision, and cuBLAS beside it when asked for."""
+    """Print a row per shape, product and precision, and cuBLAS's rows if `torch_too`."""
     device, rng, clock = backend.device, np.random.default_rng(3), DeviceClock(backend, REPLAYS)
     for N, F, P in MATMUL:
         x, w, dy = (rng.random(shape, dtype=np.float32) for shape in ((N, F), (F, P), (N, P)))

@@ -1,8 +1,8 @@
-"""Molecules per second of ``gcnbatch data import smiles``, scaffolds and writing included.
+"""Measure the molecules per second of ``gcnbatch data import smiles``, with scaffolds and writing.
 
 usage: python benchmarks/import_smiles.py CSV [PROCESSES] [RUNS]
 
-Prints one JSON line: median and best over the runs, and what they ran on. The input is read from disk each time.
+Prints one JSON row: median and best of the runs, versions and CPU. Each run reads the input from disk.
 """
 
 from __future__ import annotations

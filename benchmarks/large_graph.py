@@ -1,12 +1,12 @@
-"""Times SpMM and training epochs on one graph of Reddit's size on a GPU, cuSPARSE through PyTorch beside them.
+"""Time SpMM and training epochs on one graph of Reddit's size on a GPU, ours and cuSPARSE through PyTorch.
 
-    python benchmarks/large_graph.py [spmm] [epoch] [matmul] [--nodes N] [--edges E]
+    python benchmarks/large_graph.py [spmm] [epoch] [--nodes N] [--edges E]
 
-The graph is random with a power law of degrees, 232,965 nodes and about 112.7 M stored entries, symmetric, normalised;
-PyTorch makes it on the device, and our kernels read its arrays in place. Every SpMM is checked against float64 sums of
-rows, the longest among them. A figure is the median of 9 calls between device events; `epoch` is a training step of
-Kipf's GCN (602 features, 41 classes, dropout on the hidden layer), as users run it: launches, updates and all. The
-peer's step is the same model with torch.sparse.mm, autograd and Adam.
+The graph is random, symmetric and normalised, with a power law of degrees, 232,965 nodes and about 112.7 M stored
+entries. PyTorch makes it on the device, and our kernels read its arrays in place. Every SpMM is checked against float64
+sums of some rows, the longest one included. A figure is the median of 9 calls between device events. `epoch` is a
+training step of Kipf's GCN (602 features, 41 classes, dropout on the hidden layer) with launches and update. The peer's
+step is the same model with torch.sparse.mm, autograd and Adam.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcnbatch.backends.cuda import spmm_large
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm_large import Large, Scales
+from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm.large import Large, Scales
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import CudaConfig, KipfConfig, TrainConfig
+from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.environment import collect
 from gcnbatch.model.gcn import Loss, build, uniform_weights
-from gcnbatch.model.runner import OpsRunner, Task
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.runners.task import RunnerTask
 
 FEATURES, CLASSES, CALLS = 602, 41, 9
 
 
 def median_ms(call: Callable[[], object], stream: Any) -> float:
-    """Return the median device time of a call on a stream, the first two not counted."""
+    """Return the median device time of a call on a stream, in ms, without the first two calls."""
     times = []
     for _ in range(CALLS + 2):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
@@ -48,7 +49,7 @@ def median_ms(call: Callable[[], object], stream: Any) -> float:
 
 
 class PowerLaw:
-    """The graph: `crow`, `col`, `val` on the device; value of an entry 1 / sqrt(degree of row x degree of column)."""
+    """The graph as CSR on the device: `crow`, `col`, `val`; an entry is 1 / sqrt(degree of row x degree of column)."""
 
     def __init__(self, nodes: int, edges: int) -> None:
         torch.manual_seed(0)
@@ -90,7 +91,7 @@ def ours(tensor: torch.Tensor) -> DeviceArray:
 
 
 def adjacency(graph: PowerLaw, upload: Callable[[Any], DeviceArray], form: str) -> DeviceAdjacency:
-    """Return the graph as our kernels hold it: "unweighted", "weighted", or in rows ("rows")."""
+    """Return the graph in a form of our kernels: "unweighted", "weighted" or "rows" (`spmm_csr`)."""
     indptr = graph.crow.cpu().numpy()
     scales = Scales(ours(graph.scale), ours(graph.scale)) if form == "unweighted" else None
     large = None if form == "rows" else Large(spmm_large.cut_rows(indptr).map(upload), scales)
@@ -100,7 +101,7 @@ def adjacency(graph: PowerLaw, upload: Callable[[Any], DeviceArray], form: str) 
 
 
 def spmm_rows(graph: PowerLaw, backend: CudaBackend, emit: Callable[..., None], widths: list[int]) -> None:
-    """Print a row per number of columns and form, and cuSPARSE's."""
+    """Print a row per number of columns and form, and one of cuSPARSE."""
     stream = torch.cuda.ExternalStream(backend.device.stream.handle)
     forms = {form: adjacency(graph, backend.device.upload, form) for form in ("unweighted", "weighted", "rows")}
     matrix = torch.sparse_csr_tensor(graph.crow, graph.col, graph.val, (graph.n, graph.n))
@@ -124,7 +125,7 @@ def spmm_rows(graph: PowerLaw, backend: CudaBackend, emit: Callable[..., None], 
 
 
 class Held:
-    """A backend whose only batch lies on the device already."""
+    """A backend whose only batch is on the device already."""
 
     def __init__(self, backend: CudaBackend, only: DeviceBatch) -> None:
         self._backend, self._only, self.n_graphs = backend, only, 1
@@ -145,7 +146,7 @@ class Held:
 
 
 def epoch_rows(graph: PowerLaw, device_of: CudaBackend, emit: Callable[..., None]) -> None:
-    """Print a row per hidden width and way, and PyTorch's."""
+    """Print a row per hidden width, precision and order of products, and PyTorch's rows."""
     stream = torch.cuda.ExternalStream(device_of.device.stream.handle)
     x = torch.randn(graph.n, FEATURES, device="cuda")
     y = torch.randint(CLASSES, (graph.n, 1), device="cuda", dtype=torch.int32)
@@ -167,7 +168,7 @@ def epoch_rows(graph: PowerLaw, device_of: CudaBackend, emit: Callable[..., None
             for once in (True, False):
                 config = KipfConfig(kind="kipf", widths=(hidden,), input_dropout=False)
                 loss = Loss("multiclass", uniform_weights(header))
-                task = Task(build(config, header, once), loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
+                task = RunnerTask(build(config, header, once), loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
                 runner = OpsRunner(backend, task)
                 runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
                 ms = median_ms(lambda runner=runner: runner.step(0), stream)
@@ -220,7 +221,7 @@ def peer_rows(graph: PowerLaw, x: torch.Tensor, y: torch.Tensor, emit: Callable[
 
 
 def main() -> None:
-    """Run the parts named, or all."""
+    """Run the named parts, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["spmm", "epoch"])
     parser.add_argument("--nodes", type=int, default=232_965)

@@ -1,10 +1,10 @@
-"""Writes a data set to time Reaction100's shape on: molecules of another set, drawn at random, with random classes.
+"""Write a data set of Reaction100's size: molecules drawn at random from another set, with random classes.
 
     python benchmarks/reaction_shape.py tox21.h5 reaction_shape.h5 [--graphs 75477]
     python benchmarks/training_step.py configs/reaction100.toml reaction_shape.h5 --backends fused,batched
 
-Reaction100 itself, 75,477 graphs, is not public. Nothing can be learnt from the labels. An epoch of a random 80/10/10
-split has 604 steps of 100.
+Reaction100, with 75,477 graphs, is not public. The labels are random and serve for timing only. An epoch of a random
+80/10/10 split has 604 steps of 100 graphs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLASSES = tuple(f"class {number}" for number in range(1, 101))
 
 
 def drawn(molecules: GraphSet, n_graphs: int, seed: int = 0) -> GraphSet:
-    """Return so many of these molecules, some of them several times, each with a class at random."""
+    """Return `n_graphs` of these molecules, drawn with replacement, each with a random class."""
     rng = np.random.default_rng(seed)
     found = molecules.take(rng.integers(molecules.n_graphs, size=n_graphs))
     about = {"name": "reaction_shape", "target": "multiclass", "task_names": ("class",), "class_names": CLASSES}

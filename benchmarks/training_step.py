@@ -1,20 +1,20 @@
-"""Times training steps, batch assembly and inference of a configuration on one or more backends, a JSON row each.
+"""Time training steps, batch assembly and prediction of a configuration and print a JSON row per backend.
 
     python benchmarks/training_step.py configs/tox21.toml tox21.h5 [--backends cpu,batched] [--set key=value]…
 
-A row holds, each the median over 5 repetitions behind one that is not counted:
+Each figure is the median of 5 repetitions after a warm-up. A row has:
 
-- ``step_us``: wall time per step of up to 100 steps, waiting for the device only at their end; ``launches`` per step;
-- ``epoch_us``: wall time per step of a whole epoch, at most 1,024 steps, with its plan, upload and the loss read back;
-- ``device_us``, ``epoch_device_us``: time per step on the device, of up to 32 in a row and of up to 127 behind the
-  first of an epoch, when nothing waits for the host;
-- ``inference_graphs_per_s`` at batch 200, and ``inference_at_once_graphs_per_s`` of the whole set, of at most 16,384
-  graphs, in one batch, both with plan, upload and download;
+- ``step_us``: wall time per step of up to 100 steps, with one wait for the device at their end; ``launches`` per step;
+- ``epoch_us``: wall time per step of a whole epoch, at most 1,024 steps, with its plan, its upload and the loss read
+  back;
+- ``device_us``, ``epoch_device_us``: device time per step, over up to 32 steps and over up to 127 steps after the first
+  of an epoch; steps are queued before they run, as far as the queue reaches;
+- ``inference_graphs_per_s`` in batches of 200, and ``inference_at_once_graphs_per_s`` of the whole set (at most 16,384
+  graphs) in one batch, both with plan, upload and download;
 - ``first_step_s``: from the start of the process ``gcnbatch train`` to the end of its first step.
 
-Of ``nonbatched`` steps and epochs are of 30 steps; an epoch of one batch is repeated 100 times. The first row holds
-what the host does before: opening and checking the file, assembling a batch; and the start of ``gcnbatch --help`` as a
-process.
+``nonbatched`` runs 30 steps instead of these numbers. An epoch of one batch is repeated 100 times. The first row
+is the host's: opening and checking the file, assembling a batch, and ``gcnbatch --help`` as a process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import parse_assignment, put, read_toml, resolve
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
-from gcnbatch.model.runner import Task, make_runner
+from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train.experiment import Experiment
 
 REPEATS = 5
@@ -47,7 +48,7 @@ import importlib.util, os, sys, time
 
 class Watch:
     def find_spec(self, name, path, target=None):
-        if name != "gcnbatch.model.runner":
+        if name != "gcnbatch.runners.choice":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -57,8 +58,8 @@ class Watch:
             execute(module)
             make = module.make_runner
 
-            def make_runner(backend, task, say):
-                made = make(backend, task, say)
+            def make_runner(backend, task):
+                made = make(backend, task)
                 step = made.step
 
                 def first_step(index):
@@ -78,13 +79,13 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 from gcnbatch.cli.app import main
 main()
-"""  # the command, importing in its own order, ended behind its first step
+"""  # runs the command with its own order of imports and exits after the first step
 STEPS, EPOCH_STEPS, IN_A_ROW, QUEUED_STEPS, NONBATCHED_STEPS = 100, 1024, 32, 128, 30  # at most
-SMALL, AT_ONCE = 200, 16_384  # graphs of a batch that is predicted
+SMALL, AT_ONCE = 200, 16_384  # graphs in a batch of predictions
 
 
 def median_seconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Return the median time of a call."""
+    """Return the median time of a call, in seconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -94,7 +95,7 @@ def median_seconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def host_row(path: str, experiment: Experiment, batches: list[Any]) -> dict[str, float]:
-    """Time what the host does before a step, and the command's start."""
+    """Time the host's work before a step, and the start of the command."""
     source = experiment.source
 
     def assemble() -> None:
@@ -110,7 +111,7 @@ def host_row(path: str, experiment: Experiment, batches: list[Any]) -> dict[str,
 
 
 def first_step_s(backend: str, arguments: list[str]) -> float:
-    """Time the command ``gcnbatch train`` from its start to the end of its first step, files and kernels cached."""
+    """Return the seconds from the start of ``gcnbatch train`` to the end of its first step, all caches warm."""
 
     def start() -> float:
         with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +125,7 @@ def first_step_s(backend: str, arguments: list[str]) -> float:
 
 
 class Epochs:
-    """Epochs of a runner, one behind the other."""
+    """Epochs of a runner, one after the other."""
 
     def __init__(self, runner: Runner, meter: Meter, learning_rate: float) -> None:
         self._runner, self._meter, self._rate, self._number = runner, meter, learning_rate, itertools.count()
@@ -133,7 +134,7 @@ class Epochs:
         self._runner.begin_epoch(next(self._number), batches, self._rate)
 
     def run(self, batches: list[Any], end: Callable[[], object]) -> None:
-        """Train an epoch of these batches."""
+        """Train an epoch of these batches and call `end`."""
         self._begin(batches)
         for index in range(len(batches)):
             self._runner.step(index)
@@ -141,17 +142,17 @@ class Epochs:
         end()
 
     def wall_us(self, batches: list[Any], end: Callable[[], object]) -> float:
-        """Return the wall time of a step."""
+        """Return the wall time of a step, in us."""
         self.run(batches, end)
         return median_seconds(lambda: self.run(batches, end)) / len(batches) * 1e6
 
     def device_us(self, batches: list[Any]) -> float:
-        """Return the time of a step but the first, which has the epoch uploaded, on the device."""
+        """Return the device time of a step, in us, without the first step, which uploads the epoch."""
         times = []
-        for hold in (nullcontext(), *(self._meter.queued() for _ in range(REPEATS))):  # at first graphs are captured
+        for hold in (nullcontext(), *(self._meter.queued() for _ in range(REPEATS))):  # the first captures CUDA graphs
             self._begin(batches)
             self._runner.step(0)
-            self._runner.take_loss()  # no step is left waiting for company
+            self._runner.take_loss()  # launches every step that waits to be batched into a graph launch
             with hold:
                 start = self._meter.mark()
                 for index in range(1, len(batches)):
@@ -161,7 +162,7 @@ class Epochs:
         return float(np.median(times[1:]))
 
 
-def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
+def backend_row(name: str, task: RunnerTask, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
     """Time training steps and inference on one backend."""
     backend = open_backend(name, options=options)
     runner, meter = make_runner(backend, task), backend.meter
@@ -183,7 +184,7 @@ def backend_row(name: str, task: Task, batches: list[Any], n_graphs: int, option
 
 
 def graphs_per_s(runner: Runner, batches: list[Any]) -> float:
-    """Return how many graphs a second are predicted in these batches."""
+    """Return the graphs a second that are predicted in these batches."""
 
     def predict() -> None:
         for graphs in batches:

@@ -72,11 +72,16 @@ class BackendUnavailable(MachineError):
     """A requested backend cannot start here; the hint says what to install or change (exit code 3)."""
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the closest known spelling of `name`; empty where none is close."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"Did you mean '{close[0]}'?" if close else ""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name closest to `name`, or with all known names."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"Did you mean '{close[0]}'?"
+    if hint := closest(name, names):
+        return hint
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return f"Known: {shown}."

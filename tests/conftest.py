@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Before NumPy is loaded: workers beside each other must not each start a thread per core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
 from gcnbatch.backends import registry
-from gcnbatch.train import plots
+from tests.train.runs import lighten
 
 
 @cache
@@ -26,9 +28,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _answer_ctrl_c() -> Iterator[None]:
+    """Handle SIGINT even if the tests run in the background of a script, where processes inherit that it is ignored.
+
+    Processes that tests start have the default action then.
+    """
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out pictures, which have tests of their own, and syncing: together most of a small run's time."""
-    for name in ("learning_curves", "roc_pr", "confusion", "parity"):
-        monkeypatch.setattr(plots, name, lambda *about: None)
-    monkeypatch.setattr(os, "fsync", lambda file: None)
+    lighten(monkeypatch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import deque
@@ -12,20 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from gcnbatch.backends import registry
 from tests.train.runs import environment
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gcnbatch"
 
-# From the ground up; a part may import itself and the parts of floors below.
+# From the ground up; a part may import itself and the parts of floors below. The registry of backends stands apart from
+# them: it names their modules in texts.
 FLOORS = (
     ("errors",),
-    ("fileio", "folders", "philox", "resources", "worker"),
+    ("config_sections", "fileio", "folders", "philox", "resources", "worker", "backends.registry"),
     ("config", "environment", "figures"),
     ("data",),
     ("predictions", "reference"),
     ("backends",),
     ("model",),
+    ("runners",),
     ("train",),
     ("infer", "bench"),
     ("compare",),
@@ -34,18 +38,26 @@ FLOORS = (
 )
 FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+KNOW_BACKENDS = ("backends", "backends.registry", "runners")
+
+
+def module_of(path: Path) -> str:
+    """Return a module's dotted path below the package."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+NAMES = {f"gcnbatch.{module_of(path)}" for path in MODULES}
 
 # Cycles that are about to be cut. Remove an entry with its cycle; add none.
 KNOWN_CYCLES = (
     {
-        "gcnbatch.backends.cuda.batch",
-        "gcnbatch.backends.cuda.copies",
-        "gcnbatch.backends.cuda.device",
-        "gcnbatch.backends.cuda.events",
-        "gcnbatch.backends.cuda.spmm_kernels",
-        "gcnbatch.backends.cuda.spmm_large",
+        "gcnbatch.backends.cuda.batches.batch",
+        "gcnbatch.backends.cuda.runtime.copies",
+        "gcnbatch.backends.cuda.runtime.device",
+        "gcnbatch.backends.cuda.runtime.events",
+        "gcnbatch.backends.cuda.spmm.kernels",
+        "gcnbatch.backends.cuda.spmm.large",
     },
-    {"gcnbatch.model.fused", "gcnbatch.model.fused_kipf", "gcnbatch.model.runner"},
 )
 
 
@@ -59,7 +71,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
             if node.module == "gcnbatch":
                 yield from (f"gcnbatch.{alias.name}" for alias in node.names if alias.name != "__version__")
             elif node.module is not None:
-                yield node.module
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                yield from (names & NAMES) or {node.module}
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         yield from imported(node)
@@ -106,21 +119,22 @@ def shortest_cycles(graph: Mapping[str, set[str]]) -> set[tuple[str, ...]]:
     return found
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+def part_of(module: str) -> str:
+    """Return the part of a module's path below the package: itself, if it has a floor of its own."""
+    return module if module in FLOOR else module.partition(".")[0]
 
 
 def test_every_module_has_its_floor() -> None:
-    assert {part_of(path) for path in MODULES} <= set(FLOOR)
+    assert {part_of(module_of(path)) for path in MODULES} <= set(FLOOR)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_downwards(path: Path) -> None:
-    own = part_of(path)
+    own = part_of(module_of(path))
     for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
         package, _, rest = name.partition(".")
         if package == "gcnbatch" and rest:
-            other = rest.partition(".")[0]
+            other = part_of(rest)
             assert other == own or FLOOR[other] < FLOOR[own], f"{own} imports {name}"
 
 
@@ -142,6 +156,37 @@ def test_cycles_are_seen_in_functions_and_types(tmp_path: Path) -> None:
     (package / "c.py").write_text("if TYPE_CHECKING:\n    from p import a\n")
     (package / "d.py").write_text("from p.a import x\n")
     assert shortest_cycles(module_graph(package)) == {("p.a", "p.b", "p.c")}
+
+
+def backend_names_in(tree: ast.AST) -> Iterator[str]:
+    """Yield what a module knows of single backends.
+
+    A name that is compared, matched or bound to a variable, alone or in a list; an opened backend declared as `Any`.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare | ast.MatchValue | ast.Assign | ast.AnnAssign):
+            children = list(ast.iter_child_nodes(node))
+            lists = [child for child in children if isinstance(child, ast.Tuple | ast.List | ast.Set)]
+            for child in (*children, *(element for found in lists for element in found.elts)):
+                if isinstance(child, ast.Constant) and child.value in registry.names():
+                    yield f"line {node.lineno}: {child.value!r}"
+        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.annotation) == "Any":
+            opens = re.search(r"\b(open_backend|backend_for)\b|\.open\(", ast.unparse(node.value))
+            yield from [f"line {node.lineno}: {ast.unparse(node)}"] if opens else []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['if backend.name == "fused": pass', 'x = name in ("cpu", "fused")', 'FUSED = "fused"', "b: Any = open_backend(x)"],
+)
+def test_the_search_for_backend_names_finds_them(text: str) -> None:
+    assert list(backend_names_in(ast.parse(text)))
+
+
+def test_no_module_above_the_runners_knows_one_backend_from_another() -> None:
+    for path in MODULES:
+        if part_of(module_of(path)) not in KNOW_BACKENDS:
+            assert not list(backend_names_in(ast.parse(path.read_text(encoding="utf-8")))), path
 
 
 @pytest.mark.parametrize("library", ["pycuda", "cuda"])

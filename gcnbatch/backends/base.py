@@ -305,7 +305,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in the configuration: cpu, nonbatched, batched or fused."""
+        """The name of its entry in `gcnbatch.backends.registry`."""
 
     @property
     def ops(self) -> Ops:

@@ -33,8 +33,8 @@ class DeviceProducts:
     name = "cuda"
 
     def __init__(self, device: int = 0) -> None:
-        from gcnbatch.backends.cuda.sparse import SparseOps
-        from gcnbatch.backends.cuda.spgemm import SpGemm
+        from gcnbatch.backends.cuda.spgemm.product import SpGemm
+        from gcnbatch.backends.cuda.spmm.ops import SparseOps
 
         opened = cuda.open_ready(device)
         self._device, self._spgemm, self._ops = opened, SpGemm(opened), SparseOps(opened)

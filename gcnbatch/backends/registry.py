@@ -1,22 +1,48 @@
-"""Which backends exist, whether each can start here, and the opening of one. Nothing falls back silently."""
+"""The registry: one entry per backend, fastest first. README.md, "A backend", lists the steps to add one.
+
+The configuration and the command line read names and capabilities here, so this module imports no backend. An entry
+names two modules instead, one with the backend and one with its runner; the first use imports them.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from gcnbatch.backends.base import Backend
-from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
-FASTEST_FIRST = ("fused", "batched", "nonbatched", "cpu")
-CUDA = ("nonbatched", "batched", "fused")
-PLAIN = CudaConfig()
-# us a training step of Tox21, 2 x 64, batch 50: on two cores with Numba, on an NVIDIA H200; as in README.md
-MEASURED = {"cpu": 940, "nonbatched": 6_018, "batched": 228, "fused": 23}
+if TYPE_CHECKING:
+    from gcnbatch.backends.base import Backend, Runner
+    from gcnbatch.config_sections import CudaConfig
+    from gcnbatch.runners.task import RunnerTask
+
+AUTO = "auto"  # what users type for the fastest backend that is ready and takes the task
+
+
+class BackendModule(Protocol):
+    """What the module of a backend offers."""
+
+    def check(self, device: int) -> None:
+        """Raise `BackendUnavailable` with reason and fix where the backend cannot start; start nothing."""
+
+    def open_backend(self, name: str, device: int, options: CudaConfig | None) -> Backend:
+        """Open the backend; `options` None: the defaults."""
+
+
+class RunnerModule(Protocol):
+    """What the module of a runner offers."""
+
+    def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
+        """Return what of the task the backend does not take, or None."""
+
+    def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
+        """Return the runner of a task that `refuses` has nothing against."""
 
 
 class BackendStatus(NamedTuple):
-    """Whether a backend can start here, and if not, why and what to do."""
+    """Whether a backend can start here, and if not, the reason and the fix."""
 
     name: str
     ready: bool
@@ -24,53 +50,186 @@ class BackendStatus(NamedTuple):
     hint: str = ""
 
 
-def status(device: int = 0) -> list[BackendStatus]:
-    """Return the state of every backend, slowest first; the CUDA backends' on this device."""
-    return [_probe(name, device) for name in reversed(FASTEST_FIRST)]
+class Measured(NamedTuple):
+    """Microseconds of a training step on Tox21 (2 x 64, batch 50) by the wall clock, and the machine; see README.md."""
+
+    step_us: int
+    machine: str
 
 
-def open_backend(name: str, device: int = 0, options: CudaConfig = PLAIN) -> Backend:
-    """Open the backend `name`; ``"auto"`` takes the fastest that can start (and can take the task; see `make_runner`).
+@dataclass(frozen=True)
+class BackendEntry:
+    """One backend.
 
     Parameters
     ----------
-    device : int
-        The CUDA backends' device, among those that CUDA_VISIBLE_DEVICES shows.
-    options : CudaConfig
-        How the CUDA backends compute.
+    name : str
+        What users type; `Backend.name` is the same.
+    summary : str
+        What computes, and how, in a line.
+    backend : str
+        The module that opens it; see `BackendModule`.
+    runner : str
+        The module that trains with it; see `RunnerModule`. The default trains with any backend's operations.
+    measured : Measured or None
+    on_gpu : bool
+        Whether the options ``--device`` and [cuda] apply to it.
+    steps_are_operations : bool
+        Whether its training steps call `Ops`, so that ``compare-backends`` can time them one by one.
+    """
+
+    name: str
+    summary: str
+    backend: str
+    runner: str = "gcnbatch.runners.ops"
+    measured: Measured | None = None
+    on_gpu: bool = False
+    steps_are_operations: bool = True
+
+    def probe(self, device: int = 0) -> BackendStatus:
+        """Return whether the backend can start here, on this device."""
+        try:
+            self._backend_module.check(device)
+        except BackendUnavailable as error:
+            return BackendStatus(self.name, False, error.got, error.hint)
+        return BackendStatus(self.name, True)
+
+    def open(self, device: int = 0, options: CudaConfig | None = None) -> Backend:
+        """Open the backend.
+
+        Raises
+        ------
+        BackendUnavailable, InputError, MachineError
+            It cannot start here; there is no such device; the device does not open.
+        """
+        return self._backend_module.open_backend(self.name, device, options)
+
+    def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
+        """Return what of the task the opened backend does not take, or None."""
+        return self._runner_module.refuses(backend, task)
+
+    def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
+        """Return a runner on the opened backend for a task that it does not refuse."""
+        return self._runner_module.make_runner(backend, task)
+
+    @property
+    def _backend_module(self) -> BackendModule:
+        return cast(BackendModule, import_module(self.backend))
+
+    @property
+    def _runner_module(self) -> RunnerModule:
+        return cast(RunnerModule, import_module(self.runner))
+
+
+BACKENDS: tuple[BackendEntry, ...] = (
+    BackendEntry(
+        name="fused",
+        summary="CUDA: a training step in six launches or one, replayed as a CUDA graph",
+        backend="gcnbatch.backends.cuda.fused",
+        runner="gcnbatch.runners.fused",
+        measured=Measured(23, "NVIDIA H200"),
+        on_gpu=True,
+        steps_are_operations=False,
+    ),
+    BackendEntry(
+        name="batched",
+        summary="CUDA: a launch per operation and batch",
+        backend="gcnbatch.backends.cuda",
+        measured=Measured(253, "NVIDIA H200"),
+        on_gpu=True,
+    ),
+    BackendEntry(
+        name="nonbatched",
+        summary="CUDA: a launch per operation and graph, the papers' baseline",
+        backend="gcnbatch.backends.cuda",
+        measured=Measured(6_198, "NVIDIA H200"),
+        on_gpu=True,
+    ),
+    BackendEntry(
+        name="cpu",
+        summary="NumPy, with Numba's loops where it is installed",
+        backend="gcnbatch.backends.cpu",
+        measured=Measured(940, "two cores"),
+    ),
+)
+
+
+def names() -> list[str]:
+    """Return the backends' names, slowest first."""
+    return [entry.name for entry in reversed(BACKENDS)]
+
+
+def choices() -> list[str]:
+    """Return what users may ask for: ``"auto"``, then the names."""
+    return [AUTO, *names()]
+
+
+def entry(name: str) -> BackendEntry:
+    """Return the entry of a name.
+
+    Raises
+    ------
+    InputError
+        Unknown name.
+    """
+    for found in BACKENDS:
+        if found.name == name:
+            return found
+    raise InputError("backend", f"'{name}'", ", ".join(choices()), nearest(name, choices()))
+
+
+def slower_than(name: str) -> list[BackendEntry]:
+    """Return the entries behind this one, fastest first."""
+    return list(BACKENDS[BACKENDS.index(entry(name)) + 1 :])
+
+
+def may_use_gpu(name: str) -> bool:
+    """Return whether the backend that `name` asks for computes on a GPU, or, of ``"auto"``, may do so."""
+    return any(found.on_gpu for found in (BACKENDS if name == AUTO else [entry(name)]))
+
+
+def status(device: int = 0) -> list[BackendStatus]:
+    """Return the state of every backend on this device, slowest first."""
+    return [found.probe(device) for found in reversed(BACKENDS)]
+
+
+def ready(name: str, device: int = 0) -> Iterator[BackendEntry]:
+    """Yield the entry of a backend that can start here; of ``"auto"`` each that can, fastest first.
 
     Raises
     ------
     InputError
         Unknown name, or no such device.
     BackendUnavailable
-        With the reason and the mend.
+        A backend that was asked for by name cannot start; with the reason and the fix.
     """
-    automatic = name == "auto"
-    if automatic:
-        name = next(candidate for candidate in FASTEST_FIRST if _probe(candidate, device).ready)
-    if name not in FASTEST_FIRST:
-        raise InputError(
-            "backend", f"'{name}'", f"auto, {', '.join(reversed(FASTEST_FIRST))}", nearest(name, FASTEST_FIRST)
-        )
-    state = _probe(name, device)
+    if name == AUTO:
+        yield from (found for found in BACKENDS if found.probe(device).ready)
+        return
+    found = entry(name)
+    state = found.probe(device)
     if not state.ready:
         raise BackendUnavailable(f"backend {name}", state.reason, hint=state.hint)
-    if name in CUDA:
-        from gcnbatch.backends import cuda
-
-        return cuda.open_backend(name, device, options, automatic)
-    from gcnbatch.backends.cpu import open_cpu
-
-    return open_cpu()
+    yield found
 
 
-def _probe(name: str, device: int) -> BackendStatus:
-    if name in CUDA:
-        from gcnbatch.backends import cuda
+def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) -> Backend:
+    """Open the backend `name`; ``"auto"`` takes the fastest that can start.
 
-        try:
-            (cuda.check_fused if name == "fused" else cuda.check)(device)
-        except BackendUnavailable as error:
-            return BackendStatus(name, False, error.got, error.hint)
-    return BackendStatus(name, True)
+    `gcnbatch.runners.choice.BackendChoice` does so for a task, which the fastest may refuse.
+
+    Parameters
+    ----------
+    device : int
+        A GPU, of those that CUDA_VISIBLE_DEVICES shows; backends on the host ignore it.
+    options : CudaConfig or None
+        How the CUDA backends compute; None: the defaults.
+
+    Raises
+    ------
+    InputError, BackendUnavailable
+        As `ready`.
+    MachineError
+        The device does not open.
+    """
+    return next(ready(name, device)).open(device, options)

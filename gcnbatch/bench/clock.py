@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcnbatch.backends.cuda.replay import NotCaptured, Replay
+from gcnbatch.backends.cuda.runtime.replay import NotCaptured, Replay
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend

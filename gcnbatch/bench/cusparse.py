@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcnbatch.backends.cuda.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.sparse import Csr
 from gcnbatch.errors import BackendUnavailable
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.runtime.device import Device
 
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 _FLOAT32 = 0  # CUDA_R_32F

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcnbatch.backends.cuda import batch, spmm_table
-from gcnbatch.backends.cuda.sparse import launch_each
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
+from gcnbatch.backends.cuda.batches import batch
+from gcnbatch.backends.cuda.spmm import table as spmm_table
+from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
+from gcnbatch.backends.cuda.spmm.ops import launch_each
 from gcnbatch.bench.problems import SpmmProblem
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.errors import BackendUnavailable
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.batch import DeviceAdjacency
-    from gcnbatch.backends.cuda.device import Device
-    from gcnbatch.backends.cuda.memory import DeviceArray
+    from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency
+    from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 DENSIFIED_BYTES = 4 << 30  # most bytes of the matrices in dense form
 MAX_LOOP = 1000  # most matrices for a loop

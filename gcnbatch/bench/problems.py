@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.batch import GraphLayout
+from gcnbatch.backends.cuda.batches.batch import GraphLayout
 from gcnbatch.bench import traffic
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import MAX_ENTRIES, Adjacency, Csr

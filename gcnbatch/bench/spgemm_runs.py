@@ -20,8 +20,8 @@ from gcnbatch.data.sparse import ScipyCsr
 from gcnbatch.errors import BackendUnavailable, CheckFailed, InputError, nearest
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.device import Device
-    from gcnbatch.backends.cuda.events import Observation
+    from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.backends.cuda.runtime.events import Observation
 
 CONTENDERS = ("gcnbatch", "cusparse", "scipy")
 TOLERANCE = 1e-5  # relative to the sum of the absolute products of an entry
@@ -78,7 +78,7 @@ class OnDevice:
     drops_zeros = False
 
     def __init__(self, name: str, device: Device, multiply: Callable[[Any, Any], Any]) -> None:
-        from gcnbatch.backends.cuda.spgemm import SpGemm
+        from gcnbatch.backends.cuda.spgemm.product import SpGemm
 
         self.name, self.device, self._multiply, self._ours = name, device, multiply, SpGemm(device)
 
@@ -169,7 +169,7 @@ def _open(name: str, number: int) -> Contender:
     if name == "scipy":
         return Scipy()
     from gcnbatch.backends.cuda import open_ready
-    from gcnbatch.backends.cuda.spgemm import SpGemm
+    from gcnbatch.backends.cuda.spgemm.product import SpGemm
 
     device = open_ready(number)
     if name == "gcnbatch":

@@ -14,19 +14,19 @@ import numpy as np
 from tqdm import tqdm
 
 from gcnbatch import environment
-from gcnbatch.backends import registry
-from gcnbatch.backends.cuda import batch, spmm_table
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES, vector_width
-from gcnbatch.backends.cuda.spmm_table import Table
+from gcnbatch.backends import cuda
+from gcnbatch.backends.cuda.batches import batch
+from gcnbatch.backends.cuda.spmm import table as spmm_table
+from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, vector_width
+from gcnbatch.backends.cuda.spmm.table import Table
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, BatchShape, SpmmProblem, random_batch
-from gcnbatch.config import CudaConfig
 from gcnbatch.errors import BackendUnavailable, CheckFailed
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.spmm_kernels import SpmmKernel
+    from gcnbatch.backends.cuda.spmm.kernels import SpmmKernel
 
 ROWS = (16, 32, 64, 128)
 PER_ROW = (1, 2, 3, 5, 8)
@@ -129,7 +129,7 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
     Figures 8 to 10 are measured after the grid, to check the table's choices.
     """
     try:
-        backend: Any = registry.open_backend("batched", device, CudaConfig())
+        backend = cuda.open_backend("batched", device)
     except BackendUnavailable as error:
         raise BackendUnavailable("bench tune", error.got, hint="It measures a GPU; see 'gcnbatch info'.") from error
     clock = DeviceClock(backend, repeats)

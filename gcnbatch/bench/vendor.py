@@ -10,8 +10,8 @@ import numpy as np
 from gcnbatch.errors import BackendUnavailable
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.device import Device
-    from gcnbatch.backends.cuda.memory import DeviceArray
+    from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 CSR_ALGORITHMS = ("CSR_ALG1", "CSR_ALG2", "CSR_ALG3")
 FLOAT32, INT32 = 0, 2  # CUDA_R_32F, CUSPARSE_INDEX_32I

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from gcnbatch.config import Config, CudaConfig
+from gcnbatch.backends import registry
 
+if TYPE_CHECKING:
+    from gcnbatch.config import Config
+    from gcnbatch.config_sections import CudaConfig
+
+BACKENDS = f"{', '.join(registry.choices()[:-1])} or {registry.choices()[-1]}."
 DeviceOption = Annotated[
     int | None,
     typer.Option("--device", metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.", show_default="0"),

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import ResidentOption, gather_cuda
+from gcnbatch.cli.configuration import BACKENDS, ResidentOption, gather_cuda
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -41,7 +41,7 @@ def infer(
     out: Annotated[
         str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl or .h5 file; - for CSV on stdout.")
     ] = "-",
-    backend: Annotated[str, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.")] = "auto",
+    backend: Annotated[str, typer.Option("--backend", help=BACKENDS)] = "auto",
     device: Annotated[
         int, typer.Option("--device", min=0, metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.")
     ] = 0,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.registry import BackendEntry, BackendStatus
 
 EPILOG = """\b
 Examples:
@@ -18,10 +21,10 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
     """List backends (ready, or why not and what to do), devices and versions."""
     from gcnbatch import environment
     from gcnbatch.backends import registry
-    from gcnbatch.backends.cuda import report
+    from gcnbatch.backends.cuda.runtime import inventory as report
 
     found = {**environment.collect(), "cuda": report.collect()}
-    backends = [{**state._asdict(), "measured_us": registry.MEASURED[state.name]} for state in registry.status()]
+    backends = [_about(registry.entry(state.name), state) for state in registry.status()]
     print(json.dumps({**found, "backends": backends}, indent=2) if as_json else "\n".join(_lines(found, backends)))
 
 
@@ -56,9 +59,16 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _about(entry: BackendEntry, state: BackendStatus) -> dict[str, Any]:
+    step_us, machine = entry.measured or (None, None)
+    return {**state._asdict(), "summary": entry.summary, "measured_us": step_us, "measured_on": machine}
+
+
 def _measured(backends: list[dict[str, Any]]) -> str:
-    steps = ", ".join(f"{state['name']} {state['measured_us']:,} us" for state in backends)
-    return f"{steps} (measured: 2 x 64, batch 50; two cores, NVIDIA H200)"
+    figures = (
+        f"{one['name']} {one['measured_us']:,} us ({one['measured_on']})" for one in backends if one["measured_us"]
+    )
+    return f"{', '.join(figures)}: 2 x 64, batch 50"
 
 
 def _gpus(listed: str, found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -95,4 +105,4 @@ def _missing(package: str) -> str:
 
 
 def _state(state: dict[str, Any]) -> str:
-    return "ready" if state["ready"] else f"not ready: {state['reason']}. {state['hint']}".rstrip()
+    return f"ready: {state['summary']}" if state["ready"] else f"not ready: {state['reason']}. {state['hint']}".rstrip()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.cache import Cubin
+    from gcnbatch.backends.cuda.runtime.cache import Cubin
 
 app = typer.Typer(no_args_is_help=True, help="Compile CUDA kernels ahead, list and remove them.", rich_markup_mode=None)
 
@@ -28,9 +28,9 @@ def build(
     """Compile every kernel that is not yet in the cache."""
     from tqdm import tqdm
 
-    from gcnbatch.backends.cuda import loader
-    from gcnbatch.backends.cuda.cache import KernelCache
-    from gcnbatch.backends.cuda.sources import Sources
+    from gcnbatch.backends.cuda.runtime import loader
+    from gcnbatch.backends.cuda.runtime.cache import KernelCache
+    from gcnbatch.backends.cuda.runtime.sources import Sources
     from gcnbatch.resources import cuda_sources
 
     names, sources = loader.architectures(arch), Sources(cuda_sources()).values()
@@ -48,7 +48,7 @@ def build(
 @app.command("list")
 def show() -> None:
     """List the kernels in the cache."""
-    from gcnbatch.backends.cuda.cache import KernelCache
+    from gcnbatch.backends.cuda.runtime.cache import KernelCache
 
     cache = KernelCache()
     _show(cache.cubins())
@@ -58,7 +58,7 @@ def show() -> None:
 @app.command("clear")
 def clear() -> None:
     """Remove every kernel from the cache; the next start compiles again."""
-    from gcnbatch.backends.cuda.cache import KernelCache
+    from gcnbatch.backends.cuda.runtime.cache import KernelCache
 
     cache = KernelCache()
     typer.echo(f"{cache.clear()} files removed from {cache.folder}")

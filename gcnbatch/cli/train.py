@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption, ResidentOption
+from gcnbatch.backends import registry
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, ResidentOption
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -27,9 +28,7 @@ def train(
         Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
-    backend: Annotated[
-        str | None, typer.Option("--backend", help="auto, cpu, nonbatched, batched or fused.", show_default=False)
-    ] = None,
+    backend: Annotated[str | None, typer.Option("--backend", help=BACKENDS, show_default=False)] = None,
     device: DeviceOption = None,
     resident: ResidentOption = None,
     epochs: Annotated[
@@ -90,16 +89,16 @@ def train(
     else:
         settings = load(config, options, assignments or [])
         has_gpu = False
-        if settings.backend != "cpu":
-            from gcnbatch.backends.cuda import loader
+        if registry.may_use_gpu(settings.backend):
+            from gcnbatch.backends.cuda.runtime import loader
 
             has_gpu = loader.wake(settings.device) is not None
-        from gcnbatch.train.aside import Aside
+        from gcnbatch.train.report_workers import report_workers
 
-        with Aside(apart=has_gpu and len(os.sched_getaffinity(0)) > 1) as aside:
+        with report_workers(enabled=has_gpu and len(os.sched_getaffinity(0)) > 1) as write:
             from gcnbatch.train import run
 
-            folder, metrics = run.start(settings, out, quiet, say, aside.write)
+            folder, metrics = run.start(settings, out, quiet, say, write)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:

@@ -12,7 +12,7 @@ from gcnbatch.compare.parity import Agreement, Parity
 from gcnbatch.compare.timing import Timing, measure
 from gcnbatch.compare.workload import Effort, Workload
 from gcnbatch.model.predict import predict_rows
-from gcnbatch.model.runner import make_runner
+from gcnbatch.runners.choice import make_runner
 from gcnbatch.train import metrics
 from gcnbatch.train.loop import shuffled_batches
 from gcnbatch.train.schedule import Plateau, learning_rate

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, cast
 
 from numpy.typing import NDArray
 
+from gcnbatch.backends import registry
 from gcnbatch.backends.base import Array, Backend, Feed
 from gcnbatch.backends.cpu import HostBatch, HostFeed
 from gcnbatch.bench import traffic
 from gcnbatch.bench.traffic import Traffic
 from gcnbatch.compare.workload import Effort, Workload
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.model.runner import OpsRunner, make_runner
-
-FUSED = "fused"  # the backend whose steps are not made of operations
+from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners.ops import OpsRunner
 
 
 class Row(NamedTuple):
@@ -59,7 +59,7 @@ ROWS = {
 FAMILIES = tuple(dict.fromkeys(row.family for row in ROWS.values()))
 
 
-class RecordedCall(NamedTuple):
+class OperationCall(NamedTuple):
     """One call of an operation: device marks, host times in seconds, launches, traffic."""
 
     name: str
@@ -114,7 +114,7 @@ class Cost:
 
 
 @dataclass
-class CallRecorder:
+class RecordingBackend:
     """Wraps `backend`; records the calls of its operations and of its feed's `batch` ("gather").
 
     Parameters
@@ -131,7 +131,7 @@ class CallRecorder:
 
     backend: Backend
     queued: bool
-    calls: list[RecordedCall] = field(default_factory=list)
+    calls: list[OperationCall] = field(default_factory=list)
     batch: HostBatch | None = None
     apart: bool = False
 
@@ -160,7 +160,7 @@ class CallRecorder:
             returned, stop = time.perf_counter(), meter.mark()
         launches = meter.launches - launches
         known = self._traffic(name, arguments, keywords, result)
-        self.calls.append(RecordedCall(name, start, stop, asked, returned, launches, known))
+        self.calls.append(OperationCall(name, start, stop, asked, returned, launches, known))
         return result
 
     def _traffic(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Traffic | None:
@@ -174,7 +174,7 @@ class CallRecorder:
 
 
 class _RecordedOps:
-    def __init__(self, recorder: CallRecorder) -> None:
+    def __init__(self, recorder: RecordingBackend) -> None:
         self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:
@@ -196,7 +196,7 @@ class _OpsApart(_RecordedOps):
 
 
 class _RecordedFeed:
-    def __init__(self, recorder: CallRecorder, feed: Feed) -> None:
+    def __init__(self, recorder: RecordingBackend, feed: Feed) -> None:
         self._recorder, self._feed = recorder, feed
 
     def __getattr__(self, name: str) -> Any:
@@ -206,7 +206,7 @@ class _RecordedFeed:
         return self._recorder.note("gather", self._feed.batch, index)
 
 
-def recorded_runner(recorder: CallRecorder, workload: Workload) -> OpsRunner:
+def recorded_runner(recorder: RecordingBackend, workload: Workload) -> OpsRunner:
     """Return a runner whose operations are all recorded."""
     return OpsRunner(cast(Backend, recorder), workload.task)
 
@@ -216,9 +216,9 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
 
     MatMul and Add are separate, as in the papers' table IV, even if a training step fuses them.
     """
-    if backend.name == FUSED:
+    if not registry.entry(backend.name).steps_are_operations:
         return _profile_kernels(backend, workload, effort)
-    recorder = CallRecorder(backend, queued=True, apart=True)
+    recorder = RecordingBackend(backend, queued=True, apart=True)
     runner = recorded_runner(recorder, workload)
     steps = workload.repeated(effort.profiled + 1)
     runner.begin_epoch(0, steps, workload.learning_rate)
@@ -254,7 +254,7 @@ def _profile_kernels(backend: Backend, workload: Workload, effort: Effort) -> di
     return {row: _median(costs[row] for costs in rows) for row in rows[0]}
 
 
-def _by_row(backend: Backend, calls: Iterable[RecordedCall]) -> dict[Row, Cost]:
+def _by_row(backend: Backend, calls: Iterable[OperationCall]) -> dict[Row, Cost]:
     found: dict[Row, Cost] = {}
     for call in calls:
         took = Cost(1, call.launches, backend.meter.microseconds(call.start, call.stop), call.traffic)

@@ -23,12 +23,11 @@ from gcnbatch.compare.operations import Cost, Row, profile
 from gcnbatch.compare.parity import Agreement, Parity
 from gcnbatch.compare.timeline import Trace
 from gcnbatch.compare.timing import Measured, measure
-from gcnbatch.compare.workload import Effort, Workload, opened
+from gcnbatch.compare.workload import Effort, Say, Workload, opened
 from gcnbatch.config import Config
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
-from gcnbatch.model.runner import unfit
+from gcnbatch.runners.choice import refusal
 
-Say = Callable[[str], object]
 FORMAT = 1
 
 
@@ -74,7 +73,7 @@ def compare(
             _check_writable(trace_file)
         backends = _open(states, config, say)
         with opened(config) as workload, tqdm(total=1 + 4 * len(backends), disable=None, file=sys.stderr) as bar:
-            _leave_out_unfit(states, backends, workload, say)
+            _leave_out_refused(states, backends, workload, say)
             found = _Comparison(config, workload, states, backends, effort, bar, say)
             content = found.report()
     except BaseException:
@@ -144,7 +143,7 @@ class _Comparison:
         self._bar.update()
         self._show(f"{name}: timeline")
         self.traces.append(timeline.trace(backend, self._workload))
-        if self._config.cuda.fast_math and name in registry.CUDA:
+        if self._config.cuda.fast_math and registry.entry(name).on_gpu:
             self._show(f"{name}: fast-math")
             fast = registry.open_backend(name, self._config.device, self._config.cuda)
             self.fast[name] = fast_math.compare(backend, fast, self.parity, self._workload, self._effort)
@@ -197,7 +196,7 @@ def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Ba
 
 def _leave_out(states: list[BackendStatus], name: str, error: MachineError, say: Say) -> None:
     """Record in `states` why a backend failed; raise failures of the host and lost devices."""
-    if isinstance(error, DeviceLost) or name not in registry.CUDA:
+    if isinstance(error, DeviceLost) or not registry.entry(name).on_gpu:
         raise error
     number = next(number for number, state in enumerate(states) if state.name == name)
     reason = error.got if isinstance(error, BackendUnavailable) else f"{error.subject}: {error.got}"
@@ -210,15 +209,16 @@ def _none(states: Sequence[BackendStatus]) -> BackendUnavailable:
     return BackendUnavailable("--backends", f"none can be compared here ({why})", hint=states[0].hint)
 
 
-def _leave_out_unfit(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:
-    """Record in `states` which backends do not support this model and data, and remove them."""
+def _leave_out_refused(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:
+    """Record in `states` which backends refuse this model and data, and remove them."""
     for number, state in enumerate(states):
-        if state.name in backends and (why := unfit(backends[state.name], workload.task)):
+        if state.name in backends and (why := refusal(backends[state.name], workload.task)):
             states[number] = state._replace(ready=False, reason=f"it does not take {why}", hint="")
             del backends[state.name]
             say(f"{state.name} is left out: {states[number].reason}")
     if not backends:
-        raise InputError("--backends", "none that takes this model and data", "batched, nonbatched or cpu")
+        others = [name for name in registry.names() if name not in {state.name for state in states}]
+        raise InputError("--backends", "none that takes this model and data", f"one of {', '.join(others)}")
 
 
 def _check_writable(path: Path) -> None:

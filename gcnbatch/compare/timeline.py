@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
-from gcnbatch.compare.operations import FUSED, ROWS, CallRecorder, Row, recorded_runner
+from gcnbatch.compare.operations import ROWS, RecordingBackend, Row, recorded_runner
 from gcnbatch.compare.workload import Workload
-from gcnbatch.model.runner import make_runner
+from gcnbatch.runners.choice import make_runner
 
 STEP = 1  # index of the traced step
 HOST, DEVICE = 1, 2
@@ -49,10 +50,10 @@ class Trace:
 
 def trace(backend: Backend, workload: Workload) -> Trace:
     """Run a few steps and return the trace of the last one."""
-    if backend.name == FUSED:
+    if not registry.entry(backend.name).steps_are_operations:
         return _trace_kernels(backend, workload)
     meter = backend.meter
-    recorder = CallRecorder(backend, queued=True)
+    recorder = RecordingBackend(backend, queued=True)
     runner = recorded_runner(recorder, workload)
     runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
     for step in range(STEP):

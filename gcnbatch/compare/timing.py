@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from gcnbatch.backends.base import Backend, Runner
-from gcnbatch.compare.workload import Effort, Workload
+from gcnbatch.compare.workload import Effort, Say, Workload
 from gcnbatch.data.graphs import Int64
-from gcnbatch.model.runner import make_runner
-
-Tick = Callable[[str], object]
+from gcnbatch.runners.choice import make_runner
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class Measured:
     peak_bytes: int
 
 
-def measure(backend: Backend, workload: Workload, effort: Effort, tick: Tick = lambda what: None) -> Measured:
+def measure(backend: Backend, workload: Workload, effort: Effort, tick: Say = lambda what: None) -> Measured:
     """Measure `backend` on `workload`. A timed step reads back only what a step needs."""
     tick("memory")
     peak = backend.meter.peak_bytes(lambda: _short_run(backend, workload))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,12 @@ from gcnbatch.data import splits, synthetic
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.model.runner import EVAL_BATCH_SIZE, Task
+from gcnbatch.runners.state import EVAL_BATCH_SIZE
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.loop import shuffled_batches
+
+Say = Callable[[str], object]  # receives what happens, line by line
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Workload:
     Parameters
     ----------
     experiment : Experiment
-    task : Task
+    task : RunnerTask
         On the training rows of the split, or of the first fold if the configuration has folds.
     batches : list of int64 arrays
         The first epoch's batches of graph numbers.
@@ -73,7 +76,7 @@ class Workload:
     """
 
     experiment: Experiment
-    task: Task
+    task: RunnerTask
     batches: list[Int64]
     inference: list[Int64]
     split: Split

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.config import SplitConfig
+from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.errors import InputError, nearest

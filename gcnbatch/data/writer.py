@@ -35,10 +35,13 @@ class DatasetWriter:
 
     Examples
     --------
-    >>> with DatasetWriter("molecules.h5") as writer:
-    ...     for part in parts:          # GraphSet pieces of the same layout
+    >>> from gcnbatch.data import synthetic
+    >>> from gcnbatch.data.store import Dataset
+    >>> synthetic.write("quickstart", "molecules.h5", graphs=100)
+    >>> with Dataset("molecules.h5") as data, DatasetWriter("copy.h5") as writer:
+    ...     for first, part in data.blocks():  # GraphSets of the same layout
     ...         writer.append(part)
-    ...     writer.finish(header, splits={})
+    ...     writer.finish(data.header, splits=data.splits)
 
     Raises
     ------

@@ -12,14 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Backend
-from gcnbatch.backends.registry import PLAIN, open_backend
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
 from gcnbatch.infer.members import Member, load_members
 from gcnbatch.predictions import STDOUT, Predictions, check_target, open_sink
+from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
 
 Say = Callable[[str], object]
@@ -57,7 +56,7 @@ def infer(
     *,
     backend: str = "auto",
     device: int = 0,
-    cuda: CudaConfig = PLAIN,
+    cuda: CudaConfig | None = None,
     batch_size: int | None = None,
     on_bad_row: Literal["keep", "fail"] = "keep",
     csv: CsvOptions | None = None,
@@ -95,26 +94,26 @@ def infer(
     check_target(out)
     if out != STDOUT and Path(out).resolve() == data.resolve():
         raise InputError(f"output {out}", "the data file itself", "another file")
-    opened = open_backend(backend, device, cuda)
+    choice = BackendChoice(backend, device, cuda)
     members = load_members(runs, say)
     size = batch_size or 0
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source:
-        rows, unreadable, figures, name = _predict(source, members, opened, out, size, on_bad_row == "fail", quiet)
+        rows, unreadable, figures, name = _predict(source, members, choice, out, size, on_bad_row == "fail", quiet)
     if unreadable:
         say(f"{unreadable} of {rows} rows could not be read; see column error")
     return InferenceSummary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
 
 
 def _predict(
-    source: Input, members: list[Member], backend: Backend, out: str, batch_size: int, fail: bool, quiet: bool
+    source: Input, members: list[Member], choice: BackendChoice, out: str, batch_size: int, fail: bool, quiet: bool
 ) -> tuple[int, int, dict[str, Any] | None, str]:
     """Return the numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
     from tqdm import tqdm
 
     header = members[0].header
     rows = unreadable = 0
-    figures, name = None, backend.name
+    figures, name = None, choice.fastest.name
     with (
         open_sink(out) as sink,
         tqdm(
@@ -124,7 +123,7 @@ def _predict(
         for part in source.parts:
             if fail:
                 _refuse_bad_row(part, rows)
-            outputs, std, name = _outputs(part, members, backend, batch_size, bar.update)
+            outputs, std, name = _outputs(part, members, choice, batch_size, bar.update)
             sink.append(Predictions(header, part.ids, outputs, std, part.errors))
             rows += len(part.ids)
             unreadable += len(part.ids) - len(part.rows)
@@ -135,14 +134,14 @@ def _predict(
 
 
 def _outputs(
-    part: Part, members: list[Member], backend: Backend, batch_size: int, progress: Callable[[int], object]
+    part: Part, members: list[Member], choice: BackendChoice, batch_size: int, progress: Callable[[int], object]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None, str]:
     """Return the members' mean (R, K) and, for several, their standard deviation (n - 1); NaN in unreadable rows.
 
     The third value is the backend that computed: "auto" may change to another.
     """
     sources = {kind: BatchSource(part.data, kind) for kind in {member.adjacency for member in members}}
-    found = [member.outputs(backend, sources[member.adjacency], batch_size, progress) for member in members]
+    found = [member.outputs(choice, sources[member.adjacency], batch_size, progress) for member in members]
     single, name = [outputs for outputs, _ in found], found[-1][1]
 
     mean = np.full((len(part.ids), single[0].shape[1]), np.nan, dtype=np.float32)

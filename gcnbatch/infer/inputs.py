@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.config import DataConfig
+from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.importers.csv_tables import open_table

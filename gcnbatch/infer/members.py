@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gcnbatch.backends.base import Backend
-from gcnbatch.config import ModelConfig, TrainConfig
+from gcnbatch.config_sections import ModelConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Gcn, Loss, build, uniform_weights
 from gcnbatch.model.predict import predict_rows
-from gcnbatch.model.runner import Task, make_runner
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import checkpoint, metrics
 from gcnbatch.train.experiment import Scaling
 from gcnbatch.train.loop import BEST
@@ -76,7 +76,7 @@ class Member:
         return self.about.model.adjacency
 
     def outputs(
-        self, backend: Backend, source: BatchSource, batch_size: int, progress: Callable[[int], object]
+        self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
     ) -> tuple[NDArray[np.float32], str]:
         """Return outputs (R, K) for all rows of `source`, and the name of the backend that computed them.
 
@@ -84,8 +84,8 @@ class Member:
         """
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
-        task = Task(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
-        runner = make_runner(backend, task)
+        task = RunnerTask(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
+        runner = choice.make_runner(task)
         try:
             runner.load_state(self.weights)
             logits = predict_rows(runner, source, np.arange(rows, dtype=np.int64), batch_size, progress)

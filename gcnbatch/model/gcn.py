@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Ops
-from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.model.layers import (

@@ -18,7 +18,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import sha256
 from gcnbatch.model.gcn import Loss, build, uniform_weights
-from gcnbatch.model.runner import Task
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import metrics
 
 
@@ -80,7 +80,7 @@ class Experiment:
         """The sha256 of the data set's file: a resumed run must meet the same data."""
         return sha256(self.dataset.path)
 
-    def task(self, split: Split) -> tuple[Task, Scaling]:
+    def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
         """Return what a runner trains on for this split, and the scaling of its targets."""
         labels = self.y[split.train]
         self._check_labels(labels)
@@ -89,7 +89,7 @@ class Experiment:
         targets = np.full_like(self.y, -1 if self.header.target == "multiclass" else np.nan)
         targets[split.train] = scaling.apply(labels) if self.header.target == "regression" else labels
         loss = Loss(self.header.target, _weights(self.config, self.header, labels))
-        return Task(self.model, loss, self.source, targets, self.config.train, self.config.seed), scaling
+        return RunnerTask(self.model, loss, self.source, targets, self.config.train, self.config.seed), scaling
 
     def _scaling(self, labels: NDArray[Any]) -> Scaling:
         if self.header.target == "regression" and self.config.train.standardize:

@@ -288,14 +288,19 @@ class Trainer:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM stop training at the next step; a second one stops at once."""
+        """Let SIGINT and SIGTERM stop training at the next step; a second one stops at once.
+
+        An ignored signal stays ignored: a command in the background of a script must survive the Ctrl-C that is meant
+        for the command in the foreground.
+        """
 
         def request(number: int, frame: FrameType | None) -> None:
             if self._stop:
                 raise KeyboardInterrupt
             self._stop = True
 
-        previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+        handled = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, request) for number in handled}
         try:
             yield
         finally:

@@ -20,14 +20,13 @@ import numpy as np
 
 from gcnbatch import environment, fileio, folders
 from gcnbatch.backends.base import Backend
-from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import Config, put, read_toml, resolve
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.model.runner import make_runner
 from gcnbatch.predictions import Predictions, read_outputs, write_csv
+from gcnbatch.runners.choice import BackendChoice, make_runner
 from gcnbatch.train import report
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.loop import HISTORY, Fitted, Interrupted, Trainer
@@ -54,12 +53,11 @@ def start(
     InputError
         When the folder already holds something, or data and configuration do not fit.
     """
-    backend = open_backend(config.backend, config.device, config.cuda)
+    choice = BackendChoice(config.backend, config.device, config.cuda, say)
     if not config.data.path and not config.data.synthetic:
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
         )
-    config = config.model_copy(update={"backend": backend.name})
     target = folder or folders.default_folder(config.name)
     folders.check_new(target, f"Choose another -o, or go on with --resume {target}.")
     if config.data.path:
@@ -71,13 +69,12 @@ def start(
             _create(target, config)
             _generate(config, target)
         try:
-            experiment, parts = stack.enter_context(_prepared(config, target))
+            experiment, parts, backend = stack.enter_context(_prepared(config, target, choice))
         except InputError:
             if config.data.synthetic:
                 shutil.rmtree(target)
             raise
-        if not config.data.synthetic:
-            _create(target, config)
+        _create(target, config.model_copy(update={"backend": backend.name}))
         return target, _carry_out(target, experiment, parts, backend, quiet, say, write)
 
 
@@ -108,11 +105,11 @@ def resume(
         if value is not None:
             put(tree, path, value)
     config = resolve(tree, where="--resume")
-    backend = open_backend(config.backend, config.device, config.cuda)
+    choice = BackendChoice(config.backend, config.device, config.cuda, say)
     with _resumable(folder):
         if config.data.synthetic and not (folder / GENERATED).exists():
             _generate(config, folder)
-        with _prepared(config, folder) as (experiment, parts):
+        with _prepared(config, folder, choice) as (experiment, parts, backend):
             return _carry_out(folder, experiment, parts, backend, quiet, say, Report.write)
 
 
@@ -132,16 +129,15 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _prepared(config: Config, folder: Path) -> Iterator[tuple[Experiment, list[Split]]]:
-    """Open the data, build the model and deal the splits. All that can be refused is refused here."""
+def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[Experiment, list[Split], Backend]]:
+    """Open the data, build the model, make the splits, settle the backend. All that can be refused is refused here."""
     path = folder / GENERATED if config.data.synthetic else Path(config.data.path)
     with Dataset(path, config.data.memory_mb) as dataset:
         experiment = Experiment(config, dataset)
         about = (config.split, config.seed, experiment.split_rows)
         parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        for part in parts:
-            experiment.task(part)
-        yield experiment, parts
+        tasks = [experiment.task(part)[0] for part in parts]
+        yield experiment, parts, choice.backend_for(tasks)
 
 
 def _generate(config: Config, folder: Path) -> None:
@@ -163,7 +159,7 @@ def _carry_out(
 ) -> dict[str, Any]:
     _hold_to_data(folder, experiment)
     if not experiment.config.split.folds:
-        return _fit(folder, experiment, parts[0], backend, quiet, say, write)
+        return _fit(folder, experiment, parts[0], backend, quiet, write)
     results = []
     for number, split in enumerate(parts, 1):
         place = folder / f"fold{number}"
@@ -172,7 +168,7 @@ def _carry_out(
             continue
         say(f"fold {number} of {len(parts)}")
         place.mkdir(exist_ok=True)
-        results.append(_fit(place, experiment, split, backend, quiet, say, write))
+        results.append(_fit(place, experiment, split, backend, quiet, write))
     return _summarise(folder, experiment, parts, results)
 
 
@@ -186,12 +182,12 @@ def _hold_to_data(folder: Path, experiment: Experiment) -> None:
 
 
 def _fit(
-    folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, say: Say, write: Write
+    folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, write: Write
 ) -> dict[str, Any]:
     rows = {part: values.tolist() for part, values in split.parts().items()}
     fileio.write_text(folder / SPLITS, json.dumps(rows))
     task, scaling = experiment.task(split)
-    runner = make_runner(backend, task, say)
+    runner = make_runner(backend, task)
     try:
         trainer = Trainer(experiment, split, runner, scaling, folder, quiet)
         found = _report(trainer, trainer.fit())

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.sources import Sources
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.resources import cuda_sources
 
 
@@ -33,7 +33,7 @@ class HostDevice:
         self.stream = SimpleNamespace(handle=7)
         self.launched: list[str] = []
 
-    def launch(self, entry: str, launch: Any, *given: Any) -> None:
+    def launch(self, entry: str, launch: Any, **given: Any) -> None:
         """Note a kernel, and hold its arguments to its declaration."""
         self.sources.entries[entry].pack(given)
         self.launched.append(entry)

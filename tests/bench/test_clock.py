@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backends.cuda.replay import NotCaptured
+from gcnbatch.backends.cuda.runtime.replay import NotCaptured
 from gcnbatch.bench import clock
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES
+from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
 from gcnbatch.bench import methods, problems, spmm_runs
 from gcnbatch.bench.methods import Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import BatchShape

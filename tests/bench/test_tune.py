@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda import spmm_table
-from gcnbatch.backends.cuda.spmm_kernels import CANDIDATES
+from gcnbatch.backends.cuda.spmm import table as spmm_table
+from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
 from gcnbatch.bench import problems, tune
 from gcnbatch.bench.tune import Tuning
 

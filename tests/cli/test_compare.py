@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.backends import registry
-from gcnbatch.backends.registry import BackendStatus
 from gcnbatch.cli import app
 from tests.compare.backends import Another, OneWrongElement
+from tests.entries import MadeEntry, register
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 
 def test_the_quickstart_on_the_cpu(call, tmp_path: Path) -> None:
-    code, out, err = call("--quick", "--backends", "cpu")
+    code, out, err = call("--quick", "--backends", "cpu", "--steps", 2, "--repeats", 3)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     for title in ("Parity", "Training time", "Inference time", "A training step", "Operations", "Throughput"):
@@ -42,8 +41,7 @@ def test_the_quickstart_on_the_cpu(call, tmp_path: Path) -> None:
 
 
 def test_json_reports_options_and_backends_that_cannot_run(call, tmp_path: Path, monkeypatch) -> None:
-    missing = BackendStatus("batched", False, "no device", "Buy one.")
-    monkeypatch.setattr(registry, "status", lambda device=0: [BackendStatus("cpu", True), missing])
+    register(monkeypatch, MadeEntry("batched", made="no device"), MadeEntry("cpu"))
     options = ["--quick", "--json", "--seed", 3, "--batch-size", 100, "--set", "model.widths=[8]", "--steps", 2]
     code, out, err = call(*options, "--repeats", 3, "-o", tmp_path / "report", "--timeline", tmp_path / "trace.json")
     report = json.loads(out)
@@ -60,9 +58,7 @@ def test_json_reports_options_and_backends_that_cannot_run(call, tmp_path: Path,
 
 
 def test_a_failing_parity_is_exit_code_1(call, tmp_path: Path, monkeypatch) -> None:
-    made = {"cpu": Another("cpu"), "batched": Another("batched", OneWrongElement())}
-    monkeypatch.setattr(registry, "status", lambda device=0: [BackendStatus(name, True) for name in made])
-    monkeypatch.setattr(registry, "open_backend", lambda name, *others: made[name])
+    register(monkeypatch, MadeEntry("batched", made=Another("batched", OneWrongElement())), MadeEntry("cpu"))
     code, out, err = call("--quick", "-o", tmp_path / "report")
     assert code == 1
     assert err.startswith("error: parity: batched does not agree with the reference: ")

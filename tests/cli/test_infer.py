@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.backends.registry import open_backend
 from gcnbatch.cli import app
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.infer import ensemble as predict
 from tests.builders import build_graphset
+from tests.entries import MadeEntry, register
 from tests.infer.runs import import_table, molecule_table, read_rows, stored, train_on
 
 
@@ -82,16 +81,11 @@ def test_json_is_a_summary_with_the_figures(call, files, tmp_path) -> None:
 
 
 def test_cuda_options_reach_the_backend(call, files, tmp_path, monkeypatch) -> None:
-    seen = []
-
-    def note(name: str, device: int, cuda: CudaConfig):
-        seen.append((device, cuda))
-        return open_backend("cpu")
-
-    monkeypatch.setattr(predict, "open_backend", note)
+    entry = MadeEntry("cpu")
+    register(monkeypatch, entry)
     given = ("--device", 1, "--resident", "off", "--set", "cuda.precision=tf32")
     assert call(files["run"], files["h5"], "-o", tmp_path / "out.csv", *given)[0] == 0
-    assert seen == [(1, CudaConfig(resident="off", precision="tf32"))]
+    assert entry.opened == [(1, CudaConfig(resident="off", precision="tf32"))]
     code, _, err = call(files["run"], files["h5"], "--set", "train.epochs=3")
     assert code == 2
     assert err == (

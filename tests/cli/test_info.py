@@ -14,8 +14,9 @@ import pytest
 
 from gcnbatch import __version__, environment
 from gcnbatch.backends import registry
-from gcnbatch.backends.cuda import report
+from gcnbatch.backends.cuda.runtime import inventory as report
 from gcnbatch.cli import app
+from tests.entries import MadeEntry, register
 
 NO_CUDA = {"missing": {"compiler": "none"}, "compiler": None, "cache": {"folder": "/", "files": 0, "bytes": 0}}
 
@@ -49,9 +50,10 @@ def test_info_lists_every_backend_and_version(call) -> None:
     code, out, err = call("--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert [state["name"] for state in found["backends"]] == list(reversed(registry.FASTEST_FIRST))
-    first = {"name": "cpu", "ready": True, "reason": "", "hint": "", "measured_us": registry.MEASURED["cpu"]}
-    assert found["backends"][0] == first
+    assert [state["name"] for state in found["backends"]] == registry.names()
+    about = registry.entry("cpu")
+    state = {"name": "cpu", "ready": True, "reason": "", "hint": "", "summary": about.summary}
+    assert found["backends"][0] == {**state, "measured_us": about.measured.step_us, "measured_on": "two cores"}
     assert found["gcnbatch"] == __version__
     assert found["packages"]["numpy"] == metadata.version("numpy")
     assert 1 <= found["cpu"]["usable_cores"] <= found["cpu"]["cores"]
@@ -71,14 +73,13 @@ def test_step_times_are_those_of_the_readme(call) -> None:
 
 
 def test_a_backend_that_is_not_ready_says_why_and_what_to_do(call, monkeypatch) -> None:
-    states = [
-        registry.BackendStatus("cpu", True),
-        registry.BackendStatus("fused", False, "pycuda is not installed", "Run pip install 'gcnbatch[cuda]'."),
-    ]
-    monkeypatch.setattr(registry, "status", lambda: states)
+    measured = registry.Measured(1_234, "a phone")
+    missing = MadeEntry("fused", made="pycuda is not installed")
+    register(monkeypatch, missing, MadeEntry("cpu", summary="NumPy", measured=measured))
     lines = call()[1].splitlines()
-    assert lines[0] == "cpu    ready"
-    assert lines[1] == "fused  not ready: pycuda is not installed. Run pip install 'gcnbatch[cuda]'."
+    assert lines[0] == "cpu    ready: NumPy"
+    assert lines[1] == "fused  not ready: pycuda is not installed. Mend it."
+    assert "Tox21 step  cpu 1,234 us (a phone): 2 x 64, batch 50" in [re.sub("  +", "  ", line) for line in lines]
 
 
 def test_a_package_that_is_missing_names_its_extra(call, monkeypatch) -> None:

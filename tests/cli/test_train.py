@@ -1,10 +1,14 @@
-"""``gcnbatch train`` through the real entry point: stdout, stderr, exit codes, options over TOML."""
+"""``gcnbatch train`` through the real entry point: stdout, stderr, exit codes, options over TOML.
+
+The first runs are processes of their own; the other tests call the entry point here, which saves the imports.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -13,6 +17,8 @@ import pytest
 from gcnbatch.cli.configuration import gather
 from gcnbatch.errors import InputError
 from tests.train.runs import gcnbatch, options, write_set
+
+Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +39,9 @@ def resolved(folder: Path) -> dict[str, dict[str, object]]:
     return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
 
 
-def test_without_arguments_the_quickstart_ends_with_test_figures_and_the_runs_path(tmp_path: Path) -> None:
+def test_without_arguments_the_quickstart_ends_with_test_figures_and_the_runs_path(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = gcnbatch("train", "--epochs", 1, cwd=tmp_path)
     lines = done.stdout.splitlines()
     folder = tmp_path / lines[-1]
@@ -41,9 +49,8 @@ def test_without_arguments_the_quickstart_ends_with_test_figures_and_the_runs_pa
     assert (folder / "metrics.json").is_file()
     assert any(line.startswith("test ") for line in lines)
     assert done.stderr == ""
-    again = gcnbatch("train", "--resume", lines[-1], cwd=tmp_path)
-    assert again.stdout == done.stdout
-    assert again.stderr == f"{lines[-1]} is already finished\n"
+    monkeypatch.chdir(tmp_path)
+    assert call("train", "--resume", lines[-1]) == (0, done.stdout, f"{lines[-1]} is already finished\n")
 
 
 def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, CompletedProcess[str]]) -> None:
@@ -67,35 +74,36 @@ def test_a_run_without_a_name_is_named_after_its_data(finished: tuple[Path, Comp
     assert resolved(finished[0])["name"] == "my-set-1-"
 
 
-def test_json_is_all_of_stdout(finished: tuple[Path, CompletedProcess[str]]) -> None:
+def test_json_is_all_of_stdout(call: Call, finished: tuple[Path, CompletedProcess[str]]) -> None:
     folder, _ = finished
-    found = json.loads(gcnbatch("train", "--resume", folder, "--json").stdout)
+    found = json.loads(call("train", "--resume", folder, "--json")[1])
     assert found.pop("run") == str(folder)
     assert found == json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
 
 
-def test_quiet_prints_the_path_alone(finished: tuple[Path, CompletedProcess[str]]) -> None:
-    done = gcnbatch("train", "--resume", finished[0], "--quiet")
-    assert (done.stdout, done.stderr) == (f"{finished[0]}\n", "")
+def test_quiet_prints_the_path_alone(call: Call, finished: tuple[Path, CompletedProcess[str]]) -> None:
+    assert call("train", "--resume", finished[0], "--quiet") == (0, f"{finished[0]}\n", "")
 
 
-def test_folds_show_mean_and_deviation(tmp_path: Path, data: Path) -> None:
-    done = gcnbatch("train", "--data", data, "--folds", 2, "-o", tmp_path / "run", *options())
+@pytest.mark.usefixtures("light")
+def test_folds_show_mean_and_deviation(call: Call, tmp_path: Path, data: Path) -> None:
+    _, out, err = call("train", "--data", data, "--folds", 2, "-o", tmp_path / "run", *options())
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
-    assert done.stdout.startswith("2 folds, cpu, random split, seed 0: mean ± standard deviation\n")
+    assert out.startswith("2 folds, cpu, random split, seed 0: mean ± standard deviation\n")
     mean, std = (metrics[key]["test"]["accuracy"] for key in ("mean", "std"))
-    assert f"{mean:.4f} ± {std:.4f}" in done.stdout
-    assert done.stderr == "fold 1 of 2\nfold 2 of 2\n"
+    assert f"{mean:.4f} ± {std:.4f}" in out
+    assert err == "fold 1 of 2\nfold 2 of 2\n"
 
 
-def test_options_win_over_toml_and_assignments_over_both(tmp_path: Path, data: Path) -> None:
+@pytest.mark.usefixtures("light")
+def test_options_win_over_toml_and_assignments_over_both(call: Call, tmp_path: Path, data: Path) -> None:
     config = tmp_path / "mine.toml"
     config.write_text(
         'seed = 1\n[data]\nsynthetic = "tox21"\n[model]\nwidths = [4]\n[train]\nepochs = 9\nbatch_size = 9\n',
         encoding="utf-8",
     )
     given = ["--data", data, "--epochs", 5, "--batch-size", 11, "--seed", 3, "--backend", "cpu", "--resident", "off"]
-    gcnbatch("train", config, *given, "--set", "train.epochs=2", "-o", tmp_path / "run", "--quiet")
+    assert call("train", config, *given, "--set", "train.epochs=2", "-o", tmp_path / "run", "--quiet")[0] == 0
     found = resolved(tmp_path / "run")
     assert found["train"]["epochs"] == 2
     assert found["train"]["batch_size"] == 11
@@ -131,25 +139,28 @@ def test_options_win_over_toml_and_assignments_over_both(tmp_path: Path, data: P
         (["--nonsense"], "error: No such option: --nonsense.*See '.*gcnbatch train --help'.\n"),
     ],
 )
-def test_wrong_input_is_one_clear_line_and_code_2(tmp_path: Path, arguments: list[object], message: str) -> None:
+def test_wrong_input_is_one_clear_line_and_code_2(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], message: str
+) -> None:
     (tmp_path / "bad.toml").write_text("[train]\nepoch = 3\n")
-    done = gcnbatch("train", *arguments, cwd=tmp_path, check=2)
-    assert re.match(re.escape(message).replace(r"\.\*", ".*"), done.stderr)
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("train", *arguments)
+    assert (code, out) == (2, "")
+    assert re.match(re.escape(message).replace(r"\.\*", ".*"), err)
+    assert len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["bad.toml"]
 
 
-def test_every_key_is_listed() -> None:
+def test_every_key_is_listed(call: Call) -> None:
     from gcnbatch.config import keys
 
-    lines = gcnbatch("train", "--keys").stdout.splitlines()
+    lines = call("train", "--keys")[1].splitlines()
     assert [line.split()[0] for line in lines] == list(keys())
     assert all(len(line.split()) > 2 for line in lines)
 
 
-def test_help_shows_examples_as_they_are_typed() -> None:
-    shown = gcnbatch("train", "--help").stdout
+def test_help_shows_examples_as_they_are_typed(call: Call) -> None:
+    shown = call("train", "--help")[1]
     assert "gcnbatch train --data my.h5 --folds 5" in shown
     assert "--resume" in shown
 

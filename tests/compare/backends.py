@@ -140,6 +140,3 @@ class FusedLike(DeviceLike):
 
     def __init__(self) -> None:
         super().__init__("fused")
-
-    def fused_refusal(self, *about):
-        return ""

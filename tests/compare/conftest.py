@@ -7,30 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
-from gcnbatch.backends.registry import BackendStatus
+from gcnbatch.compare import charts
 from gcnbatch.data.writer import write_graphset
+from gcnbatch.errors import MachineError
 from tests.builders import build_graphset
+from tests.entries import MadeEntry, register
 
 Install = Callable[..., None]
 
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Register these backends only; one given as text cannot start, for that reason."""
+    """Register these backends, slowest first; a text is why one cannot start, an error what opening raises."""
 
-    def put(**backends: Backend | str) -> None:
-        def state(name: str) -> BackendStatus:
-            found = backends[name]
-            return (
-                BackendStatus(name, False, found, "Mend it.") if isinstance(found, str) else BackendStatus(name, True)
-            )
-
-        monkeypatch.setattr(registry, "status", lambda device=0: [state(name) for name in backends])
-        monkeypatch.setattr(registry, "open_backend", lambda name, *others: backends[name])
+    def put(**backends: Backend | MachineError | str) -> None:
+        entries = [
+            MadeEntry(name, made=made, on_gpu=name != "cpu", steps_are_operations=name != "fused")
+            for name, made in backends.items()
+        ]
+        register(monkeypatch, *reversed(entries))
 
     return put
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the pictures of a report, for tests of its figures."""
+    monkeypatch.setattr(charts, "draw", lambda *about: [])
 
 
 @pytest.fixture(scope="session")

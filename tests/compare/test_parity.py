@@ -12,7 +12,7 @@ from gcnbatch.compare.reference import Jitter, ReferenceBackend
 from gcnbatch.compare.workload import QUICK, Effort, Workload, opened
 from gcnbatch.config import resolve
 from gcnbatch.data.writer import write_graphset
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.runners.ops import OpsRunner
 from tests.builders import build_graphset
 from tests.compare import backends
 from tests.compare.backends import Another
@@ -36,7 +36,7 @@ def parity(workload) -> Parity:
 
 @pytest.mark.parametrize("ops", [None, backends.Backwards()], ids=["cpu", "another order of summation"])
 def test_honest_backends_agree(parity: Parity, ops) -> None:
-    found = parity.check(Another("honest", ops))
+    found = parity.check(Another("cpu", ops))
     assert found.passed, found.worst
     assert np.allclose(found.losses, parity.losses, rtol=1e-5)
 
@@ -72,7 +72,7 @@ def test_everything_is_compared(parity: Parity, workload: Workload) -> None:
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
 def test_wrong_backends_are_found(parity: Parity, ops, where: str, name: str) -> None:
-    found = parity.check(Another("wrong", ops))
+    found = parity.check(Another("cpu", ops))
     assert not found.passed
     failing = [deviation for deviation in found.deviations if not deviation.agrees]
     assert found.worst in failing
@@ -80,7 +80,7 @@ def test_wrong_backends_are_found(parity: Parity, ops, where: str, name: str) ->
 
 
 def test_a_wrong_update_leaves_gradients_alone(parity: Parity) -> None:
-    found = parity.check(Another("wrong", backends.WrongUpdate()))
+    found = parity.check(Another("cpu", backends.WrongUpdate()))
     assert all(deviation.agrees for deviation in found.deviations if deviation.where.startswith("batch"))
 
 
@@ -99,9 +99,9 @@ def test_tf32_is_allowed_its_rounding_and_no_more(tmp_path, seed: int) -> None:
         parity = Parity(workload, QUICK)
         assert "round their inputs to 11 bits" in parity.rule
         assert "32 times in float32" in parity.rule
-        assert parity.check(Another("rounded", backends.RoundedInputs())).passed
-        assert not parity.check(Another("wrong", backends.OneWrongElement())).passed
-        assert not parity.check(Another("wrong", backends.NotANumber())).passed
+        assert parity.check(Another("cpu", backends.RoundedInputs())).passed
+        assert not parity.check(Another("cpu", backends.OneWrongElement())).passed
+        assert not parity.check(Another("cpu", backends.NotANumber())).passed
 
 
 @pytest.mark.parametrize("features", ["float32", "csr"])

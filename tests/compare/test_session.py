@@ -9,15 +9,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gcnbatch.backends import registry
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.compare import session, workload
 from gcnbatch.compare.timeline import DEVICE, HOST
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import resolve
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
-from gcnbatch.model import fused
-from gcnbatch.model.runner import ModelState, OpsRunner
+from gcnbatch.runners.state import ModelState
 from tests.compare import backends
 from tests.compare.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 
@@ -69,6 +67,7 @@ def test_a_report_of_a_host_and_a_device_backend(install, run, tmp_path: Path) -
         assert report["environment"]["packages"][key]
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_backend_is_also_timed_with_its_own_batch_size(install, run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "EVAL_BATCH_SIZE", 12)
     sizes = {"cpu": 12, "batched": 35}
@@ -110,6 +109,7 @@ def test_the_html_page_is_self_contained(install, run) -> None:
             assert part in shown
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     trace = tmp_path / "trace.json"
@@ -132,8 +132,8 @@ def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) ->
     assert not [event for event in spans if event["pid"] == 1 and event["tid"] == 2]
 
 
-def test_a_fused_step_is_shown_by_its_kernels(install, run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(fused, "make_fused", OpsRunner)
+@pytest.mark.usefixtures("no_charts")
+def test_a_fused_step_is_shown_by_its_kernels(install, run, tmp_path) -> None:
     install(batched=DeviceLike(), fused=FusedLike())
     _, report = run(trace_file=tmp_path / "trace.json")
     assert report["parity"]["backends"]["fused"]["passed"]
@@ -220,6 +220,7 @@ def left_out(report: dict[str, Any], folder: Path, said: list[str]) -> None:
     assert "cpu agrees with the reference." in shown
 
 
+@pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(
     "failing",
     [Another("batched", FailingOps()), NoRoom("peak_bytes"), NoRoom("traced")],
@@ -232,15 +233,9 @@ def test_a_backend_that_fails_during_the_comparison_is_left_out(install, run, fa
     left_out(report, folder, said)
 
 
-def test_a_backend_that_does_not_open_is_left_out(install, run, monkeypatch) -> None:
-    install(cpu=Another("cpu"), batched=DeviceLike())
-
-    def open_backend(name: str, *others: object) -> Another:
-        if name == "batched":
-            raise NO_ROOM
-        return Another(name)
-
-    monkeypatch.setattr(registry, "open_backend", open_backend)
+@pytest.mark.usefixtures("no_charts")
+def test_a_backend_that_does_not_open_is_left_out(install, run) -> None:
+    install(cpu=Another("cpu"), batched=NO_ROOM)
     said: list[str] = []
     folder, report = run(say=said.append)
     left_out(report, folder, said)
@@ -263,6 +258,7 @@ def test_failures_of_the_host_or_a_lost_device_end_the_comparison(install, run, 
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_nan_is_null_in_the_report(install, run) -> None:
     install(cpu=Another("cpu", backends.NotANumber()))
     folder, report = run()
@@ -270,6 +266,7 @@ def test_nan_is_null_in_the_report(install, run) -> None:
     assert report["parity"]["backends"]["cpu"]["worst"]["error"] is None
 
 
+@pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(
     ("section", "graphs"),
     [({"split": {"folds": 4}}, 27), ({"train": {"batch_size": 1000}}, 32), ({"train": {"optimizer": "sgd"}}, 32)],

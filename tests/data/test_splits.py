@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import GroupKFold
 
-from gcnbatch.config import SplitConfig
+from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.splits import SplitRows, make_folds, make_split, part_sizes, split_seed, strata
 from gcnbatch.errors import InputError

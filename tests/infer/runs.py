@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from gcnbatch.config import resolve
@@ -15,6 +16,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.train import run
+from tests.train.runs import lighten
 
 SMILES = ("CCO", "c1ccccc1", "CC(=O)O", "CCN", "C1CCCCC1", "CC#N", "OCC(O)CO", "c1ccncc1", "CCCl", "CC(C)C=O")
 Rows = dict[str, dict[str, str]]
@@ -31,7 +33,9 @@ def train_on(path: Path, folder: Path, **sections: Any) -> Path:
     }
     for name, values in sections.items():
         tree[name] = {**tree[name], **values} if isinstance(values, dict) else values
-    return run.start(resolve(tree), folder, quiet=True)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        lighten(patch)
+        return run.start(resolve(tree), folder, quiet=True)[0]
 
 
 def stored(path: Path, graphs: GraphSet) -> Path:

@@ -11,13 +11,14 @@ import pytest
 from gcnbatch.backends.base import Clock, Runner
 from gcnbatch.backends.cpu import CpuBackend, CpuOps
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import ChemGCNConfig, KipfConfig, TrainConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.model.layers import Context
-from gcnbatch.model.runner import Task, make_runner
 from gcnbatch.reference import ReferenceOps
+from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners.task import RunnerTask
 from tests.builders import build_graphset
 from tests.model.cases import Given
 
@@ -27,7 +28,7 @@ BATCHES = [np.array([3, 0, 5]), np.array([1]), np.array([2, 4])]
 @dataclass(frozen=True)
 class Setup:
     graphs: GraphSet
-    task: Task
+    task: RunnerTask
 
     def runner(self) -> Runner:
         return make_runner(open_backend("cpu"), self.task)
@@ -39,7 +40,7 @@ def setup(model: Any = None, graphs: GraphSet | None = None, **train: Any) -> Se
     header = graphs.header
     loss = Loss(header.target, uniform_weights(header))
     source = BatchSource(graphs, config.adjacency)
-    return Setup(graphs, Task(build(config, header), loss, source, graphs.y, TrainConfig(**train), seed=3))
+    return Setup(graphs, RunnerTask(build(config, header), loss, source, graphs.y, TrainConfig(**train), seed=3))
 
 
 def run_epoch(runner: Runner, epoch: int = 0, rate: float = 0.01) -> None:
@@ -154,7 +155,7 @@ def test_weights_alone_are_a_state_to_start_from() -> None:
 
 def test_the_seed_decides_first_weights_and_dropout() -> None:
     given = setup()
-    other = Setup(given.graphs, Task(**{**vars(given.task), "seed": 4}))
+    other = Setup(given.graphs, RunnerTask(**{**vars(given.task), "seed": 4}))
     one, two = given.runner(), other.runner()
     assert not np.array_equal(one.state()["conv1.weight"], two.state()["conv1.weight"])
     two.load_state(one.state())
@@ -224,7 +225,7 @@ def test_the_propagated_features_of_one_graph_are_found_once() -> None:
     config = KipfConfig(widths=(16,), input_dropout=False)
     model = build(config, graphs.header, one_dense_graph=True)
     loss = Loss("multiclass", uniform_weights(graphs.header))
-    runner = make_runner(backend, Task(model, loss, BatchSource(graphs), graphs.y, TrainConfig(), seed=0))
+    runner = make_runner(backend, RunnerTask(model, loss, BatchSource(graphs), graphs.y, TrainConfig(), seed=0))
     only = np.zeros(1, dtype=np.int64)
     runner.begin_epoch(0, [only, only], 0.01)
     for step in range(2):

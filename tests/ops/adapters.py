@@ -1,13 +1,15 @@
 """How the operation tests reach a backend: its operations, and the way of arrays to it and back.
 
-A backend joins every operation test by a line in `BACKENDS` (and ``marks=pytest.mark.gpu`` if it needs one).
+Which backends there are comes from the registry. One whose arrays are NumPy's joins every operation test by its entry;
+any other says in `open_adapter` how arrays get to it and back.
+The reference is a backend as well: in float32 it is held to the same bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -15,10 +17,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backends import registry
 from gcnbatch.backends.base import Array, Ops
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.sparse import Csr
 from gcnbatch.reference import ReferenceOps
 from tests.ops.cases import Sparse
@@ -37,19 +40,23 @@ class Adapter:
     form: Callable[[Sparse], Any] = attrgetter("matrix")
 
 
+def _numpy(name: str) -> Adapter:
+    return Adapter(open_backend(name).ops, np.array, np.array)
+
+
 def _cpu() -> Adapter:
     return Adapter(CpuOps(), np.array, np.array)
 
 
 def _cpu_fast() -> Adapter:
     pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
-    return Adapter(open_backend("cpu").ops, np.array, np.array)
+    return _numpy("cpu")
 
 
 def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
     """Return how batches of a CUDA backend hold a sparse matrix: as `StreamingSet` assembles them."""
-    from gcnbatch.backends.cuda import batch
-    from gcnbatch.backends.cuda.spmm_kernels import spmm_kernel
+    from gcnbatch.backends.cuda.batches import batch
+    from gcnbatch.backends.cuda.spmm.kernels import spmm_kernel
 
     kernel = spmm_kernel(spmm)
 
@@ -67,8 +74,8 @@ def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
 def open_cuda(name: str, spmm: str) -> Adapter:
     """Open a CUDA backend whose new arrays are full of NaN, so that what a kernel leaves out is seen."""
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.backends.cuda.device import open_device
-    from gcnbatch.backends.cuda.memory import DeviceArray
+    from gcnbatch.backends.cuda.runtime.device import open_device
+    from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
     open_backend(name)
     device = open_device()
@@ -95,19 +102,24 @@ def open_cuda(name: str, spmm: str) -> Adapter:
 
 
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
-CUDA = {
-    "nonbatched": ("nonbatched", "csr"),
-    "batched": ("batched", "csr"),
+
+
+def host_adapters() -> dict[str, Callable[[], Adapter]]:
+    """Return what opens each backend of the registry whose arrays are NumPy's; ``cpu`` without Numba and with it."""
+    entries = [entry for entry in registry.BACKENDS if entry.steps_are_operations and not entry.on_gpu]
+    numpy = {entry.name: partial(_numpy, entry.name) for entry in entries}
+    return {"reference": lambda: REFERENCE, **numpy, "cpu": _cpu, "cpu-fast": _cpu_fast}
+
+
+HOST = host_adapters()
+# CUDA backends: their operations do not see which SpMM is chosen, and are tested with one of them.
+FORMS = tuple(entry.name for entry in registry.BACKENDS if entry.steps_are_operations and entry.on_gpu)
+CUDA = {name: (name, "csr") for name in FORMS} | {
     "batched-auto": ("batched", "auto"),
-    "batched-swa_csr": ("batched", "swa_csr"),
-    "batched-swa_coo": ("batched", "swa_coo"),
-    "nonbatched-swa_csr": ("nonbatched", "swa_csr"),
-    "nonbatched-swa_coo": ("nonbatched", "swa_coo"),
-    "batched-tf": ("batched", "tf"),
-    "nonbatched-tf": ("nonbatched", "tf"),
+    **{f"{name}-{spmm}": (name, spmm) for name in FORMS for spmm in ("swa_csr", "swa_coo", "tf")},
 }
-HOST = {"cpu": _cpu, "cpu-fast": _cpu_fast}
-BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
+BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in FORMS)]
+SPMM_BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
 @cache

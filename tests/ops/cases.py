@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.batch import GraphLayout
+from gcnbatch.backends.cuda.batches.batch import GraphLayout
 from gcnbatch.data.sparse import Adjacency, Csr
 
 
@@ -144,3 +144,13 @@ def build_adjacency(
         transpose=build_csr(column, np.asarray(dst), weight, (wide, n_nodes)),
         n_channels=n_channels,
     )
+
+
+def halves(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Round to multiples of 1/2, so that zeros and ties occur."""
+    return np.round(values * 2) / 2
+
+
+def of_layer(case: Case, convolution: bool) -> tuple[int, dict[str, Sparse]]:
+    """Return the columns P that a layer's products have, and its `graphs`: a convolution's has those of C channels."""
+    return (case.columns, {"graphs": case.adjacency(case.rng())}) if convolution else (case.P, {})

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ops.adapters import BACKENDS, Adapter, open_adapter
+from tests.ops.adapters import BACKENDS, SPMM_BACKENDS, Adapter, open_adapter
 from tests.ops.cases import CASES, Case
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Adapter:
+    return open_adapter(request.param)
+
+
+@pytest.fixture(params=SPMM_BACKENDS)
+def spmm_backend(request: pytest.FixtureRequest) -> Adapter:
+    """A backend with each of its SpMM kernels."""
     return open_adapter(request.param)
 
 

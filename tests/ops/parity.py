@@ -1,12 +1,9 @@
-"""The rule that an operation of a backend is held to.
-
-Every result is computed three times from the same float32 numbers: by the reference in float64 (taken as exact), by the
-reference in float32 (whose distance from exact is what honest rounding costs), and by the backend.
-"""
+"""The rule that an operation of a backend is held to, and the evaluation of operations on any form of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,52 +12,89 @@ from numpy.typing import DTypeLike, NDArray
 from gcnbatch.backends.base import Array
 from gcnbatch.data.sparse import Adjacency, Csr
 from tests.ops.adapters import REFERENCE, Adapter
+from tests.ops.bounds import Rounded, RoundedOps
 from tests.ops.cases import Sparse
+
+ARRANGEMENTS = 2  # room for other arrangements of the same formula, such as gamma / std first
+FLOAT64 = 2.0**-20  # rounding of float64 over that of float32, with room for long sums
 
 Value = NDArray[Any] | Sparse
 Results = dict[str, Array]
 
 
-def assert_parity(backend: Adapter, run: Callable[..., Results], inputs: Mapping[str, Value]) -> None:
-    """Hold ``run(ops, **inputs)`` on `backend` to the reference: shapes, float type, and an error no larger than
+@dataclass(frozen=True)
+class Problem:
+    """Calls of operations with their inputs.
 
-        2 * error of the reference in float32 + 1e-6 * max |reference|.
-
-    `run` returns results by name. A result that has an input's name is that input, changed in place as the operation's
-    contract says; every other input must come out unchanged.
+    ``run(ops, **inputs)`` returns results by name. A result that has an input's name is that input, changed in place as
+    the operation's contract says; every other input must come out unchanged.
     """
-    exact = _evaluate(REFERENCE, run, inputs, np.float64)
-    single = _evaluate(REFERENCE, run, inputs, np.float32)
-    got = _evaluate(backend, run, inputs, np.float32)
-    assert got.keys() == exact.keys()
+
+    run: Callable[..., Results]
+    inputs: Mapping[str, Value]
+
+
+def assert_parity(backend: Adapter, problem: Problem) -> None:
+    """Hold a backend to the reference: shapes, float type, and every element's error at most 2 times its bound.
+
+    The error is the distance to the reference in float64; the bound is that of `RoundedOps`.
+    """
+    for name, ratio in error_ratios(backend, problem).items():
+        assert ratio <= 1, f"{name}: error is {ratio:.3g} of its bound"
+
+
+def error_ratios(backend: Adapter, problem: Problem) -> dict[str, float]:
+    """Return, by name of result, the largest error over bound of a backend's elements."""
+    return compare(evaluate(backend, problem, np.float32), problem)
+
+
+def compare(got: dict[str, NDArray[Any]], problem: Problem) -> dict[str, float]:
+    """Return, by name of result, the largest error over bound of the elements that were got."""
+    exact, bounds = evaluate(REFERENCE, problem, np.float64), rounded_results(problem)
+    assert got.keys() == exact.keys() == bounds.keys()
+    ratios = {}
     for name, want in exact.items():
-        if want.ndim == 0:  # a device gives a scalar as an array of one
-            got[name] = got[name].reshape(())
-        assert got[name].shape == want.shape, name
-        scale, error = np.max(np.abs(want), initial=0), _distance(got[name], want)
-        bound = 2 * _distance(single[name], want) + 1e-6 * scale
-        assert error <= bound, f"{name}: error {error:.3g} above {bound:.3g} (scale {scale:.3g})"
+        bound, found = bounds[name], got[name].reshape(()) if want.ndim == 0 else got[name]  # a device's scalar: (1,)
+        assert found.shape == bound.shape == want.shape, name
+        assert np.isfinite(bound.error).all(), name
+        assert np.all(np.abs(bound.value - want) <= FLOAT64 * bound.error), f"{name}: the bound is of another formula"
+        ratios[name] = largest_ratio(np.abs(found.astype(np.float64) - want), ARRANGEMENTS * bound.error)
+    return ratios
 
 
-def _distance(got: NDArray[Any], want: NDArray[Any]) -> float:
-    return float(np.max(np.abs(got.astype(np.float64) - want), initial=0))
+def largest_ratio(error: NDArray[np.float64], bound: NDArray[np.float64]) -> float:
+    """Return the largest error over bound; an error where the bound is 0, or NaN, is infinitely large."""
+    beyond = np.where(np.isnan(error), np.inf, error)
+    ratio = np.divide(beyond, bound, out=np.where(beyond > 0, np.inf, 0.0), where=bound > 0)
+    return float(ratio.max(initial=0))
 
 
-def _evaluate(
-    adapter: Adapter, run: Callable[..., Results], inputs: Mapping[str, Value], dtype: DTypeLike
-) -> dict[str, NDArray[Any]]:
+def evaluate(adapter: Adapter, problem: Problem, dtype: DTypeLike) -> dict[str, NDArray[Any]]:
+    """Run a problem on a backend in `dtype`; inputs must come out unchanged."""
+
     def upload(array: NDArray[Any]) -> Array:
         return adapter.upload(array.astype(dtype) if array.dtype.kind == "f" else array)
 
+    inputs = problem.inputs
     formed = {name: adapter.form(value) if isinstance(value, Sparse) else value for name, value in inputs.items()}
     held = {name: _map_arrays(value, upload) for name, value in formed.items()}
-    results = {name: adapter.download(value) for name, value in run(adapter.ops, **held).items()}
+    results = {name: adapter.download(value) for name, value in problem.run(adapter.ops, **held).items()}
     for name, result in results.items():
         assert result.ndim == 0 or result.dtype == dtype, name
     for name in inputs.keys() - results.keys():
         for before, after in zip(_arrays(formed[name]), _arrays(held[name]), strict=True):
             np.testing.assert_array_equal(adapter.download(after), before, err_msg=f"{name} was changed")
     return results
+
+
+def rounded_results(problem: Problem) -> dict[str, Rounded]:
+    """Return the results of a problem with bounds of their errors in float32."""
+
+    def lift(array: NDArray[Any]) -> Array:
+        return Rounded(array) if array.dtype.kind == "f" else array
+
+    plain = {name: value.matrix if isinstance(value, Sparse) else value for name, value in problem.inputs.items()}
+    return problem.run(RoundedOps(), **{name: _map_arrays(value, lift) for name, value in plain.items()})
 
 
 def _map_arrays(value: Any, function: Callable[[NDArray[Any]], Array]) -> Any:

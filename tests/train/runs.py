@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gcnbatch.config import Config, parse_assignment, put, resolve
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
-from gcnbatch.train import run
+from gcnbatch.train import plots, run
 from gcnbatch.train.checkpoint import load
 from tests.builders import build_graphset
 
@@ -26,6 +27,13 @@ def write_set(path: Path, n_graphs: int = 40, **options: Any) -> GraphSet:
     graphs = build_graphset(n_graphs, **{"missing": 0.1, "max_nodes": 6, **options})
     write_graphset(path, graphs)
     return graphs
+
+
+def lighten(patch: pytest.MonkeyPatch) -> None:
+    """Leave out pictures, which have tests of their own, and syncing: together most of a small run's time."""
+    for name in ("learning_curves", "roc_pr", "confusion", "parity"):
+        patch.setattr(plots, name, lambda *about: None)
+    patch.setattr(os, "fsync", lambda file: None)
 
 
 def configure(*assignments: str) -> Config:

@@ -13,7 +13,7 @@ import pytest
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train import metrics as figures
 from gcnbatch.train.checkpoint import load
 from gcnbatch.train.loop import Trainer

@@ -18,7 +18,7 @@ import pytest
 from gcnbatch import fileio
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train import run
 from gcnbatch.train.loop import Interrupted, Trainer
 from tests.train.runs import (
@@ -197,7 +197,17 @@ def test_another_thread_of_history_is_cut_off(tmp_path: Path, data: Path) -> Non
 
 # ------------------------------------------------------------------------------------------------ real signals
 
-STARTED = 'import gcnbatch.train.run\nprint("ready", flush=True)\nfrom gcnbatch.cli.app import main\nmain()'
+# `lighten`, without the imports of the tests.
+STARTED = """
+import os
+import gcnbatch.train.run
+from gcnbatch.cli.app import main
+from gcnbatch.train import plots
+plots.learning_curves = plots.roc_pr = lambda *about: None
+os.fsync = lambda file: None
+print("ready", flush=True)
+main()
+"""
 
 
 def begin(*arguments: object) -> subprocess.Popen[str]:
@@ -215,15 +225,15 @@ def begin(*arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def long_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], Path]:
-    """A data set, options of a run of about a second, and that run without a stop."""
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """Options of a run of about a second, and that run without a stop."""
     place = tmp_path_factory.mktemp("long")
     write_set(place / "set.h5")
     set_by = ["--data", str(place / "set.h5"), *options("train.epochs=30", "model.dropout=0.2")]
     process = begin("train", *set_by, "-o", place / "whole", "--quiet")
     process.communicate(timeout=60)
     assert process.returncode == 0
-    return place, set_by, place / "whole"
+    return set_by, place / "whole"
 
 
 def wait_for_epochs(process: subprocess.Popen[str], folder: Path, epochs: int) -> None:
@@ -234,11 +244,9 @@ def wait_for_epochs(process: subprocess.Popen[str], folder: Path, epochs: int) -
 
 
 @pytest.mark.parametrize("checkpoint_seconds", ["0", "0.05"])
-def test_kill_9_at_random_moments(
-    long_run: tuple[Path, list[str], Path], tmp_path: Path, checkpoint_seconds: str
-) -> None:
+def test_kill_9_at_random_moments(long_run: tuple[list[str], Path], tmp_path: Path, checkpoint_seconds: str) -> None:
     """Moments go by the epochs done, not by the clock: a busy machine must not let the run end first."""
-    _, set_by, whole = long_run
+    set_by, whole = long_run
     moments = random.Random(checkpoint_seconds)
     folder, kills = tmp_path / "run", 0
     arguments = ["train", *set_by, "--set", f"train.checkpoint_seconds={checkpoint_seconds}", "-o", str(folder)]
@@ -256,16 +264,18 @@ def test_kill_9_at_random_moments(
         else:
             shutil.rmtree(folder, ignore_errors=True)
     assert kills
-    if not (folder / "metrics.json").exists():
+    if (folder / run.CONFIG).exists():
+        run.resume(folder, quiet=True)
+    else:
         gcnbatch(*arguments, "--quiet")
     assert_same_run(whole, folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_saves_and_says_how_to_go_on(
-    long_run: tuple[Path, list[str], Path], tmp_path: Path, number: signal.Signals
+    long_run: tuple[list[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
-    _, set_by, whole = long_run
+    set_by, whole = long_run
     folder = tmp_path / "a run"
     process = begin("train", *set_by, "--set", "train.checkpoint_seconds=1000", "-o", folder)
     while not (folder / "history.jsonl").exists():
@@ -277,8 +287,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     assert out == ""
     assert error.startswith("error: stopped after ")
     assert error.endswith(f": all is saved. Go on with: gcnbatch train --resume '{folder}'\n")
-    done = gcnbatch("train", "--resume", folder, "--quiet")
-    assert done.stdout == f"{folder}\n"
+    run.resume(folder, quiet=True)
     assert_same_run(whole, folder)
 
 
@@ -322,6 +331,47 @@ def test_ctrl_c_before_anything_is_written_promises_nothing(tmp_path: Path, data
         with pytest.raises(Interrupted, match=r"^stopped\. Nothing was written\.$"):
             fit(data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_training_keeps_ignoring_ctrl_c_where_its_parent_does(tmp_path: Path, data: Path) -> None:
+    """So a run goes on that a script has started in the background."""
+    step, signals = OpsRunner.step, iter([signal.SIGINT])
+
+    def interrupted(self: OpsRunner, index: int) -> None:
+        for number in signals:
+            signal.raise_signal(number)
+        step(self, index)
+
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(OpsRunner, "step", interrupted)
+            fit(data, tmp_path / "run", *THOROUGH)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert next(signals, None) is None
+
+
+INTERRUPTION_TESTS = (
+    "tests/train/test_resume.py::test_ctrl_c_before_anything_is_written_promises_nothing",  # signals this process
+    "tests/cli/test_data.py::test_synth_that_is_ended_leaves_nothing[2]",  # signals a child
+)
+
+
+def test_interruption_tests_pass_under_a_parent_that_ignores_ctrl_c() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *INTERRUPTION_TESTS]
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment(), "PYTEST_ADDOPTS": ""},
+        cwd=Path(__file__).parents[2],
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
 
 
 # ------------------------------------------------------------------------------------------------ refusals

@@ -16,12 +16,13 @@ import pytest
 from gcnbatch.config import resolve
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
-from gcnbatch.model.runner import ModelState
 from gcnbatch.predictions import read_outputs
+from gcnbatch.runners.state import ModelState
 from gcnbatch.train import metrics as figures
 from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
 from tests.builders import build_graphset
+from tests.entries import MadeEntry, NamedBackend, register
 from tests.train.runs import assert_same_run, configure, environment, fit, history, options, without_timings, write_set
 
 light = pytest.mark.usefixtures("light")
@@ -278,13 +279,34 @@ def test_a_generated_set_that_does_not_fit_leaves_nothing(tmp_path: Path) -> Non
 
 
 def test_a_backend_that_cannot_start_is_named(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gcnbatch.backends import registry
-
-    monkeypatch.setattr(
-        registry, "_probe", lambda name, *about: registry.BackendStatus(name, False, "no GPU", "Plug one in.")
-    )
-    message = r"backend fused: no GPU\. Plug one in\."
+    register(monkeypatch, MadeEntry("fused", made="no GPU"))
+    message = r"backend fused: no GPU\. Mend it\."
     nothing_made(tmp_path / "run", message, f"data.path={data}", "backend=fused", error=BackendUnavailable)
+
+
+@light
+def test_a_run_that_a_slower_backend_takes_resumes_on_it(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky = MadeEntry("picky", made=NamedBackend("picky"), refused="such graphs")
+    register(monkeypatch, picky, MadeEntry("cpu"))
+    said: list[str] = []
+    config = configure(f"data.path={data}", "split.folds=2", "train.epochs=1")
+    _, metrics = run.start(config, tmp_path / "run", quiet=True, say=said.append)
+    assert said == ["backend cpu: picky does not take such graphs", "fold 1 of 2", "fold 2 of 2"]
+    assert metrics["backend"] == json.loads((tmp_path / "run" / "env.json").read_text())["backend"] == "cpu"
+    (tmp_path / "run" / "metrics.json").unlink()
+    (tmp_path / "run" / "fold2" / "metrics.json").unlink()
+    assert run.resume(tmp_path / "run", quiet=True)["backend"] == "cpu"
+
+
+def test_a_backend_that_refuses_the_task_leaves_nothing(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, MadeEntry("cpu", refused="such graphs"))
+    message = r"backend cpu: it does not take such graphs"
+    for source in (f"data.path={data}", "data.synthetic=quickstart"):
+        nothing_made(tmp_path / "run", message, source, "backend=cpu")
 
 
 @light
@@ -308,7 +330,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, data: Path)
 
 FULL = """
 import resource
-from gcnbatch.model.runner import OpsRunner
+from gcnbatch.runners.ops import OpsRunner
 step, steps = OpsRunner.step, iter(range(10**6))
 def fill(self, index):
     if next(steps) == 9:
@@ -320,6 +342,7 @@ main()
 """
 
 
+@light
 def test_a_full_disk_stops_with_code_3_and_the_last_checkpoint_goes_on(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "whole")
     folder = tmp_path / "run"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.config import Config, KipfConfig, keys, parse_assignment, put, read_toml, resolve
+from gcnbatch.config import Config, keys, parse_assignment, put, read_toml, resolve
+from gcnbatch.config_sections import KipfConfig
 from gcnbatch.errors import InputError
 from gcnbatch.resources import configs
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.base import Backend
-    from gcnbatch.backends.cuda.device import Device
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.backends.cuda.backend import CudaBackend
+    from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.config_sections import CudaConfig
 
 
 def check(device: int = 0) -> None:
@@ -16,13 +16,13 @@ def check(device: int = 0) -> None:
     Raises
     ------
     BackendUnavailable
-        With the reason in `got` and the mend in `hint`.
+        With the reason in `got` and the fix in `hint`.
     InputError
         When there are devices, but not this one.
     """
-    from gcnbatch.backends.cuda import compiler, loader
-    from gcnbatch.backends.cuda.cache import KernelCache
-    from gcnbatch.backends.cuda.sources import Sources
+    from gcnbatch.backends.cuda.runtime import compiler, loader
+    from gcnbatch.backends.cuda.runtime.cache import KernelCache
+    from gcnbatch.backends.cuda.runtime.sources import Sources
     from gcnbatch.resources import cuda_sources
 
     info, cache = loader.choose(device), KernelCache()
@@ -33,21 +33,8 @@ def check(device: int = 0) -> None:
         raise compiler.no_compiler()
 
 
-def check_fused(device: int = 0) -> None:
-    """Raise unless the fused backend can start: as `check`, and NVIDIA's binding is there.
-
-    Raises
-    ------
-    BackendUnavailable, InputError
-    """
-    from gcnbatch.backends.cuda.fused.graph import load_bindings
-
-    check(device)
-    load_bindings()
-
-
-def open_backend(name: str, device: int, options: CudaConfig, automatic: bool = False) -> Backend:
-    """Open ``"nonbatched"``, ``"batched"`` or ``"fused"`` on a device, compiling kernels that are not cached.
+def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) -> CudaBackend:
+    """Open ``"nonbatched"`` or ``"batched"`` on a device; compile kernels that are not cached.
 
     Raises
     ------
@@ -57,8 +44,10 @@ def open_backend(name: str, device: int, options: CudaConfig, automatic: bool = 
         When the device does not open.
     """
     from gcnbatch.backends.cuda.backend import CudaBackend
+    from gcnbatch.config_sections import CudaConfig
 
-    return CudaBackend(name, open_ready(device, options.fast_math), options, automatic)
+    options = options or CudaConfig()
+    return CudaBackend(name, open_ready(device, options.fast_math), options)
 
 
 def open_ready(device: int = 0, fast_math: bool = False) -> Device:
@@ -72,7 +61,7 @@ def open_ready(device: int = 0, fast_math: bool = False) -> Device:
     check(device)
     from tqdm import tqdm
 
-    from gcnbatch.backends.cuda.device import open_device
+    from gcnbatch.backends.cuda.runtime.device import open_device
 
     opened = open_device(device)
     if fast_math:

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched, Ops
-from gcnbatch.backends.cuda.dense import DenseOps
-from gcnbatch.backends.cuda.device import Device
-from gcnbatch.backends.cuda.events import Event, Observation
-from gcnbatch.backends.cuda.geometry_dense import Precision
-from gcnbatch.backends.cuda.launch import Launch
-from gcnbatch.backends.cuda.looped import LoopedDenseOps
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.sparse import LoopedSparseOps, SparseOps
-from gcnbatch.backends.cuda.streaming import open_batches
-from gcnbatch.backends.cuda.tall import TallDenseOps
-from gcnbatch.config import CudaConfig, TrainConfig
+from gcnbatch.backends.cuda.batches.streaming import open_batches
+from gcnbatch.backends.cuda.ops.dense import DenseOps
+from gcnbatch.backends.cuda.ops.geometry import Precision
+from gcnbatch.backends.cuda.ops.per_graph import LoopedDenseOps
+from gcnbatch.backends.cuda.ops.tall import TallDenseOps
+from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.cuda.runtime.events import Event, Observation
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.ops import LoopedSparseOps, SparseOps
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.fused.engine import FusedEngine
-    from gcnbatch.backends.cuda.fused.kipf import KipfEngine
-    from gcnbatch.backends.cuda.fused.kipf_step import TwoLayers
-    from gcnbatch.backends.cuda.fused.model import Model, Optimizer
-    from gcnbatch.backends.cuda.fused.stack import Stack
 
 RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing
 HOLD = "meter_hold"  # the kernel that holds back a queue: no work of the backend's
 HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not done: it may be waiting for the device
-
-
-# What cuda.spmm = "auto" means: our fastest by measurement, and the kernel of the papers' non-batched baseline.
-AUTO = {"fused": "auto", "batched": "auto", "nonbatched": "tf"}
+PAPERS_KERNEL = "tf"  # what cuda.spmm = "auto" means where graphs are launched one by one, as in the papers' baseline
 
 
 class BatchedOps(TallDenseOps, SparseOps):
@@ -61,22 +50,24 @@ class CudaBackend:
 
     Parameters
     ----------
-    name : {"fused", "batched", "nonbatched"}
-        The operations of ``fused`` are those of ``batched``; its steps are not made of them.
+    name : str
+        ``"nonbatched"`` launches the operations of graph convolutions per graph; all others per batch.
     device : Device
     options : CudaConfig
-    automatic : bool
-        Whether nobody asked for this backend by name.
     """
 
-    def __init__(self, name: str, device: Device, options: CudaConfig, automatic: bool = False) -> None:
-        self.name, self.device, self._resident = name, device, options.resident
-        self._options, self.automatic = options, automatic
+    def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
+        self.name, self.device, self.options = name, device, options
         self._looped = name == "nonbatched"
-        self._kernel = AUTO[name] if options.spmm == "auto" else options.spmm
+        self._kernel = PAPERS_KERNEL if self._looped and options.spmm == "auto" else options.spmm
         form = LoopedOps if self._looped else BatchedOps
         self.ops: Ops = form(device, options.precision, self._kernel)
         self.meter = DeviceMeter(device)
+
+    @property
+    def resident_budget(self) -> int:
+        """Bytes that a data set may take in the device's memory."""
+        return int(self.device.memory().free * RESIDENT_SHARE)
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> DeviceArray:
         return self.device.zeros(count, dtype)
@@ -91,68 +82,8 @@ class CudaBackend:
         return self.device.download(array)
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
-        budget = int(self.device.memory().free * RESIDENT_SHARE)
-        return open_batches(self.device, source, targets, self._resident, budget, self._kernel, self._looped)
-
-    def batched(self) -> CudaBackend:
-        """Return the backend ``batched`` on the same device."""
-        return CudaBackend("batched", self.device, self._options)
-
-    def fused_refusal(self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig) -> str:
-        """Return what the fused step cannot take here, or nothing; see `gcnbatch.backends.cuda.fused.data.refusal`."""
-        from gcnbatch.backends.cuda.fused import data
-
-        budget = int(self.device.memory().free * RESIDENT_SHARE)
-        here = (budget, self.device.compute_capability, self._options)
-        return data.refusal(source, targets, stack, train, *here)
-
-    def fused(
-        self,
-        stack: Stack,
-        model: Model,
-        rule: Optimizer,
-        source: BatchSource,
-        targets: NDArray[Any],
-        label_weights: NDArray[np.float64],
-        seed: int,
-    ) -> FusedEngine:
-        """Return the fused step of a model on a data set, which `fused_refusal` has nothing against."""
-        from gcnbatch.backends.cuda.fused import data, engine
-
-        products = stack.products(self.device.compute_capability, self._options.precision)
-        in_halves = data.trains_in_halves(stack, products, source)
-        held = data.FusedSet(self.device, source, targets, label_weights, products, in_halves)
-        return engine.FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed)
-
-    def fused_kipf_refusal(
-        self, layers: TwoLayers, source: BatchSource, targets: NDArray[Any], clip_norm: float
-    ) -> str:
-        """Return what the fused step of a node-level set cannot take here, or nothing; as `fused_refusal`."""
-        from gcnbatch.backends.cuda.fused import kipf
-
-        budget = int(self.device.memory().free * RESIDENT_SHARE)
-        here = (budget, self.device.compute_capability, self._options)
-        return kipf.refusal(source, targets, layers, clip_norm, *here)
-
-    def fused_kipf(
-        self,
-        layers: TwoLayers,
-        model: Model,
-        rule: Optimizer,
-        source: BatchSource,
-        targets: NDArray[np.int32],
-        class_weights: NDArray[np.float32],
-        seed: int,
-    ) -> KipfEngine:
-        """Return the fused step of Kipf's GCN on a graph, which `fused_kipf_refusal` has nothing against."""
-        from gcnbatch.backends.cuda.fused import kipf, kipf_data
-
-        assert source.prepared is not None
-        rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
-        graph = kipf_data.KipfGraph(source.prepared, targets[:, 0], layers.hidden, layers.n_out, *rates)
-        weight = float(class_weights[graph.labels].sum(dtype=np.float64))
-        on = (self.device, self.ops, source.prepared)
-        return kipf.KipfEngine(*on, layers, model, graph, weight, rule, seed)
+        how = (self.options.resident, self.resident_budget, self._kernel, self._looped)
+        return open_batches(self.device, source, targets, *how)
 
 
 class DeviceMeter:
@@ -185,7 +116,7 @@ class DeviceMeter:
         flag, address = self._device.mapped_flag()
         flag[0] = 0
         nanoseconds = int(HOLD_SECONDS * 1e9)
-        self._device.launch(HOLD, Launch((1, 1, 1), (1, 1, 1)), address, nanoseconds)
+        self._device.launch(HOLD, Launch((1, 1, 1), (1, 1, 1)), released=address, nanoseconds=nanoseconds)
         self._device.launches -= 1
         try:
             yield

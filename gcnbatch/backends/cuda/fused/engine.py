@@ -11,29 +11,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda import geometry_fused_pass as one_pass
-from gcnbatch.backends.cuda.batch import Int64
-from gcnbatch.backends.cuda.fused import half
-from gcnbatch.backends.cuda.fused.data import Capacity, FusedSet, most_nodes
-from gcnbatch.backends.cuda.fused.graph import Call, Graph, Recorder
-from gcnbatch.backends.cuda.fused.model import Model, Optimizer
-from gcnbatch.backends.cuda.fused.stack import Stack
-from gcnbatch.backends.cuda.fused.step import Plan, Workspace
-from gcnbatch.backends.cuda.fused.tiles import TiledPlan, tiles_of
-from gcnbatch.backends.cuda.fused.wide import WideWorkspace, packed_weights
-from gcnbatch.backends.cuda.geometry_fused import columns_of
-from gcnbatch.backends.cuda.launch import ceil_div
-from gcnbatch.backends.cuda.memory import DeviceArray
-from gcnbatch.backends.cuda.plan import EpochPlan
+from gcnbatch.backends.cuda.batches.batch import Int64
+from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
+from gcnbatch.backends.cuda.fused.fp16 import step as half
+from gcnbatch.backends.cuda.fused.fp16 import step_geometry as one_pass
+from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
+from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
+from gcnbatch.backends.cuda.fused.narrow.step import packed_weights as narrow_weights
+from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet, most_nodes
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.shared.step import Workspace
+from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
+from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.device import Device
+    from gcnbatch.backends.cuda.runtime.device import Device
 
 EVAL_ELEMENTS = 2**28  # of a matrix on the nodes of a batch that is only predicted: 1 GiB
 EVAL_GRAPHS = 16_384
 FIRST_STEPS = 8  # of an epoch, in a graph of their own: it is started soon, and the device works while longer ones are
-STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/FUSED_HISTORY.md
+STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/fused/FUSED_HISTORY.md
 STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants the state in between
 
 
@@ -52,7 +54,7 @@ def _form_of(plan: EpochPlan) -> Form:
 def _new_packed(device: Device, stack: Stack, products: str, training: bool = True) -> tuple[DeviceArray, ...]:
     if products:
         return packed_weights(device, stack, training)
-    return tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
+    return narrow_weights(device, stack)
 
 
 def shares(steps: int) -> list[int]:
@@ -241,7 +243,7 @@ class FusedEngine:
                 f"at most {most_nodes(self._stack):,} with these layers",
                 "Give smaller batches, or --backend batched.",
             )
-        kind = WideWorkspace if self._models[form].products else Workspace
+        kind = WideWorkspace if self._models[form].products else NarrowWorkspace
         return kind(*where, capacity, plan, self._seed, training=form is not Form.FOLDED)
 
     def step(self) -> None:
@@ -324,7 +326,7 @@ class FusedEngine:
 
     def _run(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._device.launch(call.entry, call.launch, *call.arguments)
+            call.start(self._device)
 
     def close(self) -> None:
         """Give back the captured graphs; what still waits is nobody's any more."""

@@ -1,0 +1,148 @@
+// Losses with missing labels: masked sigmoid cross-entropy, softmax cross-entropy, mean squared error.
+//
+// Each yields total (1,), the sum of the costs; weight (1,), the number of labelled entries or the sum of the labelled
+// rows' weights; and dlogits (R, K), the gradient of total / weight by the logits. Without any weight all three are 0.
+// total and weight are added to totals (2,) float64, where that is not null.
+//   sigmoid   pos_weight y softplus(-z) + (1 - y) softplus(z), with softplus(z) = max(z, 0) + log(1 + exp(-|z|))
+//   softmax   class_weight[y] (log(sum of exp(z - max)) - (z[y] - max))
+//   squared   (z - y)²
+//
+// Shapes: logits, dlogits (R, K) float32; y (R, K) float32 with NaN = missing, for softmax (R,) int32 with -1 =
+//   missing; pos_weight, class_weight (K,) float32.
+// Launches: a gradient can be scaled only when the weight is known. Up to 16,384 entries one block finds both (one
+//   launch, nothing waits: `<loss>` with grid (1)); above, `label_count` or `label_weight` reads the labels first (two
+//   launches).
+//   Example: 50 x 12 entries: one block of 608 threads; 232,965 rows of 41 classes: groups of 32 lanes, 1,056 blocks of
+//   256 threads that stride over the rows.
+// Softmax gives a row to `lanes` neighbouring lanes, a power of two up to 32.
+// Shared memory: 256 bytes, static. Bank conflicts: none.
+// Bytes: reads labels and logits, writes dlogits, 4 R K each; softmax reads the logits three times, from the cache.
+// Determinism: bit-repeatable; total and weight are sums in float64 in a fixed order (common/common.cuh), rounded once.
+// Requires: labels in range (checked when a data set is read); blocks of whole warps; `partials` of a double per block.
+
+#include "dense/loss.cuh"
+
+namespace {
+
+// Sum over all threads of the grid, right in thread 0 of the block that finishes last (of the only one); true there.
+__device__ inline bool grid_sum(double& value, double* partials, unsigned* counter) {
+  value = block_sum(value);
+  if (gridDim.x > 1) {
+    if (threadIdx.x == 0) partials[blockIdx.x] = value;
+    if (!is_last_block(counter, gridDim.x)) return false;
+    value = 0.0;
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) value += __ldcg(partials + i);
+    value = block_sum(value);
+  }
+  return threadIdx.x == 0;
+}
+
+__device__ inline long long first_element() { return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline long long stride() { return static_cast<long long>(gridDim.x) * blockDim.x; }
+
+// This thread's share of the number of labelled entries.
+__device__ inline double count_labels(const float* y, long long n) {
+  int count = 0;
+  for (long long i = first_element(); i < n; i += stride()) count += y[i] == y[i];
+  return count;
+}
+
+// This thread's share of the labelled rows' weights.
+__device__ inline double weigh_labels(const int* y, const float* class_weight, int R) {
+  double weight = 0.0;
+  for (long long r = first_element(); r < R; r += stride())
+    if (y[r] >= 0) weight += class_weight[y[r]];
+  return weight;
+}
+
+// What the gradient is divided by: in a grid of one block it is found here, else it was found by the launch before.
+__device__ inline float settle_weight(float* weight, double share) {
+  if (gridDim.x > 1) return *weight;
+  const float total = static_cast<float>(block_sum(share));
+  if (threadIdx.x == 0) *weight = total;
+  return total;
+}
+
+// The loss of this step, and the running totals of an epoch (null: none). One thread.
+__device__ inline void settle_total(float* total, double* totals, double sum, float weight) {
+  *total = static_cast<float>(sum);
+  if (totals == nullptr) return;
+  totals[0] += *total;
+  totals[1] += weight;
+}
+
+}  // namespace
+
+// ---- weights, for grids of more than one block ----
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    label_count(float* weight, double* partials, unsigned* counter, const float* __restrict__ y, long long n) {
+  double count = count_labels(y, n);
+  if (grid_sum(count, partials, counter)) *weight = static_cast<float>(count);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    label_weight(float* weight, double* partials, unsigned* counter, const int* __restrict__ y,
+                 const float* __restrict__ class_weight, int R) {
+  double sum = weigh_labels(y, class_weight, R);
+  if (grid_sum(sum, partials, counter)) *weight = static_cast<float>(sum);
+}
+
+// ---- losses and their gradients ----
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    sigmoid_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
+                          unsigned* counter, const float* __restrict__ logits, const float* __restrict__ y,
+                          const float* __restrict__ pos_weight, long long n, int K) {
+  const float scale = 1.f / fmaxf(settle_weight(weight, gridDim.x > 1 ? 0.0 : count_labels(y, n)), 1.f);
+  double sum = 0.0;
+  for (long long i = first_element(); i < n; i += stride()) {
+    const bool labelled = y[i] == y[i];
+    const Cost cost = sigmoid_cost(logits[i], labelled ? y[i] : 0.f, pos_weight[i % K]);
+    if (labelled) sum += cost.value;
+    dlogits[i] = labelled ? cost.slope * scale : 0.f;
+  }
+  if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    mean_squared_error(float* total, float* weight, float* dlogits, double* totals, double* partials, unsigned* counter,
+                       const float* __restrict__ logits, const float* __restrict__ y, long long n) {
+  const float scale = 2.f / fmaxf(settle_weight(weight, gridDim.x > 1 ? 0.0 : count_labels(y, n)), 1.f);
+  double sum = 0.0;
+  for (long long i = first_element(); i < n; i += stride()) {
+    const Cost cost = squared_cost(y[i] == y[i] ? logits[i] - y[i] : 0.f);
+    sum += cost.value;
+    dlogits[i] = cost.slope * scale;
+  }
+  if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    softmax_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
+                          unsigned* counter, const float* __restrict__ logits, const int* __restrict__ y,
+                          const float* __restrict__ class_weight, int R, int K, int lanes) {
+  const float all = settle_weight(weight, gridDim.x > 1 ? 0.0 : weigh_labels(y, class_weight, R));
+  const float scale = all > 0.f ? 1.f / all : 0.f;
+  const int lane = threadIdx.x % lanes;
+  double sum = 0.0;
+  // Whole warps stay in the loop together, as the shuffles ask for: lanes whose row is beyond the last only listen.
+  for (long long first = (first_element() - threadIdx.x % 32) / lanes; first < R; first += stride() / lanes) {
+    const long long r = first + threadIdx.x % 32 / lanes;
+    const int label = r < R ? y[r] : -1, width = label >= 0 ? K : 0;
+    const float* z = logits + r * K;
+    Softmax row = {-__int_as_float(0x7f800000), 0.f};
+    for (int k = lane; k < width; k += lanes) row.peak = fmaxf(row.peak, z[k]);
+    row.peak = warp_max(row.peak, lanes);
+    for (int k = lane; k < width; k += lanes) row.norm += row.term(z[k]);
+    row.norm = warp_sum(row.norm, lanes);
+    const float own = label >= 0 ? class_weight[label] : 0.f;
+    if (lane == 0 && label >= 0) sum += static_cast<double>(own) * row.cost(z[label]);
+    if (r < R) {
+      const float inverse = 1.f / row.norm;
+      for (int k = lane; k < K; k += lanes)
+        dlogits[r * K + k] = label >= 0 ? own * scale * softmax_slope(row.term(z[k]), inverse, k == label) : 0.f;
+    }
+  }
+  if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
+}

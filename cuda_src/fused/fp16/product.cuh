@@ -1,0 +1,219 @@
+// The products of a pass and what brings their operands; and the product with A.
+#pragma once
+
+#include "fused/fp16/step.cuh"
+
+namespace fused {
+
+// ---- operands ----
+
+// Copies that this thread asks for come after what it and others have read and written, as a barrier of the block told it:
+// they find it in memory, and do not overtake it where they overwrite it in shared memory.
+__device__ __forceinline__ void order_copies() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
+// Copy to the same place in all blocks of `mask`, where `full` is told.
+__device__ __forceinline__ void bulk_copy_to_all(void* to, const void* from, int bytes, unsigned long long* full,
+                                                 int mask) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(full)), "h"(static_cast<unsigned short>(mask))
+      : "memory");
+#endif
+}
+
+// The slice's weights, `panels` of 64 of the depth, in two pieces: one thread each.
+__device__ __forceinline__ void fetch_low(PassShared& at, const Half* weights, int panels) {
+  const int bytes = min(panels, LOW_PANELS) * WEIGHT_PANEL_BYTES;
+  expect_bytes(&at.low, bytes);
+  bulk_copy(at.w_low, weights, bytes, &at.low);
+}
+
+__device__ __forceinline__ void fetch_high(PassShared& at, const Half* weights, int panels) {
+  const int bytes = (panels - LOW_PANELS) * WEIGHT_PANEL_BYTES;
+  if (bytes <= 0) return;
+  expect_bytes(&at.high, bytes);
+  bulk_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
+            &at.high);
+}
+
+// Which phase of its barriers a product waits for.
+struct Phases {
+  unsigned full = 0, low = 0, high = 0;
+};
+
+// Rows of a group in a panel of U.
+constexpr int CHUNK_BYTES = GROUP_ROWS * HALF_PANEL * 2;
+
+// Send rows of a group in a panel, which this block has written, to all S blocks of the cluster.
+template <int S>
+__device__ __forceinline__ void send_chunk(PassShared& at, const Half* panel, int q, int group) {
+  bulk_copy_to_all(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
+                   (1 << S) - 1);
+}
+
+// ---- products ----
+
+// What the tensor cores are told of rows of 128 bytes, the depth along them.
+__device__ __forceinline__ unsigned long long description_of_rows(const unsigned char* rows) {
+  return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+// d (64, 48) += a (64, 16) bᵀ (16, 48), halves, asynchronously.
+__device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long long a, unsigned long long b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, %24, %25, 1, 1, 1, 0, "
+      "0;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+      : "l"(a), "l"(b));
+#endif
+}
+
+// sum = (slice of Wᵀ) (rows of the group)ᵀ; meanwhile(): what there is to do until the tensor cores are done.
+template <class Meanwhile>
+__device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& at, int panels, Phases& phases,
+                                                int group, Meanwhile meanwhile) {
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
+  wait_barrier(&at.low, phases.low);
+  wait_barrier(&at.full[group], phases.full);
+#pragma unroll 1
+  for (int q = 0; q < panels; ++q) {
+    if (q == LOW_PANELS) {
+      wait_barrier(&at.high, phases.high);
+    }
+    const unsigned long long a = description_of_rows(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
+    const unsigned long long b = description_of_rows(at.u[q] + group * CHUNK_BYTES);
+    begin_group();
+#pragma unroll
+    for (int k = 0; k < HALF_PANEL / 16; ++k) multiply_halves(sum, a + 2 * k, b + 2 * k);
+    commit_group();
+  }
+  phases.full ^= 1, phases.low ^= 1, phases.high ^= panels > LOW_PANELS;
+  meanwhile();
+  wait_for_groups<0>();
+}
+
+// ---- the product with A ----
+
+// Four neighbours of a row times `scale`, as halves.
+__device__ __forceinline__ uint2 halves_of(const float4& from, float scale) {
+  return make_uint2(to_halves(from.x * scale, from.y * scale), to_halves(from.z * scale, from.w * scale));
+}
+
+// Of the eight lanes that have a row, this one's columns: 4 lane ... and 32 + 4 lane ...; no bank conflicts.
+struct RowPart {
+  float4 low, high;
+
+  // If `is_there`.
+  __device__ __forceinline__ void load(unsigned row, int lane, bool is_there = true) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile(
+        "{ .reg .pred p;\n"
+        "setp.ne.s32 p, %9, 0;\n"
+        "@p ld.shared.v4.f32 {%0, %1, %2, %3}, [%8];\n"
+        "@p ld.shared.v4.f32 {%4, %5, %6, %7}, [%8 + 128]; }"
+        : "+f"(low.x), "+f"(low.y), "+f"(low.z), "+f"(low.w), "+f"(high.x), "+f"(high.y), "+f"(high.z), "+f"(high.w)
+        : "r"(row + 16 * lane), "r"(static_cast<int>(is_there))
+        : "memory");
+#endif
+  }
+  __device__ __forceinline__ static void add(float4& to, float factor, const float4& from) {
+    to.x = fmaf(factor, from.x, to.x), to.y = fmaf(factor, from.y, to.y);
+    to.z = fmaf(factor, from.z, to.z), to.w = fmaf(factor, from.w, to.w);
+  }
+  __device__ __forceinline__ void add(float factor, const RowPart& from) {
+    add(low, factor, from.low), add(high, factor, from.high);
+  }
+  // To row r of a panel.
+  __device__ __forceinline__ void store(Half* panel, int r, int lane, float scale) const {
+    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 4 * lane)) = halves_of(low, scale);
+    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 32 + 4 * lane)) = halves_of(high, scale);
+  }
+};
+
+// Rows of the tile that a thread has a part of: one in each group, neighbouring rows in a warp.
+constexpr int PART_LANES = 8;
+
+__device__ __forceinline__ int part_row(const Owner& own, int group) {
+  return group * GROUP_ROWS + own.warp * (32 / PART_LANES) + own.lane / PART_LANES;
+}
+
+// A tile's part of A or Aᵀ in CSR, as it lies in memory.
+struct TileRows {
+  const int *indptr, *indices;
+  const float* values;
+  int first;
+
+  __device__ __forceinline__ TileRows(const Pass& of, int tile, bool transposed) {
+    transposed = transposed && of.t_indptr != nullptr;
+    indptr = (transposed ? of.t_indptr : of.indptr) + tile * TILE_ROWS, first = indptr[0];
+    indices = (transposed ? of.t_indices : of.indices) + first, values = (transposed ? of.t_values : of.values) + first;
+  }
+  __device__ __forceinline__ int2 entry(int k) const {
+    return make_int2(indices[k] * ROW_LD * static_cast<int>(sizeof(float)), __float_as_int(values[k]));
+  }
+};
+
+// This thread's part of Σ value rows[column] over the entries of a row; from memory, slowly.
+__device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const Pass& pass, int tile, int lane, int k,
+                                            int end, bool transposed) {
+  const TileRows from(pass, tile, transposed);
+#pragma unroll 1
+  for (; k < end; ++k) {
+    const int2 entry = from.entry(k);
+    RowPart found = {};
+    found.load(rows + entry.x, lane);
+    sum.add(__int_as_float(entry.y), found);
+  }
+}
+
+// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the sender is told of each.
+// `copy`, unless null: rows[r] scale, too.
+__device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
+                                          int tile, bool transposed) {
+  constexpr int AT_ONCE = 4;
+  const int lane = own.lane % PART_LANES;
+  const unsigned rows = shared_address(at.rows);
+  const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
+  RowPart found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
+#pragma unroll 1
+  for (int group = 0; group < GROUPS; ++group) {
+    const int r = part_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
+    RowPart sum = {};
+    if (fits) {
+      int2 entry[AT_ONCE];
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b) entry[b] = begin + b < end ? at.entries[begin + b] : make_int2(0, 0);
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b) found[b].load(rows + entry[b].x, lane, begin + b < end);
+#pragma unroll
+      for (int b = 0; b < AT_ONCE; ++b) sum.add(__int_as_float(entry[b].y), found[b]);
+#pragma unroll 1
+      for (int k = begin + AT_ONCE; k < end; ++k) {
+        found[0].load(rows + at.entries[k].x, lane);
+        sum.add(__int_as_float(at.entries[k].y), found[0]);
+      }
+    } else {
+      add_entries(sum, rows, at.pass, tile, lane, begin, end, transposed);
+    }
+    sum.store(panel, r, lane, scale);
+    if (copy != nullptr) {
+      found[0].load(rows + r * (ROW_LD * 4), lane);
+      found[0].store(copy, r, lane, scale);
+    }
+    tell(ROWS_WRITTEN + group);
+  }
+  arrive(&at.rows_read);
+}
+
+}  // namespace fused

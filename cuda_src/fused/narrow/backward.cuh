@@ -1,0 +1,398 @@
+// A narrow layer backward: the gradient by the layer before and that by the weights, side by side.
+//
+//   dY = slope (G - dbeta / N - xhat dgamma / N)             made on the fly from G and Y, wherever it is needed
+//   V  = [A_1^T dY | … | A_C^T dY],  dZ_prev = V W^T,  G_prev = dZ_prev where Z_prev > 0 and dropout kept it, scaled
+//   dW' = U^T dY                                               (K, P), in parts
+//
+// G is the gradient by what batch norm returned. The first blocks yield G_prev and the parts of its column sums, the
+// others the parts of dW'; neither waits for the other.
+// Source: own. Shapes: g_prev (N, F), sums_prev (dx blocks, columns_of(F), 2): sums of G_prev and of G_prev xhat_prev;
+//   partials (dw blocks, K, columns_of(P)); sums (parts, columns_of(P), 2) of as many parts as there are tiles of rows, or
+//   graphs; stats (2, P): mean, inverse; t_indptr (N C + 1,): row i C + c is node i of A_c^T.
+// `kind`: 0 no layer before (dW' alone), 1 graph convolution, 2 dense layer (V = dY).
+// Launch: 512 threads, `dx_blocks` + `dw_blocks`; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60 + 60 tiles.
+// Shared memory: dynamic; see geometry_fused.py. Accesses as in fused_forward; dW' reads rows of U and dY 16 bytes at a
+//   time, half a warp the same.
+// Traffic: reads 8 (nnz P + N P) + 4 (N F + N K + F C P blocks), writes 4 (N F + K P blocks); everything in L2.
+// Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
+// Requirements: K a multiple of 8; N times F, P and K below 2^31.
+#pragma once
+
+#include "fused/narrow/shape.cuh"
+#include "fused/narrow/tile.cuh"
+
+namespace fused {
+
+// What dY is made of: columns of Y, and per column dbeta / N and dgamma / N.
+struct OfY {
+  Columns columns;
+  float *dbeta, *dgamma;
+  const float *y, *g;
+
+  __device__ float dy(float y, float g, int p) const {
+    return columns.slope[p] * (g - dbeta[p] - columns.column(p).x_hat(y) * dgamma[p]);
+  }
+};
+
+__device__ __forceinline__ OfY of_y_at(float* shared, const float* y, const float* g, int P) {
+  return {columns_at(shared, P), shared + 4 * columns_of(P), shared + 5 * columns_of(P), y, g};
+}
+
+// Set the columns and the two sums of Y, which come in `parts` parts; all threads call. Everything is asked for before
+// anything is waited for.
+__device__ __forceinline__ void set_backward(const OfY& of, float* scratch, const float* stats, const float* gamma,
+                                             const float* sums, int parts, int N, int P) {
+#pragma unroll 1
+  for (int first = 0; first < P; first += GROUP) {
+    const int p = first + threadIdx.x / COLUMN_LANES;
+    float mean = 0.f, inverse = 1.f, slope = 1.f;
+    if (gamma && p < P) mean = stats[p], inverse = stats[P + p], slope = gamma[p];
+    const float2 sum = fold_parts(scratch, sums, parts, first, P, [](float4& to, int, float4 value) {
+      to.x += value.x, to.y += value.y, to.z += value.z, to.w += value.w;
+    });
+    if (p < P && threadIdx.x % COLUMN_LANES == 0) {
+      of.columns.mean[p] = mean, of.columns.inverse[p] = inverse, of.columns.slope[p] = slope * inverse;
+      of.dbeta[p] = sum.x / N, of.dgamma[p] = sum.y / N;
+    }
+  }
+}
+
+// A row of V by a warp, as NeighbourActivations is a row of U: the entries of rows i C … i C + C - 1 of the transpose are
+// neighbours of node i, channel by channel.
+struct NeighbourGradients {
+  int n, node, channel;
+  float value;
+  float2 y[BATCH], g[BATCH];
+
+  __device__ __forceinline__ void open(const int* t_indptr, const int* t_indices, const float* t_values, int i,
+                                       bool exists, int C, bool identity) {
+    if (identity) {
+      n = exists, node = i, channel = 0, value = 1.f;
+      return;
+    }
+    n = exists ? t_indptr[(i + 1) * C] - t_indptr[i * C] : 0;
+    read(t_indptr, t_indices, t_values, i, C, threadIdx.x % 32);
+  }
+
+  __device__ __forceinline__ void read(const int* t_indptr, const int* t_indices, const float* t_values, int i, int C,
+                                       int k) {
+    node = channel = 0;
+    value = 0.f;
+    if (k >= n) return;
+    const int entry = t_indptr[i * C] + k;
+    node = t_indices[entry];
+    value = t_values[entry];
+#pragma unroll 1
+    for (int c = 1; c < C; ++c) channel += entry >= t_indptr[i * C + c];
+  }
+
+  // BATCH neighbours' values from a (N, P).
+  __device__ __forceinline__ void fetch(float2 (&to)[BATCH], const float* from, int k, int p, int P) const {
+    const int column = p + 2 * (threadIdx.x % 32);
+#pragma unroll
+    for (int u = 0; u < BATCH; ++u) {
+      const int at = __shfl_sync(FULL_WARP, node, (k + u) % 32) * P + column;
+      to[u] = load2(from + at, k + u < n && column < P, k + u < n && column + 1 < P, P % 2 == 0);
+    }
+  }
+
+  __device__ __forceinline__ void add(float* row, const OfY& of, int k, int p, int C, int P) const {
+    const int column = p + 2 * (threadIdx.x % 32), safe = min(column, columns_of(P) - 2);
+    const float2 mean = *reinterpret_cast<const float2*>(of.columns.mean + safe);
+    const float2 inverse = *reinterpret_cast<const float2*>(of.columns.inverse + safe);
+    const float2 slope = *reinterpret_cast<const float2*>(of.columns.slope + safe);
+    const float2 dbeta = *reinterpret_cast<const float2*>(of.dbeta + safe);
+    const float2 dgamma = *reinterpret_cast<const float2*>(of.dgamma + safe);
+    float2 sum = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int u = 0; u < BATCH; ++u) {
+      const float factor = __shfl_sync(FULL_WARP, value, (k + u) % 32);
+      if (k + u < n) {
+        sum.x += factor * (slope.x * (g[u].x - dbeta.x - (y[u].x - mean.x) * inverse.x * dgamma.x));
+        sum.y += factor * (slope.y * (g[u].y - dbeta.y - (y[u].y - mean.y) * inverse.y * dgamma.y));
+      }
+      if (C > 1 || u == BATCH - 1) {  // the next entry may be another channel's
+        float* target = row + (C > 1 ? __shfl_sync(FULL_WARP, channel, (k + u) % 32) * columns_of(P) : 0) + column;
+        if (column < P) target[0] += sum.x;
+        if (column + 1 < P) target[1] += sum.y;
+        sum = make_float2(0.f, 0.f);
+      }
+    }
+  }
+};
+
+// Rows first … of a (N, columns) matrix into a tile of TILE rows: 0 beyond the last row and column.
+__device__ __forceinline__ void load_rows(float* tile, int tile_stride, const float* from, int first, int N,
+                                          int columns) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = threadIdx.x / 32; r < TILE; r += WARPS) {
+    const int i = first + r;
+    if (columns % 4 == 0) {
+#pragma unroll 1
+      for (int q = 4 * lane; q < columns; q += 128) {
+        *reinterpret_cast<float4*>(tile + r * tile_stride + q) =
+            i < N ? *reinterpret_cast<const float4*>(from + i * columns + q) : make_float4(0.f, 0.f, 0.f, 0.f);
+      }
+    } else {
+#pragma unroll 1
+      for (int q = lane; q < columns_of(columns); q += 32)
+        tile[r * tile_stride + q] = i < N && q < columns ? from[i * columns + q] : 0.f;
+    }
+  }
+}
+
+// What a block needs of its rows for dW': U, and Y that becomes dY. A thread asks for the first GROUP columns of the first
+// tile's G before it waits for the columns.
+struct RowTiles {
+  float *u, *dy;
+  int u_stride, dy_stride;
+  float g[GROUP / 32];
+
+  __device__ RowTiles(float* shared, int P, int K)
+      : u(shared), dy(shared + TILE * (K + 4)), u_stride(K + 4), dy_stride(columns_of(P) + 4), g() {}
+
+  __device__ __forceinline__ void load(const float* from_u, const float* y, int first, int N, int P, int K) const {
+    load_rows(u, u_stride, from_u, first, N, K);
+    load_rows(dy, dy_stride, y, first, N, P);
+  }
+
+  __device__ __forceinline__ void fetch(const float* from_g, int first, int N, int P) {
+    const int i = first + threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int c = 0; c < GROUP / 32; ++c) g[c] = i < N && lane + 32 * c < P ? from_g[i * P + lane + 32 * c] : 0.f;
+  }
+
+  // Y to dY; a warp touches the rows that it loaded, and no other.
+  __device__ __forceinline__ void finish(const OfY& of, int first, int N, int P, bool is_fetched) const {
+    const int i = first + threadIdx.x / 32, lane = threadIdx.x % 32;
+    float* row = dy + threadIdx.x / 32 * dy_stride;
+    __syncwarp();
+    const auto set = [&](int p, float g_of_row) { row[p] = i < N && p < P ? of.dy(row[p], g_of_row, p) : 0.f; };
+#pragma unroll
+    for (int c = 0; c < GROUP / 32; ++c)
+      if (is_fetched && lane + 32 * c < columns_of(P)) set(lane + 32 * c, g[c]);
+#pragma unroll 1
+    for (int p = lane + (is_fetched ? GROUP : 0); p < columns_of(P); p += 32)
+      set(p, i < N && p < P ? of.g[i * P + p] : 0.f);
+  }
+};
+static_assert(TILE == WARPS, "a warp has one row of a tile");
+
+// This block's part of dW', 4 x 4 outputs to a thread; `tiles` hold U and Y of the first tile of rows.
+__device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u,
+                                                int N, int part, int parts, int P, int K) {
+  const int columns = columns_of(P) / 4, outputs = K / 4 * columns;
+  const bool is_only = parts * TILE >= N;  // one tile of rows, which stays for all groups of outputs
+  bool is_loaded = true, is_finished = false;
+#pragma unroll 1
+  for (int group = 0; group < outputs; group += THREADS) {
+    const int output = group + threadIdx.x, k = output / columns * 4, p = output % columns * 4;
+    float4 sum[4] = {};
+#pragma unroll 1
+    for (int first = part * TILE; first < N; first += parts * TILE) {
+      if (!is_loaded) {
+        __syncthreads();  // the readers of the tiles before are done
+        tiles.load(u, of.y, first, N, P, K);
+        is_finished = false;
+      }
+      is_loaded = is_only;
+      if (!is_finished) {
+        tiles.finish(of, first, N, P, first == part * TILE && group == 0);
+        __syncthreads();
+      }
+      is_finished = true;
+      if (output < outputs) {
+#pragma unroll 4
+        for (int r = 0; r < TILE; ++r) {
+          const float4 a = *reinterpret_cast<const float4*>(tiles.u + r * tiles.u_stride + k);
+          const float4 b = *reinterpret_cast<const float4*>(tiles.dy + r * tiles.dy_stride + p);
+          sum[0] = add_product(sum[0], a.x, b);
+          sum[1] = add_product(sum[1], a.y, b);
+          sum[2] = add_product(sum[2], a.z, b);
+          sum[3] = add_product(sum[3], a.w, b);
+        }
+      }
+    }
+    if (output < outputs) {
+      float* out = partial + (static_cast<long long>(part) * K + k) * columns_of(P) + p;
+#pragma unroll
+      for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(out + r * columns_of(P)) = sum[r];
+    }
+  }
+}
+
+// Outputs, inputs and sizes of a layer; `_prev` is the layer before, of which the first has none.
+struct NarrowBackwardParams {
+  float *g_prev, *sums_prev, *partials;
+  const int* size;
+  const float *y, *g, *stats, *gamma, *sums, *u, *y_prev, *stats_prev, *gamma_prev, *beta_prev;
+  const unsigned char* kept_prev;
+  const int *t_indptr, *t_indices;
+  const float *t_values, *packed;
+  float keep_scale;
+  int parts, parts_are_graphs, dx_blocks, dw_blocks, F, C, P, K, kind;
+
+  // Those of the layer before are known: `stats_prev` is read.
+  __device__ __forceinline__ Statistics statistics_prev() const {
+    return {nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
+  }
+  // Parts of the sums of G that have any rows or graphs, of a batch of N nodes.
+  __device__ __forceinline__ int parts_of_sums(int N) const {
+    return sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);
+  }
+};
+
+// Shared memory of a block.
+template <class Shape>
+struct BackwardShared {
+  float* partial;
+  OfY of;
+  Columns prev;
+  float* sums;  // (columns_of(F), 2)
+  float* tile;  // of V, or of U and dY
+
+  __device__ __forceinline__ BackwardShared(float4* shared4, const NarrowBackwardParams& params, const Shape& shape)
+      : partial(reinterpret_cast<float*>(shared4)),
+        of(of_y_at(partial + PARTIAL_FLOATS, params.y, params.g, shape.P)),
+        prev(columns_at(of.dgamma + columns_of(shape.P), shape.F)),
+        sums(prev.beta + columns_of(shape.F)),
+        tile(sums + 2 * columns_of(shape.F)) {}
+};
+
+// The blocks of dW'.
+template <class Shape>
+__device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, const Shape& shape,
+                                            const BackwardShared<Shape>& at, int part, int parts) {
+  const int N = params.size[0], P = shape.P, K = shape.K;
+  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the kernel behind
+  RowTiles tiles(at.tile, P, K);
+  tiles.load(params.u, params.y, part * TILE, N, P, K);  // U and Y are older than the phase before
+  wait_for_previous();
+  if (part * TILE >= N) return;
+  tiles.fetch(params.g, part * TILE, N, P);
+  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  __syncthreads();
+  weight_gradient(params.partials, tiles, at.of, params.u, N, part, parts, P, K);
+}
+
+// A row of V by its warp, from `gather`, of which the first tile's first neighbours are fetched.
+template <class Shape>
+__device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather, const NarrowBackwardParams& params,
+                                         const Shape& shape, const OfY& of, int i, int N, bool is_first) {
+  const int C = shape.C, P = shape.P, lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int q = 4 * lane; q < C * columns_of(P) + 4; q += 128)
+    *reinterpret_cast<float4*>(row + q) = make_float4(0.f, 0.f, 0.f, 0.f);
+  __syncwarp();
+  if (!is_first) gather.open(params.t_indptr, params.t_indices, params.t_values, i, i < N, C, shape.kind == DENSE);
+#pragma unroll 1
+  for (int k = 0; k < gather.n; k += BATCH) {
+    if (k > 0 && k % 32 == 0) gather.read(params.t_indptr, params.t_indices, params.t_values, i, C, k + lane);
+#pragma unroll 1
+    for (int p = 0; p < P; p += 64) {
+      if (!is_first || k + p > 0) {
+        gather.fetch(gather.y, params.y, k, p, P);
+        gather.fetch(gather.g, params.g, k, p, P);
+      }
+      gather.add(row, of, k, p, C, P);
+    }
+  }
+}
+
+// The blocks of G_prev.
+template <class Shape>
+__device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, const Shape& shape,
+                                            const BackwardShared<Shape>& at, int part, int parts) {
+  const int N = params.size[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
+  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the kernel behind
+  const float keep_scale = shape.keep_scale(params.keep_scale);
+  const unsigned char* kept_prev = shape.kept(params.kept_prev);
+  const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
+  Weights<2> weights;
+  const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // the weights stay in registers for all tiles
+  NeighbourGradients gather;
+  float y_own[2] = {};  // of the layer before, where this thread owns the first tile's product
+  // Y and what is known of the layer before are older than the phase before; G, its sums and stats are not.
+  weights.load_transposed(params.packed, 0, width, first_column(), packed_stride, F);
+  gather.open(params.t_indptr, params.t_indices, params.t_values, part * TILE + warp, part * TILE + warp < N, C,
+              shape.kind == DENSE);
+  gather.fetch(gather.y, params.y, 0, 0, P);
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int i = part * TILE + own_row(), f = own_column() + c * COLUMN_STEP;
+    if (i < N && f < F) y_own[c] = params.y_prev[i * F + f];
+  }
+  set_columns(at.prev, at.partial, params.statistics_prev(), N, F, false);
+  wait_for_previous();
+  if (part * TILE >= N) return;
+
+  gather.fetch(gather.g, params.g, 0, 0, P);
+  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) at.sums[f] = 0.f;
+  bool is_first = true;
+#pragma unroll 1
+  for (int first = part * TILE; first < N; first += parts * TILE) {
+    const int rows = min(TILE, N - first);
+    __syncthreads();  // columns and sums are there; the readers of the tile before are done
+    fill_row(at.tile + warp * stride, gather, params, shape, at.of, first + warp, N, is_first);
+    __syncthreads();
+#pragma unroll 1
+    for (int group = 0; group < F; group += GROUP) {
+      const int place = (first + own_row()) * F + group + own_column();
+      bool exists[2];
+      float y_at[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        exists[c] = own_row() < rows && group + own_column() + c * COLUMN_STEP < F;
+        y_at[c] = y_own[c];
+        if (exists[c] && !(is_first && group == 0)) y_at[c] = params.y_prev[place + c * COLUMN_STEP];
+      }
+      float4 share[4] = {};
+#pragma unroll 1
+      for (int chunk = 0; chunk < width; chunk += weights.CHUNK) {
+        if (!is_alone && !(is_first && group + chunk == 0))
+          weights.load_transposed(params.packed, chunk, width, group + first_column(), packed_stride, F);
+        add_chunk(share, at.tile, stride, chunk, width, weights);
+      }
+      const float2 dz = fold_slices(share, at.partial);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int f = group + own_column() + c * COLUMN_STEP;
+        float2 sum = make_float2(0.f, 0.f);
+        if (exists[c]) {
+          const Column column = at.prev.column(f);
+          const bool open = column.normal(y_at[c]) > 0.f && is_kept(kept_prev, place + c * COLUMN_STEP);
+          sum.x = open ? (c == 0 ? dz.x : dz.y) * keep_scale : 0.f;
+          sum.y = sum.x * column.x_hat(y_at[c]);
+          params.g_prev[place + c * COLUMN_STEP] = sum.x;
+        }
+        sum = make_float2(sum_of_rows(sum.x), sum_of_rows(sum.y));
+        if (own_row() == 0 && f < F) at.sums[2 * f] += sum.x, at.sums[2 * f + 1] += sum.y;
+      }
+      __syncthreads();  // `partial` is free again
+    }
+    is_first = false;
+  }
+  if (!params.sums_prev) return;
+  for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS)
+    params.sums_prev[part * 2 * columns_of(F) + f] = at.sums[f];
+}
+
+template <class Shape>
+__device__ __forceinline__ void backward_phase(const NarrowBackwardParams& params, float4* shared4) {
+  const Shape shape(params);
+  const BackwardShared<Shape> at(shared4, params, shape);
+  const int block = blockIdx.x;
+  if constexpr (!Shape::IS_FIRST) {
+    if (shape.kind != FIRST && block < params.dx_blocks) {
+      backward_dx(params, shape, at, block, params.dx_blocks);
+    } else {
+      backward_dw(params, shape, at, block - params.dx_blocks, params.dw_blocks);
+    }
+  } else {
+    backward_dw(params, shape, at, block, params.dw_blocks);
+  }
+}
+
+}  // namespace fused

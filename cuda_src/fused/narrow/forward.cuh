@@ -1,0 +1,273 @@
+// A narrow layer forward, in one launch: Y = U W' with the moments of its columns; see fused/shared/fused.cuh and fused/FUSED.md.
+//
+//   U[i] = [sum over entries (j, c) of row i of value Z_prev[j] | a_1[i] … a_C[i] | 0],   Z_prev from Y_prev on the fly
+//
+// Source: own; performance.md of the design gives the floors. It differs from the `batched` operations in that nothing
+// but Y, U and column moments goes to memory, and the only thing that it waits for is Y_prev.
+// Shapes: y (N, P), u (N, K), moments (gridDim.x, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
+//   x_stride): U itself (`kind` 0), else from it row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
+//   indices = j * C + c, values; packed (K, columns_of(P)); kept (ceil(N P / 8),) dropout bits of this layer.
+// `kind`: 0 U is given, 1 gather over the adjacency, 2 gather of the row itself (dense layers).
+// Launch: 512 threads, tiles of 16 rows dealt out to the blocks; batch 50 of 19 nodes: 60 tiles, a block each.
+// Shared memory: dynamic, see geometry_fused.py; accesses are to one row, to consecutive columns, or as PRODUCT_STRIDE
+//   spreads them.
+// Traffic: reads 4 (nnz F + K P blocks), writes 4 N (P + K); everything in L2.
+// Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
+// Requirements: K a multiple of 8; N times F, P and K below 2^31.
+#pragma once
+
+#include "fused/narrow/shape.cuh"
+#include "fused/narrow/tile.cuh"
+
+namespace fused {
+
+constexpr int FORWARD_QUADS = 3;                           // of weights in a thread's registers; see Weights
+constexpr int FORWARD_CHUNK = 4 * SLICES * FORWARD_QUADS;  // rows of weights in those of a block
+
+// A row of U by a warp: the activations of its neighbours, weighted, a lane two columns at a time. `fetch` asks for BATCH
+// neighbours' Y_prev, `add` makes activations of them. The first fetch comes before the columns of Y_prev are known, so
+// that both are waited for together.
+struct NeighbourActivations {
+  const float* y_prev;
+  const unsigned char* kept;
+  int F, C;
+  int n;  // entries of the row; lane l holds the node, channel and value of entry l of the 32 at hand
+  int node, channel;
+  float value;
+  float2 y[BATCH];
+  unsigned wanted;  // a bit per element of y: it exists and dropout kept it
+
+  // The row's first entries; of a dense layer the row itself.
+  __device__ __forceinline__ void open(const int* indptr, const int* indices, const float* values, int i, bool exists,
+                                       bool identity) {
+    if (identity) {
+      n = exists, node = i, channel = 0, value = 1.f;
+      return;
+    }
+    const int begin = exists ? indptr[i] : 0;
+    n = exists ? indptr[i + 1] - begin : 0;
+    read(indices + begin, values + begin, threadIdx.x % 32);
+  }
+
+  __device__ __forceinline__ void read(const int* indices, const float* values, int k) {
+    node = k < n ? indices[k] : 0;
+    value = k < n ? values[k] : 0.f;
+    channel = 0;
+    if (C > 1) {
+      channel = node % C;
+      node /= C;
+    }
+  }
+
+  __device__ __forceinline__ void fetch(int k, int f) {
+    const int column = f + 2 * (threadIdx.x % 32);
+    wanted = 0;
+#pragma unroll
+    for (int u = 0; u < BATCH; ++u) {
+      const int at = __shfl_sync(FULL_WARP, node, (k + u) % 32) * F + column;
+      const bool first = k + u < n && column < F, second = k + u < n && column + 1 < F;
+      y[u] = load2(y_prev + at, first, second, F % 2 == 0);
+      wanted |= (first | second << 1) << 2 * u;
+      if (kept) wanted &= ~((first && !is_kept(kept, at)) << 2 * u | (second && !is_kept(kept, at + 1)) << (2 * u + 1));
+    }
+  }
+
+  __device__ __forceinline__ void add(float* row, const Columns& columns, float keep_scale, int k, int f) const {
+    const int column = f + 2 * (threadIdx.x % 32), safe = min(column, columns_of(F) - 2);
+    const float2 mean = *reinterpret_cast<const float2*>(columns.mean + safe);
+    const float2 slope = *reinterpret_cast<const float2*>(columns.slope + safe);
+    const float2 beta = *reinterpret_cast<const float2*>(columns.beta + safe);
+    float2 sum = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int u = 0; u < BATCH; ++u) {
+      const float factor = __shfl_sync(FULL_WARP, value, (k + u) % 32) * keep_scale;
+      const float a = positive((y[u].x - mean.x) * slope.x + beta.x),
+                  b = positive((y[u].y - mean.y) * slope.y + beta.y);
+      if (wanted >> 2 * u & 1) sum.x += factor * a;
+      if (wanted >> 2 * u & 2) sum.y += factor * b;
+      if (C > 1 || u == BATCH - 1) {  // the next entry may be another channel's
+        float* target = row + (C > 1 ? __shfl_sync(FULL_WARP, channel, (k + u) % 32) * F : 0) + column;
+        if (column < F) target[0] += sum.x;
+        if (column + 1 < F) target[1] += sum.y;
+        sum = make_float2(0.f, 0.f);
+      }
+    }
+  }
+};
+
+// Outputs, inputs and sizes of a layer; `_prev` is the layer before, of which the first has none.
+struct NarrowForwardParams {
+  float *y, *u, *moments;
+  unsigned char* kept;
+  const int* size;
+  const float *x, *y_prev, *moments_prev;
+  float *stats_prev, *running_mean_prev, *running_var_prev;
+  const float *gamma_prev, *beta_prev;
+  const unsigned char* kept_prev;
+  const int *indptr, *indices;
+  const float *values, *packed;
+  unsigned long long seed, purpose;
+  unsigned threshold;
+  float keep_scale, epsilon_prev, momentum_prev;
+  int parts_prev, x_stride, F, C, P, K, kind;
+
+  __device__ __forceinline__ Statistics statistics_prev() const {
+    return {moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev,
+            beta_prev,    parts_prev, epsilon_prev,      momentum_prev};
+  }
+};
+
+// The block's tile of U in shared memory, and what the first of its tiles needs, which is fetched before it can be used.
+template <class Shape>
+struct TileOfU {
+  float* rows;  // (TILE, K + 4)
+  NeighbourActivations gather;
+  float4 own_u;   // of the first layer: four columns of this warp's row
+  float own_sum;  // else its row sum of the channel `lane`
+
+  __device__ __forceinline__ int stride(const Shape& shape) const { return shape.K + 4; }
+
+  // Fetch row `i`: of U before N is known (there are rows up to the last tile's end), or the neighbours and row sums.
+  __device__ __forceinline__ void fetch_staged(const NarrowForwardParams& params, const Shape& shape, int i) {
+    const int lane = threadIdx.x % 32;
+    if (4 * lane < shape.K) own_u = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
+  }
+  __device__ __forceinline__ void fetch_gathered(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
+    const int lane = threadIdx.x % 32;
+    gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
+    if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own_sum = params.x[i * params.x_stride + lane];
+  }
+
+  // Row `i` of U, by its warp; `before` rows of the block are done.
+  __device__ __forceinline__ void fill_row(const NarrowForwardParams& params, const Shape& shape,
+                                           const Columns& columns, int i, int N, int before) {
+    const int F = shape.F, C = shape.C, K = shape.K, lane = threadIdx.x % 32;
+    float* row = rows + threadIdx.x / 32 * stride(shape);
+    for (int k = 4 * lane; k < K; k += 128) {
+      float4 given = before == 0 && k == 4 * lane ? own_u : make_float4(0.f, 0.f, 0.f, 0.f);
+      if (shape.kind == FIRST && i < N && before + k > 4 * lane)
+        given = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + k);
+      *reinterpret_cast<float4*>(row + k) = given;
+    }
+    if (shape.kind == FIRST) return;
+    __syncwarp();
+    if (before == 0) __syncthreads();  // the columns are there
+    if (before > 0) gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
+#pragma unroll 1
+    for (int k = 0; k < gather.n; k += BATCH) {
+      if (k > 0 && k % 32 == 0)
+        gather.read(params.indices + params.indptr[i], params.values + params.indptr[i], k + lane);
+#pragma unroll 1
+      for (int f = 0; f < F; f += 64) {
+        if (k + f + before > 0) gather.fetch(k, f);
+        gather.add(row, columns, shape.keep_scale(params.keep_scale), k, f);
+      }
+    }
+    if (i < N) {
+#pragma unroll 1
+      for (int c = lane; c < C; c += 32)
+        row[C * F + c] = shape.kind == DENSE || before + c == lane ? own_sum : params.x[i * params.x_stride + c];
+    }
+  }
+
+  // The row, which this warp filled, to memory: dW' needs it.
+  __device__ __forceinline__ void store_row(float* u, const Shape& shape, int i) const {
+    const float* row = rows + threadIdx.x / 32 * stride(shape);
+    for (int q = 4 * (threadIdx.x % 32); q < shape.K; q += 128)
+      *reinterpret_cast<float4*>(u + i * shape.K + q) = *reinterpret_cast<const float4*>(row + q);
+  }
+};
+
+// Add a tile's rows of column p to the moments, (columns_of(P),), of the block's rows, of which `before` came earlier: two
+// passes over the tile's rows, then both means and sums of squared distances join.
+__device__ __forceinline__ void join_moments(float2* moments, float value, bool exists, int rows, int before, int p,
+                                             int P) {
+  const float mean = sum_of_rows(exists ? value : 0.f) / rows, distance = exists ? value - mean : 0.f;
+  const float squares = sum_of_rows(distance * distance);
+  if (own_row() == 0 && p < P) {
+    const float share = static_cast<float>(rows) / (before + rows), delta = mean - moments[p].x;
+    moments[p].x += delta * share;
+    moments[p].y += squares + delta * delta * before * share;
+  }
+}
+
+template <class Shape>
+__device__ __forceinline__ void forward_phase(const NarrowForwardParams& params, float4* shared4) {
+  const Shape shape(params);
+  const int F = shape.F, P = shape.P, K = shape.K, kind = shape.kind, block = blockIdx.x;
+  unsigned char* kept = shape.kept(params.kept);
+  float* shared = reinterpret_cast<float*>(shared4);
+  float* partial = shared + TILE * (K + 4);
+  float* moments_of = partial + PARTIAL_FLOATS;  // (columns_of(P), 2)
+  const Columns columns = columns_at(moments_of + 2 * columns_of(P), F);
+  TileOfU<Shape> tile = {shared,
+                         {params.y_prev, shape.kept(params.kept_prev), F, shape.C},
+                         make_float4(0.f, 0.f, 0.f, 0.f),
+                         kind == DENSE ? 1.f : 0.f};
+
+  Weights<FORWARD_QUADS> weights;
+  if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // else the host takes AnyShape
+  const bool is_alone = P <= GROUP && K <= weights.CHUNK;               // the weights stay in registers for all tiles
+  // Only the first kernel of a step follows the one that writes the weights.
+  if (kind == FIRST) wait_for_previous();
+  weights.load(params.packed, 0, K, first_column(), columns_of(P));
+  const int N = params.size[0], own_first = block * TILE + threadIdx.x / 32;
+  if (kind != FIRST && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the kernel behind
+  if (kind == FIRST) {
+    tile.fetch_staged(params, shape, own_first);
+  } else {
+    tile.fetch_gathered(params, shape, own_first, N);
+    wait_for_previous();
+  }
+
+  const auto draw = [&] {
+    const long long elements = static_cast<long long>(N) * P;
+    if (kept) draw_kept(block, gridDim.x, kept, params.size, params.seed, params.purpose, params.threshold, elements);
+  };
+  if (block * TILE >= N) {
+    draw();
+    return;
+  }
+  if (kind != FIRST) {
+    tile.gather.fetch(0, 0);
+    set_columns(columns, partial, params.statistics_prev(), N, F, block == 0);
+  }
+  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
+
+  int before = 0;  // rows of this part in earlier tiles
+#pragma unroll 1
+  for (int first = block * TILE; first < N; first += gridDim.x * TILE) {
+    const int i = first + threadIdx.x / 32, rows = min(TILE, N - first);
+    if (before > 0) __syncthreads();  // the readers of the tile before are done
+    tile.fill_row(params, shape, columns, i, N, before);
+    __syncthreads();
+#pragma unroll 1
+    for (int group = 0; group < P; group += GROUP) {
+      float4 sum[4] = {};
+#pragma unroll 1
+      for (int chunk = 0; chunk < K; chunk += weights.CHUNK) {
+        if (!is_alone && before + group + chunk > 0)
+          weights.load(params.packed, chunk, K, group + first_column(), columns_of(P));
+        add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
+      }
+      const float2 out = fold_slices(sum, partial);
+      const bool exists = own_row() < rows;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int p = group + own_column() + c * COLUMN_STEP;
+        const float value = c == 0 ? out.x : out.y;
+        if (exists && p < P) params.y[(first + own_row()) * P + p] = value;
+        if (params.moments) join_moments(reinterpret_cast<float2*>(moments_of), value, exists, rows, before, p, P);
+      }
+      if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.u, shape, i);
+      __syncthreads();  // `partial` is free again
+    }
+    before += rows;
+  }
+  draw();
+  if (!params.moments) return;
+  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS)
+    params.moments[block * 2 * columns_of(P) + p] = moments_of[p];
+}
+
+}  // namespace fused

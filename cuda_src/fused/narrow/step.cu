@@ -1,0 +1,92 @@
+// The kernels of a narrow fused step, in the order in which they run: forward by layers, readout, backward by layers, update.
+// Each phase is one template over a shape (fused/narrow/shape.cuh), and has a kernel for any layer and one for layers of
+// 64 columns and 1 channel without dropout. FUSED.md follows a step; what a phase does is in its header.
+//
+// Launch: as the headers say, one behind the other, captured into a CUDA graph of several steps. From sm_90 on a kernel
+// starts while the one before still runs, and reads what is older (fused/shared/fused.cuh).
+#include "fused/narrow/backward.cuh"
+#include "fused/narrow/forward.cuh"
+#include "fused/narrow/readout.cuh"
+#include "fused/narrow/update.cuh"
+
+using namespace fused;
+
+// ---- forward ----
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_forward(const __grid_constant__ NarrowForwardParams params) {
+  extern __shared__ float4 shared4[];
+  forward_phase<AnyShape>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_forward_first_64x1(const __grid_constant__ NarrowForwardParams params) {
+  extern __shared__ float4 shared4[];
+  forward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_forward_64x1(const __grid_constant__ NarrowForwardParams params) {
+  extern __shared__ float4 shared4[];
+  forward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
+}
+
+// ---- readout; that of any model is fused/shared/readout.cu ----
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
+  readout_phase_of_warps<64>(params);
+}
+
+// ---- backward ----
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_backward(const __grid_constant__ NarrowBackwardParams params) {
+  extern __shared__ float4 shared4[];
+  backward_phase<AnyShape>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_backward_64x1(const __grid_constant__ NarrowBackwardParams params) {
+  extern __shared__ float4 shared4[];
+  backward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_backward_first_64x1(const __grid_constant__ NarrowBackwardParams params) {
+  extern __shared__ float4 shared4[];
+  backward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
+}
+
+// ---- update ----
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
+  extern __shared__ float4 shared4[];
+  update_phase(params, shared4);
+}
+
+// The packed weights of a layer from its parameters, where these came from elsewhere than from an update; for inference
+// (gamma not null) with batch norm folded into them, and its shift (P,).
+//
+// Launch: a thread per element of (K, columns_of(P)).
+struct NarrowPackParams {
+  float *packed, *shift;
+  const float *weight, *bias, *gamma, *beta, *running_mean, *running_var;
+  float epsilon;
+  int F, C, P, K;
+};
+
+extern "C" __global__ void __launch_bounds__(256) fused_narrow_pack(const __grid_constant__ NarrowPackParams params) {
+  wait_for_previous();
+  const int F = params.F, C = params.C, P = params.P;
+  const Folding folding = {params.gamma, params.beta, params.running_mean, params.running_var, params.epsilon};
+  const int e = blockIdx.x * blockDim.x + threadIdx.x, columns = columns_of(P);
+  if (e >= params.K * columns) return;
+  if (params.gamma && e < P) params.shift[e] = folding.shift(e);
+  const int k = e / columns, p = e % columns, c = k / F;
+  float value = 0.f;
+  if (p < P && k < C * F) value = params.weight[static_cast<long long>(k % F) * C * P + c * P + p];
+  if (p < P && k >= C * F && k < C * F + C) value = params.bias[(k - C * F) * P + p];
+  params.packed[e] = p < P ? value * folding.slope(p) : 0.f;
+}

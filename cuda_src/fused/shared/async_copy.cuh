@@ -1,0 +1,142 @@
+// What runs beside the threads, and what they wait for it with: bulk copies, barriers in shared memory, products on tensor
+// cores, clusters of blocks; and when the next kernel may start. No kernels here.
+//
+// Requires: sm_90a; clusters sm_90. Elsewhere the functions do nothing.
+#pragma once
+
+#include "fused/shared/fused.cuh"
+
+namespace fused {
+
+// Let the next kernel start beside this one (`wait_for_previous` in fused/shared/fused.cuh).
+__device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ unsigned shared_address(const void* data) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(data));
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool HAS_WARPGROUPS = true;
+#else
+constexpr bool HAS_WARPGROUPS = false;
+#endif
+
+// ---- bulk copies and their barriers ----
+
+__device__ __forceinline__ void init_barrier(unsigned long long* barrier, int arrivals) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_barrier(unsigned long long* barrier, int phase) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "{ .reg .pred p;\n"
+      "again_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@!p bra again_%=; }" ::"r"(shared_address(barrier)),
+      "r"(phase)
+      : "memory");
+#endif
+}
+
+__device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int bytes) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+
+__device__ __forceinline__ void arrive(unsigned long long* barrier) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, unsigned long long* full) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(full))
+               : "memory");
+#endif
+}
+
+// ---- rings of stages ----
+
+// The number of the warp in the block; the compiler sees that it is the same in all lanes.
+__device__ __forceinline__ int warp_number() { return __shfl_sync(FULL_WARP, static_cast<int>(threadIdx.x) / 32, 0); }
+
+// A place in the ring. Who has read a stage arrives at its `empty`, every lane: one for its warp would take no less time, and
+// compute-sanitizer's racecheck does not see that __syncwarp orders the others' reads before it.
+struct Turn {
+  int stage = 0, phase = 0;
+  __device__ __forceinline__ void next(int stages) {
+    if (++stage == stages) stage = 0, phase ^= 1;
+  }
+};
+
+// ---- groups of products, which four warps ask for together ----
+
+__device__ __forceinline__ void begin_group() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void commit_group() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+template <int PENDING>
+__device__ __forceinline__ void wait_for_groups() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// ---- clusters ----
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool HAS_CLUSTERS = true;
+#else
+constexpr bool HAS_CLUSTERS = false;
+#endif
+
+__device__ __forceinline__ void arrive_at_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void meet_cluster() {
+  arrive_at_cluster();
+  wait_for_cluster();
+}
+
+// What lies at `own` in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ float load_of_block(const float* own, int rank) {
+  float value = 0.f;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  unsigned address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(address)
+      : "r"(static_cast<unsigned>(__cvta_generic_to_shared(own))), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+#endif
+  return value;
+}
+
+}  // namespace fused

@@ -1,0 +1,243 @@
+// From the last layer's Y to the loss and back to its gradient: readout, dense layers on graphs, loss.
+//
+//   R[b] = sum | mean | max over the nodes of graph b of Z,    h_1 = R,  h_{m+1} = dropout(relu(h_m W_m + b_m)),  logits
+//
+// and back: dlogits of the loss, through the dense layers, dR, and G[i] = dR[b] where Z[i] > 0 and dropout kept it. The
+// gradients by W_m and b_m are left to the update, as sums over graphs of inputs times gradients, both stored here.
+// Losses and their gradients are those of dense/loss.cu; their weight over the batch is known beforehand (host).
+//
+// Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
+//   (4,): the step to stage next, and N, B, step of this one; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
+//   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); heads (n_heads,): the last is the output.
+// `kind` is a Pooling, `loss` a Loss.
+// Launch: 512 threads, a graph per block (at a time), of which `graph_blocks` work. Batch 50: 50 blocks.
+// Shared memory: dynamic; see geometry_fused.py. Columns side by side: no bank conflicts.
+// Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
+// Determinism: a block per graph, fixed order: repeats to the bit.
+#pragma once
+
+#include "fused/shared/heads.cuh"
+#include "fused/shared/loss.cuh"
+#include "fused/shared/optimizer.cuh"
+#include "fused/shared/pooling.cuh"
+
+namespace fused {
+
+struct ReadoutParams {
+  float *g, *sums;
+  double* losses;
+  int* progress;
+  const int* size;
+  const Rate* rates;
+  const int* node_ptr;
+  const float *y, *moments;
+  float *stats, *running_mean, *running_var;
+  const float *gamma, *beta;
+  const unsigned char* kept;
+  const float *targets, *loss_weight;
+  const Head* heads;
+  unsigned long long seed;
+  unsigned threshold;
+  float keep_scale, epsilon, momentum;
+  int parts, graph_blocks, P, K, n_heads, head_floats, weight_floats, kind, loss;
+
+  __device__ __forceinline__ Statistics statistics() const {
+    return {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
+  }
+  // Say which step comes next, and what this one was: one thread calls.
+  __device__ __forceinline__ void note_progress(int N, int B) const {
+    *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
+  }
+};
+
+// Shared memory of a block.
+struct ReadoutShared {
+  float* scratch;  // FOLD_FLOATS
+  Head* heads;
+  Columns columns;
+  float* sums;         // (columns_of(P), 2)
+  int* peaks;          // (P,): the row of each maximum
+  float* forward;      // R and what each dense layer makes of it, head_floats
+  float* backward;     // the gradients by them
+  float* targets;      // (K,)
+  float* loss_weight;  // (K,)
+  float* weights;      // of the heads, weight_floats, where they fit
+
+  __device__ __forceinline__ ReadoutShared(float4* shared, const ReadoutParams& params) {
+    const int P = params.P;
+    scratch = reinterpret_cast<float*>(shared);
+    heads = reinterpret_cast<Head*>(scratch + FOLD_FLOATS);
+    columns = columns_at(reinterpret_cast<float*>(heads + params.n_heads), P);
+    sums = columns.beta + columns_of(P);
+    peaks = reinterpret_cast<int*>(sums + 2 * columns_of(P));
+    forward = reinterpret_cast<float*>(peaks + P);
+    backward = forward + params.head_floats;
+    targets = backward + params.head_floats;
+    loss_weight = targets + params.K;
+    weights = loss_weight + params.K;
+  }
+};
+
+// A graph of the batch, and the rows of it that a thread has in column threadIdx.x / COLUMN_LANES.
+struct GraphOfBlock {
+  int b, begin, n;
+  ColumnRows rows;
+};
+
+// The column of this thread's lanes in a group of columns.
+__device__ __forceinline__ int lanes_column() { return threadIdx.x / COLUMN_LANES; }
+
+// R of a graph to `at.forward`.
+__device__ __forceinline__ void pool_graph(const ReadoutParams& params, const ReadoutShared& at,
+                                           const GraphOfBlock& graph) {
+  const int P = params.P, kind = params.kind, n = graph.n;
+#pragma unroll 1
+  for (int first = 0; first < P; first += GROUP) {
+    const int p = first + lanes_column();
+    Pooled pooled(kind, n);
+    if (p < P) {
+      const Column column = at.columns.column(p);
+      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+        const float z =
+            is_kept(params.kept, (graph.begin + i) * P + p) ? params.keep_scale * positive(column.normal(y)) : 0.f;
+        pooled.take(kind, n, z, i);
+      });
+    }
+#pragma unroll
+    for (int offset = 1; offset < COLUMN_LANES; offset *= 2)
+      pooled.join(kind, n,
+                  {__shfl_xor_sync(FULL_WARP, pooled.value, offset), __shfl_xor_sync(FULL_WARP, pooled.row, offset)});
+    if (threadIdx.x % COLUMN_LANES == 0 && p < P) {
+      at.forward[p] = n == 0 ? 0.f : kind == MEAN ? pooled.value / n : pooled.value;
+      at.peaks[p] = pooled.row;
+    }
+  }
+}
+
+// From R to the logits of graph b, which end at `at.forward + head_floats`; what the update needs of them is stored.
+__device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b) {
+  float* in = at.forward;
+  const float* weights = params.weight_floats > 0 ? at.weights : nullptr;
+#pragma unroll 1
+  for (int m = 0; m < params.n_heads; ++m) {
+    const Head head = at.heads[m].with_weights(weights);
+    float* out = in + head.F;
+#pragma unroll 1
+    for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
+    dense_forward(out, in, head, at.scratch);
+    if (m + 1 < params.n_heads) {
+#pragma unroll 1
+      for (int k = threadIdx.x; k < head.P; k += THREADS) {
+        const bool keep =
+            draw(params.size, params.seed, head.purpose, params.threshold, static_cast<long long>(b) * head.P + k);
+        out[k] = keep ? params.keep_scale * positive(out[k]) : 0.f;
+      }
+      __syncthreads();
+    }
+    in = out;
+    if (weights) weights += (head.F + 1) * head.P;
+  }
+}
+
+// From the gradient by the logits to that by R, at `at.backward`.
+__device__ __forceinline__ void heads_backward(const ReadoutParams& params, const ReadoutShared& at, int b) {
+  int offset = params.head_floats - params.K, weight_offset = params.weight_floats;
+#pragma unroll 1
+  for (int m = params.n_heads - 1; m >= 0; --m) {
+    const Head sizes = at.heads[m];
+    offset -= sizes.F, weight_offset -= (sizes.F + 1) * sizes.P;
+    const Head head = sizes.with_weights(params.weight_floats > 0 ? at.weights + weight_offset : nullptr);
+    const float* dout = at.backward + offset + head.F;
+#pragma unroll 1
+    for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
+    float* din = at.backward + offset;
+    dense_backward(din, dout, head);
+    if (m > 0) {  // what comes in here went through relu and dropout: it is 0 where nothing may pass
+#pragma unroll 1
+      for (int f = threadIdx.x; f < head.F; f += THREADS)
+        din[f] = at.forward[offset + f] > 0.f ? din[f] * params.keep_scale : 0.f;
+      __syncthreads();
+    }
+  }
+}
+
+// G of a graph's rows; its sums and those of G xhat are added to `at.sums`.
+__device__ __forceinline__ void give_graph(const ReadoutParams& params, const ReadoutShared& at,
+                                           const GraphOfBlock& graph) {
+  const int P = params.P, kind = params.kind, n = graph.n;
+#pragma unroll 1
+  for (int first = 0; first < P; first += GROUP) {
+    const int p = first + lanes_column();
+    float2 sum = make_float2(0.f, 0.f);
+    if (p < P) {
+      const float share = at.backward[p] * params.keep_scale * (kind == MEAN ? 1.f / n : 1.f);
+      const int peak = at.peaks[p];
+      const Column column = at.columns.column(p);
+      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+        const int place = (graph.begin + i) * P + p;
+        const bool open = column.normal(y) > 0.f && is_kept(params.kept, place) && (kind != MAX || i == peak);
+        const float own = open ? share : 0.f;
+        params.g[place] = own;
+        sum = combine(sum, make_float2(own, own * column.x_hat(y)));
+      });
+    }
+    sum = sum_of_lanes(sum);
+    if (threadIdx.x % COLUMN_LANES == 0 && p < P) at.sums[2 * p] += sum.x, at.sums[2 * p + 1] += sum.y;
+  }
+}
+
+// All of the graphs of a block; any model.
+__device__ __forceinline__ void readout_phase(const ReadoutParams params, float4* shared4) {
+  const int block = blockIdx.x, P = params.P, K = params.K;
+  if (block >= params.graph_blocks) {
+    wait_for_previous();
+    return;
+  }
+  const ReadoutShared at(shared4, params);
+  // Batch, weights and rates are older than the phase before.
+  if (params.weight_floats > 0) copy_weights(at.weights, params.heads, params.n_heads);
+#pragma unroll 1
+  for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.heads[m];
+#pragma unroll 1
+  for (int k = threadIdx.x; k < K; k += THREADS) at.loss_weight[k] = params.loss_weight[k];
+#pragma unroll 1
+  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) at.sums[p] = 0.f;
+  const int N = params.size[0], B = params.size[1], n_targets = params.loss == SOFTMAX ? 1 : K;
+  const float label_weight = params.rates[params.size[2]].label_weight;
+  int begin = block < B ? params.node_ptr[block] : 0, end = block < B ? params.node_ptr[block + 1] : 0;
+  wait_for_previous();
+
+  if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
+  double total = 0.0;
+#pragma unroll 1
+  for (int b = block; b < B; b += params.graph_blocks) {
+    if (b != block) begin = params.node_ptr[b], end = params.node_ptr[b + 1];
+    GraphOfBlock graph = {b, begin, end - begin};
+    graph.rows.hold(params.y + begin * P + lanes_column(), P, P <= GROUP && lanes_column() < P ? graph.n : 0);
+    float target = 0.f;
+    if (threadIdx.x < n_targets) target = params.targets[b * n_targets + threadIdx.x];
+    if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
+    __syncthreads();  // columns are there; the readers of the graph before are done
+    if (threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
+#pragma unroll 1
+    for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS) at.targets[k] = params.targets[b * n_targets + k];
+    pool_graph(params, at, graph);
+    __syncthreads();
+    heads_forward(params, at, b);
+    if (threadIdx.x < 32) {
+      const int logits = params.head_floats - K;
+      total += loss_of_graph(at.backward + logits, at.forward + logits, at.targets, at.loss_weight, K, params.loss,
+                             label_weight);
+    }
+    __syncthreads();
+    heads_backward(params, at, b);
+    give_graph(params, at, graph);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int p = threadIdx.x; params.sums && p < 2 * columns_of(P); p += THREADS)
+    params.sums[block * 2 * columns_of(P) + p] = at.sums[p];
+  if (threadIdx.x == 0) params.losses[block] = total;
+}
+
+}  // namespace fused

@@ -1,0 +1,132 @@
+// Staging: the next batch from the data set on the device to the arrays that a step reads, which never move.
+#pragma once
+
+#include "fused/shared/fused.cuh"
+
+namespace fused {
+
+// Everything that staging reads and writes, 8 bytes a field: the host fills it in this order, once.
+struct Stage {
+  // The batch: size (4,): N, B, step, epoch; node_ptr (B+1,); adjacency (N, N C) and its transpose (null: symmetric, of
+  // one channel) in CSR; x (N, K): U of the first layer; targets (B, T) as bits.
+  int *size, *node_ptr, *indptr, *indices;
+  float* values;
+  int *t_indptr, *t_indices;
+  float *t_values, *x;
+  int* targets;
+  // The epoch: progress (4,), which step comes next, and N, B, number of the last; batch_ptr (S+1,), the first graph of each step in graphs, all of them in order; and
+  // of nodes, edges and t_edges the first in the batch per graph, with a step's total behind its graphs, so that step s
+  // begins at batch_ptr[s] + s.
+  const int *progress, *batch_ptr, *graphs, *nodes, *edges, *t_edges;
+  // The set: node_ptr (G+1,); CSR with indices counted inside their graph; x (nodes, K); targets (G, T).
+  const int *set_node_ptr, *set_indptr, *set_indices;
+  const float* set_values;
+  const int *set_t_indptr, *set_t_indices;
+  const float *set_t_values, *set_x;
+  const int* set_targets;
+  // panel_rows: x becomes panels of so many rows (in_panel), zeros up to whole ones; 0: rows of K.
+  long long n_steps, epoch, C, K, T, panel_rows;
+};
+
+// Copy `count` elements, changed by `change`; the threads of the block share them.
+template <class T, class Change>
+__device__ __forceinline__ void copy(T* target, const T* source, int count, Change change) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < count; i += blockDim.x) target[i] = change(source[i]);
+}
+
+constexpr int SECTOR = 32;  // bytes that the second-level cache fetches at a time
+
+// Bring `count` elements into the second-level cache; the threads of the block share them.
+template <class T>
+__device__ __forceinline__ void prefetch(const T* source, int count) {
+  const char* from = reinterpret_cast<const char*>(source);
+  const int bytes = count * static_cast<int>(sizeof(T));
+#pragma unroll 1
+  for (int at = threadIdx.x * SECTOR; at < bytes; at += blockDim.x * SECTOR)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+}
+
+// One graph's rows of a CSR matrix, and where they come from.
+struct Rows {
+  const int* set_indptr;
+  const int* set_indices;
+  const float* set_values;
+  int source, n_entries;
+
+  __device__ Rows(const int* indptr, const int* indices, const float* values, int source_row, int n_rows)
+      : set_indptr(indptr + source_row),
+        set_indices(indices),
+        set_values(values),
+        source(indptr[source_row]),
+        n_entries(indptr[source_row + n_rows] - source) {}
+
+  __device__ void ask(int n_rows) const {
+    prefetch(set_indptr, n_rows);
+    prefetch(set_indices + source, n_entries);
+    prefetch(set_values + source, n_entries);
+  }
+
+  __device__ void stage(int* indptr, int* indices, float* values, int row, int n_rows, int first_entry,
+                        int column_shift) const {
+    const int shift = first_entry - source;
+    copy(indptr + row, set_indptr, n_rows, [=](int entry) { return entry + shift; });
+    copy(indices + first_entry, set_indices + source, n_entries, [=](int column) { return column + column_shift; });
+    copy(values + first_entry, set_values + source, n_entries, [](float value) { return value; });
+  }
+};
+
+// Rows first … first + n - 1 of U from the set, or zeros where `source` is null.
+__device__ __forceinline__ void stage_x(const Stage& at, int first, const float* source, int n) {
+  const int K = at.K, chunks = K / 4, rows = static_cast<int>(at.panel_rows);
+  const float4* from = reinterpret_cast<const float4*>(source);
+#pragma unroll 2
+  for (int e = threadIdx.x; e < n * chunks; e += blockDim.x) {
+    const int r = e / chunks, q = e - r * chunks;
+    const long long to = rows ? in_panel(first + r, 4 * q, rows) : static_cast<long long>(first) * K + 4 * e;
+    *reinterpret_cast<float4*>(at.x + to) = from ? from[e] : make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+}
+
+// Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. `wait` may be called more
+// than once. What the plan says is read before it, and the graph is brought near: others may
+// still read the batch that is overwritten here.
+template <class Wait>
+__device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
+  const int step = at.progress[0];
+  const bool exists = step < at.n_steps;
+  const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
+  const int pointers = begin + step, C = at.C, T = at.T;
+#pragma unroll 1
+  for (int b = block; b < B; b += blocks) {
+    const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
+    const int source = at.set_node_ptr[graph], edge = at.edges[pointers + b];
+    const Rows rows(at.set_indptr, at.set_indices, at.set_values, source, n);
+    rows.ask(n);
+    prefetch(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
+    prefetch(at.set_targets + static_cast<long long>(graph) * T, T);
+    wait();
+    if (threadIdx.x == 0) at.node_ptr[b] = row;
+    rows.stage(at.indptr, at.indices, at.values, row, n, edge, row * C);
+    if (at.t_indptr) {
+      const Rows t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
+      t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
+    }
+    stage_x(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
+    copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
+  }
+  wait();
+  if (exists && block == 0 && threadIdx.x == 0) {
+    const int N = at.nodes[pointers + B];
+    *reinterpret_cast<int4*>(at.size) = make_int4(N, B, step, static_cast<int>(at.epoch));
+    at.node_ptr[B] = N;
+    at.indptr[N] = at.edges[pointers + B];
+    if (at.t_indptr) at.t_indptr[N * C] = at.t_edges[pointers + B];
+  }
+  if (exists && block == 0 && at.panel_rows) {
+    const int N = at.nodes[pointers + B];
+    stage_x(at, N, nullptr, ceil_div(N, PANEL) * PANEL - N);
+  }
+}
+
+}  // namespace fused

@@ -1,0 +1,343 @@
+// Sparse times sparse: C = A B by rows, each row's products summed in a hash table in shared memory.
+//
+//   C[i, c] = sum over entries (i, k) of A, in stored order, of  A[i, k] * B[k, c]        A (M, K), B (K, N), all CSR
+//
+// Source: RBSparse (Tang, Zhao, Huang, Dai: "High performance row-based hashing GPU SpGEMM", 2019): the bound of a row
+//   (its number of products), balanced or not by the bounds' variance over their mean, tables by bound over pi, sorted
+//   rows, another way for rows that outgrow their table.
+// A product: `spgemm_bound` and `spgemm_group` (spgemm/plan.cu) sort rows into groups of bounds up to 2^g;
+//   `spgemm_sample` sees how many products share a column; `spgemm_sort`, `spgemm_expand` (spgemm/sort.cu) and
+//   `spgemm_hash` leave each row's results where its bound says; `spgemm_indptr` and `spgemm_compact` move them together.
+//   Long rows pass through `spgemm_split`, `spgemm_expand` and `spgemm_merge`.
+// What differs from the paper:
+//   order     the lanes of a warp take the products of one row of B at a time, whose columns differ, and where rows of B
+//             are short those of several, in turns where columns meet. So no two lanes meet in a slot: no atomic addition,
+//             and a sum has the order above. The paper gives each thread an entry of A and adds atomically.
+//   ratio     the paper's pi, products per distinct column, is measured on a sample of rows. Where few products share a
+//             column (random columns: none) tables by bound / pi overflow, and tables for the bound leave few warps on a
+//             multiprocessor: such rows, and all of up to 256 products, are sorted without a table.
+//   hash      multiplicative: the modulus sends the planes of a grid, powers of two apart, to the same slots. Rows whose
+//             columns span less than the table (a narrow band) need none: slot = column - smallest column, in order
+//             already, without collision or sort. A table is at most half full.
+//   one pass  a row's bound is where its results go at first. With little memory there are two passes, the first of
+//             which only counts.
+//   overflow  rows that outgrow a guess are listed on the device and done again with a table for their bound: no round
+//             trip. The paper leaves them to another method.
+//   long      rows beyond every table are split into parts of about 1,024 products, which are rows like others; parts are
+//             merged over blocks of columns. So no block works long on one row, and no row is too long.
+// Shapes: indptr int32, indices int32, data float32. Columns of a row of B are distinct and rise; A may repeat and mix
+//   them. C has rising columns, an entry for each pair of rows that meet, also where its sum is 0.
+// Determinism: all repeats to the bit. A row of up to `long_limit` products has the bits of SciPy's sum; a longer one is
+//   the sum of its parts.
+#include "spgemm/row.cuh"
+
+constexpr int ONE_ROW_FROM = 12;  // entries that rows of B have on average to be taken one at a time
+constexpr int CROWDED = 64;       // columns in one bucket from which buckets are not worth it
+
+// ---------------------------------------------------------------------------------------------------------- helpers
+
+// Sums by column in shared memory.
+struct Table {
+  volatile int* columns;
+  volatile float* sums;
+  int bits, first_column;  // first_column >= 0: columns lie in order from there, without hash
+  __device__ int slots() const { return 1 << bits; }
+  __device__ int slot_of(int column) const {
+    return first_column >= 0 ? column - first_column : static_cast<int>((column * 2654435761u) >> (32 - bits));
+  }
+  __device__ int next(int slot) const { return (slot + 1) & (slots() - 1); }
+  __device__ int find(int column) const {  // which is there
+    int slot = slot_of(column);
+    while (columns[slot] != column) slot = next(slot);
+    return slot;
+  }
+  // Add to a column's sum, where `there`; no other lane brings this column at the same time. Returns whether it is new.
+  // The whole warp calls.
+  __device__ bool add(int column, float product, bool there, int& slot) const {
+    bool is_new = false, pending = there;
+    slot = slot_of(column);
+    while (__any_sync(FULL_WARP, pending)) {
+      if (pending) {
+        const int found = atomicCAS(const_cast<int*>(columns) + slot, EMPTY, column);
+        is_new = found == EMPTY;
+        pending = !is_new && found != column;
+        if (pending) slot = next(slot);
+      }
+    }
+    if (there) sums[slot] = __fadd_rn(is_new ? 0.0f : sums[slot], product);
+    return is_new;
+  }
+};
+
+// The table's smallest column if those of all entries span less than its slots, else -1.
+__device__ inline int window_of(const Entries& entries, const int* b_indices, const Lanes& lanes, int slots) {
+  int smallest = NO_COLUMN, largest = -1;
+  if (entries.length > 0) {
+    smallest = __ldg(b_indices + entries.start);
+    largest = __ldg(b_indices + entries.start + entries.length - 1);
+  }
+  smallest = min_of_lanes(smallest, lanes.count());
+  largest = -min_of_lanes(-largest, lanes.count());
+  return smallest <= largest && largest - smallest < slots ? smallest : -1;
+}
+
+// The columns of a table: the slots in use, in the order in which they came, and room to sort them.
+struct Columns {
+  volatile unsigned short* used;    // slots / 2
+  volatile unsigned short* sorted;  // slots / 2
+  volatile int* buckets;            // slots / 8
+};
+
+// Sort up to PER_LANE * 32 columns of a table in registers and write them with their sums.
+template <int PER_LANE>
+__device__ __forceinline__ void write_sorted(int* out_indices, float* out_data, const Table& table,
+                                             const Columns& columns, const Lanes& lanes, int n) {
+  unsigned key[PER_LANE];
+#pragma unroll
+  for (int r = 0; r < PER_LANE; ++r) {
+    const int place = r * 32 + lanes.lane;
+    key[r] = NO_COLUMN;
+    if (place < n) key[r] = table.columns[columns.used[place]];
+  }
+  sort_in_registers(key, lanes);
+#pragma unroll
+  for (int r = 0; r < PER_LANE; ++r) {
+    const int place = r * 32 + lanes.lane;
+    if (place < n) {
+      out_indices[place] = key[r];
+      out_data[place] = table.sums[table.find(key[r])];
+    }
+  }
+}
+
+// Write the columns of a table by buckets: one of slots / 8 equal ranges between the smallest and the largest column, in
+// which a column finds its rank by looking at the others. False, and nothing done, if too many columns are in one range.
+__device__ inline bool write_by_buckets(int* out_indices, float* out_data, const Table& table, const Columns& columns,
+                                        int lane, int n) {
+  int smallest = NO_COLUMN, largest = -1;
+  for (int i = lane; i < n; i += 32) {
+    const int column = table.columns[columns.used[i]];
+    smallest = min(smallest, column), largest = max(largest, column);
+  }
+  smallest = min_of_lanes(smallest, 32);
+  largest = -min_of_lanes(-largest, 32);
+  const int n_buckets = table.slots() / 8;
+  const int shift = max(32 - __clz(largest - smallest) - (table.bits - 3), 0);
+  for (int i = lane; i < n_buckets; i += 32) columns.buckets[i] = 0;
+  __syncwarp();
+  for (int i = lane; i < n; i += 32)
+    atomicAdd(const_cast<int*>(columns.buckets) + ((table.columns[columns.used[i]] - smallest) >> shift), 1);
+  __syncwarp();
+  int before = 0, most = 0;
+  for (int first = 0; first < n_buckets; first += 32) {  // counts become where the buckets begin
+    const int count = columns.buckets[first + lane];
+    int inclusive = count;
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(FULL_WARP, inclusive, offset);
+      if (lane >= offset) inclusive += other;
+    }
+    columns.buckets[first + lane] = before + inclusive - count;
+    before += __shfl_sync(FULL_WARP, inclusive, 31);
+    most = max(most, count);
+  }
+  if (__any_sync(FULL_WARP, most > CROWDED)) return false;
+  __syncwarp();
+  for (int i = lane; i < n; i += 32) {
+    const int slot = columns.used[i], bucket = (table.columns[slot] - smallest) >> shift;
+    columns.sorted[atomicAdd(const_cast<int*>(columns.buckets) + bucket, 1)] = slot;  // ends where the next begins
+  }
+  __syncwarp();
+  for (int i = lane; i < n; i += 32) {
+    const int slot = columns.sorted[i], column = table.columns[slot], bucket = (column - smallest) >> shift;
+    const int start = bucket ? columns.buckets[bucket - 1] : 0, stop = columns.buckets[bucket];
+    int rank = start;
+    for (int other = start; other < stop; ++other) rank += table.columns[columns.sorted[other]] < column;
+    out_indices[rank] = column;
+    out_data[rank] = table.sums[slot];
+  }
+  return true;
+}
+
+// Write the columns of a table after a bitonic sort of the list of slots: for any columns.
+__device__ inline void write_sorted_in_memory(int* out_indices, float* out_data, const Table& table,
+                                              const Columns& columns, int lane, int n) {
+  const int padded = 1 << (32 - __clz(n - 1));
+#pragma unroll 1  // unrolled, it has NVRTC 13.0 spill on sm_90
+  for (int i = n + lane; i < padded; i += 32) columns.used[i] = 0xffff;
+  for (int size = 2; size <= padded; size *= 2) {
+    for (int stride = size / 2; stride > 0; stride /= 2) {
+      __syncwarp();
+      for (int pair = lane; pair < padded / 2; pair += 32) {
+        const int a = 2 * pair - (pair & (stride - 1)), b = a + stride;
+        const int slot_a = columns.used[a], slot_b = columns.used[b];
+        const int key_a = slot_a == 0xffff ? NO_COLUMN : table.columns[slot_a];
+        const int key_b = slot_b == 0xffff ? NO_COLUMN : table.columns[slot_b];
+        if ((key_a > key_b) == ((a & size) == 0)) columns.used[a] = slot_b, columns.used[b] = slot_a;
+      }
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < n; i += 32) {
+    const int slot = columns.used[i];
+    out_indices[i] = table.columns[slot];
+    out_data[i] = table.sums[slot];
+  }
+}
+
+// Write a table whose columns lie in order.
+__device__ inline void write_in_order(int* out_indices, float* out_data, const Table& table, const Lanes& lanes,
+                                      int n) {
+  int done = 0;
+  for (int first = 0; __any_sync(FULL_WARP, done < n); first += lanes.count()) {
+    const int slot = first + lanes.lane;
+    const int column = done < n ? table.columns[slot] : EMPTY;
+    const unsigned votes = lanes.vote(column != EMPTY);
+    if (column != EMPTY) {
+      const int place = done + lanes.before(votes);
+      out_indices[place] = column;
+      out_data[place] = table.sums[slot];
+    }
+    done += __popc(votes);
+  }
+}
+
+// A row's n results from its table to their place, in order of columns.
+__device__ inline void write_row(int* out_indices, float* out_data, const Table& table, const Columns& columns,
+                                 const Lanes& lanes, int n) {
+  if (table.first_column >= 0)
+    write_in_order(out_indices, out_data, table, lanes, n);
+  else if (n <= 32)
+    write_sorted<1>(out_indices, out_data, table, columns, lanes, n);
+  else if (n <= 64)
+    write_sorted<2>(out_indices, out_data, table, columns, lanes, n);
+  else if (n <= 128)
+    write_sorted<4>(out_indices, out_data, table, columns, lanes, n);
+  else if (n <= 256)
+    write_sorted<8>(out_indices, out_data, table, columns, lanes, n);
+  else if (!write_by_buckets(out_indices, out_data, table, columns, lanes.lane, n))
+    write_sorted_in_memory(out_indices, out_data, table, columns, lanes.lane, n);
+}
+
+// Sum the products of a row by a warp; returns the number of distinct columns, -1 if the table has no room.
+__device__ inline int sum_products(const Operands& m, Table& table, const Columns& columns, const Lanes& lanes,
+                                   int first, int end) {
+  int n_columns = 0, room = table.slots() / 2, slot;
+  const auto full = [&] { return n_columns > room; };
+  const auto list = [&](bool is_new) {
+    const unsigned votes = lanes.vote(is_new);
+    const int rank = n_columns + lanes.before(votes);
+    if (is_new && rank < table.slots() / 2) columns.used[rank] = slot;
+    n_columns += __popc(votes);
+    __syncwarp();
+  };
+  const auto step_of_one = [&](int column, float product, int) {
+    list(table.add(column, product, column != EMPTY && !full(), slot));
+  };
+  const auto step_of_many = [&](int column, float product, int) {
+    const bool there = column != EMPTY && !full();
+    // Lanes before this one that bring the same column: they add first.
+    const int earlier = __popc(__match_any_sync(FULL_WARP, column) & ((1u << lanes.lane) - 1));
+    list(table.add(column, product, there && earlier == 0, slot));
+    for (int turn = 1; __any_sync(FULL_WARP, there && earlier >= turn); ++turn) {
+      table.add(column, product, there && earlier == turn, slot);
+      __syncwarp();
+    }
+  };
+  for (int next = first; next < end && !full(); next += 32) {
+    const Entries mine(next + lanes.lane, next + lanes.lane < end, m.a_indices, m.a_data, m.b_indptr);
+    if (next == first) {
+      const int window = window_of(mine, m.b_indices, lanes, table.slots());
+      table.first_column = end - first <= 32 ? window : -1;
+      if (table.first_column >= 0) room = table.slots();
+    }
+    if (warp_sum(mine.length) >= ONE_ROW_FROM * min(end - next, 32))
+      walk_entries<true>(m, lanes, mine, 0, step_of_one, full);
+    else
+      walk_entries<false>(m, lanes, mine, 0, step_of_many, full);
+  }
+  return n_columns <= room ? n_columns : -1;
+}
+
+// The part of a warp's shared memory that `slots` slots take, from `memory`: 21 / 2 bytes each.
+__device__ inline Columns columns_at(int4* memory, int slots) {
+  int* behind_table = reinterpret_cast<int*>(memory) + 2 * slots;
+  unsigned short* lists = reinterpret_cast<unsigned short*>(behind_table + slots / 8);
+  return {lists, lists + slots / 2, behind_table};
+}
+
+__device__ inline void clear_columns(int4* memory, int slots, const Lanes& lanes) {
+  for (int i = lanes.lane; i < slots / 4; i += lanes.count()) memory[i] = make_int4(EMPTY, EMPTY, EMPTY, EMPTY);
+  __syncwarp();
+}
+
+// ----------------------------------------------------------------------------------------------------- entry points
+
+// The products and the distinct columns of some rows, added to sampled (2,).
+//
+// Launch: a warp a row, gridDim.x of the n_rows rows of `order`, at even distances. Shared memory: as `spgemm_hash`, with
+// a table for the largest bound.
+extern "C" __global__ __launch_bounds__(32) void spgemm_sample(
+    unsigned long long* __restrict__ sampled, const int* __restrict__ order, const int* __restrict__ bounds,
+    const int* __restrict__ a_indptr, const int* __restrict__ a_indices, const float* __restrict__ a_data,
+    const int* __restrict__ b_indptr, const int* __restrict__ b_indices, const float* __restrict__ b_data, int n_rows,
+    int table_bits) {
+  extern __shared__ int4 shared[];
+  const Lanes lanes(5);
+  const int slots = 1 << table_bits;
+  const int row = order[static_cast<long long>(blockIdx.x) * n_rows / gridDim.x];
+  Table table{reinterpret_cast<int*>(shared), reinterpret_cast<float*>(shared) + slots, table_bits, -1};
+  clear_columns(shared, slots, lanes);
+  const Operands operands{a_indices, a_data, b_indptr, b_indices, b_data};
+  const int n = sum_products(operands, table, columns_at(shared, slots), lanes, a_indptr[row], a_indptr[row + 1]);
+  if (lanes.lane == 0) {
+    atomicAdd(sampled, static_cast<unsigned long long>(bounds[row]));
+    atomicAdd(sampled + 1, static_cast<unsigned long long>(n));
+  }
+}
+
+// Rows of any number of products, a warp a row: task t has entries first[t] … end[t]-1 of A, its results go to
+// out[starts[t]] …, their number to counts[t].
+//
+// Shapes: order (n_tasks,) the tasks, or null: all. listed: null, or where the number of tasks stands, at most n_tasks.
+//   overflow (n_overflow[0],) the tasks that found no room, listed in mode SINGLE and COUNT.
+// Launch: `blockDim.x / 32` tasks a block. 262,144 rows of a 27-point stencil: tables of 512 slots, 8 rows a block of 256
+//   threads, 32,768 blocks.
+// Shared memory: 21 / 2 * 2^table_bits bytes a row; columns and sums in random banks, lists in consecutive ones.
+// Traffic: reads 8 nnz(A) + 8 bytes a product (rows of B, mostly from L1 and L2), writes 8 bytes a result.
+// Determinism: one writer per slot and step, sums in stored order, products rounded before they are added.
+extern "C" __global__ __launch_bounds__(256, 4) void spgemm_hash(
+    int* __restrict__ out_indices, float* __restrict__ out_data, int* __restrict__ counts, int* __restrict__ overflow,
+    unsigned* __restrict__ n_overflow, const int* __restrict__ first, const int* __restrict__ end,
+    const long long* __restrict__ starts, const int* __restrict__ order, const unsigned* __restrict__ listed,
+    const int* __restrict__ a_indices, const float* __restrict__ a_data, const int* __restrict__ b_indptr,
+    const int* __restrict__ b_indices, const float* __restrict__ b_data, int n_tasks, int table_bits, int mode) {
+  extern __shared__ int4 shared[];
+  const Lanes lanes(5);
+  const int slots = 1 << table_bits, warp = threadIdx.x / 32, per_block = blockDim.x / 32;
+  int4* mine = shared + warp * (21 * slots / 32);
+  Table table{reinterpret_cast<int*>(mine), reinterpret_cast<float*>(mine) + slots, table_bits, -1};
+  const Columns columns = columns_at(mine, slots);
+  const Operands operands{a_indices, a_data, b_indptr, b_indices, b_data};
+  // Unsigned: the last step may pass 2^31.
+  const unsigned tasks = listed ? *listed : n_tasks, stride = gridDim.x * per_block;
+  for (unsigned at = blockIdx.x * per_block + warp; at < tasks; at += stride) {
+    const int task = order ? order[at] : at, entry = first[task], stop = end[task];
+    const long long target = starts[task];
+    int n;
+    if (stop - entry == 1) {
+      n = write_single(out_indices + target, out_data + target, operands, entry, lanes.lane, 32, mode != COUNT);
+    } else {
+      table.first_column = -1;
+      clear_columns(mine, slots, lanes);
+      n = sum_products(operands, table, columns, lanes, entry, stop);
+      if (n > 0 && mode != COUNT) write_row(out_indices + target, out_data + target, table, columns, lanes, n);
+      __syncwarp();
+    }
+    if (lanes.lane == 0) {
+      if (n >= 0)
+        counts[task] = n;
+      else if (mode != FILL)
+        overflow[atomicAdd(n_overflow, 1u)] = task;
+    }
+  }
+}

@@ -1,0 +1,195 @@
+// Adjacency (CSR) of one large graph times dense features: rows of very different lengths, cut into pieces of equal work.
+//
+//   out[r, p] = row_scale[r] * sum over entries k of row r of  data[k] * dense[indices[k], p]      r < n_rows, p < width
+//
+// In the unweighted form `data` is not read: every stored value is 1, and a normalised adjacency D^-1/2 A D^-1/2 is its
+// pattern between two scalings, of the rows of `dense` before (spmm_large_slices) and of the rows of `out` after. That
+// reads 4 bytes an entry instead of 8, and holds half as many.
+//
+// Source: own. Differs from spmm/csr.cu: the unit of work is not a row but a piece of at most `PIECE` entries of
+//   gcnbatch's large-graph geometry; sums of pieces of one row meet in a second launch; columns are worked on in slices
+//   whose part of `dense` stays in the second-level cache; indices and weights come 16 bytes at a time, one step ahead.
+// Shapes: piece_first (pieces + 1,) the first entry of each piece, piece_target (pieces,) its row or, where the row has
+//   several pieces, -1 - slot in `partials` (slots, partial_stride); all int32. A row without entries is an empty piece.
+//   `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
+// Determinism: one writer for each output; entries of a piece, groups of a warp and pieces of a row are summed in an
+//   order that is fixed by the sizes: repeats to the bit.
+#include "common/graph_view.cuh"
+
+// ---------------------------------------------------------------------------------------------------------- helpers
+
+constexpr int STEP = 4;  // entries that one 16-byte load of indices brings
+constexpr int LARGE_THREADS = 128;
+
+__device__ __forceinline__ float4 load_row(const float* in, int column, int stride_bytes) {
+  return __ldg(reinterpret_cast<const float4*>(reinterpret_cast<const char*>(in) + (long long)column * stride_bytes));
+}
+
+// STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. Read once: they leave the cache to `in`.
+template <bool WEIGHTED>
+__device__ __forceinline__ void load_step(int4& columns, float4& weights, const int* indices, const float* data,
+                                          int k) {
+  columns = __ldcs(reinterpret_cast<const int4*>(indices + k));
+  if (WEIGHTED) weights = __ldcs(reinterpret_cast<const float4*>(data + k));
+}
+
+template <bool WEIGHTED>
+__device__ __forceinline__ float4 add_row(float4 sum, float weight, float4 row) {
+  return WEIGHTED ? add_scaled(sum, weight, row) : add_vec(sum, row);
+}
+
+// The sum over the entries first ... end - 1 that fall to this group: every groups-th step of STEP entries, steps
+// beginning at multiples of STEP. Steps that reach over an end of the piece take their entries one by one.
+template <bool WEIGHTED>
+__device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int stride_bytes,
+                                            const int* __restrict__ indices, const float* __restrict__ data, int first,
+                                            int end, int group, int groups) {
+  float4 sum = zero_vec<float4>(), weights = zero_vec<float4>();
+  int4 columns = make_int4(0, 0, 0, 0);
+  int k = (first & ~(STEP - 1)) + STEP * group;
+  bool whole = k >= first && k + STEP <= end;
+  if (whole) load_step<WEIGHTED>(columns, weights, indices, data, k);
+#pragma unroll 1
+  while (k < end) {
+    const int next = k + STEP * groups;
+    if (whole) {
+      const float4 a = load_row(in, columns.x, stride_bytes), b = load_row(in, columns.y, stride_bytes);
+      const float4 c = load_row(in, columns.z, stride_bytes), d = load_row(in, columns.w, stride_bytes);
+      const float4 weight = weights;
+      whole = next + STEP <= end;
+      if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
+      sum = add_row<WEIGHTED>(sum, weight.x, a);
+      sum = add_row<WEIGHTED>(sum, weight.y, b);
+      sum = add_row<WEIGHTED>(sum, weight.z, c);
+      sum = add_row<WEIGHTED>(sum, weight.w, d);
+    } else {
+      whole = next + STEP <= end;
+      if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
+#pragma unroll 1
+      for (int entry = max(k, first); entry < min(k + STEP, end); ++entry) {
+        sum = add_row<WEIGHTED>(sum, WEIGHTED ? __ldg(data + entry) : 1.0f,
+                                load_row(in, __ldg(indices + entry), stride_bytes));
+      }
+    }
+    k = next;
+  }
+  return sum;
+}
+
+// Elements column ... column + 3 of a row of `width`, scaled.
+__device__ __forceinline__ void store_row(float* row, float4 sum, float scale, int column, int width, int aligned) {
+  sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
+  if (aligned && column + 4 <= width) {
+    __stcs(reinterpret_cast<float4*>(row + column), sum);
+    return;
+  }
+  if (column < width) row[column] = sum.x;
+  if (column + 1 < width) row[column + 1] = sum.y;
+  if (column + 2 < width) row[column + 2] = sum.z;
+  if (column + 3 < width) row[column + 3] = sum.w;
+}
+
+// A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of the slice blockIdx.y.
+template <bool WEIGHTED>
+__device__ __forceinline__ void pieces_product(float* __restrict__ out, float* __restrict__ partials,
+                                               const float* __restrict__ in, const int* __restrict__ piece_first,
+                                               const int* __restrict__ piece_target, const int* __restrict__ indices,
+                                               const float* __restrict__ data, const float* __restrict__ row_scale,
+                                               long long out_first, long long slice_step, int out_stride,
+                                               int partial_stride, int in_stride, int slice_width, int n_pieces,
+                                               int width, int out_aligned, int lane_bits, int group_bits) {
+  const int piece_bits = lane_bits + group_bits;
+  const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x >> lane_bits) & ((1 << group_bits) - 1);
+  const int piece = blockIdx.x * (LARGE_THREADS >> piece_bits) + (threadIdx.x >> piece_bits);
+  const int in_slice = 4 * lane, column = blockIdx.y * slice_width + in_slice;
+  const bool live = piece < n_pieces && in_slice < slice_width && column < width;
+  float4 sum = zero_vec<float4>();
+  if (live) {
+    sum = piece_sum<WEIGHTED>(in + blockIdx.y * slice_step + in_slice, 4 * in_stride, indices, data,
+                              __ldg(piece_first + piece), __ldg(piece_first + piece + 1), group, 1 << group_bits);
+  }
+  sum = sum_over_bits(sum, lane_bits, piece_bits);
+  if (!live || group != 0) return;
+  const int target = __ldg(piece_target + piece);
+  if (target >= 0) {
+    store_row(out + out_first + row_offset(target, out_stride), sum, row_scale ? __ldg(row_scale + target) : 1.0f,
+              column, width, out_aligned);
+  } else {
+    store_vec(partials + row_offset(-1 - target, partial_stride) + column, sum);
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------- entry points
+
+// slices[s, i, c] = scale[i] * x[i, s * slice_width + c], 0 beyond `width`: the dense operand as the product reads it.
+// Not needed where x has float4 rows and nothing is scaled.
+// Launch: a thread per 4 floats of a row; 256 threads, grid.y over slices. Traffic: reads and writes `x` once.
+extern "C" __global__ __launch_bounds__(256) void spmm_large_slices(float* __restrict__ slices,
+                                                                    const float* __restrict__ x,
+                                                                    const float* __restrict__ scale, long long x_first,
+                                                                    int x_stride, int n_rows, int width,
+                                                                    int slice_width) {
+  const int vectors = slice_width / 4;
+  const long long element = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  const int row = (int)(element / vectors), in_slice = 4 * (int)(element % vectors);
+  if (element >= (long long)n_rows * vectors) return;
+  const int column = blockIdx.y * slice_width + in_slice;
+  const float* from = x + x_first + row_offset(row, x_stride) + column;
+  const float by = scale ? __ldg(scale + row) : 1.0f;
+  const float4 scaled = make_float4(column < width ? by * from[0] : 0.0f, column + 1 < width ? by * from[1] : 0.0f,
+                                    column + 2 < width ? by * from[2] : 0.0f, column + 3 < width ? by * from[3] : 0.0f);
+  store_vec(slices + ((long long)blockIdx.y * n_rows + row) * slice_width + in_slice, scaled);
+}
+
+// Launch: 128 threads, grid.x over pieces, grid.y over slices, which run one after the other. 233,000 rows with 112.7 M
+//   entries, 16 columns: 4 lanes in 8 groups, 4 pieces a block.
+// Traffic: reads 8 nnz bytes in each slice (4 unweighted), 4 nnz width bytes of rows of `dense`, from the second-level
+//   cache where a slice fits in it; writes 4 n_rows width, and 4 slots width that the next launch reads.
+// Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4.
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
+    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
+    const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
+    const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
+    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
+    int lane_bits, int group_bits) {
+  pieces_product<true>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first, slice_step,
+                       out_stride, partial_stride, dense_stride, slice_width, n_pieces, width, out_aligned, lane_bits,
+                       group_bits);
+}
+
+// The same where every stored value is 1.
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighted(
+    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
+    const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
+    const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
+    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
+    int lane_bits, int group_bits) {
+  pieces_product<false>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
+                        slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width, out_aligned,
+                        lane_bits, group_bits);
+}
+
+// out[split_row[i], :] = row_scale * sum over slots split_first[i] ... split_first[i + 1] - 1 of partials[slot, :].
+// Launch: a warp per split row, grid.y over blocks of 2^lane_bits vectors of columns; 128 threads.
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_fold(
+    float* __restrict__ out, const float* __restrict__ partials, const int* __restrict__ split_row,
+    const int* __restrict__ split_first, const float* __restrict__ row_scale, long long out_first, int out_stride,
+    int partial_stride, int n_split, int width, int out_aligned, int lane_bits) {
+  const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x & 31) >> lane_bits;
+  const int groups = 32 >> lane_bits;
+  const int split = blockIdx.x * (LARGE_THREADS / 32) + threadIdx.x / 32;
+  const int column = 4 * ((blockIdx.y << lane_bits) + lane);
+  const bool live = split < n_split && column < width;
+  float4 sum = zero_vec<float4>();
+  if (live) {
+    const int end = __ldg(split_first + split + 1);
+#pragma unroll 4
+    for (int slot = __ldg(split_first + split) + group; slot < end; slot += groups)
+      sum = add_vec(sum, load_vec<float4>(partials + row_offset(slot, partial_stride) + column));
+  }
+  sum = sum_over_bits(sum, lane_bits, 5);
+  if (!live || group != 0) return;
+  const int row = __ldg(split_row + split);
+  store_row(out + out_first + row_offset(row, out_stride), sum, row_scale ? __ldg(row_scale + row) : 1.0f, column,
+            width, out_aligned);
+}

@@ -1,0 +1,147 @@
+"""The plan of an epoch: where every graph of every batch begins in its batch, computed on the host for all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.batches.batch import Int32, Int64, transposed
+from gcnbatch.data.graphs import ragged_rows
+from gcnbatch.data.sparse import Csr, check_reach
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The batches of an epoch, end to end.
+
+    Worked example, batches [[2, 0], [1]] of graphs with 3, 1 and 4 nodes::
+
+        graphs   = [2, 0, 1]      batch_ptr = [0, 2, 3]
+        pointers["nodes"] = [0, 4, 7, 0, 1]        batch i owns  batch_ptr[i] + i … batch_ptr[i+1] + i
+
+    Parameters
+    ----------
+    graphs : int32, (T,)
+        Graph numbers of all batches.
+    batch_ptr : int64, (n+1,)
+    pointers : dict of int32, (T + n,)
+        Per kind of thing that graphs own, the first one of each graph in its batch, then the batch's number of them.
+    """
+
+    graphs: Int32
+    batch_ptr: Int64
+    pointers: dict[str, Int32]
+
+    @property
+    def tables(self) -> dict[str, Int32]:
+        """What else a plan says of every batch."""
+        return {}
+
+    @property
+    def n_batches(self) -> int:
+        """Number of batches."""
+        return len(self.batch_ptr) - 1
+
+    def pointer_start(self, index: int) -> int:
+        """Return where batch `index` begins in every one of `pointers`."""
+        return int(self.batch_ptr[index]) + index
+
+    def n_graphs(self, index: int) -> int:
+        """Return B of batch `index`."""
+        return int(self.batch_ptr[index + 1] - self.batch_ptr[index])
+
+    @cached_property
+    def packed(self) -> Int32:
+        """What a gather reads, batch by batch: its graphs, then each of its pointers; `places` says where."""
+        parts = [np.zeros(0, np.int32)]
+        for index in range(self.n_batches):
+            parts.append(self.graphs[self.batch_ptr[index] : self.batch_ptr[index + 1]])
+            parts += [self.pointer(name, index) for name in self.pointers]
+        return np.concatenate(parts)
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """(start, number) of the elements of `packed` that each batch owns, as plain numbers."""
+        sizes = np.diff(self.batch_ptr) * (1 + len(self.pointers)) + len(self.pointers)
+        return list(zip((np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True))
+
+    @cached_property
+    def totals(self) -> dict[str, list[int]]:
+        """Per kind of thing, how many each batch has of them, as plain numbers."""
+        ends = self.batch_ptr[1:] + np.arange(self.n_batches)
+        return {name: pointer[ends].tolist() for name, pointer in self.pointers.items()}
+
+    def pointer(self, name: str, index: int) -> Int32:
+        """Return the pointer of batch `index`, (B+1,)."""
+        start = self.pointer_start(index)
+        return self.pointers[name][start : start + self.n_graphs(index) + 1]
+
+
+def plan_epoch(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64]) -> EpochPlan:
+    """Return the plan of these batches of graph numbers.
+
+    Parameters
+    ----------
+    set_ptrs : dict of int64, (G+1,)
+        Per kind of thing, the first one of each graph in the data set.
+
+    Raises
+    ------
+    InputError
+        When a batch has more of something than 32-bit indices reach.
+    """
+    sizes = np.array([len(graphs) for graphs in batches], dtype=np.int64)
+    batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    graphs = np.concatenate([np.zeros(0, np.int64), *batches])
+    pointers = {}
+    for name, ptr in set_ptrs.items():
+        found = batch_pointers(ptr[graphs + 1] - ptr[graphs], batch_ptr)
+        check_reach(int(np.max(found, initial=0)), name)
+        pointers[name] = found.astype(np.int32)
+    return EpochPlan(graphs.astype(np.int32), batch_ptr, pointers)
+
+
+def batch_pointers(lengths: Int64, batch_ptr: Int64) -> Int64:
+    """Return each batch's exclusive sums of `lengths`, followed by its total: n + T values for n batches."""
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    n_batches, sizes = len(batch_ptr) - 1, np.diff(batch_ptr) + 1
+    if n_batches == 1:
+        return ends
+    place = np.arange(len(lengths) + n_batches) - np.repeat(np.arange(n_batches), sizes)
+    return ends[place] - np.repeat(ends[batch_ptr[:-1]], sizes)
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """The transposed structure of sparse features, batch by batch (see `DeviceFeatures`).
+
+    Parameters
+    ----------
+    column_ptr : int32, (n * (F+1),)
+    rows, order : int32, (entries of all batches,)
+    entry_start : int64, (n+1,)
+        First entry of each batch in `rows` and `order`.
+    """
+
+    column_ptr: Int32
+    rows: Int32
+    order: Int32
+    entry_start: Int64
+
+
+def plan_columns(batches: Sequence[Int64], x: Csr, node_ptr: Int64) -> ColumnPlan:
+    """Return the transposes of the features `x` (host arrays) of every batch; linear in their entries."""
+    parts: list[tuple[NDArray[np.int32], ...]] = []
+    x_indptr = np.asarray(x.indptr, dtype=np.int64)
+    for graphs in batches:
+        nodes, _ = ragged_rows(node_ptr, graphs)
+        entries, indptr = ragged_rows(x_indptr, nodes)
+        parts.append(transposed(indptr, x.indices[entries], x.n_cols))
+    none = np.zeros(0, np.int32)
+    column_ptr, rows, order = (np.concatenate([none, *(part[i] for part in parts)]) for i in range(3))
+    entry_start = np.cumsum([0, *(len(part[1]) for part in parts)])
+    return ColumnPlan(column_ptr, rows, order, entry_start)

@@ -1,0 +1,195 @@
+"""Batches of a data set that stays on the host: assembled by a thread, copied while the device computes on others.
+
+`open_batches` decides between this and `gcnbatch.backends.cuda.batches.resident`; both have the same methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.batches import batch
+from gcnbatch.backends.cuda.batches.batch import DeviceBatch, GraphLayout, Int64
+from gcnbatch.backends.cuda.batches.resident import (
+    ResidentSet,
+    adjacency_bytes,
+    can_reside,
+    features_bytes,
+    resident_bytes,
+)
+from gcnbatch.backends.cuda.runtime.copies import Room, Sent
+from gcnbatch.backends.cuda.spmm.kernels import spmm_kernel
+from gcnbatch.data.batches import BatchSource, PreparedSet
+from gcnbatch.data.sparse import MAX_ENTRIES, Csr
+from gcnbatch.errors import MachineError
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+
+AHEAD = 2  # batches that the thread assembles before they are asked for
+
+
+class Batches(Protocol):
+    """The way of batches to the device."""
+
+    def begin_epoch(self, batches: Sequence[Int64]) -> None:
+        """Announce the epoch: the graph numbers of every batch in order."""
+
+    def batch(self, index: int) -> DeviceBatch:
+        """Return batch `index` of the epoch."""
+
+    def gather(self, graphs: Int64) -> DeviceBatch:
+        """Return these graphs, in this order, as one batch, outside any epoch."""
+
+    def close(self) -> None:
+        """Give back what is held."""
+
+
+def open_batches(
+    device: Device,
+    source: BatchSource,
+    targets: NDArray[Any],
+    resident: Literal["auto", "on", "off"],
+    budget: int,
+    kernel: str = "csr",
+    looped: bool = False,
+) -> Batches:
+    """Return the batches of a data set: from device memory where it fits in `budget` bytes, else streamed.
+
+    Raises
+    ------
+    MachineError
+        When ``resident == "on"`` and the set does not fit, and, unless it is "off", when one graph does not: its only
+        batch would be as large.
+    """
+    if resident != "off" and can_reside(source, targets, budget, kernel, looped):
+        return ResidentSet(device, source, targets, kernel, looped)
+    if resident == "auto" and source.n_graphs == 1 and source.prepared is not None:
+        raise _too_large(source.prepared, targets, budget, kernel, looped)
+    if resident == "on":
+        needed = "not in memory"
+        if source.prepared:
+            needed = f"{resident_bytes(source.prepared, targets, kernel, looped) / 2**20:,.1f} MiB"
+        raise MachineError(
+            "data set on the device",
+            needed,
+            f"at most {budget / 2**20:,.1f} MiB and 32-bit indices",
+            "Set cuda.resident = 'auto', which streams it.",
+        )
+    return StreamingSet(device, source, targets, kernel, looped)
+
+
+def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int, kernel: str, looped: bool) -> MachineError:
+    """Return the error of one graph that does not fit, with what it takes and, if that fits, a smaller form."""
+    hint = "Use --backend cpu or a GPU with more memory, or end other programs on this one (nvidia-smi lists them)."
+    if len(prepared.forward.indices) > MAX_ENTRIES:
+        got, expected = f"{len(prepared.forward.indices):,} stored edges", f"at most {MAX_ENTRIES:,}: 32-bit indices"
+    else:
+        parts = {
+            "features": features_bytes(prepared),
+            "adjacency": adjacency_bytes(prepared, kernel, looped),
+            "targets": targets.nbytes,
+        }
+        shown = ", ".join(f"{name} {size / 2**30:,.2f}" for name, size in parts.items())
+        got = f"{sum(parts.values()) / 2**30:,.2f} GiB needed ({shown})"
+        expected = f"at most {budget / 2**30:,.2f} GiB of what is free; the rest is for computing"
+        if (least := resident_bytes(prepared, targets, "auto")) <= budget:
+            hint = f"Use --backend batched with cuda.spmm = 'auto', which takes {least / 2**30:,.2f} GiB."
+    return MachineError("one graph on the device", got, expected, hint)
+
+
+class StreamingSet:
+    """Batches assembled on the host by one thread ahead of use, and copied while the device computes on those before.
+
+    Parameters as `ResidentSet`; the source may be an open file.
+    """
+
+    def __init__(
+        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", looped: bool = False
+    ) -> None:
+        self._source, self._targets, self._looped = source, targets, looped
+        self._kernel = spmm_kernel(kernel)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self._copies = device.copies
+        self._batches: Sequence[Int64] = ()
+        self._waiting: dict[int, Future[DeviceBatch]] = {}
+        self._sent: dict[int, Sent] = {}
+        self._room: Room | None = None
+        self._largest = 0  # bytes of the largest batch sent
+
+    def begin_epoch(self, batches: Sequence[Int64]) -> None:
+        """Forget what was ordered and order the first batches."""
+        self._forget()
+        self._batches = batches
+        self._order(0)
+
+    def batch(self, index: int) -> DeviceBatch:
+        """Return batch `index`, and send the next one if it is assembled.
+
+        The host waits for the assembly of this one where that is behind, and for copies as `copies` says: never for
+        the results of a step.
+        """
+        if index not in self._sent:
+            self._send(index)
+        found = self._sent.pop(index).arrive()
+        self._send_ahead(index + 1)
+        return found
+
+    def gather(self, graphs: Int64) -> DeviceBatch:
+        """Assemble here and now."""
+        return self._copies.send(self._assemble(graphs)).arrive()
+
+    def close(self) -> None:
+        """End the thread and give back the memory of what was not asked for."""
+        self._forget()
+        self._thread.shutdown()
+
+    def _order(self, index: int) -> None:
+        for i in range(index, min(index + AHEAD, len(self._batches))):
+            if i not in self._waiting and i not in self._sent:
+                self._waiting[i] = self._thread.submit(self._assemble, self._batches[i])
+
+    def _forget(self) -> None:
+        for future in self._waiting.values():
+            future.cancel()
+        for sent in self._sent.values():
+            sent.arrive()
+        self._waiting.clear()
+        self._sent.clear()
+        self._room = None
+
+    def _assemble(self, graphs: Int64) -> DeviceBatch:
+        """Return the batch in host memory: NumPy alone, so that any thread may."""
+        found = self._source.batch(graphs)
+        layout = GraphLayout(found.node_ptr, found.adjacency.n_channels)
+        x = batch.features(found.x, layout) if isinstance(found.x, Csr) else found.x
+        adjacency: Any
+        if self._looped:
+            adjacency = batch.channel_adjacency(found.adjacency, layout, self._kernel.coo)
+        else:
+            adjacency = batch.adjacency(found.adjacency, layout, self._kernel.coo, self._kernel.pieces)
+        return DeviceBatch(found.node_ptr.astype(np.int32), x, adjacency, self._targets[found.rows], layout)
+
+    def _send(self, index: int) -> None:
+        self._order(index)
+        found = self._waiting.pop(index).result()
+        self._order(index + 1)
+        room, self._room = self._room, None
+        sent = self._sent[index] = self._copies.send(found, room)
+        self._largest = max(self._largest, sent.nbytes)
+
+    def _send_ahead(self, index: int) -> None:
+        """Send a batch before the kernels of the one before it are launched, or take its memory: it waits for none.
+
+        What is not assembled, or failed to be, is left to who asks for it: the device is not kept waiting.
+        """
+        if index in self._sent or index >= len(self._batches):
+            return
+        self._room = self._copies.room(self._largest)
+        ordered = self._waiting.get(index)
+        if ordered and ordered.done() and not ordered.exception():
+            self._send(index)

@@ -1,0 +1,1 @@
+"""The fused epoch of Kipf's GCN on one graph."""

@@ -1,0 +1,193 @@
+"""The fused step of Kipf's GCN with two layers on one graph: what it takes, and the engine that runs it.
+
+``cuda_src/fused/FUSED.md`` follows a step through its kernels; `data` says what is known of the graph, `step` lists
+the launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Ops
+from gcnbatch.backends.cuda.batches.resident import resident_bytes
+from gcnbatch.backends.cuda.fused.kipf import geometry as geometry_kipf
+from gcnbatch.backends.cuda.fused.kipf.data import (
+    ELEMENTS_OF_A_BLOCK,
+    KipfGraph,
+    adjacency_of,
+    count_products,
+    seen_rows,
+)
+from gcnbatch.backends.cuda.fused.kipf.step import Launches, Plan, Prediction, Tick, TwoLayers
+from gcnbatch.backends.cuda.fused.shared import geometry as geometry_fused
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.data.batches import BatchSource, PreparedSet
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.sparse import MAX_ENTRIES
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.config_sections import CudaConfig
+
+STEPS_OF_A_GRAPH = (32, 8, 1)
+MAX_COST = 2**26  # of an epoch, in units of 1.4 ps on an H200: above it `batched`, which needs no A X, is as fast
+
+
+def refusal(
+    source: BatchSource,
+    targets: NDArray[Any],
+    layers: TwoLayers,
+    clip_norm: float,
+    budget: int,
+    capability: tuple[int, int],
+    options: CudaConfig,
+) -> str:
+    """Return what of a node-level set, a model and options these kernels cannot take, or nothing.
+
+    Parameters
+    ----------
+    budget : int
+        Bytes of device memory that the set may take.
+    capability : (major, minor)
+        Compute capability of the device.
+    """
+    header, prepared = source.header, source.prepared
+    assert prepared is not None
+    if options.precision != "fp32" or options.spmm != "auto" or options.resident == "off":
+        return "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"
+    if source.n_graphs != 1 or header.n_channels != 1:
+        return f"a node-level data set of {source.n_graphs:,} graphs and {header.n_channels} channels"
+    if header.target != "multiclass" or header.n_outputs > geometry_kipf.MAX_OUTPUTS:
+        return f"a node-level data set with {header.n_outputs} {header.target} outputs"
+    if clip_norm:
+        return "train.clip_norm on a node-level data set"
+    limit = geometry_fused.shared_limit(capability)
+    if layers.shared_bytes > limit:
+        return f"layers that need {layers.shared_bytes // 1024} of {limit // 1024} KiB of shared memory"
+    size = resident_bytes(prepared, targets)
+    if size > budget:
+        return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"
+    nodes = len(prepared.forward.row_length)
+    if max(nodes, header.n_features) * max(layers.hidden, header.n_outputs, ELEMENTS_OF_A_BLOCK) > MAX_ENTRIES:
+        return "more nodes or features than 32-bit indices reach"
+    return _too_much(prepared, np.flatnonzero(targets[:, 0] >= 0), layers)
+
+
+def _too_much(prepared: PreparedSet, labelled: Int64, layers: TwoLayers) -> str:
+    """Return what the labelled rows see if it is so much that `batched` is as fast."""
+    edges = int(prepared.forward.row_length[labelled].sum(dtype=np.int64))
+    if edges > MAX_COST // 16:
+        return f"labels that see so much of a graph: {edges:,} edges"
+    adjacency = adjacency_of(prepared)
+    rows = seen_rows(adjacency, labelled)
+    products = count_products(prepared, adjacency, rows)
+    entries = min(products, len(rows) * layers.n_in)  # of U, at most
+    if entries * (48 + layers.hidden) + 16 * products > MAX_COST:
+        return f"labels that see so much of a graph: A X of {len(rows):,} nodes, a sum of {products:,} products"
+    return ""
+
+
+class KipfEngine:
+    """Runs training steps as replays of captured graphs, and everything else launch by launch.
+
+    Parameters
+    ----------
+    device : Device
+    ops : Ops
+        Of the device.
+    prepared : PreparedSet
+        Of one graph.
+    layers : TwoLayers
+    model : Model
+        With a single array of moments where the rule is SGD.
+    graph : KipfGraph
+    label_weight : float
+        Sum of the labelled rows' class weights.
+    rule : Optimizer
+        Without clipping.
+    seed : int
+        Of dropout.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        ops: Ops,
+        prepared: PreparedSet,
+        layers: TwoLayers,
+        model: Model,
+        graph: KipfGraph,
+        label_weight: float,
+        rule: Optimizer,
+        seed: int,
+    ) -> None:
+        self._ops, self._prepared = ops, prepared
+        self._prediction: Prediction | None = None
+        self._device, self._plan, self._recorder = device, Plan(device, rule), Recorder(device)
+        self._launches = Launches(device, layers, model, graph, label_weight, rule, seed, self._plan)
+        self._graphs: dict[int, Graph] = {}
+        self._waiting: list[Tick] = []
+
+    def step(self, tick: Tick) -> None:
+        """Run a training step; several are started together."""
+        self._waiting.append(tick)
+        if self._device.observer is not None or len(self._waiting) == STEPS_OF_A_GRAPH[0]:
+            self.flush()
+
+    def flush(self) -> None:
+        """Start the steps that wait for company."""
+        if not self._waiting:
+            return
+        self._prepare(self._waiting)
+        left = len(self._waiting)
+        self._plan.advance(left)
+        self._waiting = []
+        if self._device.observer is not None:  # of single launches
+            for _ in range(left):
+                self._run(self._launches.step())
+            return
+        for steps in STEPS_OF_A_GRAPH:
+            while left >= steps:
+                if steps not in self._graphs:
+                    self._graphs[steps] = self._recorder.record(self._launches.step(), steps)
+                self._graphs[steps].launch()
+                left -= steps
+
+    def _prepare(self, ticks: Sequence[Tick]) -> None:
+        if not self._plan.fits(ticks):
+            self._plan.replace(ticks)
+            self._run(self._launches.stage())
+            self._plan.staged()
+
+    def gradients(self, totals: DeviceArray) -> None:
+        """Write the gradients of step 0 of epoch 0 into the model's, and add its loss and weight to `totals`."""
+        self.flush()
+        self._prepare([Tick(0, 0, 1, 0.0, 1)])
+        self._plan.advance(1)
+        self._run(self._launches.gradients(totals))
+
+    def predict(self) -> NDArray[np.float32]:
+        """Return the logits of all nodes, (N, K)."""
+        self.flush()
+        if self._prediction is None:
+            self._prediction = Prediction(self._device, self._launches.layers, self._launches.weights, self._prepared)
+        logits, calls = self._prediction.calls(self._ops)
+        self._run(calls)
+        return self._device.download(logits)
+
+    def _run(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            call.start(self._device)
+
+    def close(self) -> None:
+        """Give back the captured graphs; what still waits is nobody's any more."""
+        self._waiting = []
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()

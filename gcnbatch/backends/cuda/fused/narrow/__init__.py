@@ -1,0 +1,1 @@
+"""The fused step of narrow layers."""

@@ -1,0 +1,332 @@
+"""The launches of a fused step over arrays that never move, as far as the forms on graphs share them.
+
+A form derives from `Workspace`. It adds its arrays of layers, its packed weights, its kernels forward and backward, and
+the jobs of its update. Launches are captured into CUDA graphs, or run one by one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import floor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
+from gcnbatch.backends.cuda.fused.shared import geometry
+from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
+from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+
+READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
+_TARGETS = {"SIGMOID": "binary", "SOFTMAX": "multiclass", "SQUARED": "regression"}
+LOSSES = tuple(_TARGETS[name] for name in declared("fused/shared/loss.cuh").enum("Loss"))  # what targets each is for
+
+
+@dataclass(frozen=True)
+class LayerArrays:
+    """What a node layer leaves for other kernels; None where there is no batch norm or dropout, and in inference."""
+
+    y: DeviceArray
+    stats: DeviceArray | None = None
+    u: DeviceArray | None = None
+    g: DeviceArray | None = None
+    kept: DeviceArray | None = None
+    moments: DeviceArray | None = None
+    sums: DeviceArray | None = None
+    partials: DeviceArray | None = None
+    totals: DeviceArray | None = None  # of sums, in wide steps
+
+
+class Normed(NamedTuple):
+    """What a kernel reads and writes of a layer's batch norm; None: nothing."""
+
+    moments: DeviceArray | None = None
+    stats: DeviceArray | None = None
+    running_mean: DeviceArray | None = None
+    running_var: DeviceArray | None = None
+    gamma: DeviceArray | None = None
+    beta: DeviceArray | None = None
+
+
+def csr_fields(arrays: tuple[DeviceArray | None, ...], prefix: str = "") -> dict[str, DeviceArray | None]:
+    """Return the fields of a CSR matrix, whose names begin with `prefix`."""
+    return dict(zip((f"{prefix}indptr", f"{prefix}indices", f"{prefix}values"), arrays, strict=True))
+
+
+class Workspace(ABC):
+    """The arrays of a step for batches up to a capacity, and its launches.
+
+    Parameters
+    ----------
+    device : Device
+    stack : Stack
+    model : Model
+    data : FusedSet
+    capacity : Capacity
+    plan : Plan
+    seed : int
+        Of dropout.
+    training : bool
+        Batch statistics, dropout, a backward pass; else running statistics and logits alone.
+
+    Attributes
+    ----------
+    update_entry : str
+        The kernel of the update.
+    may_skip_decay : bool
+        It takes null pointers where nothing decays.
+    same_carveout : bool
+        As `Recorder.record` has it.
+    """
+
+    update_entry: str
+    may_skip_decay = False
+    same_carveout = False
+
+    def __init__(
+        self,
+        device: Device,
+        stack: Stack,
+        model: Model,
+        data: FusedSet,
+        capacity: Capacity,
+        plan: Plan,
+        seed: int,
+        training: bool,
+    ) -> None:
+        self.panel_rows = 0  # of panels that batches are staged into; 0: into rows
+        self._device, self._stack, self._model, self._data = device, stack, model, data
+        self.capacity, self.plan, self._seed, self._training = capacity, plan, seed, training
+        self._keep_scale = 1.0 / (1.0 - stack.dropout) if training else 1.0
+        self._threshold = floor(stack.dropout * 2**32) if training else 0
+        self._graph_blocks = max(1, min(capacity.graphs, device.multiprocessors))
+        self._allocate_batch()
+        self._layers = [self._layer_arrays(layer) for layer in stack.nodes]
+        self.logits = device.empty((capacity.graphs, stack.n_outputs))
+        self._losses = device.zeros(self._graph_blocks, np.float64)
+        self._packed = model.packed
+        self._heads = self._head_table()
+        self._stage = self._stage_table()
+        self._jobs: Any = None
+
+    # -------------------------------------------------------------------------------------------- of each form
+
+    @abstractmethod
+    def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
+        """Allocate what a node layer leaves for other kernels."""
+
+    @abstractmethod
+    def pack(self) -> list[Call]:
+        """Return the launches that pack the weights, when parameters came from elsewhere than from an update."""
+
+    @abstractmethod
+    def forward(self) -> list[Call]:
+        """Return the launches from the staged batch to the logits; in training to the gradient by the last layer."""
+
+    @abstractmethod
+    def backward(self) -> list[Call]:
+        """Return the launches from the gradient by the last layer to the parts of all gradients."""
+
+    @abstractmethod
+    def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Upload the jobs of the update and what each block does of them; return both, and a double per block."""
+
+    # -------------------------------------------------------------------------------------------- arrays
+
+    def _allocate_batch(self) -> None:
+        """Allocate the staged arrays; a symmetric adjacency is its own transpose."""
+        device, at, channels = self._device, self.capacity, self._data.channels
+        self._size = device.zeros(4, np.int32)
+        self._node_ptr = device.zeros(at.graphs + 1, np.int32)
+        self._rows = self._csr(at.rows, at.edges)
+        self._t_rows = self._rows if self._data.symmetric else self._csr(at.rows * channels, at.t_edges)
+        self._x = self._allocate_x()
+        self._targets = device.empty((at.graphs, self._data.targets.shape[1]), self._data.targets.dtype)
+
+    def _allocate_x(self) -> DeviceArray:
+        """Allocate U of the first layer, which is staged."""
+        return self._device.zeros((self.capacity.rows, self._data.k))
+
+    def _csr(self, rows: int, entries: int) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        device = self._device
+        return device.zeros(rows + 1, np.int32), device.empty(max(entries, 1), np.int32), device.empty(max(entries, 1))
+
+    def _head_table(self) -> DeviceArray:
+        """Upload a Head (fused/shared/heads.cuh) for each dense layer on graphs."""
+        device, graphs = self._device, self.capacity.graphs
+        self._head_inputs = [device.empty((graphs, layer.n_in)) for layer in self._stack.graphs]
+        self._head_gradients = [device.empty((graphs, layer.n_out)) for layer in self._stack.graphs]
+        table: list[dict[str, Any]] = []
+        for layer, given, gradient in zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True):
+            weight, bias = self._weights_of(layer)
+            purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
+            arrays = {"weight": weight, "bias": bias, "input": given, "gradient": gradient}
+            table.append(arrays | {"F": layer.n_in, "P": layer.n_out, "purpose": purpose})
+        return device.upload(declared("fused/shared/heads.cuh").layout("Head").pack_many(table))
+
+    def _folding(self, number: int) -> dict[str, Any]:
+        """Return a layer's shift and batch norm as far as packed weights contain it; nothing of it in training."""
+        norm, width, of = self._stack.nodes[number].norm, self._stack.nodes[number].n_out, self._model
+        if norm is None or self._training:
+            return dict.fromkeys(("shift", "gamma", "beta", "running_mean", "running_var")) | {"epsilon": 1.0}
+        gamma, beta = self._affine(norm, width)
+        mean, var = self._running(norm, width)
+        folded = {"gamma": gamma, "beta": beta, "running_mean": mean, "running_var": var, "epsilon": norm.epsilon}
+        return folded | {"shift": of.shifts[number]}
+
+    def _affine(self, norm: Norm, width: int) -> tuple[DeviceArray, DeviceArray]:
+        return self._model.parameter(norm.gamma, width), self._model.parameter(norm.beta, width)
+
+    def _running(self, norm: Norm, width: int) -> tuple[DeviceArray, DeviceArray]:
+        return self._model.buffer(norm.running_mean, width), self._model.buffer(norm.running_var, width)
+
+    def _weights_of(self, layer: NodeLayer | GraphLayer) -> tuple[DeviceArray, DeviceArray]:
+        width = layer.n_out * (layer.channels if isinstance(layer, NodeLayer) else 1)
+        return (
+            self._model.parameter(layer.weight, layer.n_in * width),
+            self._model.parameter(layer.bias, width),
+        )
+
+    # -------------------------------------------------------------------------------------------- staging
+
+    def _stage_table(self) -> DeviceArray:
+        """Upload a Stage (fused/shared/stage.cuh); its epoch's number follows in `begin_epoch`."""
+        data, layout = self._data, declared("fused/shared/stage.cuh").layout("Stage")
+        of_plan = ("progress", "batch_ptr", "graphs", "nodes", "edges", "t_edges")
+        own_t = (None, None, None) if data.symmetric else self._t_rows
+        fields: dict[str, Any] = {name: self.plan.views[name] for name in of_plan}
+        fields |= csr_fields(self._rows) | csr_fields(own_t, "t_")
+        fields |= csr_fields(data.rows, "set_") | csr_fields(data.t_rows, "set_t_")
+        fields |= {"size": self._size, "node_ptr": self._node_ptr, "set_node_ptr": data.node_ptr}
+        fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32)}
+        fields |= {"set_x": data.x, "set_targets": data.targets.astype_view(np.int32)}
+        fields |= {"C": data.channels, "K": data.k, "T": data.targets.shape[1], "panel_rows": self.panel_rows}
+        fields |= {"n_steps": self.plan.steps, "epoch": 0}
+        table = self._device.upload(layout.pack_many([fields]))
+        begin = dict(zip(layout.fields, layout.offsets, strict=True))["epoch"]
+        self._epoch = table.astype_view(np.int64).view(begin // 8, 1)
+        return table
+
+    def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Return what `begin_epoch` is given of an epoch: where everything is, and the weights of its labels."""
+        return self.plan.packed(plan, weights)
+
+    def begin_epoch(self, epoch: int, packed: NDArray[np.int32], rates: NDArray[np.float32], first: int) -> None:
+        """Send an epoch, of which `first` is to be staged first; dropout is keyed by its number."""
+        number = np.array([epoch], np.int64), self._epoch
+        self._device.send((self.plan.begun(packed, rates, first), self.plan.array), number)
+
+    def stage(self) -> Call:
+        """Return the launch that stages the plan's next batch."""
+        launch = geometry.stage(self.capacity.graphs, self._device.multiprocessors)
+        return Call("fused_stage", launch, {"stage": self._stage})
+
+    @property
+    def _stage_blocks(self) -> int:
+        """Blocks of the update that stage the next batch."""
+        return min(self.capacity.graphs, self._device.multiprocessors)
+
+    # -------------------------------------------------------------------------------------------- readout
+
+    def _normed(self, number: int) -> Normed:
+        """Return the arrays of a layer's batch norm; in inference only its shift, as beta."""
+        layer, arrays = self._stack.nodes[number], self._layers[number]
+        if layer.norm is None:
+            return Normed()
+        if not self._training:
+            return Normed(beta=self._model.shifts[number])
+        running, affine = self._running(layer.norm, layer.n_out), self._affine(layer.norm, layer.n_out)
+        return Normed(arrays.moments, arrays.stats, *running, *affine)
+
+    def _norm_numbers(self, number: int) -> tuple[float, float, int]:
+        """Return epsilon, momentum and the number of parts of a layer's moments (0: its statistics are known)."""
+        norm = self._stack.nodes[number].norm
+        return (1.0, 0.0, 0) if norm is None or not self._training else (norm.epsilon, norm.momentum, 0)
+
+    def _statistics(self, number: int, suffix: str = "") -> dict[str, Any]:
+        """Return the fields of a struct of parameters that make Statistics (fused/shared/columns.cuh) of a layer."""
+        epsilon, momentum, parts = self._norm_numbers(number)
+        fields = self._normed(number)._asdict() | {"epsilon": epsilon, "momentum": momentum, "parts": parts}
+        return {name + suffix: value for name, value in fields.items()}
+
+    def _readout_call(self) -> Call:
+        """Return the launch of the readout that takes any model."""
+        if not self._training:
+            return self._logits_call()
+        stack, width = self._stack, self._stack.nodes[-1].n_out
+        launch = geometry.readout(
+            self._graph_blocks, width, len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats
+        )
+        return Call("fused_readout", launch, self._readout_fields())
+
+    def _readout_fields(self) -> dict[str, Any]:
+        """Return the fields of ReadoutParams (fused/shared/readout.cuh)."""
+        stack, arrays = self._stack, self._layers[-1]
+        fields = self._statistics(len(self._layers) - 1)
+        fields |= {"y": arrays.y, "g": arrays.g, "sums": arrays.sums, "kept": arrays.kept, "losses": self._losses}
+        fields |= {"size": self._size, "node_ptr": self._node_ptr, "graph_blocks": self._graph_blocks}
+        fields |= {"rates": self.plan.rates, "progress": self.plan.progress}
+        fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
+        fields |= {"seed": self._seed, "threshold": self._threshold, "keep_scale": self._keep_scale}
+        fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
+        fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
+        return fields | {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target)}
+
+    def _logits_call(self) -> Call:
+        stack, last = self._stack, self._stack.nodes[-1]
+        launch = geometry.logits(self.capacity.graphs, last.n_out, stack.head_floats, self._device.multiprocessors)
+        fields: dict[str, Any] = {"logits": self.logits, "size": self._size, "node_ptr": self._node_ptr}
+        fields |= {"y": self._layers[-1].y, "shift": self._normed(len(self._layers) - 1).beta}
+        fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
+        return Call("fused_logits", launch, fields | {"P": last.n_out, "kind": READOUTS.index(stack.readout)})
+
+    # -------------------------------------------------------------------------------------------- update
+
+    def update(self, rule: Optimizer) -> list[Call]:
+        """Return the launches from the parts of gradients to new parameters and the next batch."""
+        if rule.max_norm:
+            return [self._update_call(rule, ONLY_GRADIENTS, self._model.totals), self._update_call(rule, APPLY)]
+        return [self._update_call(rule, UPDATE, self._model.totals)]
+
+    def gradients(self, rule: Optimizer, totals: DeviceArray) -> Call:
+        """Return the launch that writes the gradients and adds the loss and its weight to `totals`."""
+        return self._update_call(rule, ONLY_GRADIENTS, totals)
+
+    def _update_call(self, rule: Optimizer, mode: int, totals: DeviceArray | None = None) -> Call:
+        if self._jobs is None:
+            self._jobs = self._job_tables()
+        jobs, chunks, norms = self._jobs
+        of, n_chunks = self._model, len(norms)
+        stages = 0 if mode == ONLY_GRADIENTS else self._stage_blocks
+        skips = self.may_skip_decay and not rule.decays
+        fields: dict[str, Any] = {"parameters": of.trainable, "m": of.moments[0], "v": of.moments[-1]}
+        fields |= {"weight_decay": None if skips else of.weight_decay, "l2": None if skips else of.l2}
+        fields |= {"gradients": of.gradients, "norms": norms, "totals": totals, "losses": self._losses}
+        fields |= {
+            "rates": self.plan.rates,
+            "progress": self.plan.progress,
+            "jobs": jobs,
+            "chunks": chunks,
+            "stage": self._stage,
+        }
+        fields |= {
+            "n_chunks": n_chunks,
+            "n_stages": stages,
+            "n_losses": self._graph_blocks,
+            "mode": mode,
+            "sgd": int(rule.sgd),
+        }
+        fields |= {"beta1": rule.beta1, "rest1": 1.0 - rule.beta1, "beta2": rule.beta2, "rest2": 1.0 - rule.beta2}
+        fields |= {"epsilon": rule.epsilon, "max_norm": rule.max_norm}
+        return Call(self.update_entry, geometry.update(n_chunks, stages), fields)

@@ -1,0 +1,1 @@
+"""The dense operations on a device, each with its launch geometry."""

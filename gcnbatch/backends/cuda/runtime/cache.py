@@ -1,0 +1,261 @@
+"""Compiled kernels on disk: a start compiles what is missing, and nothing when nothing changed.
+
+A cubin's name holds the source file, the architecture, a hash of source, headers and flags, and a hash of the
+compiler: ``dense-relu.sm_90.<hash>.<compiler>.cubin`` of ``dense/relu.cu``; beside it lies the assembler's report
+(``.log``). On a machine without a compiler the newest cubin of the same source, flags and architecture serves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gcnbatch import fileio
+from gcnbatch.backends.cuda.runtime import compiler as compilers
+from gcnbatch.backends.cuda.runtime.compiler import NVCC_FLAGS, Compiler
+from gcnbatch.backends.cuda.runtime.sources import KernelSource
+from gcnbatch.errors import MachineError
+
+VERSIONS = "compilers.json"
+Progress = Callable[[str], object]
+
+
+class Cubin(NamedTuple):
+    """A file of the cache: source file, architecture, hashes of source and compiler, path."""
+
+    file: str
+    arch: str
+    source: str
+    compiler: str
+    path: Path
+
+    @property
+    def usages(self) -> dict[str, compilers.Usage]:
+        """What each kernel of it takes."""
+        try:
+            return compilers.usages(self.path.with_suffix(".log").read_text(encoding="utf-8"))
+        except OSError:
+            return {}
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled kernels: under GCNBATCH_CACHE_DIR, XDG_CACHE_HOME/gcnbatch or ~/.cache/gcnbatch."""
+    own, shared = os.environ.get("GCNBATCH_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own).absolute() / "kernels"
+    return (Path(shared) if shared else Path.home() / ".cache") / "gcnbatch" / "kernels"
+
+
+class KernelCache:
+    """The compiled kernels of one user.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Default: `cache_folder`.
+    fast_math : bool
+        Compile with fast-math; such cubins lie beside the others.
+    replaceable : bool
+        When the folder cannot be written, let a temporary one take its place, with one warning.
+    """
+
+    def __init__(self, folder: Path | None = None, fast_math: bool = False, replaceable: bool = True) -> None:
+        self.folder, self._replaceable = folder or cache_folder(), replaceable
+        self._more = compilers.FAST_MATH if fast_math else ()
+        self._spare: Path | None = None
+
+    @cached_property
+    def compiler(self) -> Compiler | None:
+        """The compiler that is used here, or None. An nvcc that has been asked before is not started."""
+        if path := compilers.find_nvcc():
+            version, architectures = self._asked(path)
+            if version:
+                return compilers.Nvcc(path, version, architectures)
+        return compilers.find_nvrtc()
+
+    def load(self, source: KernelSource, arch: str) -> bytes:
+        """Return the cubin of `source`, compiled when it is not in the cache.
+
+        Raises
+        ------
+        KernelCompileError
+            When the source does not compile.
+        BackendUnavailable
+            When there is neither a cubin nor a compiler.
+        MachineError
+            When the compiler does not know the architecture, or cannot run.
+        """
+        if failed := self.build([source], arch):
+            raise failed[source.name]
+        with contextlib.suppress(FileNotFoundError):  # someone clears the cache meanwhile
+            if found := self.find(source, arch):
+                return found.path.read_bytes()
+        raise MachineError(str(self.folder), f"the kernels of {source.name} vanished", hint="Run again.")
+
+    def build(
+        self, sources: Iterable[KernelSource], arch: str, progress: Progress = lambda file: None
+    ) -> dict[str, MachineError]:
+        """Compile what is missing, in parallel; return the failures by file name.
+
+        Processes that start at once take turns, and the later ones find the work done. `progress` is called with the
+        name of each file that is ready.
+
+        Raises
+        ------
+        MachineError
+            When neither the folder nor one in its place can be written.
+        """
+        sources = list(sources)
+        ready = [source for source in sources if self.find(source, arch)]
+        for source in ready:
+            progress(source.name)
+        missing = [source for source in sources if source not in ready]
+        if not missing:
+            return {}
+        if self.compiler is None:
+            return {source.name: compilers.no_compiler() for source in missing}
+        if not compilers.knows(self.compiler, arch):
+            return {source.name: compilers.no_code(self.compiler, arch) for source in missing}
+        self._make_writable()
+        with self._turn(), ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
+            outcomes = pool.map(lambda source: self._compile(source, arch, progress), missing)
+            return {source.name: error for source, error in zip(missing, outcomes, strict=True) if error}
+
+    def find(self, source: KernelSource, arch: str) -> Cubin | None:
+        """Return the cubin of `source` in the cache: by the present compiler or, without one, the newest by any."""
+        name = self._name(source, arch)
+        folders = [self.folder, *([self._spare] if self._spare else [])]
+        found = [path for folder in folders for path in folder.glob(name)]
+        return _parse(max(found, key=lambda path: path.stat().st_mtime)) if found else None
+
+    def cubins(self) -> list[Cubin]:
+        """Return every cubin of the cache, by name."""
+        return [cubin for path in sorted(self.folder.glob("*.cubin")) if (cubin := _parse(path))]
+
+    def clear(self) -> int:
+        """Remove every cubin; return how many there were.
+
+        Raises
+        ------
+        MachineError
+            When the folder cannot be written.
+        """
+        cubins = self.cubins()
+        try:
+            for path in [*(cubin.path for cubin in cubins), *self.folder.glob("*.log"), self.folder / VERSIONS]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise MachineError(
+                str(self.folder),
+                f"cannot be cleared ({error.strerror})",
+                hint="Ask its owner, or set GCNBATCH_CACHE_DIR to a folder of yours.",
+            ) from error
+        return len(cubins)
+
+    def _compile(self, source: KernelSource, arch: str, progress: Progress) -> MachineError | None:
+        if self.find(source, arch) is None and self.compiler:
+            path = (self._spare or self.folder) / self._name(source, arch)
+            try:
+                compiled = self.compiler.compile(source, arch, self._more)
+                fileio.write_text(path.with_suffix(".log"), compiled.log)
+                fileio.write_with(path, lambda temporary: temporary.write_bytes(compiled.cubin))
+            except MachineError as error:
+                return error
+        progress(source.name)
+        return None
+
+    def _name(self, source: KernelSource, arch: str) -> str:
+        """Return the file's name; without a compiler, a pattern for any compiler's."""
+        key = _short("\0".join((source.digest, arch, *NVCC_FLAGS, *self._more)), 24)
+        by = _short(f"{self.compiler.name} {self.compiler.version}", 12) if self.compiler else "*"
+        return f"{source.name.removesuffix('.cu').replace('/', '-')}.{arch}.{key}.{by}.cubin"
+
+    def _asked(self, path: Path) -> tuple[str, tuple[str, ...]]:
+        """Return nvcc's version and architectures, remembered for as long as the file does not change."""
+        state = path.stat()
+        key = f"{path} {state.st_mtime_ns} {state.st_size}"
+        known = self._known_compilers()
+        match known.get(key):
+            case [str(version), *known_ones]:
+                return version, tuple(map(str, known_ones))
+        version, architectures = compilers.nvcc_version(path), compilers.nvcc_architectures(path)
+        with contextlib.suppress(OSError, MachineError):  # a cache that cannot be written is `build`'s to report
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if version:
+                fileio.write_json(self.folder / VERSIONS, {**known, key: [version, *architectures]})
+        return version, architectures
+
+    def _known_compilers(self) -> dict[str, Any]:
+        try:
+            known = json.loads((self.folder / VERSIONS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def _make_writable(self) -> None:
+        if self._spare:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            if not self._replaceable:
+                raise MachineError(
+                    str(self.folder),
+                    f"cannot be written ({error.strerror})",
+                    hint="Set GCNBATCH_CACHE_DIR to a folder of yours.",
+                ) from error
+            self._spare = self._temporary_folder(error)
+            atexit.register(shutil.rmtree, self._spare, ignore_errors=True)
+            print(
+                f"warning: {self.folder}: cannot be written ({error.strerror}); kernels are compiled for this process "
+                "only. Set GCNBATCH_CACHE_DIR to a folder of yours.",
+                file=sys.stderr,
+            )
+
+    def _temporary_folder(self, error: OSError) -> Path:
+        try:
+            return Path(tempfile.mkdtemp(prefix="gcnbatch-kernels-"))
+        except OSError as second:
+            raise MachineError(
+                str(self.folder),
+                f"cannot be written ({error.strerror}), nor any folder for temporary files",
+                hint="Set GCNBATCH_CACHE_DIR and TMPDIR to folders of yours.",
+            ) from second
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other process compiles.
+
+        Where that cannot be told (a file system without locks, another user's lock), work may be done twice; all
+        writes are atomic.
+        """
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                lock = stack.enter_context(((self._spare or self.folder) / ".lock").open("a"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _parse(path: Path) -> Cubin | None:
+    parts = path.name.split(".")
+    if len(parts) != 5:
+        return None
+    stem, arch, source, compiler, _ = parts
+    return Cubin(f"{stem.replace('-', '/')}.cu", arch, source, compiler, path)
+
+
+def _short(text: str, digits: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]

@@ -1,0 +1,352 @@
+"""What a CUDA source declares that the host must know too: constants, enums and structs.
+
+The source is their only home; the host reads them from there, as it reads the kernels' signatures::
+
+    constexpr int TILE_ROWS = 144, PIECES = TILE_ROWS / 48;      constant("PIECES") -> 3
+    enum class Readout { SUM, MEAN, MAX };                       enum("Readout") -> {"SUM": 0, "MEAN": 1, "MAX": 2}
+    struct Job { const float *left, *right; int start, unit; };  layout("Job") -> a Layout of 24 bytes
+
+Namespaces are looked through. What is declared in a struct is named ``Struct::NAME``. Read are declarations outside of
+functions, and of structs the fields: functions, constants and types in them are skipped. Not read are unions, bit
+fields, references, base classes and fields of templates; an error says so when such a struct is asked for. Constants of
+a template have the name of an instance: ``using Tile = Fp32<4, 2>`` gives ``Tile::BM``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from gcnbatch.backends.cuda.runtime.expressions import evaluate
+from gcnbatch.backends.cuda.runtime.layouts import NUMBERS, FixedArray, Kind, Layout, Number, Pointer, python_name
+
+_COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_DIRECTIVES = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$", re.MULTILINE)
+_CONSTANT = re.compile(
+    r"^(?:(?:static|inline|__device__)\s+)*constexpr\s+(?:(?:static|inline)\s+)*"
+    r"(bool|int|unsigned long long|unsigned int|unsigned|long long|float|double)\s+(?!\w+\s*\()(.*)$",
+    re.DOTALL,
+)
+_STRUCT = re.compile(r"^(template\b.*)?\bstruct\s+(\w+)\s*(.*)$", re.DOTALL)
+_ENUM = re.compile(r"^enum\b\s*(class\b|struct\b)?\s*(\w*)\s*:?\s*([\w\s]*)$")
+_ALIAS = re.compile(r"^using\s+(\w+)\s*=\s*([\w\s:]+?)\s*(?:<([^<>]*)>)?$")
+_PARAMETER = re.compile(r"^int\s+(\w+)$")
+_NAMESPACE = re.compile(r'^(?:inline\s+)?namespace\b\s*([\w:]*)|^extern\s+"C"\s*$')
+_LABELS = re.compile(r"^(?:(?:public|private|protected)\s*:\s*)+")
+_INITIALISERS = re.compile(r"=[^,]*")
+_NO_FIELDS = re.compile(r"(?:using|static|template|friend|static_assert)\b|[^=]*\boperator\b")
+_UNREADABLE = re.compile(r"\b(?:union|struct|enum|alignas|__align__)\b|\(\s*\*|^[^(]*(?:&|(?<!:):(?!:))")
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|mutable|__restrict__|__grid_constant__)\b")
+_DECLARATOR = re.compile(r"^(?P<stars>[\s*]*)(?P<name>\w+)\s*(?P<dimensions>(?:\[[^\]]*\]\s*)*)$")
+
+
+class Constant(NamedTuple):
+    """A constant as declared: its type, the expression of its value, the struct that it is in."""
+
+    type: str
+    expression: str
+    scope: str
+
+
+class Template(NamedTuple):
+    """A template of a struct whose parameters are integers."""
+
+    parameters: tuple[str, ...]
+    body: str
+
+
+class Instance(NamedTuple):
+    """A template's name and its arguments."""
+
+    template: str
+    arguments: tuple[str, ...]
+
+
+class Declarator(NamedTuple):
+    """A declared variable: the type's name, how many pointers lead to it, the expressions of array dimensions."""
+
+    name: str
+    type: str
+    pointers: int
+    dimensions: tuple[str, ...] = ()
+
+
+@dataclass
+class Scan:
+    """What one text declares, by full name; several entries where declarations differ, as under ``#if``."""
+
+    constants: dict[str, list[Constant]] = field(default_factory=dict)
+    enums: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+    structs: dict[str, list[str | None]] = field(default_factory=dict)
+    aliases: dict[str, list[str]] = field(default_factory=dict)
+    templates: dict[str, list[Template]] = field(default_factory=dict)
+    instances: dict[str, list[Instance]] = field(default_factory=dict)
+    namespaces: set[str] = field(default_factory=set)
+
+    def add(self, other: Scan) -> None:
+        """Add what `other` declares."""
+        for name in ("constants", "enums", "structs", "aliases", "templates", "instances"):
+            for key, found in getattr(other, name).items():
+                for declared in found:
+                    self._note(getattr(self, name), key, declared)
+        self.namespaces |= other.namespaces
+
+    def instantiate(self) -> None:
+        """Note the constants of templates under the names of their instances, ``using Tile = Fp32<4, 2>``."""
+        for name, instances in self.instances.items():
+            for template, arguments in instances:
+                for parameters, body in self.templates.get(template, []):
+                    for parameter, argument in zip(parameters, arguments, strict=True):
+                        self._note(self.constants, f"{name}::{parameter}", Constant("int", argument, ""))
+                    self.scan(body, f"{name}::")
+
+    def scan(self, code: str, scope: str) -> None:
+        """Note what is declared in `code`, which is the inside of the struct `scope`."""
+        for head, body in statements(code):
+            if body is None:
+                self._scan_constant(head, scope)
+                if (alias := _ALIAS.match(head)) and alias[3]:
+                    self._note(self.instances, scope + alias[1], Instance(alias[2], tuple(split(alias[3]))))
+                elif alias:
+                    self._note(self.aliases, scope + alias[1], " ".join(alias[2].split()))
+            elif found := _NAMESPACE.match(head):
+                self.namespaces.update(filter(None, (found[1] or "").split("::")))
+                self.scan(body, scope)
+            elif found := _ENUM.match(head):
+                self._scan_enum(found[2], body, scope, is_class=found[1] is not None)
+                self._note(self.aliases, scope + found[2], found[3].strip() or "int")
+            elif (found := _STRUCT.match(head)) and "(" not in found[3]:
+                plain = not (found[1] or found[3])
+                self._note(self.structs, scope + found[2], body if plain else None)
+                if plain:
+                    self.scan(body, f"{scope}{found[2]}::")
+                elif found[1]:
+                    self._scan_template(found[1], scope + found[2], body)
+
+    def _scan_constant(self, head: str, scope: str) -> None:
+        if found := _CONSTANT.match(head):
+            for part in split(found[2]):
+                name, equals, expression = part.partition("=")
+                if equals and name.strip().isidentifier():
+                    constant = Constant(found[1], " ".join(expression.split()), scope.removesuffix("::"))
+                    self._note(self.constants, scope + name.strip(), constant)
+
+    def _scan_template(self, head: str, name: str, body: str) -> None:
+        parameters = [_PARAMETER.match(part) for part in split(head[head.index("<") + 1 : head.rindex(">")])]
+        if all(parameters):
+            self._note(self.templates, name, Template(tuple(found[1] for found in parameters if found), body))
+
+    def _scan_enum(self, enum: str, body: str, scope: str, is_class: bool) -> None:
+        inside, names = f"{scope}{enum}::" if is_class else scope, list[str]()
+        for part in filter(None, split(body)):
+            name, _, expression = (word.strip() for word in part.partition("="))
+            following = f"{names[-1]} + 1" if names else "0"
+            names.append(inside + name)
+            self._note(self.constants, names[-1], Constant("int", expression or following, inside.removesuffix("::")))
+        self._note(self.enums, scope + enum, tuple(names))
+
+    @staticmethod
+    def _note(table: dict[str, list[Any]], name: str, declared: Any) -> None:
+        held = table.setdefault(name, [])
+        if declared not in held:
+            held.append(declared)
+
+
+@lru_cache(maxsize=256)
+def scanned(text: str) -> Scan:
+    """Return what a file's text declares, without that of its headers."""
+    found = Scan()
+    found.scan(without_comments(text), "")
+    return found
+
+
+class Declarations:
+    """The declarations of a source and its headers.
+
+    Parameters
+    ----------
+    name : str
+        The file's name, for messages.
+    texts : dict of str
+        The text of the file and of each header, by name.
+    """
+
+    def __init__(self, name: str, texts: Mapping[str, str]) -> None:
+        self.name, self._texts = name, texts
+
+    @cached_property
+    def found(self) -> Scan:
+        """All declarations, made when they are first needed."""
+        found = Scan()
+        for text in self._texts.values():
+            found.add(scanned(text))
+        found.instantiate()
+        return found
+
+    def constant(self, name: str) -> Any:
+        """Return the value of a ``constexpr`` number or of an enumerator.
+
+        Raises
+        ------
+        ValueError
+            When there is no such constant, it has several values, or its expression cannot be read.
+        """
+        found = self._only(self.found.constants, name, "constant")
+        value = self._evaluate(found.expression, found.scope)
+        if found.type in ("bool", "float", "double"):
+            return bool(value) if found.type == "bool" else float(value)
+        return int(value)
+
+    def enum(self, name: str) -> dict[str, int]:
+        """Return the enumerators and their values, in order.
+
+        Raises
+        ------
+        ValueError
+            As `constant`.
+        """
+        return {full.rpartition("::")[2]: self.constant(full) for full in self._only(self.found.enums, name, "enum")}
+
+    def layout(self, name: str) -> Layout:
+        """Return the layout of a struct.
+
+        Raises
+        ------
+        ValueError
+            When there is no such struct, there are several, or a field cannot be read.
+        """
+        body = self._only(self.found.structs, name, "struct")
+        if body is None:
+            raise ValueError(f"{self.name}: struct {name} is a template, or has a base or attributes")
+        fields: dict[str, Kind] = {}
+        for head, inner in statements(body):
+            for declarator in self._fields(name, head, inner):
+                fields[python_name(declarator.name)] = self.kind(declarator, name)
+        return Layout(name, fields)
+
+    def kind(self, of: Declarator, scope: str = "") -> Kind:
+        """Return the type of a field or argument.
+
+        Raises
+        ------
+        ValueError
+            When its values cannot be passed.
+        """
+        if of.pointers:
+            target: Kind | None = Pointer(of.type + " *" * (of.pointers - 1), self._target(of, scope))
+        else:
+            target = self._named(of.type, scope)
+        if target is None:
+            raise ValueError(f"{self.name}: '{of.type} {of.name}' has a type that cannot be passed")
+        if not of.dimensions:
+            return target
+        return FixedArray(target, prod(int(self._evaluate(text, scope)) for text in of.dimensions))
+
+    def _evaluate(self, expression: str, scope: str) -> Any:
+        """Return the value of an expression inside the struct `scope`."""
+        return evaluate(expression, lambda name: self.constant(self._resolved(self.found.constants, name, scope)))
+
+    def _target(self, of: Declarator, scope: str) -> Kind | None:
+        """Return what a pointer leads to, None where that cannot be read; so a struct may point to its own kind."""
+        if of.pointers > 1 or of.type == scope:
+            return None
+        try:
+            return self._named(of.type, scope)
+        except ValueError:
+            return None
+
+    def _named(self, type_: str, scope: str) -> Kind | None:
+        """Return the number or struct of this name, None where there is none."""
+        if type_ in NUMBERS:
+            return Number(type_)
+        if (name := self._resolved(self.found.aliases, type_, scope)) in self.found.aliases:
+            return self._named(self._only(self.found.aliases, name, "type"), scope)
+        name = self._resolved(self.found.structs, type_, scope)
+        return self.layout(name) if name in self.found.structs else None
+
+    def _fields(self, struct: str, statement: str, body: str | None) -> list[Declarator]:
+        """Return the fields that a statement of a struct declares; none for functions, types and constants."""
+        statement = _LABELS.sub("", statement)
+        head = _INITIALISERS.sub("", statement)
+        is_type = _STRUCT.match(head) or _ENUM.match(head)
+        if not head or _NO_FIELDS.match(statement) or (is_type and body is not None):
+            return []
+        if _UNREADABLE.search(head):
+            raise ValueError(f"{self.name}: struct {struct}: '{statement}' cannot be read as fields")
+        return [] if "(" in head else declarators(head)
+
+    def _only(self, table: Mapping[str, list[Any]], name: str, what: str) -> Any:
+        found = table.get(name, [])
+        if len(found) != 1:
+            said = "declares several of that name" if found else "does not declare it"
+            raise ValueError(f"{what} {name}: {self.name} {said}")
+        return found[0]
+
+    def _resolved(self, table: Mapping[str, Any], name: str, scope: str) -> str:
+        """Return the name under which `table` has what `name` means inside the struct `scope`."""
+        while name.partition("::")[0] in self.found.namespaces:
+            name = name.partition("::")[2]
+        outer = scope.split("::") if scope else []
+        names = ("::".join([*outer[:n], name]) for n in range(len(outer), -1, -1))
+        return next((full for full in names if full in table), name)
+
+
+@lru_cache(maxsize=256)
+def without_comments(text: str) -> str:
+    """Return the code of `text` alone: no comments, no directives of the preprocessor."""
+    kept = _COMMENTS.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
+    return _DIRECTIVES.sub("", kept)
+
+
+def statements(code: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each statement or block: what stands before ``;`` or ``{``, and the block's inside or None."""
+    start = inside = depth = 0
+    for found in re.finditer(r"[{};]", code):
+        if found[0] == "{":
+            depth += 1
+            if depth == 1:
+                inside = found.end()
+        elif found[0] == "}":
+            depth -= 1
+            if depth == 0:
+                yield code[start : inside - 1].strip(), code[inside : found.start()]
+                start = found.end()
+        elif depth == 0:
+            yield code[start : found.start()].strip(), None
+            start = found.end()
+
+
+def split(text: str) -> list[str]:
+    """Return the parts of a list, which commas separate where no bracket is open."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def declarators(text: str) -> list[Declarator]:
+    """Return the variables that a declaration such as ``const float *left, *right`` declares.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be read.
+    """
+    first, *others = split(_QUALIFIERS.sub(" ", text))
+    found = re.match(r"^(?P<type>[\w:]+(?:\s+[\w:]+)*?)\s*(?P<rest>[\s*]*\b\w+\s*(?:\[[^\]]*\]\s*)*)$", first)
+    made = []
+    for part in [found["rest"], *others] if found else [""]:
+        one = _DECLARATOR.match(part)
+        if not found or not one:
+            raise ValueError(f"'{text.strip()}' cannot be read as a declaration")
+        dimensions = tuple(re.findall(r"\[([^\]]*)\]", one["dimensions"]))
+        made.append(Declarator(one["name"], " ".join(found["type"].split()), one["stars"].count("*"), dimensions))
+    return made

@@ -1,0 +1,429 @@
+"""One device: its memory, its stream, its failures. Only this, `copies`, `kernels`, `events` and `loader` call PyCUDA.
+
+Everything runs on one stream, in the order asked for, but the batches of a streamed data set, which `copies` brings.
+Nothing waits for the device but `upload`, `download`, `synchronize`, the reading of an `Event`, and what fills pinned
+memory again, for the copy from it.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.backends.cuda.runtime.cache import KernelCache
+from gcnbatch.backends.cuda.runtime.copies import Copies, Pinned, aligned
+from gcnbatch.backends.cuda.runtime.events import Event, Observation
+from gcnbatch.backends.cuda.runtime.kernels import Kernels
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.errors import DeviceLost, MachineError
+from gcnbatch.resources import cuda_sources
+
+SHARED_WITHOUT_ASKING = 48 * 1024
+SMALL_BYTES, SLAB_BYTES, ALIGNMENT = 1 << 20, 16 << 20, 256
+FLOAT32 = np.dtype(np.float32)
+Shape = int | tuple[int, ...]
+
+
+class MemoryInfo(NamedTuple):
+    """Bytes of the device that are free, and all of them."""
+
+    free: int
+    total: int
+
+
+class Device:
+    """A device in use. `open_device` makes it.
+
+    Parameters
+    ----------
+    number : int
+        Among the visible devices.
+    cache : KernelCache
+    sources : Sources
+
+    Attributes
+    ----------
+    info : DeviceInfo
+    launches : int
+        Kernels launched so far.
+    observer : list of Observation or None
+        When a list, every launch is timed by a pair of events and added to it.
+    peak_bytes : int
+        The most bytes that arrays held at once; may be set back to 0.
+    kernels : Kernels
+        Those of `sources`.
+    driver, stream
+        PyCUDA's driver module and stream, for libraries that run beside these kernels.
+    """
+
+    def __init__(self, number: int, cache: KernelCache, sources: Sources) -> None:
+        self.info = loader.choose(number)
+        self.driver = loader.load_cuda()
+        self.launches, self.peak_bytes = 0, 0
+        self.observer: list[Observation] | None = None
+        self.kernels = Kernels(self.driver, self.info.capability, cache, sources, self.errors)
+        self._sources = sources
+        self._fast: Device | None = None  # `fast_math`
+        self._workspaces: dict[str, DeviceArray] = {}
+        self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
+        self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
+        self._sent = Pinned(self)  # `send`
+        with self.errors():
+            self._device = self.driver.Device(number)
+            self._context = self._device.retain_primary_context()
+            self._context.push()
+            atexit.register(self._close)
+            self.stream = self.driver.Stream()
+            self._pool = self.driver.DeviceMemoryPool()
+        # Small arrays are cut from slabs, one behind the other; a slab goes back when its last array has gone.
+        self._slab: Any = None
+        self._slab_ptr, self._slab_used = 0, SLAB_BYTES
+
+    def fast_math(self) -> Device:
+        """Return the same device, memory and stream with kernels compiled with fast-math; made once."""
+        if self._fast is None:
+            twin = copy(self)
+            cache = KernelCache(fast_math=True)
+            twin.kernels = Kernels(self.driver, self.info.capability, cache, self._sources, self.errors)
+            twin._slab, twin._slab_used = None, SLAB_BYTES
+            self._fast = twin
+        return self._fast
+
+    # -------------------------------------------------------------------------------------------- properties
+
+    @property
+    def name(self) -> str:
+        """Such as ``"NVIDIA H100 80GB HBM3"``."""
+        return self.info.name
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Such as (9, 0)."""
+        return self.info.capability
+
+    @property
+    def multiprocessors(self) -> int:
+        """Number of streaming multiprocessors."""
+        return self.info.multiprocessors
+
+    @cached_property
+    def l2_bytes(self) -> int:
+        """Bytes of the second-level cache."""
+        with self.errors():
+            return int(self._device.get_attribute(self.driver.device_attribute.L2_CACHE_SIZE))
+
+    @cached_property
+    def copies(self) -> Copies:
+        """What copies batches while kernels run."""
+        return Copies(self)
+
+    def memory(self) -> MemoryInfo:
+        """Return what is free now, counting what other processes use."""
+        with self.errors():
+            return MemoryInfo(*self.driver.mem_get_info())
+
+    # ---------------------------------------------------------------------------------------------- arrays
+
+    def empty(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
+        """Return an array whose contents are whatever the memory held.
+
+        Raises
+        ------
+        MachineError
+            When the device has no room for it.
+        """
+        shape = (shape,) if isinstance(shape, int) else shape
+        dtype = FLOAT32 if dtype is np.float32 else np.dtype(dtype)
+        nbytes = prod(shape) * dtype.itemsize
+        if not nbytes:
+            return DeviceArray(0, shape, dtype)
+        if nbytes > SMALL_BYTES:
+            owner = self._allocate(nbytes)
+            return DeviceArray(int(owner), shape, dtype, owner)
+        start = self._slab_used
+        self._slab_used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if self._slab_used > SLAB_BYTES:
+            self._slab = self._allocate(SLAB_BYTES)
+            self._slab_ptr, start = int(self._slab), 0
+            self._slab_used = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return DeviceArray(self._slab_ptr + start, shape, dtype, self._slab)
+
+    def _allocate(self, nbytes: int) -> Any:
+        try:
+            owner = self._pool.allocate(nbytes)
+        except self.driver.Error as error:
+            raise self._failure(error, nbytes) from error
+        self.peak_bytes = max(self.peak_bytes, self._pool.active_bytes)
+        return owner
+
+    def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
+        """Return an array of zeros."""
+        array = self.empty(shape, dtype)
+        self.clear(array)
+        return array
+
+    def clear(self, array: DeviceArray) -> None:
+        """Set every byte of `array` to 0."""
+        if array.nbytes:
+            with self.errors():
+                self.driver.memset_d8_async(array.ptr, 0, array.nbytes, self.stream)
+
+    def upload(self, host: ArrayLike, out: DeviceArray | None = None) -> DeviceArray:
+        """Copy `host` to `out`, or to a new array, and return that; waits until it is there.
+
+        Raises
+        ------
+        ValueError
+            When shape or type differ from those of `out`.
+        """
+        values = np.asarray(host, order="C")
+        array = self.upload_async(values, self.empty(values.shape, values.dtype) if out is None else out)
+        self.synchronize()
+        return array
+
+    def upload_async(self, host: NDArray[Any], out: DeviceArray, stream: Any = None) -> DeviceArray:
+        """Copy `host` to `out` in the order of `stream`, by default the device's, and return `out`.
+
+        `host` comes from `pinned` and must not change before an event of the stream made after this call has passed.
+
+        Raises
+        ------
+        ValueError
+            When shapes or types differ, or `host` is not contiguous.
+        """
+        if host.shape != out.shape or host.dtype != out.dtype or not host.flags.c_contiguous:
+            raise ValueError(f"{host.dtype} {host.shape} does not fit {out.dtype} {out.shape}, row-major")
+        if out.nbytes:
+            with self.errors():
+                self.driver.memcpy_htod_async(out.ptr, host, self.stream if stream is None else stream)
+        return out
+
+    def send(self, *copies: tuple[NDArray[Any], DeviceArray]) -> None:
+        """Copy each host array to its device array, in the order of the device's stream; they may change at once.
+
+        They go by way of pinned memory that is kept. This call waits for the copies of the one before, when they lie
+        behind work that is still queued for that, too; but for the first of a larger size, for nothing else.
+
+        Raises
+        ------
+        ValueError
+            When shapes or types of a pair differ.
+        """
+        staged, start = self._sent.take(sum(aligned(host.nbytes) for host, _ in copies)), 0
+        try:
+            for host, out in copies:
+                place = staged[start : start + host.nbytes].view(host.dtype).reshape(host.shape)
+                np.copyto(place, host)
+                self.upload_async(place, out)
+                start += aligned(host.nbytes)
+        finally:
+            self._sent.sent(self.event())
+
+    def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Copy `array` to `out` on the host, or to a new array, and return that; waits for everything asked before.
+
+        `out` has its shape and type; from `pinned`, a small copy takes half the time.
+        """
+        host = np.empty(array.shape, array.dtype) if out is None else out
+        if array.nbytes:
+            with self.errors():
+                self.driver.memcpy_dtoh_async(host, array.ptr, self.stream)
+        self.synchronize()
+        return host
+
+    def fetch(self, array: DeviceArray) -> NDArray[Any]:
+        """Return what `download` does, by way of pinned memory that is kept: for small arrays, again and again."""
+        if self._fetched.nbytes < array.nbytes:
+            self._fetched = self.pinned(max(array.nbytes, 2 * self._fetched.nbytes), np.uint8)
+        return self.download(array, self._fetched[: array.nbytes].view(array.dtype).reshape(array.shape)).copy()
+
+    def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """Return a host array in page-locked memory, from which `upload_async` copies without waiting.
+
+        PyCUDA never gives this memory back: take it once and use it again.
+        """
+        if not np.prod(shape):
+            return np.empty(shape, dtype)
+        with self.errors():
+            found: NDArray[Any] = self.driver.pagelocked_empty(shape, np.dtype(dtype))
+        return found
+
+    def workspace(self, name: str, nbytes: int) -> DeviceArray:
+        """Return at least `nbytes` bytes (uint8) that persist under `name` from call to call.
+
+        They are 0 at first, and again whenever more is asked for than ever before; kernels leave in them what the next
+        launch shall find, such as a counter back at 0.
+        """
+        held = self._workspaces.get(name)
+        if held is None or held.nbytes < nbytes:
+            held = self._workspaces[name] = self.zeros(nbytes, np.uint8)
+        return held
+
+    # ---------------------------------------------------------------------------------------------- running
+
+    def launch(self, entry: str, launch: Launch, /, *in_order: Any, **arguments: Any) -> None:
+        """Start the kernel `entry`; returns at once.
+
+        Parameters
+        ----------
+        entry : str
+            Its name in ``cuda_src``.
+        launch : Launch
+            With a 0 in its grid nothing is started or counted.
+        **arguments : DeviceArray, number, None, or dict
+            By the names that the kernel declares, or its parameter struct; None is the null pointer. A name that is a
+            keyword of Python takes an underscore: ``in_``.
+
+        Raises
+        ------
+        KernelCompileError
+            When the kernel's source does not compile.
+        TypeError
+            When the arguments are not those of the declaration.
+        MachineError
+            When the device fails.
+        """
+        if not launch.blocks:
+            return
+        kernel = self.kernels[entry]
+        packed = kernel.entry.pack(in_order) if in_order else kernel.pack(arguments)  # TODO(transition): `in_order`
+        if launch.shared > SHARED_WITHOUT_ASKING:
+            self.kernels.allow_shared(kernel, launch.shared)
+        start = self.event() if self.observer is not None else None
+        try:
+            # What prepared_async_call ends in, without its call of a driver function that nothing needs any more:
+            # less than a third of its time.
+            kernel.start(launch.grid, launch.block, packed, launch.shared, self.stream)
+        except self.driver.Error as error:
+            raise self._failure(error) from error
+        self.launches += 1
+        if self.observer is not None and start is not None:
+            self.observer.append(Observation(entry, launch, start, self.event()))
+
+    def event(self) -> Event:
+        """Return an event that marks the stream as it stands."""
+        return Event(self)
+
+    def synchronize(self) -> None:
+        """Wait until everything asked of the device's stream is done.
+
+        Raises
+        ------
+        MachineError
+            When any of it failed.
+        """
+        with self.errors():
+            self.stream.synchronize()
+
+    def about(self) -> dict[str, str]:
+        """Return what a report says of this device: its name, driver, compiler and nominal clocks.
+
+        The clocks as they stand are `gcnbatch.environment.gpus`'s to tell: CUDA does not know them.
+        """
+        major, minor = loader.driver_cuda_version()
+        attributes = self.driver.device_attribute
+        with self.errors():
+            clocks = [
+                self._device.get_attribute(which) for which in (attributes.CLOCK_RATE, attributes.MEMORY_CLOCK_RATE)
+            ]
+        found = self.kernels.compiler
+        return {
+            "GPU": self.name,
+            "compute capability": ".".join(map(str, self.compute_capability)),
+            "multiprocessors": str(self.multiprocessors),
+            "driver": f"CUDA {major}.{minor}",
+            "compiler": f"{found.name} {found.version}" if found else "none; kernels from the cache",
+            "nominal clocks": f"{clocks[0] // 1000} MHz, memory {clocks[1] // 1000} MHz",
+        }
+
+    @property
+    def active_bytes(self) -> int:
+        """Bytes that arrays hold now."""
+        return int(self._pool.active_bytes)
+
+    def mapped_flag(self) -> tuple[NDArray[np.int32], DeviceArray]:
+        """Return one int32 in page-locked host memory and the device's view of it; made once."""
+        if self._flag is None:
+            with self.errors():
+                flags = self.driver.host_alloc_flags.DEVICEMAP
+                host = self.driver.pagelocked_empty(1, np.dtype(np.int32), mem_flags=flags)
+                address = int(host.base.get_device_pointer())
+            self._flag = (host, DeviceArray(address, (1,), np.dtype(np.int32), host))
+        return self._flag
+
+    # --------------------------------------------------------------------------------------------- failures
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn the driver's errors inside the block into MachineError."""
+        try:
+            yield
+        except self.driver.Error as error:
+            raise self._failure(error) from error
+
+    def out_of_memory(self, asked: int = 0) -> MachineError:
+        """Return the error of a device without room: bytes asked for where they are known, what is free, the mend."""
+        facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
+        with suppress(self.driver.Error):  # a device may fail so that it answers nothing any more
+            free, total = self.driver.mem_get_info()
+            facts.append(f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free")
+        return MachineError(
+            self._subject,
+            ": ".join(filter(None, ["out of memory", ", ".join(facts)])),
+            hint="Lower train.batch_size or train.eval_batch_size, give --resident off, or end other programs on this "
+            "GPU (nvidia-smi lists them).",
+        )
+
+    def lost(self, said: str) -> DeviceLost:
+        """Return the error of a device that `said` this and nothing else any more."""
+        return DeviceLost(self._subject, said, hint="If it happens again, 'nvidia-smi' and the system log say more.")
+
+    @property
+    def _subject(self) -> str:
+        return f"device {self.info.number} ({self.name})"
+
+    def _failure(self, error: Exception, asked: int = 0) -> MachineError:
+        return self.out_of_memory(asked) if isinstance(error, self.driver.MemoryError) else self.lost(str(error))
+
+    def _close(self) -> None:
+        self._workspaces.clear()
+        self.kernels.clear()
+        if self._fast is not None:
+            self._fast.kernels.clear()
+        self._pool.stop_holding()
+        self._context.pop()
+
+
+_open: dict[int, Device] = {}
+
+
+def open_device(number: int = 0) -> Device:
+    """Return device `number`, opened once per process.
+
+    Raises
+    ------
+    InputError
+        When there is no such device.
+    BackendUnavailable
+        As `gcnbatch.backends.cuda.runtime.loader.load_cuda`, or the device is too old.
+    MachineError
+        When this process already works on another device.
+    """
+    if number not in _open:
+        if _open:
+            raise MachineError(
+                f"device {number}", f"this process works on device {next(iter(_open))}", hint="Start another process."
+            )
+        _open[number] = Device(number, KernelCache(), Sources(cuda_sources()))
+    return _open[number]

@@ -1,0 +1,42 @@
+"""What of CUDA this machine has, for ``gcnbatch info`` and reports: each part by itself, or why it is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gcnbatch.backends.cuda.runtime import compiler, loader
+from gcnbatch.backends.cuda.runtime.cache import KernelCache
+from gcnbatch.errors import BackendUnavailable
+
+
+def collect() -> dict[str, Any]:
+    """Return plain values for JSON: ``driver``, ``devices``, ``compiler``, ``cache``, ``missing``.
+
+    What is not there is None (no devices: an empty list), and ``missing`` holds why and what to do, by the same name.
+    """
+    found: dict[str, Any] = {"driver": None, "devices": [], "compiler": None, "missing": {}}
+    try:
+        major, minor = loader.driver_cuda_version()
+        found["driver"] = f"CUDA {major}.{minor}"
+    except BackendUnavailable as error:
+        found["missing"]["driver"] = _why(error)
+    try:
+        found["devices"] = [_device(device) for device in loader.devices()]
+    except BackendUnavailable as error:
+        found["missing"]["devices"] = _why(error)
+    cache = KernelCache()
+    if cache.compiler:
+        found["compiler"] = f"{cache.compiler.name} {cache.compiler.version}"
+    else:
+        found["missing"]["compiler"] = _why(compiler.no_compiler())
+    sizes = [cubin.path.stat().st_size for cubin in cache.cubins()]
+    found["cache"] = {"folder": str(cache.folder), "files": len(sizes), "bytes": sum(sizes)}
+    return found
+
+
+def _device(device: loader.DeviceInfo) -> dict[str, Any]:
+    return {**device._asdict(), "capability": "{}.{}".format(*device.capability)}
+
+
+def _why(error: BackendUnavailable) -> str:
+    return f"{error.got}. {error.hint}"

@@ -1,0 +1,1 @@
+"""Sparse times sparse on a device."""

@@ -1,0 +1,388 @@
+"""The kernels that can run an adjacency product, each in two scopes: a whole batch, and one graph and channel.
+
+Which one runs is the configuration's choice. A kernel's two scopes share their device code, so that what differs
+between them is the number of launches.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from gcnbatch.backends.cuda.batches.batch import GraphLayout
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm import geometry
+from gcnbatch.backends.cuda.spmm import table as spmm_table
+from gcnbatch.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.backends.cuda.runtime.launch import Launch
+
+
+class Product(NamedTuple):
+    """``out = A dense`` (or ``out += A dense``) for a sparse A of `n_rows` rows and dense parts of `width` columns.
+
+    Element (i, p) of a dense part is ``array[first + i * stride + p]``. A is a `DeviceCsr` or, from `first_row` and
+    `first_entry` on, one matrix of a `ChannelMatrices`.
+    """
+
+    out: DeviceArray
+    dense: DeviceArray
+    matrix: Any
+    out_first: int
+    dense_first: int
+    out_stride: int
+    dense_stride: int
+    first_row: int
+    first_entry: int
+    n_entries: int
+    n_rows: int
+    width: int
+    accumulate: int
+
+    def csr(self) -> dict[str, Any]:
+        """Return the operands as a kernel on rows takes them."""
+        matrix = self.matrix
+        return {
+            "out": self.out,
+            "dense": self.dense,
+            "indptr": matrix.indptr,
+            "indices": matrix.indices,
+            "data": matrix.data,
+        }
+
+    def coo(self) -> dict[str, Any]:
+        """Return the operands as a kernel on entries takes them."""
+        matrix = self.matrix
+        return {
+            "out": self.out,
+            "dense": self.dense,
+            "rows": matrix.rows,
+            "columns": matrix.indices,
+            "data": matrix.data,
+        }
+
+    def parts(self) -> dict[str, int]:
+        """Return where the dense parts begin, and their strides."""
+        return {
+            "out_first": self.out_first,
+            "dense_first": self.dense_first,
+            "out_stride": self.out_stride,
+            "dense_stride": self.dense_stride,
+        }
+
+
+class Blocks(NamedTuple):
+    """The graphs of a block-diagonal matrix: `node_ptr` int32 (B+1,) with `rows_per_node` rows per node."""
+
+    node_ptr: DeviceArray
+    layout: GraphLayout
+    rows_per_node: int
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest graph's matrix."""
+        return self.layout.max_nodes * self.rows_per_node
+
+
+class SpmmKernel(Protocol):
+    """A way to multiply.
+
+    `coo` says whether it needs the row of every entry, `pieces` whether large matrices go to `spmm_large` instead.
+    """
+
+    coo: bool
+    pieces: bool
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        """Launch a product of a whole block-diagonal matrix; it overwrites, its dense parts begin at 0."""
+
+    def graph(self, device: Device, product: Product) -> None:
+        """Launch a product of one graph's matrix of one channel."""
+
+
+class RowSplit:
+    """Our own: rows of the whole batch flat over the device, sums in registers, 16-byte loads (`spmm_csr_float4`)."""
+
+    coo = False
+    pieces = True
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        self.graph(device, product)
+
+    def graph(self, device: Device, product: Product) -> None:
+        n_rows, width = product.n_rows, product.width
+        vector = vector_width(width, product.out, product.dense)
+        shape = geometry.sparse_rows(n_rows, product.n_entries, width, vector, device.multiprocessors)
+        device.launch(
+            f"spmm_csr_float{vector}",
+            shape.launch,
+            first_row=product.first_row,
+            n_rows=n_rows,
+            width=width,
+            accumulate=product.accumulate,
+            **shape.shares(),
+            **product.csr(),
+            **product.parts(),
+        )
+
+
+ROW_SPLIT = RowSplit()
+
+
+class ShortRows:
+    """Our own for batches of short rows (`spmm_rows_*`): nothing but the loads; no strides, offsets or groups.
+
+    Parameters
+    ----------
+    form : str
+        Vectors of a thread, and entries that it has in flight; m: loads beyond a row's end are masked off.
+    lanes : int
+        Threads that share a row, at most; a power of two.
+    threads : int
+        Of a block.
+
+    Notes
+    -----
+    Widths that several vectors a thread do not divide go to a form of one, single floats to `SINGLE`, sizes beyond
+    32-bit counts of threads to `RowSplit`. All add the entries of a row in order.
+    """
+
+    coo = False
+    pieces = False
+    NARROW = MappingProxyType({"2x1": "1x3m", "4x2": "1x3m", "2x5": "1x5m"})
+    SINGLE = "1x5m"
+
+    def __init__(self, form: str, lanes: int, threads: int) -> None:
+        self.form, self.lanes, self.threads = form, lanes, threads
+
+    def plan(self, n_rows: int, width: int, vector: int) -> tuple[str, Launch, int] | None:
+        """Return the form that serves a size, its launch and lane_bits; None where `RowSplit` must."""
+        size = (n_rows, width, vector)
+        form, lanes = (self.form, self.lanes) if vector == 4 else (self.SINGLE, geometry.WARP)
+        found = geometry.short_rows(*size, int(form[0]), lanes, self.threads)
+        if found is None and form in self.NARROW:
+            form = self.NARROW[form]
+            found = geometry.short_rows(*size, 1, lanes, self.threads)
+        return None if found is None else (form, *found)
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        n_rows, width = product.n_rows, product.width
+        vector = vector_width(width, product.out, product.dense)
+        found = self.plan(n_rows, width, vector)
+        if found is None:
+            ROW_SPLIT.batched(device, product, blocks)
+            return
+        form, launch, lane_bits = found
+        sizes = {"n_rows": n_rows, "width": width, "lane_bits": lane_bits}
+        device.launch(f"spmm_rows_float{vector}_{form}", launch, **sizes, **product.csr())
+
+    def graph(self, device: Device, product: Product) -> None:
+        ROW_SPLIT.graph(device, product)
+
+
+class SwaCsr:
+    """SWA SpMM for CSR as published: a sub-warp per row, threads for the largest graph.
+
+    A graph too large for its count of threads is multiplied by `RowSplit`.
+    """
+
+    coo = False
+    pieces = False
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        size = (blocks.layout.n_graphs, blocks.max_rows, product.width)
+        if not geometry.swa_csr_reaches(*size):
+            ROW_SPLIT.batched(device, product, blocks)
+            return
+        shape = geometry.swa_csr(*size)
+        device.launch(
+            "spmm_swa_csr_batched",
+            shape.launch,
+            node_ptr=blocks.node_ptr,
+            rows_per_node=blocks.rows_per_node,
+            width=product.width,
+            column_block=shape.column_block,
+            sub_bits=shape.sub_bits,
+            blocks_per_graph=shape.blocks_per_graph,
+            **product.csr(),
+        )
+
+    def graph(self, device: Device, product: Product) -> None:
+        if not geometry.swa_csr_reaches(1, product.n_rows, product.width):
+            ROW_SPLIT.graph(device, product)
+            return
+        shape = geometry.swa_csr(1, product.n_rows, product.width)
+        device.launch(
+            "spmm_swa_csr_graph",
+            shape.launch,
+            first_row=product.first_row,
+            n_rows=product.n_rows,
+            width=product.width,
+            accumulate=product.accumulate,
+            column_block=shape.column_block,
+            sub_bits=shape.sub_bits,
+            **product.csr(),
+            **product.parts(),
+        )
+
+
+class SwaCoo:
+    """SWA SpMM for SparseTensor as published: a sub-warp per non-zero, atomics; cases 1, 2 and 3 of the paper."""
+
+    coo = True
+    pieces = False
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        shape = geometry.swa_coo(blocks.layout.n_graphs, blocks.max_rows, product.n_entries, product.width)
+        if shape.case == 3:
+            self._case_3(device, product, shape)
+            return
+        device.launch(
+            "spmm_swa_coo_batched",
+            shape.launch,
+            indptr=product.matrix.indptr,
+            node_ptr=blocks.node_ptr,
+            rows_per_node=blocks.rows_per_node,
+            width=product.width,
+            column_block=shape.column_block,
+            partition_bits=shape.partition_bits,
+            sub_bits=shape.sub_bits,
+            **product.coo(),
+        )
+
+    def graph(self, device: Device, product: Product) -> None:
+        shape = geometry.swa_coo(1, product.n_rows, product.n_entries, product.width)
+        if shape.case == 3:
+            self._case_3(device, product, shape)
+            return
+        device.launch(
+            "spmm_swa_coo_graph",
+            shape.launch,
+            first_entry=product.first_entry,
+            n_entries=product.n_entries,
+            n_rows=product.n_rows,
+            width=product.width,
+            accumulate=product.accumulate,
+            column_block=shape.column_block,
+            sub_bits=shape.sub_bits,
+            **product.coo(),
+            **product.parts(),
+        )
+
+    def _case_3(self, device: Device, product: Product, shape: geometry.SwaCooGeometry) -> None:
+        zero_unless_adding(device, product)
+        device.launch(
+            "spmm_swa_coo_global",
+            shape.launch,
+            first_entry=product.first_entry,
+            n_entries=product.n_entries,
+            width=product.width,
+            sub_bits=shape.sub_bits,
+            **product.coo(),
+            **product.parts(),
+        )
+
+
+class TensorFlow:
+    """TensorFlow's SparseTensorDenseMatMul: a thread per (non-zero, column), global atomics, a launch for zeros.
+
+    More threads than a grid has are left to `RowSplit`.
+    """
+
+    coo = True
+    pieces = False
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        self.graph(device, product)
+
+    def graph(self, device: Device, product: Product) -> None:
+        if not geometry.tf_reaches(product.n_entries, product.width):
+            ROW_SPLIT.graph(device, product)
+            return
+        zero_unless_adding(device, product)
+        launch = geometry.entries_by_columns(product.n_entries, product.width)
+        entries = {"first_entry": product.first_entry, "n_entries": product.n_entries, "width": product.width}
+        device.launch("spmm_tf", launch, **entries, **product.coo(), **product.parts())
+
+
+def zero_unless_adding(device: Device, product: Product) -> None:
+    """Write the zeros that a kernel of atomic additions starts from."""
+    if not product.accumulate:
+        launch = geometry.entries_by_columns(product.n_rows, product.width)
+        device.launch(
+            "spmm_zero",
+            launch,
+            out=product.out,
+            out_first=product.out_first,
+            out_stride=product.out_stride,
+            n_rows=product.n_rows,
+            width=product.width,
+        )
+
+
+def vector_width(width: int, *operands: DeviceArray) -> int:
+    """Return 4 where rows of `width` floats can be read as float4, else 1."""
+    addresses = 0
+    for operand in operands:
+        addresses |= operand.ptr
+    return 1 if width % 4 or addresses % 16 else 4
+
+
+# What "auto" chooses from, as form/lanes/threads: all add the entries of a row in order.
+CANDIDATES = {
+    f"{form}/{lanes}/{threads}": ShortRows(form, lanes, threads)
+    for form, lanes, threads in (
+        ("1x3m", 16, 256),
+        ("1x5m", 16, 128),
+        ("1x5m", 16, 256),
+        ("1x3", 32, 256),
+        ("2x1", 8, 256),
+        ("2x1", 32, 256),
+        ("2x5", 8, 128),
+        ("2x5", 32, 128),
+        ("4x2", 8, 256),
+        ("4x2", 32, 128),
+    )
+}
+_KNOWN = frozenset(CANDIDATES)
+
+
+class Auto:
+    """The candidate that the device's table names (`spmm_table`); beyond it, and for one graph, the general kernel."""
+
+    coo = False
+    pieces = True
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        vector = vector_width(product.width, product.out, product.dense)
+        size = (product.n_rows, product.n_entries, product.width, blocks.layout.n_graphs)
+        table = spmm_table.load(device.name, _KNOWN)
+        name = spmm_table.choose(table, *size, vector)
+        (CANDIDATES[name] if name else ROW_SPLIT).batched(device, product, blocks)
+
+    def graph(self, device: Device, product: Product) -> None:
+        ROW_SPLIT.graph(device, product)
+
+
+KERNELS: dict[str, SpmmKernel] = {
+    "auto": Auto(),
+    "csr": ROW_SPLIT,
+    "swa_csr": SwaCsr(),
+    "swa_coo": SwaCoo(),
+    "tf": TensorFlow(),
+}
+
+
+def spmm_kernel(name: str) -> SpmmKernel:
+    """Return the kernel of a configuration's name.
+
+    Raises
+    ------
+    InputError
+        Unknown name.
+    """
+    if name not in KERNELS:
+        raise InputError("spmm kernel", f"'{name}'", ", ".join(KERNELS), nearest(name, KERNELS))
+    return KERNELS[name]

@@ -1,0 +1,297 @@
+"""Adjacency products of one large graph: rows cut into pieces of equal work, columns into slices that stay in cache.
+
+What is decided here needs no GPU: how rows are cut (`cut_rows`, once per matrix), and the launches of a product
+(`large_product`). `multiply` runs one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.sources import declared
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.batches.batch import Move
+    from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.backends.cuda.spmm.kernels import Product
+
+LARGE_ENTRIES = 1 << 20  # from which a matrix may be multiplied in pieces
+SKEW = 8  # times the mean that the longest row of a skewed matrix has at least
+DENSE_ROWS = 32  # mean entries of a row from which it is, even if no row is longer than a piece
+PIECE, SMALLEST_PIECE = 512, 32  # entries of a piece, about: at most, at least
+MEANS = 4  # rows of average length that a piece holds, if that is more than the least
+STEP: int = declared("spmm/large.cu").constant("STEP")  # entries that one load of indices brings
+THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
+WARP_BITS = 5
+THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
+MOST_COLUMNS = 128  # of one product; wider ones are several, which share their workspaces
+NARROWEST_SLICE = 16  # columns: 64 bytes of a row
+
+
+class Pieces(NamedTuple):
+    """The rows of a matrix cut into pieces; see spmm/large.cu.
+
+    Parameters
+    ----------
+    first : int32, (pieces + 1,)
+        First entry of each piece.
+    target : int32, (pieces,)
+        The piece's row, or -1 - slot where its row has several pieces.
+    split_row : int32, (rows of several pieces,)
+    split_first : int32, (rows of several pieces + 1,)
+        First slot of each.
+    longest : int
+        Entries of the longest piece, on the host.
+    """
+
+    first: Any
+    target: Any
+    split_row: Any
+    split_first: Any
+    longest: int
+
+    def map(self, move: Move) -> Pieces:
+        """Return the same pieces with every array moved."""
+        first, target, split_row, split_first = map(move, self[:4])
+        return Pieces(first, target, split_row, split_first, self.longest)
+
+
+class Scales(NamedTuple):
+    """A matrix whose stored values are all 1, between two scalings: float32, (n_rows,) and (n_cols,)."""
+
+    rows: Any
+    columns: Any
+
+    def map(self, move: Move) -> Scales:
+        """Return the same scales with every array moved."""
+        return Scales(*map(move, self))
+
+
+class Large(NamedTuple):
+    """What a large matrix has besides its entries: its pieces and, if all its values are 1, its scales."""
+
+    pieces: Pieces
+    scales: Scales | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays, on the host."""
+        arrays = [*self.pieces[:4], *(self.scales or ())]
+        return sum(array.nbytes for array in arrays)
+
+    def map(self, move: Move) -> Large:
+        """Return the same with every array moved."""
+        return Large(self.pieces.map(move), self.scales and self.scales.map(move))
+
+
+class LargeGeometry(NamedTuple):
+    """Of a product: 2^lane_bits threads over 4 columns each, 2^group_bits over the entries of a piece.
+
+    `fold_lane_bits` are those of the launch that adds up the pieces of a row.
+    """
+
+    product: Launch
+    slices: Launch
+    fold: Launch
+    n_slices: int
+    slice_width: int
+    lane_bits: int
+    group_bits: int
+    fold_lane_bits: int
+
+
+def piece_of(n_entries: int, n_rows: int, longest: int) -> int:
+    """Return the entries of a piece.
+
+    Rows that a warp sums in a few steps stay whole: adding up pieces is a launch of its own. Where some must be cut,
+    none of the pieces shall keep its threads busy long after the others.
+
+    >>> piece_of(13_264, 2_708, 169), piece_of(2_315_598, 169_343, 13_161), piece_of(112_694_115, 232_965, 59_664)
+    (512, 64, 512)
+    """
+    mean = n_entries // max(n_rows, 1)
+    return PIECE if longest <= PIECE else min(max(next_power_of_two(MEANS * mean), SMALLEST_PIECE), PIECE)
+
+
+def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
+    """Cut every row into equal pieces of about `piece` entries at most, by default those of `piece_of`.
+
+    Inner cuts fall on multiples of `STEP`.
+
+    >>> [array.tolist() for array in cut_rows(np.array([0, 0, 3, 15]), piece=6)[:4]]
+    [[0, 0, 3, 8, 15], [0, 1, -1, -2], [2], [0, 2]]
+    """
+    indptr = np.asarray(indptr, dtype=np.int64)
+    lengths = np.diff(indptr)
+    piece = piece or piece_of(int(indptr[-1]), len(lengths), int(np.max(lengths, initial=0)))
+    counts = np.maximum(-(-lengths // piece), 1)
+    row = np.repeat(np.arange(len(lengths)), counts)
+    rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = indptr[row] + lengths[row] * rank // counts[row]
+    first = np.where(rank > 0, first // STEP * STEP, first)
+    target, split = row.copy(), counts > 1
+    in_several = split[row]
+    target[in_several] = -1 - np.arange(np.count_nonzero(in_several))
+    slots = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[split])])
+    ends = np.append(first, indptr[-1])
+    longest = int(np.max(np.diff(ends), initial=0))
+    return Pieces(_int32(ends), _int32(target), _int32(np.flatnonzero(split)), _int32(slots), longest)
+
+
+def is_large(n_entries: int, lengths: NDArray[Any]) -> bool:
+    """Return whether a matrix with rows of these lengths is large, and skewed or of long rows."""
+    return n_entries >= LARGE_ENTRIES and bool(n_entries >= DENSE_ROWS * len(lengths) or np.max(lengths) > PIECE)
+
+
+def is_skewed(n_entries: int, lengths: NDArray[Any]) -> bool:
+    """Return whether a group of threads would sum the longest row long after the others are done."""
+    return bool(np.max(lengths, initial=0) >= max(2 * SMALLEST_PIECE, SKEW * n_entries // max(len(lengths), 1)))
+
+
+def cut(indptr: NDArray[Any], scales: Scales | None = None, alone: bool = False) -> Large | None:
+    """Return the pieces of a large matrix or, if it is `alone` in its batch, of a skewed one; of another None.
+
+    A matrix that is not large keeps its values: scaling before the product would be one launch more.
+    """
+    n_entries, lengths = int(indptr[-1]), np.diff(indptr)
+    if is_large(n_entries, lengths):
+        return Large(cut_rows(indptr), scales)
+    return Large(cut_rows(indptr)) if alone and is_skewed(n_entries, lengths) else None
+
+
+def slice_columns(width: int, n_columns: int, cache_bytes: int) -> tuple[int, int]:
+    """Return the number of slices of a product of `width` columns, and the columns of one, a multiple of 8.
+
+    A slice of the dense operand, `n_columns` rows of it, shall fill at most half of the second-level cache: each half
+    of an H200's serves half of the multiprocessors. Where even narrow slices do not fit, there is one.
+
+    >>> slice_columns(128, 232_965, 60 << 20), slice_columns(41, 232_965, 60 << 20), slice_columns(128, 10**7, 60 << 20)
+    ((4, 32), (2, 24), (1, 128))
+    """
+    fitting = cache_bytes // 2 // (4 * max(n_columns, 1))
+    if fitting < min(NARROWEST_SLICE, width):
+        return 1, 8 * ceil_div(width, 8)
+    most = min(1 << (max(fitting, 8).bit_length() - 1), MOST_COLUMNS)
+    n_slices = ceil_div(width, most)
+    return n_slices, 8 * ceil_div(ceil_div(width, n_slices), 8)
+
+
+@lru_cache(maxsize=1024)
+def large_product(
+    n_pieces: int,
+    n_split: int,
+    n_entries: int,
+    longest: int,
+    n_columns: int,
+    width: int,
+    cache_bytes: int,
+    multiprocessors: int,
+) -> LargeGeometry:
+    """Return the launches of a product of `width` columns with a matrix of `n_columns` columns, cut into pieces.
+
+    As many groups of threads share a piece as find `STEP` entries each: in a piece of mean length or, where the device
+    has warps enough for all, in the longest.
+
+    >>> large_product(300_000, 30_000, 112_700_000, 512, 232_965, 16, 60 << 20, 132)[3:]
+    (1, 16, 2, 3, 2)
+    """
+    n_slices, slice_width = slice_columns(width, n_columns, cache_bytes)
+    lane_bits = _log2(next_power_of_two(slice_width // 4))
+    all_at_once = n_pieces << WARP_BITS <= ROUNDS * THREADS_PER_MULTIPROCESSOR * multiprocessors
+    shared = longest if all_at_once else n_entries // n_pieces + 1
+    group_bits = min(WARP_BITS - lane_bits, _log2(next_power_of_two(ceil_div(shared, STEP))))
+    product = Launch((ceil_div(n_pieces, THREADS >> (lane_bits + group_bits)), n_slices, 1), (THREADS, 1, 1))
+    slices = Launch((ceil_div(n_columns * slice_width // 4, 256), n_slices, 1), (256, 1, 1))
+    fold_lane_bits = min(_log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
+    fold_grid = (ceil_div(n_split, THREADS // 32), ceil_div(width, 4 << fold_lane_bits), 1)
+    fold = Launch(fold_grid, (THREADS, 1, 1))
+    return LargeGeometry(product, slices, fold, n_slices, slice_width, lane_bits, group_bits, fold_lane_bits)
+
+
+def multiply(device: Device, product: Product, large: Large) -> None:
+    """Launch ``out = A dense`` for a matrix in pieces; scales stand for the values of an unweighted one."""
+    for start in range(0, product.width, MOST_COLUMNS):
+        part = product._replace(
+            out_first=product.out_first + start,
+            dense_first=product.dense_first + start,
+            width=min(product.width - start, MOST_COLUMNS),
+        )
+        _multiply(device, part, *large)
+
+
+def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales | None) -> None:
+    matrix, width = product.matrix, product.width
+    n_pieces, n_split = pieces.target.size, pieces.split_row.size
+    sizes = (n_pieces, n_split, product.n_entries, pieces.longest, matrix.n_cols, width)
+    shape = large_product(*sizes, device.l2_bytes, device.multiprocessors)
+    dense, dense_first, stride = product.dense, product.dense_first, product.dense_stride
+    slice_step = shape.slice_width
+    if scales or width % 4 or stride % 4 or dense_first % 4 or dense.ptr % 16:
+        sliced = device.empty((shape.n_slices * matrix.n_cols, shape.slice_width))
+        device.launch(
+            "spmm_large_slices",
+            shape.slices,
+            slices=sliced,
+            x=dense,
+            scale=scales and scales.columns,
+            x_first=dense_first,
+            x_stride=stride,
+            n_rows=matrix.n_cols,
+            width=width,
+            slice_width=shape.slice_width,
+        )
+        dense, dense_first, stride = sliced, 0, shape.slice_width
+        slice_step = matrix.n_cols * shape.slice_width
+    slots, partial_stride = 0, shape.n_slices * shape.slice_width
+    if n_split:
+        slots = n_pieces - (product.n_rows - n_split)
+    partials = device.empty((slots, partial_stride))
+    results = {
+        "out": product.out,
+        "partials": partials,
+        "row_scale": scales and scales.rows,
+        "out_first": product.out_first,
+        "out_stride": product.out_stride,
+        "partial_stride": partial_stride,
+        "width": width,
+        "out_aligned": not (product.out_first % 4 or product.out_stride % 4 or product.out.ptr % 16),
+    }
+    device.launch(
+        f"spmm_large_{'un' if scales else ''}weighted",
+        shape.product,
+        dense=dense.view(dense_first, (dense.size - dense_first,)) if dense_first else dense,
+        piece_first=pieces.first,
+        piece_target=pieces.target,
+        indices=matrix.indices,
+        data=matrix.data,
+        slice_step=slice_step,
+        dense_stride=stride,
+        slice_width=shape.slice_width,
+        n_pieces=n_pieces,
+        lane_bits=shape.lane_bits,
+        group_bits=shape.group_bits,
+        **results,
+    )
+    if n_split:
+        device.launch(
+            "spmm_large_fold",
+            shape.fold,
+            split_row=pieces.split_row,
+            split_first=pieces.split_first,
+            n_split=n_split,
+            lane_bits=shape.fold_lane_bits,
+            **results,
+        )
+
+
+def _int32(array: NDArray[Any]) -> NDArray[np.int32]:
+    return array.astype(np.int32)
+
+
+def _log2(power_of_two: int) -> int:
+    return power_of_two.bit_length() - 1

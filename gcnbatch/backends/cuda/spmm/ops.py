@@ -1,0 +1,163 @@
+"""The sparse operations on the device: `SparseOps` launches once per batch, `LoopedSparseOps` per graph and channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gcnbatch.backends.cuda.batches.batch import ChannelMatrices, DeviceAdjacency, GraphLayout
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm import geometry as geometry_sparse
+from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm.kernels import Blocks, Product, SpmmKernel, spmm_kernel, vector_width
+from gcnbatch.data.sparse import Csr
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+
+
+class SparseOps:
+    """`spmm` and `sparse_matmul` of `gcnbatch.backends.base.Ops`, a launch per operation.
+
+    Parameters
+    ----------
+    device : Device
+    kernel : {"auto", "csr", "swa_csr", "swa_coo", "tf"}
+        What multiplies with the adjacency; "auto" is our fastest by measurement. Results repeat to the bit except with
+        "swa_coo" and "tf", which add atomically.
+
+    Notes
+    -----
+    Matrices are those of the batches from `ResidentSet` and `StreamingSet`, which know their graphs; `sparse_matmul`
+    takes any `Csr` of device arrays.
+    """
+
+    def __init__(self, device: Device, kernel: str = "csr") -> None:
+        self.device = device
+        self._kernel = spmm_kernel(kernel)
+
+    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+        width = h.shape[1] // adjacency.n_channels
+        y = self.device.empty((h.shape[0], width))
+        self._product(y, h, adjacency.forward, adjacency, 1, width)
+        return y
+
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+        width = dy.shape[1]
+        dh = self.device.empty((dy.shape[0], adjacency.n_channels * width))
+        self._product(dh, dy, adjacency.transpose, adjacency, adjacency.n_channels, width)
+        return dh
+
+    def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
+        n_rows, width = x.indptr.size - 1, w.shape[1]
+        y = self.device.empty((n_rows, width))
+        self._sparse_rows(y, w, x, Product(y, w, x, 0, 0, width, width, 0, 0, x.indices.size, n_rows, width, 0))
+        return y
+
+    def sparse_matmul_backward(self, dy: DeviceArray, x: Any, out: DeviceArray | None = None) -> DeviceArray:
+        width = dy.shape[1]
+        dw = self.device.empty((x.n_cols, width)) if out is None else out
+        vector = vector_width(width, dw, dy)
+        launch, lane_bits = geometry_sparse.sparse_columns(x.n_cols, width, vector)
+        self.device.launch(
+            f"sparse_matmul_backward_float{vector}",
+            launch,
+            dw=dw,
+            dy=dy,
+            data=x.data,
+            t_indptr=x.column_ptr,
+            t_rows=x.column_rows,
+            order=x.column_order,
+            width=width,
+            lane_bits=lane_bits,
+        )
+        return dw
+
+    def _product(
+        self, out: DeviceArray, dense: DeviceArray, matrix: Csr, found: DeviceAdjacency, per_node: int, width: int
+    ) -> None:
+        n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
+        product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
+        large = getattr(matrix, "large", None)
+        if large is not None and self._kernel.pieces:
+            spmm_large.multiply(self.device, product, large)
+            return
+        blocks = Blocks(found.node_ptr, found.layout, per_node)
+        self._kernel.batched(self.device, product, blocks)
+
+    def _sparse_rows(self, y: DeviceArray, w: DeviceArray, x: Csr, product: Product) -> None:
+        n_rows, width = product.n_rows, product.width
+        vector = vector_width(width, y, w)
+        shape = geometry_sparse.sparse_rows(n_rows, product.n_entries, width, vector, self.device.multiprocessors)
+        self.device.launch(
+            f"sparse_matmul_forward_float{vector}",
+            shape.launch,
+            y=y,
+            w=w,
+            indptr=x.indptr,
+            indices=x.indices,
+            data=x.data,
+            y_first=product.out_first,
+            w_first=product.dense_first,
+            y_stride=product.out_stride,
+            w_stride=product.dense_stride,
+            first_row=product.first_row,
+            n_rows=n_rows,
+            width=width,
+            **shape.shares(),
+        )
+
+
+class LoopedSparseOps(SparseOps):
+    """The same operations as the papers' non-batched loop: a launch per graph and channel.
+
+    The sum over channels is the loop's own: channel 0 overwrites, the others add. Kernels that add atomically launch
+    zeros first. The gradient by the weights of sparse features, which the papers' loop does not have, is one launch.
+    """
+
+    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+        width = h.shape[1] // adjacency.n_channels
+        y = self.device.empty((h.shape[0], width))
+        about = (y, h, adjacency.forward, adjacency.layout, width)
+        launch_each(self.device, self._kernel, *about, sums_channels=True)
+        return y
+
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+        width = dy.shape[1]
+        dh = self.device.empty((dy.shape[0], adjacency.n_channels * width))
+        about = (dh, dy, adjacency.transpose, adjacency.layout, width)
+        launch_each(self.device, self._kernel, *about, sums_channels=False)
+        return dh
+
+    def sparse_matmul(self, x: Any, w: DeviceArray) -> DeviceArray:
+        layout, columns = x.layout, w.shape[1]
+        channels = layout.n_channels if columns % layout.n_channels == 0 else 1
+        width, mean = columns // channels, x.indices.size // max(layout.n_nodes, 1)
+        y = self.device.empty((layout.n_nodes, columns))
+        for first, n in layout.graphs:
+            for c in range(0, columns, width):
+                place = (first * columns + c, c, columns, columns, first, 0, mean * n)
+                self._sparse_rows(y, w, x, Product(y, w, x, *place, n, width, 0))
+        return y
+
+
+def launch_each(
+    device: Device,
+    kernel: SpmmKernel,
+    out: DeviceArray,
+    dense: DeviceArray,
+    matrices: ChannelMatrices,
+    layout: GraphLayout,
+    width: int,
+    sums_channels: bool,
+) -> None:
+    """Multiply graph by graph, channel by channel; the wide operand holds the channels side by side."""
+    places = iter(matrices.place_list)
+    wide = layout.n_channels * width
+    for first, n in layout.graphs:
+        narrow_first, wide_first = first * width, first * wide
+        for c in range(layout.n_channels):
+            sides = (narrow_first, wide_first + c * width, width, wide)
+            if not sums_channels:
+                sides = (sides[1], sides[0], sides[3], sides[2])
+            product = Product(out, dense, matrices, *sides, *next(places), n, width, int(sums_channels and c > 0))
+            kernel.graph(device, product)

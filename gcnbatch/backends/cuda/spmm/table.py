@@ -1,0 +1,166 @@
+"""Tables of measurements that name the fastest kernel of a batch's adjacency product: ``cuda.spmm = "auto"``.
+
+`gcnbatch bench tune` measures every candidate over rows per graph, entries per row, columns and graphs in a batch, and
+writes the table into the user's cache folder. A table of an H200 ships with the package and serves every other device.
+
+Speed is all that a table decides. Candidates add the entries of a row in the same order, so results are the same to
+the bit whichever is chosen; the general kernel, which may share a row among groups of threads, takes over by a rule
+that looks at sizes alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from bisect import bisect
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import pairwise
+from math import prod, sqrt
+from pathlib import Path
+from typing import Any
+
+from gcnbatch import fileio
+from gcnbatch.backends.cuda.runtime.cache import cache_folder
+from gcnbatch.backends.cuda.spmm import geometry
+
+AXES = ("rows", "per_row", "columns", "batch")
+SHIPPED = Path(__file__).with_name("table.json")
+FORMAT = 1
+# How far beyond its largest point a table is asked: longer rows and larger graphs are the general kernel's.
+BEYOND = 4
+# Groups of threads that share a row in the general kernel, from which it is faster: long rows times narrow operands.
+MANY_GROUPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The fastest candidate at every point of a grid.
+
+    Parameters
+    ----------
+    axes : tuple of tuples
+        Ascending points of rows per graph, entries per row, columns, and graphs in a batch.
+    fastest : tuple of str
+        Names of kernels, the last axis running fastest.
+    measured : mapping
+        On what: gpu, driver, cuda, commit.
+
+    Raises
+    ------
+    ValueError
+        When these do not make a table.
+    """
+
+    axes: tuple[tuple[int, ...], ...]
+    fastest: tuple[str, ...]
+    measured: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if len(self.axes) != len(AXES) or not all(self.axes):
+            raise ValueError(f"the axes are not {', '.join(AXES)}")
+        if any(points[0] <= 0 or list(points) != sorted(set(points)) for points in self.axes):
+            raise ValueError("the points of an axis are not ascending")
+        if len(self.fastest) != prod(map(len, self.axes)):
+            raise ValueError(f"{len(self.fastest)} choices for {prod(map(len, self.axes))} points")
+
+    def nearest(self, point: Sequence[float]) -> str:
+        """Return the fastest candidate at the grid's point nearest in ratio on every axis."""
+        place = 0
+        for borders, value in zip(self._borders, point, strict=True):
+            place = place * (len(borders) + 1) + bisect(borders, value)
+        return self.fastest[place]
+
+    @cached_property
+    def _borders(self) -> list[list[float]]:
+        """Where the next point of an axis becomes the nearer one."""
+        return [[sqrt(low * high) for low, high in pairwise(points)] for points in self.axes]
+
+    def reaches(self, rows: float, per_row: float) -> bool:
+        """Return whether rows per graph and entries per row are not far beyond what was measured."""
+        return rows <= BEYOND * self.axes[0][-1] and per_row <= BEYOND * self.axes[1][-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as plain values; `fastest` as numbers into the list of candidates that occur."""
+        names = sorted(set(self.fastest))
+        return {
+            "format": FORMAT,
+            **dict(zip(AXES, map(list, self.axes), strict=True)),
+            "candidates": names,
+            "fastest": [names.index(name) for name in self.fastest],
+            "measured": dict(self.measured),
+        }
+
+    @classmethod
+    def from_json(cls, found: Any, known: Collection[str]) -> Table:
+        """Return the table that `to_json` gave.
+
+        Raises
+        ------
+        ValueError
+            When it is not one, or names a kernel that is not `known`.
+        """
+        try:
+            if found["format"] != FORMAT:
+                raise ValueError(f"format {found['format']}, not {FORMAT}")
+            names = found["candidates"]
+            if unknown := set(names).difference(known):
+                raise ValueError(f"unknown kernel '{min(unknown)}'")
+            axes = tuple(tuple(map(int, found[axis])) for axis in AXES)
+            return cls(axes, tuple(names[number] for number in found["fastest"]), dict(found["measured"]))
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"not a table of kernels ({error!r})") from error
+
+
+def user_table(gpu: str) -> Path:
+    """Return where the table of devices of this name lies in the user's cache folder."""
+    return cache_folder().parent / "spmm" / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
+
+
+def save(table: Table, path: Path) -> None:
+    """Write a table; processes started from now on take it.
+
+    Raises
+    ------
+    MachineError
+        When it cannot be written.
+    """
+    with suppress(OSError):  # what stands in the way is told of by the writing
+        path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in table.to_json().items())
+    fileio.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+@cache
+def load(gpu: str, known: Collection[str]) -> Table:
+    """Return the user's table for devices of this name, else the shipped one; read once per process.
+
+    A table that cannot be used is told of on stderr and passed over.
+    """
+    path = user_table(gpu)
+    try:
+        return Table.from_json(json.loads(path.read_text(encoding="utf-8")), known)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        print(
+            f"warning: {path}: {error}; the shipped table is used. Run 'gcnbatch bench tune' again, or remove it.",
+            file=sys.stderr,
+        )
+    return Table.from_json(json.loads(SHIPPED.read_text(encoding="utf-8")), known)
+
+
+@lru_cache(maxsize=4096)
+def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
+    """Return the candidate for a batch of `n_graphs` with `n_rows` rows in all; None: the general kernel.
+
+    `vector` floats are read at a time.
+    """
+    rows, per_row = n_rows / max(n_graphs, 1), n_entries / max(n_rows, 1)
+    groups = 1 << geometry.sharing_bits(n_rows, n_entries, geometry.vector_bits(width, vector))
+    if groups >= MANY_GROUPS or not table.reaches(rows, per_row):
+        return None
+    return table.nearest((rows, per_row, width, n_graphs))

@@ -1,0 +1,96 @@
+"""From a backend's name to a runner. No module above knows one backend from another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gcnbatch.backends import registry
+from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.errors import InputError
+from gcnbatch.runners.task import RunnerTask
+
+
+def refusal(backend: Backend, task: RunnerTask) -> str | None:
+    """Return what of a task the backend does not take, or None."""
+    return registry.entry(backend.name).refuses(backend, task)
+
+
+def make_runner(backend: Backend, task: RunnerTask) -> Runner:
+    """Return the runner of `backend` for `task`.
+
+    Raises
+    ------
+    InputError
+        The backend refuses the task.
+    """
+    if reason := refusal(backend, task):
+        raise _refused(backend, reason)
+    return registry.entry(backend.name).make_runner(backend, task)
+
+
+class BackendChoice:
+    """The backend of a command: the one asked for; of ``"auto"`` the fastest that is ready and takes the task.
+
+    The fastest is opened at once, a slower one only for a task that the faster ones refuse.
+
+    Parameters
+    ----------
+    name, device, options
+        As of `gcnbatch.backends.registry.open_backend`.
+    say : callable
+        Receives a line when a slower backend takes a task, and why.
+
+    Raises
+    ------
+    InputError, BackendUnavailable, MachineError
+        As `gcnbatch.backends.registry.open_backend`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: int = 0,
+        options: CudaConfig | None = None,
+        say: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        self._device, self._options, self._say = device, options, say
+        self._ready = registry.ready(name, device)
+        self._opened: list[Backend] = []
+        self.fastest = next(self._backends())
+
+    def backend_for(self, tasks: Sequence[RunnerTask]) -> Backend:
+        """Return the backend that takes all of these tasks.
+
+        Raises
+        ------
+        InputError
+            None does: the one asked for, or the slowest, says what it does not take.
+        """
+        why = ""
+        for backend in self._backends():
+            reason = next((reason for task in tasks if (reason := refusal(backend, task))), None)
+            if reason is None:
+                if why:
+                    self._say(f"backend {backend.name}: {why}")
+                return backend
+            why = why or f"{backend.name} does not take {reason}"
+        raise _refused(backend, str(reason))
+
+    def make_runner(self, task: RunnerTask) -> Runner:
+        """Return the runner of the backend that takes this task; as `backend_for`."""
+        backend = self.backend_for([task])
+        return registry.entry(backend.name).make_runner(backend, task)
+
+    def _backends(self) -> Iterator[Backend]:
+        """Yield the candidates, fastest first; each is opened once."""
+        yield from tuple(self._opened)
+        for entry in self._ready:
+            self._opened.append(entry.open(self._device, self._options))
+            yield self._opened[-1]
+
+
+def _refused(backend: Backend, reason: str) -> InputError:
+    slower = registry.slower_than(backend.name)
+    hint = f"Use --backend {slower[0].name}." if slower else ""
+    return InputError(f"backend {backend.name}", f"it does not take {reason}", hint=hint)

@@ -1,0 +1,133 @@
+"""The runner of the fused engine for sets of graphs: it hands over the model as a whole, not operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Array
+from gcnbatch.backends.cuda.fused.backend import FusedBackend
+from gcnbatch.backends.cuda.fused.engine import FusedEngine
+from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
+from gcnbatch.data.graphs import Int64
+from gcnbatch.model.gcn import Gcn
+from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, Layer, ReadoutLayer, Relu
+from gcnbatch.model.parameters import ParameterLayout
+from gcnbatch.runners.fused_state import FusedState
+from gcnbatch.runners.task import RunnerTask
+
+
+def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
+    """Return what of a task on graphs, whose data set is prepared, the engine does not take, or None."""
+    assert task.source.prepared is not None
+    if not isinstance(task.source.prepared.stored_x, np.ndarray):
+        return "sparse features"
+    stack = describe(task.model, task.model.layout(), task.loss.target)
+    return backend.graphs_refusal(stack, task.source, task.targets, task.train)
+
+
+def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
+    """Return the stack of a ChemGCN on graphs; it names a parameter by its start in the flat array."""
+    start = {name: slot.start for name, slot in layout.slots.items()}
+    nodes: list[NodeLayer] = []
+    graphs: list[GraphLayer] = []
+    readout: Any = None
+    rate = 0.0
+    groups = _groups(model.layers)
+    for head, *behind in groups:
+        dropout = next((layer for layer in behind if isinstance(layer, Dropout)), None)
+        rate = dropout.rate if dropout else rate
+        key = dropout.name if dropout else ""
+        if isinstance(head, ReadoutLayer):
+            readout = head.kind
+            continue
+        assert isinstance(head, GraphConv | Dense), head
+        places = (head.name, start[f"{head.name}.weight"], start[f"{head.name}.bias"], head.n_in, head.n_out)
+        if readout is not None:
+            graphs.append(GraphLayer(*places, dropout=key))
+            continue
+        norm = next((layer for layer in behind if isinstance(layer, BatchNormRelu)), None)
+        known = None
+        if norm:
+            gamma, beta, mean, var = (start[spec.name] for spec in norm.specs())
+            known = Norm(gamma, beta, mean, var, norm.epsilon, norm.momentum)
+        channels = head.n_channels if isinstance(head, GraphConv) else 1
+        nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key))
+    return Stack(tuple(nodes), readout, tuple(graphs), rate, target)
+
+
+def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Split the layers: each group begins with one that multiplies, or the readout."""
+    groups: list[list[Layer]] = []
+    for layer in layers:
+        if isinstance(layer, Relu | BatchNormRelu | Dropout):
+            groups[-1].append(layer)
+        else:
+            groups.append([layer])
+    return groups
+
+
+class FusedGraphsRunner(FusedState):
+    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.engine`."""
+
+    def __init__(self, backend: FusedBackend, task: RunnerTask) -> None:
+        super().__init__(backend, task)
+        stack = describe(task.model, self.layout, task.loss.target)
+        weights = label_weights(task.targets, task.loss.target, task.loss.weights)
+        on = (task.source, task.targets, weights, task.seed)
+        self._engine: FusedEngine = backend.graphs_engine(stack, self._model(), self._optimizer(), *on)
+        self._epoch: tuple[int, Sequence[Int64], float] | None = None
+        self._last = -1
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self._engine.eval_batch_size
+
+    def about(self) -> dict[str, Any]:
+        return self._engine.about()
+
+    def expect(self, batches: Sequence[Int64]) -> None:
+        self._engine.expect(batches)
+
+    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
+        self._epoch = epoch, batches, learning_rate
+
+    def step(self, index: int) -> None:
+        if self._epoch is not None:
+            epoch, batches, learning_rate = self._epoch
+            self._engine.begin_epoch(epoch, batches, self._rates(len(batches), index, learning_rate), index)
+            self._epoch, self._last = None, len(batches) - 1
+        self._updates += 1
+        self._engine.step()
+        if index == self._last:  # no step follows that could be launched together with the queued ones
+            self._engine.flush()
+
+    def _rates(self, steps: int, first: int, learning_rate: float) -> NDArray[np.float32]:
+        """Return learning rate and Adam's corrections per step; step `first` is the next update."""
+        train = self._task.train
+        rates = np.full((steps, 3), learning_rate)
+        updates = np.maximum(self._updates + 1 + np.arange(steps) - first, 1).astype(np.float64)
+        rates[:, 1], rates[:, 2] = 1.0 / (1.0 - train.beta1**updates), 1.0 / (1.0 - train.beta2**updates)
+        return rates.astype(np.float32)
+
+    def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
+        self._engine.gradients(graphs, totals)
+        return self._gradient_views
+
+    def predict(self, graphs: Int64) -> NDArray[np.float32]:
+        return self._engine.predict(graphs)
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        super().load_state(state)
+        self._engine.parameters_changed()
+
+
+def label_weights(targets: NDArray[Any], target: str, loss_weights: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the weight of each graph's labels in the loss, (G,); see the losses of `Ops`."""
+    if target != "multiclass":
+        return (~np.isnan(targets)).sum(axis=1).astype(np.float64)
+    labels = targets[:, 0]
+    return np.where(labels >= 0, loss_weights[np.maximum(labels, 0)].astype(np.float64), 0.0)

@@ -1,0 +1,101 @@
+"""The runner of any backend: walks the model over the backend's operations, one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import START, Array, Backend, Batch, Clock, Runner
+from gcnbatch.data.graphs import Int64
+from gcnbatch.model.layers import Context
+from gcnbatch.runners.state import ModelState
+from gcnbatch.runners.task import RunnerTask
+
+
+def refuses(backend: Backend, task: RunnerTask) -> str | None:
+    """Return None: operations take every task."""
+    return None
+
+
+def make_runner(backend: Backend, task: RunnerTask) -> Runner:
+    """Return the runner of a backend's operations."""
+    return OpsRunner(backend, task)
+
+
+class OpsRunner(ModelState):
+    """`gcnbatch.backends.base.Runner` over any backend's operations."""
+
+    def __init__(self, backend: Backend, task: RunnerTask) -> None:
+        super().__init__(backend, task)
+        self._feed = backend.feed(task.source, task.targets)
+        self._prepared: Array | None = None  # the features of a set of one graph behind the model's constant layers
+
+    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
+        self._epoch, self._learning_rate = epoch, learning_rate
+        self._feed.begin_epoch(batches)
+
+    def step(self, index: int) -> None:
+        self.gradients_of(self._feed.batch(index), Clock(self._epoch, index), self._totals)
+        self._update()
+
+    def gradients_of(self, batch: Batch, clock: Clock, totals: Array) -> dict[str, Array]:
+        """Return the gradient of every parameter of one training pass; its loss and weight are added to `totals`."""
+        ctx = self._context(batch, training=True, clock=clock)
+        logits, saved = self._forward(ctx, batch)
+        _, _, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights, totals)
+        return self._task.model.backward(ctx, dlogits, saved)
+
+    def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
+        return self.gradients_of(self._feed.gather(graphs), START, totals)
+
+    def predict(self, graphs: Int64) -> NDArray[np.float32]:
+        batch = self._feed.gather(graphs)
+        logits, _ = self._forward(self._context(batch, training=False), batch)
+        return self._at.read(logits)
+
+    def close(self) -> None:
+        self._feed.close()
+
+    def _forward(self, ctx: Context, batch: Batch) -> tuple[Array, list[Any]]:
+        model = self._task.model
+        if not model.constant_layers or self._task.source.n_graphs > 1:
+            return model.forward(ctx, batch.x)
+        if self._prepared is None:
+            self._prepared = model.prepare(ctx, batch.x)
+        return model.forward(ctx, self._prepared, prepared=True)
+
+    def _context(self, batch: Batch, training: bool, clock: Clock = START) -> Context:
+        return Context(self._at.ops, self._parameters, batch, training, self._task.seed, clock, self._gradient_views)
+
+    def _update(self) -> None:
+        train, ops = self._task.train, self._at.ops
+        self._updates += 1
+        if train.clip_norm:
+            ops.clip_norm(self._gradients, train.clip_norm)
+        if train.optimizer == "adam":
+            ops.adam_step(
+                self._flat,
+                self._gradients,
+                self._moments["adam.m"],
+                self._moments["adam.v"],
+                self._updates,
+                self._learning_rate,
+                train.beta1,
+                train.beta2,
+                train.epsilon,
+                self._weight_decay,
+                self._l2,
+            )
+        else:
+            ops.sgd_step(
+                self._flat,
+                self._gradients,
+                self._moments["sgd.velocity"],
+                self._learning_rate,
+                train.momentum,
+                self._weight_decay,
+                self._l2,
+            )

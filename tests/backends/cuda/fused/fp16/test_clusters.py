@@ -1,0 +1,87 @@
+"""How many tiles a step in halves may have, by what a stand-in for cuda-bindings says of the device."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.fused import engine
+from gcnbatch.backends.cuda.fused.shared import data
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.compare.workload import opened
+from gcnbatch.runners.fused_graphs import describe
+from tests.backends.cuda.fused.test_host import HostDevice
+from tests.train.runs import configure, write_set
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+
+
+@dataclass
+class Hopper(HostDevice):
+    """The second of the visible devices."""
+
+    info: Any = field(default_factory=lambda: SimpleNamespace(number=1))
+    kernels: Any = field(default_factory=lambda: SimpleNamespace(cubin=lambda name: ("fused/fp16/step.cu", b"cubin")))
+
+
+@dataclass
+class Machine:
+    """What the driver answers: clusters at once, and whether MPS is on, None where it does not know."""
+
+    at_once: int
+    mps: int | None = 0
+
+    def driver(self) -> Any:
+        made: Any = ModuleType("cuda.bindings.driver")
+        ok = CUresult.CUDA_SUCCESS
+        made.CUresult, made.CUlaunchConfig = CUresult, SimpleNamespace
+        made.CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MPS_ENABLED=133)
+        made.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+        made.cuModuleLoadData = lambda cubin: (ok, "module")
+        made.cuModuleGetFunction = lambda module, name: (ok, name.decode())
+        made.cuFuncSetAttribute = lambda *arguments: (ok,)
+        made.cuDeviceGet = lambda number: (ok, f"device {number}")
+        known = (ok, self.mps) if self.mps is not None else (CUresult.CUDA_ERROR_INVALID_VALUE, None)
+        made.cuDeviceGetAttribute = lambda which, device: {(133, "device 1"): known}[which, device]
+        made.cuOccupancyMaxActiveClusters = lambda function, config: (ok, self.at_once)
+        return made
+
+
+def most_tiles(machine: Machine, path: Path, monkeypatch: pytest.MonkeyPatch, width: int = 256) -> int:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", machine.driver())
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    write_set(path, n_channels=1)
+    device: Any = Hopper()
+    with opened(configure(f"data.path={path}", f"model.widths=[{width},{width}]")) as work:
+        source = work.task.source
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+        held = data.FusedSet(device, source, work.task.targets, np.ones(source.n_graphs), "tf32", in_halves=True)
+    empty = device.empty(1)
+    model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, (), "tf32")
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    return engine.FusedEngine(device, stack, model, held, rule, 0).about().get("tiles", 0)
+
+
+@pytest.mark.parametrize(("width", "at_once", "tiles"), [(512, 15, 15), (512, 60, 48), (384, 66, 64), (128, 200, 72)])
+def test_all_tiles_run_at_once_and_have_workers_to_read_of_each_of_their_blocks(
+    width: int, at_once: int, tiles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert most_tiles(Machine(at_once), tmp_path / "data.h5", monkeypatch, width) == tiles
+
+
+@pytest.mark.parametrize("mps", [1, None])
+def test_where_another_process_may_have_a_part_of_the_gpu_nothing_is_trained_in_halves(
+    mps: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert most_tiles(Machine(15, mps), tmp_path / "data.h5", monkeypatch) == 0

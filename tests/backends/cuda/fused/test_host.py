@@ -1,0 +1,390 @@
+"""The fused backend without a GPU: what it uploads, which launches it lists, what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gcnbatch.backends.cuda.fused import engine
+from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
+from gcnbatch.backends.cuda.fused.shared import data
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.step import Workspace
+from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.compare.workload import opened
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.resources import cuda_sources
+from gcnbatch.runners.fused_graphs import describe, label_weights
+from tests.backends.cuda.fused.fp16 import workspaces as halves
+from tests.backends.cuda.test_training import MODELS
+from tests.train.runs import configure, write_set
+
+
+@dataclass
+class HostDevice:
+    """Hands out addresses; keeps what was uploaded."""
+
+    multiprocessors: int = 132
+    compute_capability: tuple[int, int] = (9, 0)
+    used: int = 4096
+    free: int = 1 << 30
+    uploaded: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def memory(self) -> SimpleNamespace:
+        return SimpleNamespace(free=self.free)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
+        shape = (shape,) if isinstance(shape, int) else shape
+        array = DeviceArray(self.used, shape, np.dtype(dtype))
+        self.used += -(-prod(shape) * array.dtype.itemsize // 256) * 256
+        return array
+
+    zeros = empty
+
+    def upload(self, host: Any, out: DeviceArray | None = None) -> DeviceArray:
+        values = np.asarray(host)
+        array = self.empty(values.shape, values.dtype) if out is None else out
+        assert (array.shape, array.dtype) == (values.shape, values.dtype)
+        self.uploaded[array.ptr] = values.copy()
+        return array
+
+    def send(self, *copies: tuple[Any, DeviceArray]) -> None:
+        for host, out in copies:
+            self.upload(host, out)
+
+
+CASES = {
+    "plain": (),
+    "everything": ("model.dense=[16]", "model.head=[8]", "model.dropout=0.25", "train.clip_norm=1.0"),
+    "no norm, wide": ("model.batch_norm=false", "model.widths=[300,20]", "model.readout=max", "train.optimizer=sgd"),
+}
+PRODUCTS = ("", "tf32", "3xtf32")
+
+
+def workspace(
+    path: Path, assignments: tuple[str, ...], training: bool, products: str = ""
+) -> tuple[HostDevice, Workspace]:
+    device: Any = HostDevice()
+    with opened(configure(f"data.path={path}", *assignments)) as work:
+        task = work.task
+        layout = task.model.layout()
+        stack = describe(task.model, layout, task.loss.target)
+        flat = [device.empty(layout.n_trainable) for _ in range(6)]
+        packed = tuple(device.empty((layer.k, -(-layer.n_out // 4) * 4)) for layer in stack.nodes)
+        form: type[Workspace] = NarrowWorkspace
+        if products:
+            packed, form = packed_weights(device, stack), WideWorkspace
+        weights = device.upload(task.loss.weights)
+        totals = device.empty(2, np.float64)
+        buffers = device.empty(layout.n_buffers)
+        shifts = tuple(device.empty(layer.n_out) for layer in stack.nodes)
+        moments, of_parameters = (flat[2], flat[3]), (flat[4], flat[5])
+        model = Model(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, packed, products, shifts)
+        labels = label_weights(task.targets, "binary", task.loss.weights)
+        held = data.FusedSet(device, task.source, task.targets, labels, products)
+        at = form(device, stack, model, held, held.capacity(8), Plan(device, 3, 24), 0, training)
+    return device, at
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("assignments", CASES.values(), ids=CASES)
+def test_every_launch_has_the_arguments_of_its_kernel(
+    assignments: tuple[str, ...], products: str, tmp_path: Path
+) -> None:
+    write_set(tmp_path / "data.h5", n_channels=3)
+    rule = Optimizer("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
+    entries = Sources(cuda_sources()).entries
+    for training in (True, False):
+        device, at = workspace(tmp_path / "data.h5", assignments, training, products)
+        calls: list[Call] = [*at.pack(), at.stage(), *at.forward()]
+        if training:
+            calls += [*at.backward(), *at.update(rule), at.gradients(rule, device.empty(2, np.float64))]
+        for entry, launch, arguments in calls:
+            assert len(entries[entry].pack(arguments)) > 0
+            assert launch.blocks > 0
+            assert launch.shared < 100 * 1024 or products
+    first = f"fused_product_{products}" if products else "fused_narrow_forward"
+    assert len([call for call in calls if call.entry.startswith(first)]) == len(at._stack.nodes)
+
+
+def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", n_channels=1)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    calls = [*at.forward(), *at.backward(), *at.update(rule)]
+    names = [call.entry.removeprefix("fused_narrow_") for call in calls]
+    forward, backward = ["forward_first_64x1", "forward_64x1"], ["backward_64x1", "backward_first_64x1"]
+    assert names == [*forward, "readout_64x1", *backward, "update"]
+    entries = Sources(cuda_sources()).entries
+    assert all(entries[call.entry].pack(call.arguments) for call in calls)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("in halves,")])
+def test_batches_in_halves_are_of_several_tiles(name: str, tmp_path: Path) -> None:
+    """Those of the models that a GPU trains, of which one has a single tile."""
+    about, assignments = MODELS[name]
+    write_set(tmp_path / "data.h5", **about)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
+        batches = work.batches
+    device: Any = HostDevice()
+    _, plan, _ = halves.workspace(device, tmp_path / "data.h5", assignments, batches)
+    assert plan.tile_counts.min() > 1
+
+
+@pytest.mark.parametrize("steps", [0, 1, 8, 9, 72, 73, 126, 1000])
+def test_the_graphs_of_an_epoch_take_all_its_steps_in_equal_shares(steps: int) -> None:
+    found = engine.shares(steps)
+    assert sum(found) == steps
+    assert max(found, default=0) <= engine.STEPS_OF_A_GRAPH
+    assert len(set(found[1:])) <= 2
+
+
+def test_a_step_of_wide_layers_is_two_launches_forward_and_three_backward_a_layer(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[256,256]", "model.dropout=0.5"), True, "tf32")
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    names = [call.entry.removeprefix("fused_") for call in (*at.forward(), *at.backward(), *at.update(rule))]
+    first, second = ["product_tf32", "wide_draw"], ["propagate", "product_tf32"]
+    back = ["propagate_backward", "product_dx_tf32", "product_dw_tf32", "propagate_backward", "product_dw_tf32"]
+    assert names == [*first, *second, "wide_readout", *back, "wide_update"]
+
+
+def test_a_step_in_halves_is_three_launches(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", 60, n_channels=1)
+    device: Any = HostDevice()
+    at, plan, _ = halves.workspace(device, tmp_path / "data.h5", ("model.widths=[256,256]",), [np.arange(60)])
+    at.begin_epoch(0, at.packed(plan, np.zeros(1, np.float32)), np.zeros((1, 3), np.float32), 0)
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    calls = [*at.forward(), *at.backward(), *at.update(rule)]
+    assert [call.entry for call in calls] == ["fused_pass_256", "fused_half_dw", "fused_half_update"]
+    entries = Sources(cuda_sources()).entries
+    for entry, launch, arguments in (*at.pack(), at.stage(), *calls, at.gradients(rule, device.empty(2, np.float64))):
+        assert len(entries[entry].pack(arguments)) > 0
+        assert launch.blocks > 0
+
+
+def widths_of(layers: int) -> str:
+    return f"model.widths={[128] * layers}"
+
+
+HALVES: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
+    "fits": ((), {}, True),
+    "dropout": (("model.dropout=0.5",), {}, False),
+    "no norm": (("model.batch_norm=false",), {}, False),
+    "layers of other widths": (("model.widths=[256,128]",), {}, False),
+    "a width that no slices make": (("model.widths=[200,200]",), {}, False),
+    "a dense layer on nodes": (("model.dense=[256]",), {}, False),
+    "two dense layers on graphs": (("model.head=[16]",), {}, False),
+    "channels": ((), {"n_channels": 2}, False),
+    "a large graph": ((), {"max_nodes": 145}, False),
+    "many features": ((), {"n_features": 513}, False),
+    "the most layers": ((widths_of(8),), {}, True),
+    "a layer more": ((widths_of(9),), {}, False),
+    "the most outputs": ((), {"n_tasks": 160}, True),
+    "an output more": ((), {"n_tasks": 161}, False),
+}
+
+
+@pytest.mark.parametrize(("assignments", "about", "fits"), HALVES.values(), ids=HALVES)
+def test_what_is_trained_in_halves(
+    assignments: tuple[str, ...], about: dict[str, int], fits: bool, tmp_path: Path
+) -> None:
+    graphs = write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256]", *assignments)) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+    largest = int(np.diff(graphs.node_ptr).max())
+    assert stack.trains_in_halves("tf32", about.get("n_channels", 1), largest) == fits
+    assert not stack.trains_in_halves("", about.get("n_channels", 1), largest)
+
+
+@pytest.mark.parametrize(
+    ("widths", "capability", "precision", "products"),
+    [
+        ("64,64", (9, 0), "fp32", ""),
+        ("256,256", (9, 0), "fp32", "3xtf32"),
+        ("256,256", (9, 0), "tf32", "tf32"),
+        ("256,256", (8, 0), "tf32", ""),
+    ],
+)
+def test_what_multiplies_depends_on_weights_and_gpu(
+    widths: str, capability: tuple[int, int], precision: str, products: str, tmp_path: Path
+) -> None:
+    write_set(tmp_path / "data.h5")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths}]")) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+    assert stack.products(capability, precision) == products
+
+
+def test_a_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = write_set(tmp_path / "data.h5")
+    monkeypatch.setattr(data, "ROWS_AT_ONCE", 4)
+    device: Any = HostDevice()
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        held = data.FusedSet(device, work.task.source, work.task.targets, np.ones(graphs.n_graphs))
+    sizes, most = np.diff(graphs.node_ptr), held.capacity(8)
+    order = np.argsort(sizes, kind="stable")
+    batches = [order[:5], order[5:13]]
+    needed = held.capacity_of(held.plan(batches), 8)
+    assert needed == most._replace(rows=-(-int(sizes[order[5:13]].sum()) // 4) * 4)
+    assert most.holds(needed)
+    assert not needed.holds(most)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_first_layer_finds_the_neighbours_summed(
+    channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U = [A_1 X | … | A_C X | row sums | 0], in parts no larger than asked for."""
+    graphs = write_set(tmp_path / "data.h5", n_channels=channels, n_graphs=12)
+    source = BatchSource(graphs)
+    assert source.prepared is not None
+    monkeypatch.setattr(data, "NODES_AT_ONCE", 16)
+    k = data.columns_of_set(source.header.n_features, channels, "")
+    parts = list(data.propagated(source.prepared, source.node_ptr, k))
+    found = np.concatenate([part for _, part in parts])
+    assert len(parts) > 2
+    batch = source.batch(np.arange(source.n_graphs))
+    rows = batch.adjacency.forward
+    stacked = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=(batch.n_nodes, batch.n_nodes * channels))
+    dense, n_in = stacked.toarray().astype(np.float64), batch.x.shape[1]
+    expected = np.zeros_like(found)
+    for c in range(channels):
+        expected[:, c * n_in : (c + 1) * n_in] = dense[:, c::channels] @ batch.x
+        expected[:, channels * n_in + c] = dense[:, c::channels].sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert found.shape[1] % 8 == 0
+
+
+def test_weights_of_labels_are_those_of_the_losses() -> None:
+    y = np.array([[1, np.nan], [0, 1], [np.nan, np.nan]], np.float32)
+    weights = np.array([2.0, 3.0], np.float32)
+    assert label_weights(y, "binary", weights).tolist() == [1, 2, 0]
+    classes = np.array([[1], [-1], [0]], np.int32)
+    assert label_weights(classes, "multiclass", weights).tolist() == [3, 0, 2]
+
+
+def test_an_epoch_that_is_expected_is_planned_and_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what goes to the device is the same; batches that nobody expected are planned and packed when they begin."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    write_set(tmp_path / "data.h5")
+    at: Any
+    device: Any
+    device, at = workspace(tmp_path / "data.h5", (), True)
+    monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
+    done: list[str] = []
+    plan, pack = data.FusedSet.plan, Plan.packed
+    monkeypatch.setattr(data.FusedSet, "plan", lambda *given: (done.append("planned"), plan(*given))[1])
+    monkeypatch.setattr(Plan, "packed", lambda *given: (done.append("packed"), pack(*given))[1])
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)
+    first, second, rates = (
+        list(np.arange(16).reshape(2, 8)),
+        list(np.arange(16, 32).reshape(2, 8)),
+        np.ones((2, 3), np.float32),
+    )
+    uploads = []
+    for batches, expected in ((first, None), (second, second), (second, first), (second, None)):
+        if expected is not None:
+            fused.expect(expected)
+        done.clear()
+        fused.begin_epoch(0, batches, rates, 0)
+        assert done == ([] if expected is batches else ["planned", "packed"])
+        uploads.append(device.uploaded[fused._training[engine.Form.PLAIN].at.plan.progress.ptr])
+    np.testing.assert_array_equal(uploads[1], uploads[2])
+    np.testing.assert_array_equal(uploads[1], uploads[3])
+    assert (uploads[0] != uploads[1]).any()
+
+
+PREDICTIONS = {  # how training multiplies, on what; how predictions do
+    "narrow": ("", (8, 0), ["fused_narrow_forward", "fused_narrow_forward"]),
+    "narrow, where there are wide kernels": ("", (9, 0), ["fused_product_3xtf32", "fused_product_3xtf32"]),
+    "wide": ("tf32", (9, 0), ["fused_product_tf32", "fused_product_tf32"]),
+}
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+@pytest.mark.parametrize(("products", "capability", "multiplied"), PREDICTIONS.values(), ids=PREDICTIONS)
+def test_weights_for_predictions_are_folded_again_when_something_has_changed(
+    products: str,
+    capability: tuple[int, int],
+    multiplied: list[str],
+    replayed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(HostDevice, "observer", None if replayed else [], raising=False)  # else steps run one by one
+    monkeypatch.setattr(HostDevice, "fetch", lambda _, array: np.zeros(array.shape), raising=False)
+    launched: list[str] = []
+
+    def launch(_: HostDevice, entry: str, launch: Launch, *in_order: Any, **arguments: Any) -> None:
+        assert entries[entry].pack(in_order or arguments)  # TODO(transition): `in_order`
+        launched.append(entry)
+
+    monkeypatch.setattr(HostDevice, "launch", launch, raising=False)
+    write_set(tmp_path / "data.h5")
+    device, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), True, products)
+    device.compute_capability = capability
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)  # type: ignore[arg-type]
+    assert fused.eval_batch_size == engine.EVAL_GRAPHS
+    graph = SimpleNamespace(launch=lambda: launched.append("graph"), close=lambda: None)
+    monkeypatch.setattr(fused._recorder, "record", lambda calls, steps, carveout: graph)
+    graphs, entries = np.arange(8), Sources(cuda_sources()).entries
+    packing = "fused_weight_panels" if "product" in multiplied[0] else "fused_narrow_pack"
+
+    def folds() -> bool:
+        launched.clear()
+        fused.predict(graphs)
+        assert [name for name in launched if "product" in name or "forward" in name] == multiplied
+        return packing in launched
+
+    assert folds()
+    assert not folds()
+    fused.parameters_changed()
+    assert folds()
+    fused.gradients(graphs, device.empty(2, np.float64))  # which moves running statistics
+    assert folds()
+    fused.begin_epoch(0, [graphs], np.ones((1, 3), np.float32), 0)
+    assert not folds()
+    launched.clear()
+    fused.step()
+    assert ("graph" in launched) == replayed
+    assert folds()
+    assert not folds()
+
+
+@pytest.mark.parametrize(("products", "packing"), [("", "fused_narrow_pack"), ("3xtf32", "fused_weight_panels")])
+def test_what_is_folded_is_the_layers_batch_norm(products: str, packing: str, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), False, products)
+    for number, (layer, call) in enumerate(zip(at._stack.nodes, at.pack(), strict=True)):
+        given, norm = call.arguments, layer.norm
+        assert norm is not None
+        assert call.entry == packing
+        assert isinstance(given, dict)
+        at_places = {
+            "shift": at._model.shifts[number],
+            "gamma": at._model.parameter(norm.gamma, layer.n_out),
+            "beta": at._model.parameter(norm.beta, layer.n_out),
+            "running_mean": at._model.buffer(norm.running_mean, layer.n_out),
+            "running_var": at._model.buffer(norm.running_var, layer.n_out),
+        }
+        assert {name: given[name].ptr for name in at_places} == {name: array.ptr for name, array in at_places.items()}
+        assert given["epsilon"] == norm.epsilon

@@ -1,0 +1,118 @@
+"""What the fused backend refuses before anything runs, without a GPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.fused import engine
+from gcnbatch.backends.cuda.fused.backend import FusedBackend
+from gcnbatch.backends.cuda.fused.shared import data
+from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.compare.workload import opened
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.errors import InputError
+from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.fused_graphs import describe, label_weights
+from tests.backends.cuda.fused.test_host import HostDevice
+from tests.train.runs import configure, write_set
+
+
+def fused_backend(free: int = 1 << 30, **options: Any) -> FusedBackend:
+    """Return the backend on a device of compute capability 9.0 with so much free memory, which runs nothing."""
+    device: Any = HostDevice(free=free)
+    return FusedBackend("fused", device, CudaConfig(**options))
+
+
+@pytest.mark.parametrize(
+    ("about", "model", "what"),
+    [
+        ({"features": "csr"}, ("model.widths=[64,64]",), "sparse features"),
+        ({"n_channels": 1}, ("model.widths=[16384,16384]",), "layers that need 584 of 227 KiB of shared memory"),
+        ({"n_channels": 1}, ("model.head=[4096,4096]",), "layers that need 256 of 227 KiB of shared memory"),
+    ],
+)
+def test_what_it_cannot_take_is_refused_in_one_line(
+    about: dict[str, Any], model: tuple[str, ...], what: str, tmp_path: Path
+) -> None:
+    write_set(tmp_path / "data.h5", **about)
+    with (
+        opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work,
+        pytest.raises(InputError) as error,
+    ):
+        make_runner(fused_backend(), work.task)
+    assert str(error.value) == f"backend fused: it does not take {what}. Use --backend batched."
+
+
+NARROW = (
+    "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0 "
+    "(--set cuda.precision=fp32 for it)"
+)
+
+
+@pytest.mark.parametrize(
+    ("about", "what"),
+    [
+        ({"free": 0}, "a data set of 0 MiB where 0 MiB may be taken"),
+        ({"resident": "off"}, "another cuda.spmm or cuda.resident than auto and auto or on"),
+        ({"precision": "tf32"}, NARROW),
+    ],
+)
+def test_what_it_has_no_room_or_kernel_for(about: dict[str, Any], what: str, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        assert refusal(fused_backend(**about), work.task) == what
+
+
+def test_a_set_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_set(tmp_path / "data.h5")
+    monkeypatch.setattr(data, "MAX_ENTRIES", 10)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        assert refusal(fused_backend(), work.task) == "more nodes or edges than 32-bit indices reach"
+
+
+@pytest.mark.parametrize("key", ["batch_size", "eval_batch_size"])
+def test_batches_beyond_32_bits_are_refused_before_anything_runs(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = write_set(tmp_path / "data.h5")
+    monkeypatch.setattr(data, "most_nodes", lambda stack: graphs.n_nodes - 1)
+    about = (f"data.path={tmp_path / 'data.h5'}", "train.batch_size=1")
+    backend = fused_backend()
+    with opened(configure(*about)) as work:
+        assert refusal(backend, work.task) is None
+    with opened(configure(*about, f"train.{key}=1000")) as work, pytest.raises(InputError) as error:
+        make_runner(backend, work.task)
+    assert str(error.value) == (
+        f"backend fused: it does not take train.{key} 1,000, up to {graphs.n_nodes:,} nodes, but at most "
+        f"{graphs.n_nodes - 1:,} with these layers. Use --backend batched."
+    )
+
+
+def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(data, "MAX_ENTRIES", 10)
+    graphs = write_set(tmp_path / "data.h5")
+    device: Any = HostDevice()
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+        weights = label_weights(work.task.targets, "binary", work.task.loss.weights)
+        held = data.FusedSet(device, work.task.source, work.task.targets, weights)
+    empty = device.empty(1)
+    model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
+    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, stack, model, held, rule, seed=0)
+    assert fused.eval_batch_size == 1
+    with pytest.raises(InputError) as error:
+        fused.predict(np.arange(graphs.n_graphs))
+    assert str(error.value) == (
+        f"backend fused: up to {graphs.n_nodes:,} nodes in a batch of {graphs.n_graphs} graphs; "
+        "expected at most 0 with these layers. Give smaller batches, or --backend batched."
+    )

@@ -1,0 +1,102 @@
+"""Geometry of the wide kernels: every row and column has its block, workspaces have room, numbers are the source's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcnbatch.backends.cuda.fused.wide import geometry
+from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.runtime.sources import assert_numbers
+
+ROWS = st.one_of(st.sampled_from([0, 1, 33, 127, 128, 129, 1850]), st.integers(0, 5000))
+COLUMNS = st.sampled_from([1, 3, 31, 64, 75, 100, 130, 256, 512, 1000])
+CHANNELS = st.sampled_from([1, 2, 4])
+CHIPS = st.sampled_from([1, 82, 132])
+PRECISIONS = st.sampled_from(["tf32", "3xtf32"])
+quickly = settings(deadline=None, max_examples=60)
+
+
+def covers(blocks: int, each: int, n: int) -> bool:
+    """No element is left out, and no block has nothing to do."""
+    return (blocks - 1) * each < n <= blocks * each
+
+
+def test_numbers_are_those_of_the_source() -> None:
+    source = "".join((cuda_sources() / name).read_text() for name in ("fused/shared/fused.cuh", "fused/wide/gemm.cuh"))
+    panels = {"DEPTH": geometry.PANEL, "PANEL": geometry.PANEL}
+    tile = {"BM": geometry.TILE_ROWS, "BN": geometry.TILE_COLUMNS}
+    assert_numbers(source, {**panels, **tile, "GEMM_THREADS": geometry.THREADS})
+    bounds = re.findall(
+        r"__launch_bounds__\((\d+)(?:, \d)?\)\s+(?:[A-Z_0-9]+\s+)?(\w+)\(",
+        (cuda_sources() / "fused/wide/layers.cu").read_text(),
+    )
+    products = [f"fused_product{kind}_{precision}" for kind in ("", "_dx", "_dw") for precision in ("tf32", "3xtf32")]
+    assert {name: int(threads) for threads, name in bounds} == {
+        "fused_propagate": geometry.propagate(100, 64, 1).threads,
+        "fused_propagate_backward": geometry.propagate_backward(100, 64).threads,
+        "fused_weight_panels": geometry.weight_panels(64, 1, 64).launch.threads,
+        **dict.fromkeys(products, geometry.THREADS),
+    }
+
+
+@pytest.mark.parametrize(("F", "C", "K"), [(1, 1, 8), (75, 1, 80), (512, 1, 520), (7, 1, 8), (75, 4, 304), (2, 4, 16)])
+def test_columns_of_products_and_sums_are_rounded_up(F: int, C: int, K: int) -> None:
+    assert geometry.augmented_columns(F, C) == K
+
+
+@quickly
+@given(ROWS, COLUMNS, CHANNELS)
+def test_sparse_rows_have_every_channel_and_column(rows: int, columns: int, C: int) -> None:
+    launch = geometry.propagate(rows, columns, C)
+    x, y, _ = launch.block
+    assert launch.grid[0] * y >= geometry.PANEL * -(-rows // geometry.PANEL) * C
+    assert covers(launch.grid[1], x * (4 if columns % 4 == 0 else 1), columns)
+    backward = geometry.propagate_backward(rows, columns)
+    assert covers(backward.grid[0], 32, rows) or (rows == 0 and backward.blocks == 0)
+    assert covers(backward.grid[1], 32, columns)
+
+
+@quickly
+@given(COLUMNS, CHANNELS, COLUMNS)
+def test_weights_have_whole_panels(F: int, C: int, P: int) -> None:
+    launch, forward, backward = geometry.weight_panels(F, C, P)
+    assert covers(launch.grid[0], 32, C * F + C)
+    assert covers(launch.grid[1], 32, P)
+    assert forward == 2 * launch.grid[0] * 32 * P
+    assert backward == 2 * launch.grid[1] * 32 * C * F
+
+
+@quickly
+@given(ROWS, COLUMNS, PRECISIONS)
+def test_a_product_is_covered_by_its_tiles(rows: int, columns: int, precision: str) -> None:
+    launch = geometry.product(rows, columns, precision)
+    assert launch.block == (geometry.THREADS, 1, 1)
+    assert launch.grid[1] == geometry.tiles(rows)
+    assert covers(launch.grid[1], geometry.TILE_ROWS, rows) or (rows == 0 and launch.grid[1] == 1)
+    assert covers(launch.grid[0], geometry.TILE_COLUMNS, columns)
+    assert geometry.product_dx(rows, columns, precision).grid == launch.grid
+    assert geometry.EPILOGUE_BYTES <= launch.shared <= 227 * 1024 - 2048  # 2 KB: what the kernels declare themselves
+
+
+@quickly
+@given(ROWS, COLUMNS, CHANNELS, COLUMNS, CHIPS, PRECISIONS)
+def test_a_weight_gradient_has_room_for_every_split(
+    rows: int, F: int, C: int, P: int, chips: int, precision: str
+) -> None:
+    K = geometry.augmented_columns(F, C)
+    launch, splits = geometry.product_dw(rows, K, P, chips, precision)
+    assert covers(launch.grid[1], geometry.TILE_ROWS, K)
+    assert covers(launch.grid[0], geometry.TILE_COLUMNS, P)
+    assert launch.grid[2] == splits >= 1
+    assert splits == 1 or rows > (splits - 1) * geometry.ROWS_PER_SPLIT
+    assert splits == 1 or launch.blocks <= chips
+
+
+def test_the_wide_example_fills_the_device_once() -> None:
+    assert geometry.product(1850, 512, "tf32").blocks == 120
+    assert geometry.product_dw(1850, 520, 512, 132, "tf32").launch.blocks == 120
+    assert geometry.product_dw(1850, 80, 512, 132, "3xtf32").launch.grid == (8, 1, 16)

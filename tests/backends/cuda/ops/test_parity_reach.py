@@ -1,0 +1,133 @@
+"""What op parity asks a GPU to launch, on the stand-in for PyCUDA: batches of several graphs, by every kernel."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.runtime import device as devices
+from gcnbatch.backends.cuda.runtime.cache import KernelCache
+from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.backends.cuda.spmm import geometry
+from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.fake_pycuda import Fake
+from tests.ops import adapters
+from tests.ops.adapters import CUDA, FORMS, Adapter
+from tests.ops.cases import CASES, LARGE_CASES, Case
+from tests.ops.catalogue import DENSE, OF_SIZES
+from tests.ops.parity import evaluate
+
+SOURCES = Sources(cuda_sources())
+DENSE_NAMES = ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout", "loss", "optimizer")
+DENSE_FILES = {"graph/readout.cu", *(f"dense/{name}.cu" for name in DENSE_NAMES)}
+CHANNELS = next(case for case in CASES if case.name == "four channels")
+B, C = len(CHANNELS.sizes), CHANNELS.C
+EACH = B * C  # launches of a loop over graphs and channels
+
+
+@pytest.fixture
+def machine(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """The stand-in with its first device open and kernels that need no compiler."""
+    monkeypatch.setattr(devices.atexit, "register", lambda function: None)
+    monkeypatch.setattr(adapters, "open_backend", lambda name: None)
+    monkeypatch.setattr(KernelCache, "build", lambda *about: None)
+    monkeypatch.setattr(KernelCache, "load", lambda *about: b"")
+    devices._open[0] = Device(0, KernelCache(), SOURCES)
+    return fake
+
+
+def zeros(adapter: Adapter, *shape: int) -> Any:
+    return adapter.upload(np.zeros(shape, np.float32))
+
+
+def multiply(adapter: Adapter, case: Case) -> None:
+    """Multiply with the case's adjacency and with its transpose."""
+    graphs = adapter.form(case.adjacency(case.rng())).map(adapter.upload)
+    adapter.ops.spmm(graphs, zeros(adapter, case.N, case.columns))
+    adapter.ops.spmm_backward(graphs, zeros(adapter, case.N, case.P))
+
+
+def launched(machine: Fake) -> set[str]:
+    """Return the kernels launched since the last call."""
+    found = {name for name, *_ in machine.named("launch")}
+    machine.calls.clear()
+    return found
+
+
+def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(machine: Fake) -> None:
+    """Their tests therefore run with one SpMM for each form of a backend; together these reach every kernel."""
+    reached: dict[str, set[str]] = {}
+    for name, (form, spmm) in CUDA.items():
+        adapter = adapters.open_cuda(form, spmm)
+        for problem in (*OF_SIZES.values(), *(make(case) for make in DENSE.values() for case in CASES)):
+            evaluate(adapter, problem, np.float32)
+        reached[name] = launched(machine)
+    for name, (form, _) in CUDA.items():
+        assert reached[name] == reached[form], name
+    kernels = {name for name, entry in SOURCES.entries.items() if entry.file in DENSE_FILES and "tf32" not in name}
+    assert set().union(*(reached[form] for form in FORMS)) == kernels
+
+
+def test_every_kernel_of_an_adjacency_product_meets_several_graphs(machine: Fake) -> None:
+    for name in CUDA.values():
+        adapter = adapters.open_cuda(*name)
+        for case in (*CASES, *LARGE_CASES):
+            if len(case.sizes) > 1:
+                multiply(adapter, case)
+    kernels = {name for name, entry in SOURCES.entries.items() if entry.file in ("spmm/coo.cu", "spmm/csr.cu")}
+    assert kernels <= {name for name, *_ in machine.named("launch")}
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "launches"),
+    [
+        ("batched", "spmm_csr_float1", 2),
+        ("batched-swa_csr", "spmm_swa_csr_batched", 2),
+        ("batched-swa_coo", "spmm_swa_coo_batched", 2),
+        ("nonbatched", "spmm_csr_float1", 2 * EACH),
+        ("nonbatched-swa_csr", "spmm_swa_csr_graph", 2 * EACH),
+        ("nonbatched-swa_coo", "spmm_swa_coo_graph", 2 * EACH),
+    ],
+)
+def test_a_batch_is_one_launch_or_one_per_graph_and_channel(
+    machine: Fake, name: str, kernel: str, launches: int
+) -> None:
+    multiply(adapters.open_cuda(*CUDA[name]), CHANNELS)
+    assert [entry for entry, *_ in machine.named("launch")] == [kernel] * launches
+
+
+@pytest.mark.parametrize("spmm", ["swa_csr", "swa_coo"])
+def test_published_kernels_have_blocks_for_every_graph_of_a_batch(machine: Fake, spmm: str) -> None:
+    multiply(adapters.open_cuda("batched", spmm), CHANNELS)
+    rows, width = max(CHANNELS.sizes), CHANNELS.P
+    alone = {
+        "swa_csr": [geometry.swa_csr(1, n, width) for n in (rows, C * rows)],
+        "swa_coo": [geometry.swa_coo(1, n, 1, width) for n in (rows, C * rows)],
+    }
+    assert [grid for _, grid, *_ in machine.named("launch")] == [
+        (B * of_one.launch.grid[0], *of_one.launch.grid[1:]) for of_one in alone[spmm]
+    ]
+
+
+def test_dense_products_of_a_convolution_loop_over_graphs_and_channels(machine: Fake) -> None:
+    adapter, case = adapters.open_cuda(*CUDA["nonbatched"]), CHANNELS
+    graphs = adapter.form(case.adjacency(case.rng())).map(adapter.upload)
+    x, w, b = (zeros(adapter, *shape) for shape in ((case.N, case.F), (case.F, case.columns), (case.columns,)))
+    adapter.ops.linear_backward(adapter.ops.linear(x, w, b, graphs), x, w, graphs=graphs)
+    launched = Counter(re.sub(r"matmul_\d+x\d+_", "", entry) for entry, *_ in machine.named("launch"))
+    assert launched == {"forward": EACH, "bias_add_forward": EACH, "dgrad": B, "wgrad": EACH, "bias_add_backward": EACH}
+
+
+def test_large_cases_are_what_their_names_say() -> None:
+    parts, rows, wide = LARGE_CASES
+    for per_node in (1, parts.C):
+        found = geometry.swa_coo(len(parts.sizes), per_node * max(parts.sizes), 1, parts.P)
+        last = (1 << found.partition_bits) - 1
+        assert (found.case, last * found.column_block >= parts.P) == (2, True)
+    assert geometry.swa_coo(len(rows.sizes), max(rows.sizes), 1, rows.P).case == 3
+    assert geometry.swa_csr(len(wide.sizes), max(wide.sizes), wide.P).launch.grid[1] > 1

@@ -1,0 +1,120 @@
+"""Every kernel compiles for every architecture without a warning, keeps to registers, and fits its launch bound.
+
+NVRTC compiles for every architecture. nvcc has the same code generator and assembler, but other built-in headers: it
+compiles each text that the preprocessor can make of the sources once, or for every architecture if NVRTC is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from gcnbatch.backends.cuda.runtime.compiler import (
+    Compiler,
+    Nvcc,
+    arch_of,
+    find_nvcc,
+    find_nvrtc,
+    knows,
+    nvcc_architectures,
+    nvcc_version,
+    usages,
+)
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.resources import cuda_sources
+
+REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
+HOPPER = arch_of((9, 0))  # as a device asks for it, with its tensor-core kernels
+# With it all that nvcc 13 offers.
+OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)]
+ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
+BOUNDS = re.compile(r"__launch_bounds__\((\w+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    return Sources(cuda_sources())
+
+
+def text_for(arch: str) -> tuple[bool, ...]:
+    """Return which of the sources' conditions on the architecture hold: equal results, equal preprocessed texts."""
+    number = arch.removeprefix("sm_").rstrip("a")
+    files = sorted(path for path in cuda_sources().rglob("*") if path.suffix in (".cu", ".cuh"))
+    conditions = [condition for path in files for condition in ARCH_CONDITION.findall(path.read_text(encoding="utf-8"))]
+    replaced = {
+        "\\\n": " ",
+        "defined(__CUDA_ARCH__)": "True",
+        "__CUDA_ARCH__": f"{number}0",
+        "__CUDA_ARCH_FEAT_SM90_ALL": str(arch == "sm_90a"),
+        "&&": "and",
+        "||": "or",
+    }
+    for old, new in replaced.items():
+        conditions = [condition.replace(old, new) for condition in conditions]
+    return tuple(eval(condition, {}) for condition in conditions)
+
+
+def cases() -> Iterator[Any]:
+    """Yield the pairs (compiler, architecture) to compile with and for."""
+    architectures = (HOPPER, *OTHERS)
+    first_of_text = {text_for(arch): arch for arch in reversed(architectures)}
+    nvcc_compiles = first_of_text.values() if find_nvrtc() else architectures
+    for arch in architectures:
+        for name in ("nvcc", "NVRTC"):
+            if name == "NVRTC" or arch in nvcc_compiles:
+                slow = () if arch == HOPPER else pytest.mark.slow
+                yield pytest.param((name, arch), marks=slow, id=f"{arch}-{name}")
+
+
+def find(name: str) -> Compiler:
+    if name == "NVRTC":
+        nvrtc = find_nvrtc()
+        return nvrtc if nvrtc else pytest.skip("NVRTC is not installed (the extra 'nvrtc13')")
+    path = find_nvcc()
+    return Nvcc(path, nvcc_version(path), nvcc_architectures(path)) if path else pytest.skip("nvcc is not installed")
+
+
+@pytest.fixture(scope="module", params=cases())
+def logs(request: pytest.FixtureRequest, sources: Sources) -> dict[str, str]:
+    """What the compiler and the assembler say of each file."""
+    name, arch = request.param
+    compiler = find(name)
+    if not knows(compiler, arch):
+        pytest.skip(f"this {name} does not know {arch}")
+    with ThreadPoolExecutor(2) as pool:
+        compiled = pool.map(lambda source: compiler.compile(source, arch).log, sources.values())
+        return dict(zip(sources, compiled, strict=True))
+
+
+def test_architectures_differ_in_text_by_generation_and_hopper_features() -> None:
+    assert text_for("sm_86") == text_for("sm_89") != text_for("sm_80")
+    assert len({text_for(arch) for arch in (HOPPER, "sm_75", "sm_80", "sm_90")}) == 4
+
+
+def test_there_is_no_warning(logs: dict[str, str]) -> None:
+    assert [line for log in logs.values() for line in log.splitlines() if "warning" in line] == []
+
+
+def test_every_kernel_is_there_and_keeps_to_registers(logs: dict[str, str], sources: Sources) -> None:
+    for file, log in logs.items():
+        taken = usages(log)
+        assert taken.keys() == {entry.name for entry in sources[file].entries}
+        assert {name: usage.spilled for name, usage in taken.items() if usage.spilled} == {}
+        assert set(re.findall(r"(\d+) bytes stack frame", log)) == {"0"}, file
+
+
+def test_blocks_fit_the_register_file(logs: dict[str, str], sources: Sources) -> None:
+    for file, log in logs.items():
+        found = BOUNDS.findall(sources[file].text)
+        number = sources[file].declarations.constant
+        bounds = {
+            name: (int(threads) if threads.isdigit() else number(threads)) * int(blocks or 1)
+            for threads, blocks, name in found
+        }
+        for name, usage in usages(log).items():
+            allocated = -(-usage.registers // 8) * 8  # registers are given to a thread by eights
+            assert allocated * bounds.get(name, 1024) <= REGISTERS, name

@@ -1,0 +1,442 @@
+"""The device over a stand-in for PyCUDA: what is told apart when something is missing, memory, launches, failures."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.runtime import device as devices
+from gcnbatch.backends.cuda.runtime import inventory as report
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.backends.cuda.runtime.compiler import KernelCompileError, Nvcc, Nvrtc
+from gcnbatch.backends.cuda.runtime.device import Device, open_device
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise, next_power_of_two
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
+from gcnbatch.resources import install_guide
+from tests.backends.cuda.fake_pycuda import FREE, TOTAL, Fake
+
+# ----------------------------------------------------------------------------------------- pure arithmetic
+
+
+def test_geometry_helpers() -> None:
+    assert [ceil_div(n, 32) for n in (0, 1, 32, 33)] == [0, 1, 1, 2]
+    assert [next_power_of_two(n) for n in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
+    assert elementwise(0) == Launch((0, 1, 1), (256, 1, 1))
+    assert elementwise(1850 * 64, per_thread=4) == Launch((116, 1, 1), (256, 1, 1))
+    assert elementwise(257, threads=64).blocks == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((1, 65_536, 1), (32, 1, 1)), r"grid \(1, 65536, 1\): outside 0 to 2147483647 by 65535 by 65535"),
+        (((1, 1, 1), (32, 33, 1)), r"block \(32, 33, 1\): outside 1 to 1024 threads"),
+        (((1, 1, 1), (0, 1, 1)), r"block \(0, 1, 1\): outside"),
+        (((1, 1, 1), (1, 1, 1), -4), "shared memory of -4 bytes"),
+    ],
+)
+def test_a_launch_that_no_device_could_run_is_refused(arguments, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Launch(*arguments)
+
+
+def test_views_share_memory_and_stay_inside() -> None:
+    whole = DeviceArray(1000, (3, 4), np.dtype(np.float32))
+    assert (whole.size, whole.nbytes, whole.ndim, len(whole)) == (12, 48, 2, 3)
+    part = whole.view(4, (2, 4))
+    assert (part.ptr, part.shape) == (1016, (2, 4))
+    assert whole.view(12, 0).size == 0
+    assert whole.reshape(2, -1).shape == (2, 6)
+    assert DeviceArray(0, (0, 5), np.dtype(np.float32)).reshape(0, -1).shape == (0, 0)
+    assert whole.astype_view(np.uint8).shape == (48,)
+    for start, shape in ((5, (2, 4)), (-1, (1,))):
+        with pytest.raises(ValueError, match=r"reaches beyond an array of \(3, 4\)"):
+            whole.view(start, shape)
+    for shape in ((5, 2), (5, -1)):
+        with pytest.raises(ValueError, match=r"an array of \(3, 4\) cannot take the shape"):
+            whole.reshape(*shape)
+    with pytest.raises(ValueError, match="3 bytes do not divide into elements of float32"):
+        DeviceArray(0, (3,), np.dtype(np.uint8)).astype_view(np.float32)
+
+
+# -------------------------------------------------------------------------------------- what can be missing
+
+
+def refusal() -> str:
+    with pytest.raises(BackendUnavailable) as caught:
+        loader.load_cuda()
+    return str(caught.value)
+
+
+class Blocked:
+    """Importing PyCUDA raises this."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> None:
+        if name.startswith("pycuda"):
+            raise self.error
+
+
+def test_no_driver(fake: Fake, monkeypatch) -> None:
+    def missing(name: str, mode: int) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(loader, "load_library", missing)
+    assert refusal() == (
+        "CUDA: no NVIDIA driver (libcuda.so.1 is not here). Install the driver of your GPU, or use --backend cpu."
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ModuleNotFoundError("x", name="pycuda"),
+            f"PyCUDA is not installed. pip install 'gcnbatch[cuda]' ({install_guide()} ",
+        ),
+        (ModuleNotFoundError("x", name="pytools"), "PyCUDA lacks the module pytools. pip install 'gcnbatch[cuda]'"),
+        (
+            ImportError("undefined symbol: cuCtxCreate_v4"),
+            "this PyCUDA does not match the driver (undefined symbol: cuCtxCreate_v4). Build it again with headers",
+        ),
+    ],
+)
+def test_a_pycuda_that_does_not_import(fake: Fake, monkeypatch, error: Exception, message: str) -> None:
+    for name in fake.modules():
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Blocked(error), *sys.meta_path])
+    assert refusal().startswith(f"CUDA: {message}")
+
+
+def test_a_driver_that_does_not_start(fake: Fake) -> None:
+    fake.failures["init"] = fake.driver.LogicError("cuInit failed: stub of the driver")
+    assert refusal().startswith(
+        "CUDA: the NVIDIA driver does not start (cuInit failed: stub of the driver). See whether nvidia-smi runs"
+    )
+
+
+def test_no_device(fake: Fake, monkeypatch) -> None:
+    fake.devices.clear()
+    told = "CUDA: the driver runs, but there is no device. See what nvidia-smi lists, or use --backend cpu."
+    assert refusal() == told
+    fake.failures["init"] = fake.driver.RuntimeError("cuInit failed: no CUDA-capable device is detected")
+    assert refusal() == told
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "no device. CUDA_VISIBLE_DEVICES='' hides the others, if any: unset it. See" in refusal()
+
+
+def test_the_device_is_chosen_by_number(fake: Fake, monkeypatch) -> None:
+    assert loader.choose(1) == loader.DeviceInfo(1, "Fake 75", (7, 5), TOTAL, 132)
+    with pytest.raises(InputError, match=r"device: 2; expected 0 to 1\. 'gcnbatch info' lists the devices"):
+        loader.choose(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    with pytest.raises(InputError, match="expected 0 to 1, of those that CUDA_VISIBLE_DEVICES='3,5' shows"):
+        loader.choose(2)
+    fake.devices[0] = ("Fake 61", (6, 1))
+    with pytest.raises(BackendUnavailable, match=r"device 0 \(Fake 61, compute capability 6\.1\) is older than 7\.0"):
+        loader.choose(0)
+
+
+@pytest.mark.parametrize(("status", "made"), [(0, [0, 1]), (100, [0])])
+def test_waking_starts_the_driver_and_one_device(monkeypatch, status: int, made: list[int]) -> None:
+    calls: list[int] = []
+
+    def start(flags: int) -> int:
+        calls.append(flags)
+        return status
+
+    library = SimpleNamespace(cuInit=start, cuDevicePrimaryCtxRetain=lambda context, number: calls.append(number))
+    monkeypatch.setattr(loader, "load_library", lambda name, mode: library)
+    monkeypatch.setattr(loader, "find_spec", lambda name: True)
+    thread = loader.wake(1)
+    assert thread is not None
+    thread.join()
+    assert calls == made
+
+
+@pytest.mark.parametrize("missing", ["PyCUDA", "driver"])
+def test_without_pycuda_or_driver_there_is_nothing_to_wake(monkeypatch, missing: str) -> None:
+    def load(name: str, mode: int) -> SimpleNamespace:
+        if missing == "driver":
+            raise OSError
+        return SimpleNamespace()
+
+    monkeypatch.setattr(loader, "load_library", load)
+    monkeypatch.setattr(loader, "find_spec", lambda name: None if missing == "PyCUDA" else True)
+    assert loader.wake(0) is None
+
+
+def test_a_device_older_than_the_compiler(fake: Fake) -> None:
+    fake.devices[0] = ("Fake 70", (7, 0))
+    loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "12.9.86"))
+    with pytest.raises(BackendUnavailable, match=r"too old for nvcc 13\.0\.88, .*\. Install CUDA toolkit 12 and point"):
+        loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "13.0.88"))
+
+
+def test_a_driver_older_than_the_compiler(fake: Fake) -> None:
+    fake.cuda = 12_040
+    loader.check_compiler(loader.choose(0), Nvrtc(None, "12.9"))
+    told = r"the driver, for CUDA 12\.4, is older than nvcc 13\.0\.88\. Update the driver, or install CUDA toolkit 12"
+    with pytest.raises(BackendUnavailable, match=told):
+        loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "13.0.88"))
+
+
+def test_the_report_tells_each_part_by_itself(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    found = report.collect()
+    assert found == {
+        "driver": "CUDA 13.0",
+        "devices": [
+            {"number": 0, "name": "Fake 90", "capability": "9.0", "memory": TOTAL, "multiprocessors": 132},
+            {"number": 1, "name": "Fake 75", "capability": "7.5", "memory": TOTAL, "multiprocessors": 132},
+        ],
+        "compiler": "nvcc 13.0.88",
+        "cache": {"folder": str(tmp_path / "kernels"), "files": 0, "bytes": 0},
+        "missing": {},
+    }
+
+
+def test_the_report_without_anything(fake: Fake, no_compiler, monkeypatch) -> None:
+    def missing(name: str, mode: int) -> None:
+        raise OSError
+
+    monkeypatch.setattr(loader, "load_library", missing)
+    found = report.collect()
+    assert (found["driver"], found["devices"], found["compiler"]) == (None, [], None)
+    assert found["missing"]["driver"] == found["missing"]["devices"]
+    assert found["missing"]["compiler"].startswith(
+        "no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer)."
+    )
+
+
+# --------------------------------------------------------------------------------------------------- memory
+
+
+def test_what_is_uploaded_comes_back(opened: Device) -> None:
+    for values in (np.arange(12, dtype=np.float32).reshape(3, 4), np.zeros((0, 7), np.int32), np.float64(3).reshape(1)):
+        there = opened.upload(values)
+        back = opened.download(there)
+        assert (there.shape, there.dtype) == (values.shape, values.dtype)
+        assert back.tobytes() == values.tobytes()
+    flat = opened.zeros(6)
+    opened.upload(np.ones((2, 1), np.float32), out=flat.view(4, (2, 1)))
+    assert opened.download(flat).tolist() == [0, 0, 0, 0, 1, 1]
+    assert opened.download(opened.upload(np.arange(6).reshape(2, 3).T)).tolist() == [[0, 3], [1, 4], [2, 5]]
+    held = np.zeros(6, np.float32)
+    assert opened.download(flat, held) is held
+    assert held.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("host", [np.zeros(3, np.float64), np.zeros(4, np.float32), np.zeros((3, 2), np.float32)[:, 0]])
+def test_an_upload_that_does_not_fit_is_refused(opened: Device, host) -> None:
+    with pytest.raises(ValueError, match=r"does not fit float32 \(3,\), row-major"):
+        opened.upload_async(host, opened.zeros(3))
+
+
+def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -> None:
+    host = opened.pinned((2, 3), np.int32)
+    host[...] = 7
+    waited = len(fake.named("synchronize"))
+    there = opened.upload_async(host, opened.empty((2, 3), np.int32))
+    assert len(fake.named("synchronize")) == waited
+    assert (opened.download(there) == 7).all()
+    assert opened.pinned(0).shape == (0,)
+
+
+def test_what_is_sent_waits_for_the_copies_of_the_call_before_alone(opened: Device, fake: Fake) -> None:
+    there, also = opened.zeros(5, np.int32), opened.zeros((2, 300))
+    fake.pick = lambda ready: None  # copies stay queued until somebody waits
+    for number in range(3):
+        small, large = np.full(5, number, np.int32), np.full((2, 300), number / 2, np.float32)
+        opened.send((small, there), (large, also))
+        small[:], large[:] = -1, -1
+        assert len(fake.named("synchronize event")) == number
+    assert fake.named("synchronize") == []
+    assert (opened.download(there) == 2).all()
+    assert (opened.download(also) == 1).all()
+
+
+def test_what_was_sent_before_a_pair_that_does_not_fit_arrives(opened: Device, fake: Fake) -> None:
+    there, also = opened.zeros(5, np.int32), opened.zeros(5, np.int32)
+    fake.pick = lambda ready: None
+    with pytest.raises(ValueError, match=r"does not fit int32 \(5,\), row-major"):
+        opened.send((np.full(5, 1, np.int32), there), (np.zeros(5, np.float32), also))
+    opened.send((np.full(5, 2, np.int32), also))
+    assert opened.download(there).tolist() == [1] * 5
+    assert opened.download(also).tolist() == [2] * 5
+
+
+def test_what_is_fetched_again_and_again_takes_the_same_pinned_memory(opened: Device) -> None:
+    small, large = opened.upload(np.arange(6.0).reshape(2, 3)), opened.upload(np.arange(40, dtype=np.int32))
+    first = opened.fetch(small)
+    kept = opened._fetched
+    np.testing.assert_array_equal(opened.fetch(large.view(0, (2, 5))), np.arange(10).reshape(2, 5))
+    assert opened._fetched is kept
+    np.testing.assert_array_equal(opened.fetch(large), np.arange(40))
+    np.testing.assert_array_equal(first, np.arange(6.0).reshape(2, 3))
+    assert opened._fetched is not kept
+
+
+def test_the_peak_counts_what_lives_at_once(opened: Device) -> None:
+    million = 1_000_000
+    for _ in range(3):
+        held = opened.empty(4 * million, np.uint8)
+        del held
+    both = opened.empty(2 * million, np.uint8), opened.empty(1_500_000, np.uint8)
+    assert opened.peak_bytes == 4 * million
+    opened.peak_bytes = 0
+    del both
+    opened.empty(2 * million, np.uint8)
+    assert opened.peak_bytes == 2 * million
+
+
+def test_small_arrays_share_a_slab_that_goes_with_the_last_of_them(opened: Device, fake: Fake) -> None:
+    first, second = opened.empty(3), opened.empty((2, 5), np.int32)
+    assert second.ptr - first.ptr == 256
+    assert len(fake.named("allocate")) == 1
+    third = [opened.empty(200_000) for _ in range(50)]  # 40 MB: three slabs
+    assert len(fake.named("allocate")) == 3
+    assert opened.active_bytes == 3 * (16 << 20)
+    del first, second, third[:20]
+    assert opened.active_bytes == 2 * (16 << 20)
+    assert opened.memory() == (FREE, TOTAL)
+
+
+def test_a_workspace_persists_and_is_zero_when_it_grows(opened: Device) -> None:
+    first = opened.workspace("partials", 8)
+    assert opened.download(first).tolist() == [0] * 8
+    opened.upload(np.full(8, 9, np.uint8), out=first)
+    assert opened.download(opened.workspace("partials", 4)).tolist() == [9] * 8
+    assert opened.download(opened.workspace("partials", 12)).tolist() == [0] * 12
+    assert opened.workspace("counters", 4).ptr != opened.workspace("partials", 4).ptr
+
+
+# ------------------------------------------------------------------------------------------------- launches
+
+
+def scale(device: Device, n: int = 4, launch: Launch | None = None) -> tuple[DeviceArray, ...]:
+    y, x, rows = device.empty(n), device.empty(n), device.empty(n, np.int32)
+    device.launch("scale_forward", launch or Launch((2, 1, 1), (32, 1, 1)), y=y, x=x, rows=rows, n=n)
+    return y, x, rows
+
+
+def test_a_launch_arrives_as_declared(opened: Device, fake: Fake) -> None:
+    y, x, rows = scale(opened)
+    assert fake.named("launch") == [
+        ("scale_forward", (2, 1, 1), (32, 1, 1), 0, struct.pack("PPPq", y.ptr, x.ptr, rows.ptr, 4))
+    ]
+    scale(opened, 0, Launch((0, 1, 1), (32, 1, 1)))
+    assert opened.launches == 1
+    assert len(fake.named("load")) == 1, "modules load when a kernel of theirs is first launched"
+    opened.launch("plain", Launch((1, 1, 1), (1, 1, 1)), bytes=opened.empty(1, np.uint8), n=3)
+    assert (opened.launches, len(fake.named("load"))) == (2, 2)
+
+
+def test_more_shared_memory_is_asked_for_once(opened: Device, fake: Fake) -> None:
+    for shared in (49_152, 60_000, 50_000, 60_000, 70_000):
+        scale(opened, launch=Launch((1, 1, 1), (32, 1, 1), shared))
+    assert [asked[2] for asked in fake.named("set_attribute")] == [60_000, 70_000]
+
+
+def test_an_observer_times_every_launch(opened: Device) -> None:
+    scale(opened)
+    opened.observer = []
+    launch = Launch((3, 1, 1), (64, 1, 1))
+    scale(opened, launch=launch)
+    opened.launch("plain", Launch((1, 1, 1), (1, 1, 1)), bytes=opened.empty(1, np.uint8), n=3)
+    assert opened.observer[0][:2] == ("scale_forward", launch)
+    assert [seen.stop.since(seen.start) for seen in opened.observer] == [1000.0, 1000.0]
+    opened.observer = None
+    scale(opened)
+    assert opened.launches == 4
+    opened.event().synchronize()
+
+
+def test_properties_and_the_end(opened: Device, fake: Fake) -> None:
+    assert (opened.name, opened.compute_capability, opened.multiprocessors) == ("Fake 90", (9, 0), 132)
+    assert opened.about() == {
+        "GPU": "Fake 90",
+        "compute capability": "9.0",
+        "multiprocessors": "132",
+        "driver": "CUDA 13.0",
+        "compiler": "nvcc 13.0.88",
+        "nominal clocks": "1980 MHz, memory 2619 MHz",
+    }
+    opened._close()
+    assert [call[0] for call in fake.calls[-2:]] == ["stop_holding", "pop"]
+
+
+# ------------------------------------------------------------------------------------------------- failures
+
+
+def test_out_of_memory_says_what_was_asked_and_what_is_free(opened: Device, fake: Fake) -> None:
+    fake.failures["allocate"] = fake.driver.MemoryError("memory_pool::allocate failed: out of memory")
+    with pytest.raises(MachineError) as caught:
+        opened.empty((1 << 20, 5))
+    assert str(caught.value) == (
+        "device 0 (Fake 90): out of memory: 20.0 MiB asked for, 3 of 8 MiB free. Lower train.batch_size or "
+        "train.eval_batch_size, give --resident off, or end other programs on this GPU (nvidia-smi lists them)."
+    )
+
+
+def test_out_of_memory_on_a_device_that_no_longer_answers(opened: Device, fake: Fake) -> None:
+    fake.failures["allocate"] = fake.driver.MemoryError("out of memory")
+    fake.failures["memory"] = fake.driver.LogicError("an illegal memory access was encountered")
+    with pytest.raises(MachineError, match=r"\(Fake 90\): out of memory: 20\.0 MiB asked for\. Lower"):
+        opened.empty((1 << 20, 5))
+
+
+@pytest.mark.parametrize("where", ["launch", "synchronize", "download", "synchronize event"])
+def test_a_device_that_is_lost(opened: Device, fake: Fake, where: str) -> None:
+    there = opened.zeros(4)
+    fake.failures[where] = fake.driver.LogicError("an illegal memory access was encountered")
+    with pytest.raises(DeviceLost, match=r"device 0 \(Fake 90\): an illegal .* encountered\. If it happens again, 'nv"):
+        {
+            "launch": lambda: scale(opened),
+            "synchronize": opened.synchronize,
+            "download": lambda: opened.download(there),
+            "synchronize event": opened.event().synchronize,
+        }[where]()
+    assert opened.launches == 0
+
+
+def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> None:
+    fake.failures["load"] = fake.driver.LogicError("device kernel image is invalid")
+    with pytest.raises(
+        MachineError, match=r"scale.cu for sm_90a: the driver \(CUDA 13\.0\) does not load it .* toolkit 13"
+    ):
+        scale(opened)
+
+
+def test_kernels_that_find_no_room_do_not_blame_the_driver(opened: Device, fake: Fake) -> None:
+    held = {"y": opened.empty(1), "x": opened.empty(1), "rows": opened.empty(1, np.int32), "n": 1}
+    fake.failures["load"] = fake.driver.MemoryError("cuModuleLoadDataEx failed: out of memory")
+    with pytest.raises(MachineError, match=r"^device 0 \(Fake 90\): out of memory: 3 of 8 MiB free\. Lower train\."):
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), **held)
+    fake.failures["load"] = fake.driver.LaunchError("cuModuleLoadDataEx failed: unspecified launch failure")
+    with pytest.raises(DeviceLost, match=r"^device 0 \(Fake 90\): cuModuleLoadDataEx failed: unspecified launch"):
+        opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), **held)
+
+
+def test_a_kernel_that_does_not_compile_stops_only_who_needs_it(opened: Device, cache, folder, nvcc) -> None:
+    (folder / "plain.cu").write_text('extern "C" __global__ void plain(int n) {}\nnot C\n')
+    device = Device(0, cache, devices.Sources(folder))
+    scale(device)
+    with pytest.raises(KernelCompileError, match=r"plain.cu\(3\): error: expected a declaration"):
+        device.launch("plain", Launch((1, 1, 1), (1, 1, 1)), bytes=None, n=3)
+
+
+def test_a_process_works_on_one_device(fake: Fake, monkeypatch) -> None:
+    monkeypatch.setattr(devices.atexit, "register", lambda function: None)
+    assert open_device(1) is open_device(1)
+    with pytest.raises(MachineError, match=r"device 0: this process works on device 1\. Start another process"):
+        open_device(0)

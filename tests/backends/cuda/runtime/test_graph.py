@@ -1,0 +1,99 @@
+"""Graphs of the fused backend on stand-ins for PyCUDA and cuda-bindings: what a failing call of the driver becomes."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from enum import IntEnum
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.runtime.device import Device
+from gcnbatch.backends.cuda.runtime.graph import Call, Recorder
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.errors import DeviceLost, MachineError
+
+OUT_OF_MEMORY = r"^device 0 \(Fake 90\): out of memory: 3 of 8 MiB free\. Lower train\.batch_size or "
+LOST = r"^device 0 \(Fake 90\): CUDA_ERROR_LAUNCH_FAILED\. If it happens again, 'nvidia-smi' and the system log"
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_LAUNCH_FAILED = 719
+
+
+@pytest.fixture
+def driver(opened: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """NVIDIA's binding, whose calls answer with what stands under their name in `status`."""
+    made: Any = ModuleType("cuda.bindings.driver")
+    made.CUresult, made.status = CUresult, {}
+    made.CUstream = made.CUlaunchAttribute = lambda *given: SimpleNamespace(value=SimpleNamespace())
+    made.CUlaunchConfig = SimpleNamespace
+    made.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+    made.CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6)
+
+    def offer(name: str, *given_back: str) -> None:
+        def function(*arguments: Any) -> tuple[Any, ...]:
+            status = made.status.get(name, CUresult.CUDA_SUCCESS)
+            return (status, *([None] * len(given_back) if status else given_back))
+
+        setattr(made, name, function)
+
+    offer("cuModuleLoadData", "module")
+    offer("cuModuleGetFunction", "function")
+    offer("cuStreamEndCapture", "graph")
+    offer("cuGraphInstantiate", "ready")
+    for name in ("cuStreamBeginCapture", "cuLaunchKernelEx", "cuGraphDestroy", "cuGraphLaunch"):
+        offer(name)
+    opened.stream.handle = 7
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", made)
+    return made
+
+
+def record(device: Device) -> Any:
+    arguments = {"n": 1, "y": device.empty(1), "x": device.empty(1), "rows": device.empty(1, "i4")}
+    return Recorder(device).record([Call("scale_forward", Launch((1, 1, 1), (32, 1, 1)), arguments)], repeats=2)
+
+
+def test_a_graph_counts_its_launches(opened: Device, driver: Any) -> None:
+    record(opened).launch()
+    assert opened.launches == 2
+
+
+def test_the_driver_finds_every_argument_at_its_address(opened: Device, driver: Any, monkeypatch) -> None:
+    def launch(config: Any, function: Any, addresses: np.ndarray, extra: int) -> tuple[int]:
+        arguments.append([ctypes.c_int64.from_address(int(at)).value for at in addresses])
+        return (0,)
+
+    arguments: list[list[int]] = []
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
+    record(opened)
+    y, x, rows, n = arguments[0]
+    assert (x - y, rows - x, n) == (256, 256, 1)
+    assert arguments == [[y, x, rows, n]] * 2
+
+
+@pytest.mark.parametrize("step", ["cuModuleLoadData", "cuLaunchKernelEx", "cuGraphInstantiate"])
+def test_a_graph_without_room_says_what_is_free(opened: Device, driver: Any, step: str) -> None:
+    driver.status[step] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(MachineError, match=OUT_OF_MEMORY) as caught:
+        record(opened)
+    assert not isinstance(caught.value, DeviceLost)
+    driver.status[step] = CUresult.CUDA_ERROR_LAUNCH_FAILED
+    with pytest.raises(DeviceLost, match=LOST):
+        record(opened)
+
+
+def test_a_graph_that_does_not_start(opened: Device, driver: Any) -> None:
+    graph = record(opened)
+    driver.status["cuGraphLaunch"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(MachineError, match=OUT_OF_MEMORY):
+        graph.launch()
+    driver.status["cuGraphLaunch"] = CUresult.CUDA_ERROR_LAUNCH_FAILED
+    with pytest.raises(DeviceLost, match=LOST):
+        graph.launch()
+    assert opened.launches == 0

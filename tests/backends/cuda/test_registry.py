@@ -1,0 +1,134 @@
+"""The CUDA backends in the registry and on the command line, where something is missing."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from gcnbatch.backends import registry
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.cli import app
+from gcnbatch.errors import BackendUnavailable, InputError
+from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.conftest import calls
+from tests.backends.cuda.fake_pycuda import Fake
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str, mode: int) -> None:
+        raise OSError
+
+    loader.load_cuda.cache_clear()
+    monkeypatch.setattr(loader, "load_library", missing)
+
+
+def states(device: int = 0) -> dict[str, registry.BackendStatus]:
+    return {state.name: state for state in registry.status(device)}
+
+
+def test_without_a_driver_cpu_is_ready_and_the_others_say_why(no_driver) -> None:
+    found = states()
+    assert [name for name, state in found.items() if state.ready] == ["cpu"]
+    assert found["batched"].reason == found["nonbatched"].reason == "no NVIDIA driver (libcuda.so.1 is not here)"
+    assert found["batched"].hint == "Install the driver of your GPU, or use --backend cpu."
+    assert found["fused"].reason == found["batched"].reason
+    assert registry.open_backend("auto").name == "cpu"
+    with pytest.raises(
+        BackendUnavailable, match=r"backend batched: no NVIDIA driver \(libcuda.so.1 is not here\)\. Inst"
+    ):
+        registry.open_backend("batched")
+
+
+def test_with_everything_the_cuda_backends_are_ready(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    assert [name for name, state in states().items() if state.ready] == [
+        "cpu",
+        "nonbatched",
+        "batched",
+        "fused",
+    ]
+    with pytest.raises(InputError, match="device: 7; expected 0 to 1"):
+        registry.open_backend("batched", 7)
+
+
+def test_fused_needs_nvidias_binding_too(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    found = states()
+    assert found["batched"].ready
+    assert (found["fused"].reason, found["fused"].hint) == (
+        "cuda-bindings is not installed",
+        "pip install 'gcnbatch[cuda]', or --backend batched.",
+    )
+
+
+def test_without_a_compiler_they_are_not(fake: Fake, no_compiler, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    assert states()["batched"].reason == "no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer)"
+
+
+def test_a_device_too_old_for_the_compiler(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    fake.devices[1] = ("Fake 70", (7, 0))
+    assert states(0)["batched"].ready
+    assert "device 1 (Fake 70, compute capability 7.0) is too old for nvcc 13.0.88" in states(1)["batched"].reason
+
+
+def test_a_device_too_new_for_the_compiler_is_told_at_the_door(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
+    fake.devices[1] = ("Fake 130", (13, 0))
+    assert states(0)["batched"].ready
+    found = states(1)["batched"]
+    assert (found.reason, found.hint) == (
+        "nvcc 13.0.88, which compiles for sm_75 to sm_121, does not know device 1 (Fake 130, compute capability 13.0)",
+        "Install a newer CUDA toolkit and point CUDA_HOME to it, or use --backend cpu.",
+    )
+    assert sorted(calls(nvcc)) == ["architectures", "version"], "asked once"
+
+
+def test_opening_compiles_first_and_hands_over_the_device(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("atexit.register", lambda function, *rest, **named: None)
+    backend = registry.open_backend("nonbatched", 1)
+    assert (backend.name, backend.device.name) == ("nonbatched", "Fake 75")
+    compiled = list((tmp_path / "cache" / "kernels").glob("*.sm_75.*.cubin"))
+    assert len(compiled) == len(Sources(cuda_sources()))
+
+
+@pytest.mark.parametrize("options", [("--backend", "batched"), ("--backend", "nonbatched", "--device", "1")])
+def test_training_without_a_driver_leaves_with_3_and_one_line(
+    no_driver, monkeypatch, tmp_path, capsys, options
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "-o", str(tmp_path / "run"), *options])
+    with pytest.raises(SystemExit) as left:
+        app.main()
+    told = capsys.readouterr()
+    assert (left.value.code, told.out) == (3, "")
+    assert told.err == (
+        f"error: backend {options[1]}: no NVIDIA driver (libcuda.so.1 is not here). "
+        "Install the driver of your GPU, or use --backend cpu.\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_wakes_the_gpu_that_it_will_use_and_on_cpu_none(no_driver, monkeypatch, tmp_path, capsys) -> None:
+    woken = []
+    monkeypatch.setattr(loader, "wake", woken.append)
+    for backend in ("cpu", "batched"):
+        command = ["gcnbatch", "train", "--backend", backend, "--device", "1", "--data", str(tmp_path / "none.h5")]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit):
+            app.main()
+    assert woken == [1]
+    capsys.readouterr()
+
+
+def test_a_driver_alone_is_not_enough(monkeypatch) -> None:
+    loader.load_cuda.cache_clear()
+    monkeypatch.setattr(loader, "load_library", lambda name, mode: SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
+    assert states()["batched"].reason == "PyCUDA lacks the module pycuda.driver"

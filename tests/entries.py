@@ -1,0 +1,63 @@
+"""Registry entries for tests: they open backends made by a test, refuse what it says, or cannot start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gcnbatch.backends import registry
+from gcnbatch.backends.base import Backend
+from gcnbatch.backends.cpu import CpuBackend
+from gcnbatch.backends.registry import BackendEntry, BackendStatus
+from gcnbatch.errors import MachineError
+from gcnbatch.runners.task import RunnerTask
+
+
+@dataclass(frozen=True)
+class MadeEntry(BackendEntry):
+    """An entry without a module.
+
+    Parameters
+    ----------
+    made : Backend or MachineError or str
+        What opens, or fails to; a text is the reason why it cannot start.
+    refused : str
+        What it takes no task for; empty: it takes all.
+    opened : list
+        What `open` was called with.
+    """
+
+    summary: str = "made for a test"
+    backend: str = "none"
+    made: Backend | MachineError | str = field(default_factory=CpuBackend)
+    refused: str = ""
+    opened: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def probe(self, device: int = 0) -> BackendStatus:
+        if isinstance(self.made, str):
+            return BackendStatus(self.name, False, self.made, "Mend it.")
+        return BackendStatus(self.name, True)
+
+    def open(self, *how: Any) -> Backend:
+        self.opened.append(how)
+        if isinstance(self.made, MachineError):
+            raise self.made
+        assert not isinstance(self.made, str)
+        return self.made
+
+    def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
+        return self.refused or None
+
+
+class NamedBackend(CpuBackend):
+    """The backend ``cpu`` under another name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def register(monkeypatch: pytest.MonkeyPatch, *entries: BackendEntry) -> None:
+    """Make these the registry, fastest first."""
+    monkeypatch.setattr(registry, "BACKENDS", entries)

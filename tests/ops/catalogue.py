@@ -1,0 +1,39 @@
+"""Every problem of the operation tests, by a name: what all of them must satisfy, and all that a GPU is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.ops import (
+    test_batch_norm,
+    test_bias,
+    test_dropout,
+    test_linear,
+    test_loss,
+    test_matmul,
+    test_optimizer,
+    test_readout,
+    test_relu,
+    test_spmm,
+)
+from tests.ops.cases import Case
+from tests.ops.parity import Problem
+
+DENSE_MODULES = {
+    "matmul": test_matmul,
+    "bias": test_bias,
+    "linear": test_linear,
+    "batch norm": test_batch_norm,
+    "ReLU": test_relu,
+    "dropout": test_dropout,
+    "readout": test_readout,
+    "loss": test_loss,
+    "optimizer": test_optimizer,
+}
+DENSE: dict[str, Callable[[Case], Problem]] = {
+    f"{operation}: {name}": make
+    for operation, module in DENSE_MODULES.items()
+    for name, make in module.PROBLEMS.items()
+}
+OF_SIZES = {f"linear of {size}": test_linear.linear_of(*size) for size in test_linear.SIZES}
+PROBLEMS = DENSE | {"SpMM": test_spmm.spmm}

@@ -1,0 +1,59 @@
+"""Dropout held to the reference: the same mask, to the element."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gcnbatch import philox
+from gcnbatch.backends.base import DropoutKey
+from tests.ops.adapters import Adapter
+from tests.ops.cases import Case, normal
+from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
+from tests.ops.parity import Problem, assert_parity
+
+KEY = DropoutKey(seed=2**63 - 1, purpose="conv1.dropout", epoch=3, step=41)
+AT_THE_THRESHOLD = float(philox.bits(*KEY, 1)[0]) / 2**32  # element 0 is kept at this rate, and at no higher one
+RATES = [0.0, 0.5, 0.9, AT_THE_THRESHOLD]
+
+
+def dropout(case: Case, rate: float) -> Problem:
+    def run(ops, x, dy, entries):
+        y, mask = ops.dropout(x, rate, KEY)
+        y_entries, _ = ops.dropout(entries, rate, KEY)
+        return {"y": y, "dx": ops.dropout_backward(dy, mask, rate), "y_entries": y_entries}
+
+    rng = case.rng()
+    # Gradients of 1 show every bit of the mask; the one-dimensional input is what the entries of sparse features are.
+    x, dy = normal(rng, case.N, case.F), np.ones((case.N, case.F), np.float32)
+    return Problem(run, {"x": x, "dy": dy, "entries": np.ones(3 * case.N, np.float32)})
+
+
+PROBLEMS = {f"rate {rate:g}": lambda case, rate=rate: dropout(case, rate) for rate in RATES}
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_dropout(backend: Adapter, case: Case, rate: float):
+    assert_parity(backend, dropout(case, rate))
+
+
+MUTANTS = {
+    "not scaled": mutant(dropout_backward=lambda right, dy, mask, rate: dy * mask),
+    "float16 values": mutant(dropout=lambda right, x, rate, key: right(half(x), rate, key)),
+    "mask of the next step": mutant(
+        dropout=lambda right, x, rate, key: right(x, rate, key._replace(step=key.step + 1))
+    ),
+    "mask of another element": mutant(dropout_backward=lambda right, dy, mask, rate: right(dy, np.roll(mask, 1), rate)),
+}
+
+
+@on_telling_cases
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_rejected(case: Case, name: str):
+    assert_rejected(MUTANTS[name], dropout(case, 0.9))
+
+
+@on_telling_cases
+def test_an_element_kept_above_the_threshold_is_rejected(case: Case):
+    later = mutant(dropout=lambda right, x, rate, key: right(x, rate + 2.0**-32, key))
+    assert_rejected(later, dropout(case, AT_THE_THRESHOLD))

@@ -1,0 +1,81 @@
+"""Matrix products, dense and sparse, held to the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.ops.adapters import Adapter
+from tests.ops.cases import Case, normal, of_layer
+from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
+from tests.ops.parity import Problem, assert_parity
+
+
+def dense(case: Case, convolution: bool) -> Problem:
+    def run(ops, x, w, dy, graphs=None):
+        dx, dw = ops.matmul_backward(dy, x, w, graphs=graphs)
+        not_needed, dw_alone = ops.matmul_backward(dy, x, w, need_dx=False, graphs=graphs)
+        assert not_needed is None
+        return {"y": ops.matmul(x, w, graphs), "dx": dx, "dw": dw, "dw_alone": dw_alone}
+
+    rng, (P, graphs) = case.rng(), of_layer(case, convolution)
+    x, w, dy = (normal(rng, *shape) for shape in ((case.N, case.F), (case.F, P), (case.N, P)))
+    return Problem(run, {"x": x, "w": w, "dy": dy, **graphs})
+
+
+def sparse(case: Case) -> Problem:
+    def run(ops, x, w, dy):
+        return {"y": ops.sparse_matmul(x, w), "dw": ops.sparse_matmul_backward(dy, x)}
+
+    rng = case.rng()
+    w, dy = normal(rng, case.F, case.columns), normal(rng, case.N, case.columns)
+    return Problem(run, {"x": case.sparse_features(rng), "w": w, "dy": dy})
+
+
+PROBLEMS = {
+    "dense layer": lambda case: dense(case, convolution=False),
+    "graph convolution": lambda case: dense(case, convolution=True),
+    "sparse features": sparse,
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_matmul(backend: Adapter, case: Case, problem: str):
+    assert_parity(backend, PROBLEMS[problem](case))
+
+
+def one_entry_short(x):
+    return type(x)(np.minimum(x.indptr, len(x.data) - 1), x.indices, x.data, x.n_cols)
+
+
+def dx_of_reversed_weights(right, dy, x, w, need_dx=True, **about):
+    return right(dy, x, w[::-1], need_dx)
+
+
+def dw_of_a_row_less(right, dy, x, w, need_dx=True, **about):
+    return right(dy, x, w, need_dx)[0], right(dy[1:], x[1:], w)[1]
+
+
+MUTANTS = {
+    "a term short": ("dense layer", mutant(matmul=lambda right, x, w, *_: right(x[:, 1:], w[1:]))),
+    "float16 weights": ("dense layer", mutant(matmul=lambda right, x, w, *_: right(x, half(w)))),
+    "one row off": ("dense layer", mutant(matmul=lambda right, x, w, *_: np.roll(right(x, w), 1, axis=0))),
+    "dx of weights in reverse": ("dense layer", mutant(matmul_backward=dx_of_reversed_weights)),
+    "a row short in dw": ("dense layer", mutant(matmul_backward=dw_of_a_row_less)),
+    "an entry short": ("sparse features", mutant(sparse_matmul=lambda right, x, w: right(one_entry_short(x), w))),
+    "float16 entries": (
+        "sparse features",
+        mutant(sparse_matmul=lambda right, x, w: right(type(x)(x.indptr, x.indices, half(x.data), x.n_cols), w)),
+    ),
+    "an entry short in dw": (
+        "sparse features",
+        mutant(sparse_matmul_backward=lambda right, dy, x, *_: right(dy, one_entry_short(x))),
+    ),
+}
+
+
+@on_telling_cases
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_rejected(case: Case, name: str):
+    problem, wrong = MUTANTS[name]
+    assert_rejected(wrong, PROBLEMS[problem](case))

@@ -1,0 +1,86 @@
+"""Readout held to the reference."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.ops.adapters import Adapter
+from tests.ops.cases import CASES, Case, halves, normal
+from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
+from tests.ops.parity import Problem, assert_parity
+
+KINDS = ["sum", "mean", "max"]
+
+
+def readout(case: Case, kind: str) -> Problem:
+    """Of a maximum, values with ties; of sums, values with all their digits."""
+
+    def run(ops, h, node_ptr, dr):
+        r, saved = ops.readout(h, node_ptr, kind)
+        return {"r": r, "dh": ops.readout_backward(dr, node_ptr, kind, saved)}
+
+    rng = case.rng()
+    h, dr = normal(rng, case.N, case.P), normal(rng, len(case.sizes), case.P)
+    return Problem(run, {"h": halves(h) if kind == "max" else h, "node_ptr": case.node_ptr, "dr": dr})
+
+
+PROBLEMS = {kind: lambda case, kind=kind: readout(case, kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_readout(backend: Adapter, case: Case, kind: str):
+    assert_parity(backend, readout(case, kind))
+
+
+def last_winner(right, h, node_ptr, kind):
+    r, _ = right(h, node_ptr, kind)
+    winner = np.full(r.shape, -1)
+    for b, (first, end) in enumerate(pairwise(node_ptr)):
+        if first < end:
+            winner[b] = end - 1 - h[first:end][::-1].argmax(axis=0)
+    return r, winner
+
+
+def a_node_missing(right, h, node_ptr, kind):
+    shorter = h.copy()
+    shorter[np.abs(h).sum(axis=1).argmin()] = 0
+    return right(shorter, node_ptr, kind)
+
+
+MUTANTS = {
+    "the last of equal values": ("max", mutant(readout=last_winner)),
+    "a node missing": ("sum", mutant(readout=a_node_missing)),
+    "sum for mean": ("mean", mutant(readout=lambda right, h, node_ptr, kind: right(h, node_ptr, "sum"))),
+    "float16 values": ("sum", mutant(readout=lambda right, h, node_ptr, kind: right(half(h), node_ptr, kind))),
+    "float16 mean": (
+        "mean",
+        mutant(readout=lambda right, h, node_ptr, kind: (half(right(h, node_ptr, kind)[0]), None)),
+    ),
+    "gradient not divided": (
+        "mean",
+        mutant(readout_backward=lambda right, dr, node_ptr, kind, saved: right(dr, node_ptr, "sum", saved)),
+    ),
+    "gradient of the node before": (
+        "max",
+        mutant(readout_backward=lambda right, *arguments: np.roll(right(*arguments), 1, axis=0)),
+    ),
+}
+
+
+@on_telling_cases
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_rejected(case: Case, name: str):
+    kind, wrong = MUTANTS[name]
+    assert_rejected(wrong, readout(case, kind))
+
+
+def test_the_gradient_of_the_graph_before_is_rejected():
+    case = next(case for case in CASES if case.name == "eleven mixed sizes")
+    wrong = mutant(
+        readout_backward=lambda right, dr, node_ptr, kind, saved: right(np.roll(dr, 1, axis=0), node_ptr, kind, saved)
+    )
+    for kind in KINDS:
+        assert_rejected(wrong, readout(case, kind))

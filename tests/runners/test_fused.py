@@ -1,0 +1,63 @@
+"""The runners of the fused backend without a GPU: one per kind of data set, and what both do around their engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.compare.workload import opened
+from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners.fused_graphs import FusedGraphsRunner
+from gcnbatch.runners.fused_kipf import FusedKipfRunner
+from tests.backends.cuda.fused.kipf.test_host import ONE_GRAPH
+from tests.backends.cuda.fused.test_refusals import fused_backend
+from tests.train.runs import configure, write_set
+
+
+class EngineLog:
+    """Notes the names of the methods that are called, and passes nothing on."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self.calls.append(name)
+
+
+@pytest.fixture(params=["graphs", "one graph"])
+def runner(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    is_graphs = request.param == "graphs"
+    write_set(tmp_path / "data.h5", **({} if is_graphs else ONE_GRAPH))
+    model = () if is_graphs else ("model.kind=kipf",)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work:
+        made: Any = make_runner(fused_backend(), work.task)
+    assert type(made) is (FusedGraphsRunner if is_graphs else FusedKipfRunner)
+    made._engine = EngineLog()
+    monkeypatch.setattr(made._at, "read", lambda array: np.zeros(array.shape, array.dtype))
+    return made
+
+
+def test_queued_steps_run_before_the_state_is_read_or_written(runner) -> None:
+    for call in (runner.take_loss, runner.state, lambda: runner.load_state(runner.state())):
+        runner._engine.calls.clear()
+        call()
+        assert runner._engine.calls[0] == "flush"
+    runner.close()
+    assert runner._engine.calls[-1] == "close"
+
+
+def test_gradients_are_those_that_the_engine_writes(runner) -> None:
+    loss, gradients = runner.gradients(np.arange(1))
+    assert runner._engine.calls == ["gradients"]
+    assert loss == 0
+    assert {name: array.shape for name, array in gradients.items()} == {
+        name: runner.layout.slots[name].spec.shape for name in runner.layout.names(True)
+    }

@@ -1,0 +1,45 @@
+"""The examples in docstrings and Markdown run and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import MODULES, PACKAGE, ROOT
+
+PROMPT = re.compile(r"^\s*>>> ", flags=re.MULTILINE)
+EXAMPLES = {path: len(PROMPT.findall(path.read_text(encoding="utf-8"))) for path in MODULES}
+
+
+@pytest.mark.parametrize("path", [path for path, count in EXAMPLES.items() if count], ids=lambda path: path.stem)
+def test_examples_in_docstrings_print_what_they_say(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    module = importlib.import_module(".".join(part for part in parts if part != "__init__"))
+    monkeypatch.chdir(tmp_path)
+    examples = [test for test in doctest.DocTestFinder(exclude_empty=True).find(module) if test.examples]
+    runner = doctest.DocTestRunner()
+    for test in examples:
+        runner.run(test)
+    found = [example for test in examples for example in test.examples]
+    assert runner.failures == 0, capsys.readouterr().out
+    # doctest overlooks prompts outside of docstrings that it can reach, and counts none that it is told to skip.
+    assert len(found) == EXAMPLES[path]
+    assert not any(doctest.SKIP in example.options for example in found)
+
+
+def test_python_in_markdown_is_run() -> None:
+    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/test_adding_a_backend.py."""
+    pages = [
+        *ROOT.glob("*.md"),
+        *(page for place in ("docs", "datasets", "cuda_src") for page in ROOT.glob(f"{place}/**/*.md")),
+    ]
+    with_python = {
+        page.name for page in pages if re.search(r"```(python|pycon)|^>>> ", page.read_text("utf-8"), re.MULTILINE)
+    }
+    assert with_python == {"FORMAT.md", "README.md"}
