@@ -75,6 +75,15 @@ def test_kernels_of_fused_steps_are_where_the_table_says() -> None:
         assert [path for path in re.findall(r"`(.+?)`", cells) if not (ROOT / place / path).exists()] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "cuda_src/README.md"])
+def test_paths_in_the_text_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+    named = re.findall(rf"`((?:{folders})/[\w./]*)`", text)
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def rows_of(text: str) -> list[str]:
     """Return the lines of a table, without its header."""
     return [line for line in text.splitlines() if line.startswith("|")][2:]
