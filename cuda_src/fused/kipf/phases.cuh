@@ -1,7 +1,8 @@
 // Device functions of the kernels in fused/kipf/step.cu; no kernels here.
 #pragma once
 
-#include "fused/shared/fused.cuh"
+#include "dense/loss.cuh"
+#include "fused/shared/optimizer.cuh"
 
 namespace kipf {
 
@@ -183,11 +184,6 @@ struct WarpRow {
     return reduce_warp(sum_rows(entries, next, Column{x + COLUMNS * lane, pad(K)}), lane_bits);
   }
 };
-
-__device__ __forceinline__ float max_over(float value, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
-  return value;
-}
 
 // ---- dropout ----
 
