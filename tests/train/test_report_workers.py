@@ -20,7 +20,7 @@ from gcnbatch.errors import MachineError
 from gcnbatch.train import report_workers as module
 from gcnbatch.train import run
 from gcnbatch.train.metrics import activate
-from gcnbatch.train.report import HERE, Report
+from gcnbatch.train.report import INLINE, Report
 from gcnbatch.train.report_workers import report_workers
 from gcnbatch.worker import Workers
 from tests.test_worker import meet
@@ -83,7 +83,7 @@ def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def here(*call: object) -> Future[Any]:
         raise AssertionError("computed here")
 
-    monkeypatch.setattr(type(HERE), "submit", here)
+    monkeypatch.setattr(type(INLINE), "submit", here)
 
 
 def test_workers_write_the_same_bytes_as_this_process(
