@@ -431,13 +431,13 @@ def test_launches_of_a_step(tmp_path: Path) -> None:
     """
     graphs = write_set(tmp_path / "data.h5", n_graphs=30)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]", "train.batch_size=8")) as work:
-        batched, looped = (first_step(work.task, name, work.batches) for name in CUDA)
+        batched, per_graph = (first_step(work.task, name, work.batches) for name in CUDA)
         part = graphs.take(work.batches[1])
         graph = np.repeat(np.arange(part.n_graphs), np.diff(part.edge_ptr))
         filled = len(np.unique(graph * 2 + part.channel))
         B, C, L = np.count_nonzero(np.diff(part.node_ptr)), 2, 2
     assert batched == 1 + L * (4 + 4) + 2 + 3 + 1 == 23
-    assert looped - batched == L * (4 * B * C + 2 * filled + B + B * C - 4) + (L - 1) * B
+    assert per_graph - batched == L * (4 * B * C + 2 * filled + B + B * C - 4) + (L - 1) * B
 
 
 def farthest(some: dict[str, NDArray[Any]], others: dict[str, NDArray[Any]]) -> float:

@@ -176,31 +176,31 @@ class CountingDevice(HostDevice):
         return found
 
 
-def assert_held(graphs: Any, kernel: str, looped: bool) -> None:
+def assert_held(graphs: Any, kernel: str, per_graph: bool) -> None:
     """What is foretold is what the device holds, but for `node_ptr`."""
     source, device = BatchSource(graphs), CountingDevice()
     assert source.prepared is not None
-    needed = resident_bytes(source.prepared, graphs.y, kernel, looped)
-    ResidentSet(device, source, graphs.y, kernel, looped)  # type: ignore[arg-type]
+    needed = resident_bytes(source.prepared, graphs.y, kernel, per_graph)
+    ResidentSet(device, source, graphs.y, kernel, per_graph)  # type: ignore[arg-type]
     assert device.held == needed + 4 * (graphs.n_graphs + 1)
-    assert can_reside(source, graphs.y, needed, kernel, looped)
-    assert not can_reside(source, graphs.y, needed - 1, kernel, looped)
+    assert can_reside(source, graphs.y, needed, kernel, per_graph)
+    assert not can_reside(source, graphs.y, needed - 1, kernel, per_graph)
 
 
-@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("per_graph", [False, True])
 @pytest.mark.parametrize("kernel", ["auto", "swa_csr", "tf"])
 @pytest.mark.parametrize("features", ["uint8", "float16", "csr"])
 @pytest.mark.parametrize("n_graphs", [1, 6])
-def test_resident_bytes_are_those_held(n_graphs: int, features: str, kernel: str, looped: bool) -> None:
-    assert_held(build_graphset(n_graphs, features=features), kernel, looped)
+def test_resident_bytes_are_those_held(n_graphs: int, features: str, kernel: str, per_graph: bool) -> None:
+    assert_held(build_graphset(n_graphs, features=features), kernel, per_graph)
 
 
-@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("per_graph", [False, True])
 @pytest.mark.parametrize("kernel", ["auto", "csr", "naive", "swa_csr", "swa_coo", "tf"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("large", [False, True])
 def test_so_are_those_of_one_skewed_or_large_graph(
-    large: bool, weighted: bool, kernel: str, looped: bool, monkeypatch: Any
+    large: bool, weighted: bool, kernel: str, per_graph: bool, monkeypatch: Any
 ) -> None:
     graphs = synthetic_networks.generate("citation", 0, 0.4)
     if weighted:
@@ -208,7 +208,7 @@ def test_so_are_those_of_one_skewed_or_large_graph(
     if large:
         monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
         monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
-    assert_held(graphs, kernel, looped)
+    assert_held(graphs, kernel, per_graph)
 
 
 def test_open_batches_chooses() -> None:
