@@ -52,8 +52,8 @@ extern "C" __global__ __launch_bounds__(256) void spmm_zero(float* __restrict__ 
 // Source: Batched SWA SpMM for SparseTensor (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 3, 5-a, 5-b),
 //   cases 1 and 2. A sub-warp of 2^sub_bits threads (32 when width > 16, else the power of two that holds width) per
 //   non-zero.
-// Shapes: rows, columns int32, data float32, (nnz,), numbered over the batch; indptr (rows + 1,) gives a graph's entries;
-//   node_ptr (B+1,) with rows_per_node rows per node.
+// Shapes: rows, columns int32, data float32, (nnz,), numbered over the batch; indptr (rows + 1,) gives a graph's
+//   entries; node_ptr (B+1,) with rows_per_node rows per node.
 // Launch: B * 2^partition_bits blocks of 1024 threads: a matrix, or a partition of its columns, per block. Batch 100 of
 //   50 nodes, P = 64: 100 blocks with 12,800 bytes each.
 // Shared memory: max rows * column_block floats, at most 32 KB. Lanes of a sub-warp add to consecutive banks; different
@@ -98,8 +98,8 @@ extern "C" __global__ __launch_bounds__(256) void spmm_swa_coo_global(
   for (int p = lane; p < width; p += step) atomicAdd(target + p, weight * source[p]);
 }
 
-// Source: TensorFlow's SparseTensorDenseMatMul, the papers' non-batched baseline: a thread per (entry, column), found by
-//   division, and atomic additions to a zeroed output (spmm_zero). Scopes as in spmm_swa_coo_global.
+// Source: TensorFlow's SparseTensorDenseMatMul, the papers' non-batched baseline: a thread per (entry, column), found
+//   by division, and atomic additions to a zeroed output (spmm_zero). Scopes as in spmm_swa_coo_global.
 // Launch: n_entries * width threads, 256 per block. One graph of 150 entries, P = 64: 38 blocks.
 // Traffic: every thread reads its entry: 12 nnz width (from L1) + 4 nnz width, adds 4 nnz width bytes.
 extern "C" __global__ __launch_bounds__(256) void spmm_tf(float* __restrict__ out, const float* __restrict__ dense,

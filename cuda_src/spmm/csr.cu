@@ -56,8 +56,8 @@ __device__ __forceinline__ void swa_csr_part(float* out, const float* in, const 
 //   largest; a lane holds 16 bytes of columns in registers; four neighbours are in flight; no shared memory.
 // Shapes: out (n_rows, width), dense (columns of the matrix, width) with row strides, float32; indptr (n_rows + 1,),
 //   indices, data (nnz,).
-// Launch: 256 threads, grid.x over rows, grid.y over blocks of 2^lane_bits vectors of columns. Batch 100 of 50 nodes,
-//   P = 64: 16 lanes per row (lane_bits 4), 16 rows per block, 313 blocks. With group_bits > 0, several groups of a warp
+// Launch: 256 threads, grid.x over rows, grid.y over blocks of 2^lane_bits vectors of columns. Batch 100 of 50 nodes, P
+//   = 64: 16 lanes per row (lane_bits 4), 16 rows per block, 313 blocks. With group_bits > 0, several groups of a warp
 //   share a long row.
 // Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; neighbours of the
 //   same graph come from L1 / L2. A warp reads whole rows of 16 * 2^lane_bits bytes.
@@ -81,7 +81,7 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
                              dense_stride, n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
 }
 
-// Source: Batched SWA SpMM for CSR (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d), as published.
+// Source: Batched SWA SpMM for CSR as published (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d).
 // Shapes: as above for the whole batch; node_ptr (B+1,) with rows_per_node rows per node (1 forward, C transposed).
 // Launch: blocks_per_graph * B blocks by 2^k column partitions of 256 threads; blocks_per_graph covers the largest
 //   graph, so there are max rows * sub-warp * B * partitions threads. Batch 100 of 50 nodes, P = 64: 7 * 100 blocks.

@@ -1,18 +1,18 @@
 // Adjacency (CSR) of one large graph times dense features. Rows of very different lengths are cut into pieces of equal
 // work.
 //
-//   out[r, p] = row_scale[r] * sum over entries k of row r of  data[k] * dense[indices[k], p]      r < n_rows, p < width
+//   out[r, p] = row_scale[r] * sum over entries k of row r of  data[k] * dense[indices[k], p]     r < n_rows, p < width
 //
 // The unweighted form does not read `data`: every stored value is 1. A normalised adjacency D^-1/2 A D^-1/2 is then
-// computed as a scaling of the rows of `dense` before the product (spmm_large_slices) and of the rows of `out` after it.
-// This halves the bytes per entry, 4 instead of 8, in memory and traffic.
+// computed as a scaling of the rows of `dense` before the product (spmm_large_slices) and of the rows of `out` after
+// it. This halves the bytes per entry, 4 instead of 8, in memory and traffic.
 //
 // Source: own. Differs from spmm/csr.cu: the unit of work is not a row but a piece of at most `PIECE` entries, from
 //   gcnbatch's large-graph geometry; a second launch reduces the partial sums of a row's pieces; columns are processed
-//   in slices, so that a slice of `dense` stays in L2; indices and weights are loaded 16 bytes at a time, one step ahead.
+//   in slices, so that a slice of `dense` stays in L2; indices and weights are prefetched, 16 bytes at a time.
 // Shapes: piece_first (pieces + 1,) the first entry of each piece, piece_target (pieces,) its row or, where the row has
-//   several pieces, -1 - slot in `partials` (slots, partial_stride); all int32. A row without entries is an empty piece.
-//   `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
+//   several pieces, -1 - slot in `partials` (slots, partial_stride); all int32. A row without entries is an empty
+//   piece. `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
 // Determinism: one writer per output; the sizes fix the order in which entries of a piece, groups of a warp and pieces
 //   of a row are summed: repeats to the bit.
 #include "common/graph_view.cuh"
@@ -26,8 +26,8 @@ __device__ __forceinline__ float4 load_row(const float* in, int column, int stri
   return __ldg(reinterpret_cast<const float4*>(reinterpret_cast<const char*>(in) + (long long)column * stride_bytes));
 }
 
-// Load STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. They are read once, so these streaming
-// loads leave the cache to `in`.
+// Load STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. They are read once, so these
+// streaming loads leave the cache to `in`.
 template <bool WEIGHTED>
 __device__ __forceinline__ void load_step(int4& columns, float4& weights, const int* indices, const float* data,
                                           int k) {
@@ -145,8 +145,8 @@ extern "C" __global__ __launch_bounds__(256) void spmm_large_slices(float* __res
 
 // Launch: 128 threads, grid.x over pieces, grid.y over slices, which run one after the other. 233,000 rows with 112.7 M
 //   entries, 16 columns: 8 groups of 4 lanes, 4 pieces per block.
-// Traffic: reads 8 nnz bytes per slice (4 unweighted) and 4 nnz width bytes of rows of `dense`, from L2 if a slice fits;
-//   writes 4 n_rows width, and 4 slots width of partial sums, which the next launch reads.
+// Traffic: reads 8 nnz bytes per slice (4 unweighted) and 4 nnz width bytes of rows of `dense`, from L2 if a slice
+//   fits; writes 4 n_rows width, and 4 slots width of partial sums, which the next launch reads.
 // Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
     float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,

@@ -1,12 +1,13 @@
-// SpMM, the first rung: adjacency (CSR) times dense features, a thread per output. For reading; "auto" never chooses it.
+// SpMM, the first rung: adjacency (CSR) times dense features, a thread per output. For reading; never chosen by "auto".
 //
 //   out[r, p] = sum over entries k of row r of  data[k] * dense[indices[k], p]          r < n_rows, p < width
 //
-// The formula is that of spmm/csr.cu, whose header explains how one product computes the forward pass (sum_c A_c H_c) and
-// the backward pass (A_cᵀ dY, on the stored transpose). `cuda.spmm = "naive"` trains with this kernel.
+// The formula is that of spmm/csr.cu, whose header explains how one product computes the forward pass (sum_c A_c H_c)
+// and the backward pass (A_cᵀ dY, on the stored transpose). `cuda.spmm = "naive"` trains with this kernel.
 //
 // Source: own; the straightforward loop.
-// Shapes: out (n_rows, width), dense (columns of the matrix, width), float32; indptr (n_rows + 1,), indices, data (nnz,).
+// Shapes: out (n_rows, width), dense (columns of the matrix, width), float32; indptr (n_rows + 1,), indices, data
+//   (nnz,).
 // Launch: `thread_per_output`, blocks of 32 columns x 8 rows. Batch 50 of 19 nodes, P = 64: grid (119, 2).
 // Shared memory: none.
 // Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; a thread loads 12
@@ -17,8 +18,8 @@
 //
 // In the next rung, spmm/csr.cu, a thread has four columns (float4), so it loads index and weight once for four
 // multiply-adds. It also loads up to four entries before it uses the first, so their chains of dependent loads (index,
-// then feature) wait for memory together. Here, the compiler does so only for complete groups of four, but an atom's row
-// has about three entries. `gcnbatch bench spmm --methods naive,csr,fastest` times the rungs on your GPU.
+// then feature) wait for memory together. Here, the compiler does so only for complete groups of four, but an atom's
+// row has about three entries. `gcnbatch bench spmm --methods naive,csr,fastest` times the rungs on your GPU.
 #include "common/graph_view.cuh"
 
 // ---------------------------------------------------------------------------------------------------------- helpers

@@ -2,35 +2,35 @@
 //
 //   out[r, p] = sum over entries k of row r of  data[k] * dense[indices[k], p]          r < n_rows, p < width
 //
-// Source: own. Differs from spmm/csr.cu, which supports every scope, size and row length. These kernels have no code that
-// a batch does not need (no strides, offsets, groups, passes or chunks), because a batch of small graphs takes a few
-// microseconds, most of them for the launch and three dependent loads (pointer, index, dense row).
-// A row has 2^lane_bits threads. A thread owns VECTORS vectors of the row's columns, so that one index serves several
-// loads in wide rows, and has ENTRIES entries in flight. There are two ways to handle the end of a row:
+// Source: own. Differs from spmm/csr.cu, which supports every scope, size and row length. These kernels have no code
+// that a batch does not need (no strides, offsets, groups, passes or chunks), because a batch of small graphs takes a
+// few microseconds, most of them for the launch and three dependent loads (pointer, index, dense row). A row has
+// 2^lane_bits threads. A thread owns VECTORS vectors of the row's columns, so that one index serves several loads in
+// wide rows, and has ENTRIES entries in flight. There are two ways to handle the end of a row:
 //   branches (spmm_rows_float4_<VECTORS>x<ENTRIES>): the fewest instructions, but rows of different length in a warp
 //     diverge, and each length runs by itself. Wide rows avoid this with a whole warp per row.
 //   masks (…m): loads beyond the end are masked off, and all rows of a warp load together. On an H200, a batch of 50
-//     molecules (830 rows of 1 to 5 entries) with 64 columns takes 1.73 us with 1x5m, 2.05 to 2.40 us with branches. For
-//     rows of equal length, masks cost nothing below 256 columns and up to 9 % from 512 columns on.
+//     molecules (830 rows of 1 to 5 entries) with 64 columns takes 1.73 us with 1x5m, 2.05 to 2.40 us with branches.
+//     For rows of equal length, masks cost nothing below 256 columns and up to 9 % from 512 columns on.
 // cuda.spmm = "auto" takes the form, the threads per row and the threads per block from a table that `gcnbatch bench
 // tune` measures.
 //
 // Register limits: with 32 registers, the compiler keeps three entries of one vector in flight. With a fourth entry, it
 // uses the first dense row before it loads the others, so the loads wait twice. Five entries need 48 registers.
-// Alternatives on an H200: dense rows of a graph in shared memory, to relieve L2, were 10 to 80 % slower from 64 columns
-// on, because the barrier costs more than the loads. Streaming stores (st.cs) were 8 to 21 % faster if operand and
-// result together just exceed L2, but only in a benchmark that repeats a product: there the operand stays in cache, while
-// a network reads the result next. Loads from a clamped address instead of masked loads were 2 to 5 % slower.
+// Alternatives on an H200: dense rows of a graph in shared memory, to relieve L2, were 10 to 80 % slower from 64
+// columns on, because the barrier costs more than the loads. Streaming stores (st.cs) were 8 to 21 % faster if operand
+// and result together just exceed L2, but only in a benchmark that repeats a product: there the operand stays in cache,
+// while a network reads the result next. Loads from a clamped address instead of masked loads were 2 to 5 % slower.
 //
-// Shapes: out (n_rows, width), dense (columns of the matrix, width) float32, row-major; indptr (n_rows + 1,), indices (nnz,)
-//   int32, data (nnz,) float32.
-// Launch: 128 or 256 threads, grid.x over rows, grid.y over blocks of VECTORS * 2^lane_bits vectors, which divide the row
-//   evenly unless VECTORS is 1. Batch 100 of 50 nodes, P = 64, 2x1: 8 lanes, 32 rows per block of 256, 157 blocks.
+// Shapes: out (n_rows, width), dense (columns of the matrix, width) float32, row-major; indptr (n_rows + 1,), indices
+//   (nnz,) int32, data (nnz,) float32.
+// Launch: 128 or 256 threads, grid.x over rows, grid.y over blocks of VECTORS * 2^lane_bits vectors, which divide the
+//   row evenly unless VECTORS is 1. Batch 100 of 50 nodes, P = 64, 2x1: 8 lanes, 32 rows per block of 256, 157 blocks.
 // Shared memory: none.
-// Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; neighbours of the same
-//   graph come from L1 / L2. 8 lanes read 128 bytes in one transaction.
-// Determinism: one thread writes each output and adds the row's entries in order: repeats to the bit. All kernels of the
-//   family, SWA SpMM for CSR, and spmm/csr.cu without groups give the same bits. A masked entry adds -0 * 0, which
+// Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; neighbours of the
+//   same graph come from L1 / L2. 8 lanes read 128 bytes in one transaction.
+// Determinism: one thread writes each output and adds the row's entries in order: repeats to the bit. All kernels of
+//   the family, SWA SpMM for CSR, and spmm/csr.cu without groups give the same bits. A masked entry adds -0 * 0, which
 //   changes no sum.
 // Requirements: float4: width divisible by 4, pointers aligned to 16 bytes.
 #include "common/graph_view.cuh"
@@ -39,9 +39,9 @@
 
 __host__ __device__ constexpr int at_most(int blocks) { return ROW_BLOCKS < blocks ? ROW_BLOCKS : blocks; }
 
-// sum[i] += weight * vector i of the dense row, for COUNT entries in order. All indices and weights are loaded before the
-// first dense row, and all dense rows before the first is used. `in` points to the thread's first column of dense row 0;
-// its vectors are `stride` bytes apart.
+// sum[i] += weight * vector i of the dense row, for COUNT entries in order. All indices and weights are loaded before
+// the first dense row, and all dense rows before the first is used. `in` points to the thread's first column of dense
+// row 0; its vectors are `stride` bytes apart.
 template <typename Vec, int VECTORS, int COUNT>
 __device__ __forceinline__ void add_in_flight(Vec* sum, const char* __restrict__ in, unsigned row_bytes,
                                               unsigned stride, const int* __restrict__ indices,
