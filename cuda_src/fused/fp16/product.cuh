@@ -9,14 +9,14 @@ namespace fused {
 
 // Copies that this thread asks for come after what it and others have read and written, as a barrier of the block told it:
 // they find it in memory, and do not overtake it where they overwrite it in shared memory.
-__device__ __forceinline__ void order_copies() {
+__device__ __forceinline__ void fence_async_proxy() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
 
 // Copy to the same place in all blocks of `mask`, where `full` is told.
-__device__ __forceinline__ void bulk_copy_to_all(void* to, const void* from, int bytes, unsigned long long* full,
+__device__ __forceinline__ void tma_multicast(void* to, const void* from, int bytes, unsigned long long* full,
                                                  int mask) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
@@ -28,17 +28,17 @@ __device__ __forceinline__ void bulk_copy_to_all(void* to, const void* from, int
 }
 
 // The slice's weights, `panels` of 64 of the depth, in two pieces: one thread each.
-__device__ __forceinline__ void fetch_low(PassShared& at, const Half* weights, int panels) {
+__device__ __forceinline__ void fetch_low(StepShared& at, const Fp16* weights, int panels) {
   const int bytes = min(panels, LOW_PANELS) * WEIGHT_PANEL_BYTES;
   expect_bytes(&at.low, bytes);
-  bulk_copy(at.w_low, weights, bytes, &at.low);
+  tma_copy(at.w_low, weights, bytes, &at.low);
 }
 
-__device__ __forceinline__ void fetch_high(PassShared& at, const Half* weights, int panels) {
+__device__ __forceinline__ void fetch_high(StepShared& at, const Fp16* weights, int panels) {
   const int bytes = (panels - LOW_PANELS) * WEIGHT_PANEL_BYTES;
   if (bytes <= 0) return;
   expect_bytes(&at.high, bytes);
-  bulk_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
+  tma_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
             &at.high);
 }
 
@@ -48,24 +48,24 @@ struct Phases {
 };
 
 // Rows of a group in a panel of U.
-constexpr int CHUNK_BYTES = GROUP_ROWS * HALF_PANEL * 2;
+constexpr int CHUNK_BYTES = GROUP_ROWS * FP16_PANEL * 2;
 
 // Send rows of a group in a panel, which this block has written, to all S blocks of the cluster.
 template <int S>
-__device__ __forceinline__ void send_chunk(PassShared& at, const Half* panel, int q, int group) {
-  bulk_copy_to_all(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
+__device__ __forceinline__ void send_chunk(StepShared& at, const Fp16* panel, int q, int group) {
+  tma_multicast(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
                    (1 << S) - 1);
 }
 
 // ---- products ----
 
 // What the tensor cores are told of rows of 128 bytes, the depth along them.
-__device__ __forceinline__ unsigned long long description_of_rows(const unsigned char* rows) {
+__device__ __forceinline__ unsigned long long row_descriptor(const unsigned char* rows) {
   return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
 // d (64, 48) += a (64, 16) bᵀ (16, 48), halves, asynchronously.
-__device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long long a, unsigned long long b) {
+__device__ __forceinline__ void wgmma_fp16(float (&d)[OWN], unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
@@ -80,7 +80,7 @@ __device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long l
 
 // sum = (slice of Wᵀ) (rows of the group)ᵀ; meanwhile(): what there is to do until the tensor cores are done.
 template <class Meanwhile>
-__device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& at, int panels, Phases& phases,
+__device__ __forceinline__ void multiply_panels(float (&sum)[OWN], StepShared& at, int panels, Phases& phases,
                                                 int group, Meanwhile meanwhile) {
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
@@ -91,27 +91,27 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& a
     if (q == LOW_PANELS) {
       wait_barrier(&at.high, phases.high);
     }
-    const unsigned long long a = description_of_rows(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
-    const unsigned long long b = description_of_rows(at.u[q] + group * CHUNK_BYTES);
-    begin_group();
+    const unsigned long long a = row_descriptor(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
+    const unsigned long long b = row_descriptor(at.u[q] + group * CHUNK_BYTES);
+    wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < HALF_PANEL / 16; ++k) multiply_halves(sum, a + 2 * k, b + 2 * k);
-    commit_group();
+    for (int k = 0; k < FP16_PANEL / 16; ++k) wgmma_fp16(sum, a + 2 * k, b + 2 * k);
+    wgmma_commit();
   }
   phases.full ^= 1, phases.low ^= 1, phases.high ^= panels > LOW_PANELS;
   meanwhile();
-  wait_for_groups<0>();
+  wgmma_wait<0>();
 }
 
 // ---- the product with A ----
 
 // Four neighbours of a row times `scale`, as halves.
-__device__ __forceinline__ uint2 halves_of(const float4& from, float scale) {
-  return make_uint2(to_halves(from.x * scale, from.y * scale), to_halves(from.z * scale, from.w * scale));
+__device__ __forceinline__ uint2 to_fp16x4(const float4& from, float scale) {
+  return make_uint2(to_fp16x2(from.x * scale, from.y * scale), to_fp16x2(from.z * scale, from.w * scale));
 }
 
 // Of the eight lanes that have a row, this one's columns: 4 lane ... and 32 + 4 lane ...; no bank conflicts.
-struct RowPart {
+struct RowSlice {
   float4 low, high;
 
   // If `is_there`.
@@ -131,21 +131,21 @@ struct RowPart {
     to.x = fmaf(factor, from.x, to.x), to.y = fmaf(factor, from.y, to.y);
     to.z = fmaf(factor, from.z, to.z), to.w = fmaf(factor, from.w, to.w);
   }
-  __device__ __forceinline__ void add(float factor, const RowPart& from) {
+  __device__ __forceinline__ void add(float factor, const RowSlice& from) {
     add(low, factor, from.low), add(high, factor, from.high);
   }
   // To row r of a panel.
-  __device__ __forceinline__ void store(Half* panel, int r, int lane, float scale) const {
-    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 4 * lane)) = halves_of(low, scale);
-    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 32 + 4 * lane)) = halves_of(high, scale);
+  __device__ __forceinline__ void store(Fp16* panel, int r, int lane, float scale) const {
+    *reinterpret_cast<uint2*>(panel + in_fp16_panel(r, 4 * lane)) = to_fp16x4(low, scale);
+    *reinterpret_cast<uint2*>(panel + in_fp16_panel(r, 32 + 4 * lane)) = to_fp16x4(high, scale);
   }
 };
 
 // Rows of the tile that a thread has a part of: one in each group, neighbouring rows in a warp.
-constexpr int PART_LANES = 8;
+constexpr int SLICE_LANES = 8;
 
-__device__ __forceinline__ int part_row(const Owner& own, int group) {
-  return group * GROUP_ROWS + own.warp * (32 / PART_LANES) + own.lane / PART_LANES;
+__device__ __forceinline__ int slice_row(const Owner& own, int group) {
+  return group * GROUP_ROWS + own.warp * (32 / SLICE_LANES) + own.lane / SLICE_LANES;
 }
 
 // A tile's part of A or Aᵀ in CSR, as it lies in memory.
@@ -154,7 +154,7 @@ struct TileRows {
   const float* values;
   int first;
 
-  __device__ __forceinline__ TileRows(const Pass& of, int tile, bool transposed) {
+  __device__ __forceinline__ TileRows(const StepParams& of, int tile, bool transposed) {
     transposed = transposed && of.t_indptr != nullptr;
     indptr = (transposed ? of.t_indptr : of.indptr) + tile * TILE_ROWS, first = indptr[0];
     indices = (transposed ? of.t_indices : of.indices) + first, values = (transposed ? of.t_values : of.values) + first;
@@ -165,13 +165,13 @@ struct TileRows {
 };
 
 // This thread's part of Σ value rows[column] over the entries of a row; from memory, slowly.
-__device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const Pass& pass, int tile, int lane, int k,
+__device__ __forceinline__ void add_entries(RowSlice& sum, unsigned rows, const StepParams& params, int tile, int lane, int k,
                                             int end, bool transposed) {
-  const TileRows from(pass, tile, transposed);
+  const TileRows from(params, tile, transposed);
 #pragma unroll 1
   for (; k < end; ++k) {
     const int2 entry = from.entry(k);
-    RowPart found = {};
+    RowSlice found = {};
     found.load(rows + entry.x, lane);
     sum.add(__int_as_float(entry.y), found);
   }
@@ -179,17 +179,17 @@ __device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const P
 
 // panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the sender is told of each.
 // `copy`, unless null: rows[r] scale, too.
-__device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
+__device__ __forceinline__ void propagate(StepShared& at, Fp16* panel, Fp16* copy, float scale, const Owner& own,
                                           int tile, bool transposed) {
   constexpr int AT_ONCE = 4;
-  const int lane = own.lane % PART_LANES;
+  const int lane = own.lane % SLICE_LANES;
   const unsigned rows = shared_address(at.rows);
   const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
-  RowPart found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
+  RowSlice found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
 #pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) {
-    const int r = part_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
-    RowPart sum = {};
+    const int r = slice_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
+    RowSlice sum = {};
     if (fits) {
       int2 entry[AT_ONCE];
 #pragma unroll
@@ -204,14 +204,14 @@ __device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* cop
         sum.add(__int_as_float(at.entries[k].y), found[0]);
       }
     } else {
-      add_entries(sum, rows, at.pass, tile, lane, begin, end, transposed);
+      add_entries(sum, rows, at.params, tile, lane, begin, end, transposed);
     }
     sum.store(panel, r, lane, scale);
     if (copy != nullptr) {
       found[0].load(rows + r * (ROW_LD * 4), lane);
       found[0].store(copy, r, lane, scale);
     }
-    tell(ROWS_WRITTEN + group);
+    arrive_named(ROWS_WRITTEN + group);
   }
   arrive(&at.rows_read);
 }

@@ -20,18 +20,18 @@ constexpr int READ_GRAPHS = 16, NO_ROW = 255;
 constexpr int LOGIT_LD = (MAX_OUTPUTS + 31) / 32 * 32 + 4;
 
 struct ReadShared {
-  float weights[HALF_PANEL * MAX_OUTPUTS + 8];  // rows as they come; zeros behind them
-  float parts[READ_GRAPHS][LOGIT_LD], logits[READ_GRAPHS][LOGIT_LD], gradient[READ_GRAPHS][LOGIT_LD];
+  float weights[FP16_PANEL * MAX_OUTPUTS + 8];  // rows as they come; zeros behind them
+  float partials[READ_GRAPHS][LOGIT_LD], logits[READ_GRAPHS][LOGIT_LD], gradient[READ_GRAPHS][LOGIT_LD];
   float targets[READ_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], bias[MAX_OUTPUTS];
   float pooled[READ_GRAPHS][ROW_LD], back[TILE_ROWS][ROW_LD];  // R, dR of all graphs of the tile
   double losses[READ_GRAPHS];
   float label_weight;
-  unsigned char peaks[TILE_ROWS][HALF_PANEL];
+  unsigned char peaks[TILE_ROWS][FP16_PANEL];
 };
-static_assert(sizeof(ReadShared) <= sizeof(PassShared::u), "the readout does not fit in the place of U");
+static_assert(sizeof(ReadShared) <= sizeof(StepShared::u), "the readout does not fit in the place of U");
 
 // What lies at `own` in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ float4 load4_of_block(const float* own, int rank) {
+__device__ __forceinline__ float4 load_remote4(const float* own, int rank) {
   float4 value = make_float4(0.f, 0.f, 0.f, 0.f);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   unsigned address;
@@ -46,7 +46,7 @@ __device__ __forceinline__ float4 load4_of_block(const float* own, int rank) {
 
 // Numbers in two parts of 11 bits for the tensor cores.
 template <int COUNT>
-struct TwoParts {
+struct SplitTf32 {
   unsigned large[COUNT], small[COUNT];
   __device__ __forceinline__ void split(int i, float value) {
     large[i] = __float_as_uint(value) & 0xffffe000u, small[i] = __float_as_uint(value - __uint_as_float(large[i]));
@@ -57,14 +57,14 @@ struct TwoParts {
 // a at k = t, t + 4, and b at the same k, column g: rows that are 4 (a) or 8 (b) floats apart, but for multiples of 32, meet
 // different banks.
 template <class A, class B>
-__device__ __forceinline__ void multiply_in_parts(float (&c)[4], const Owner& own, int depth, A a, B b) {
+__device__ __forceinline__ void multiply_3xtf32(float (&c)[4], const Owner& own, int depth, A a, B b) {
   float rest[4] = {}, other[4] = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) c[i] = 0.f;
 #pragma unroll 2
   for (int k = own.t; k < depth; k += 8) {
-    TwoParts<4> left;
-    TwoParts<2> right;
+    SplitTf32<4> left;
+    SplitTf32<2> right;
 #pragma unroll
     for (int i = 0; i < 4; ++i) left.split(i, a(own.g + i % 2 * 8, k + i / 2 * 4));
 #pragma unroll
@@ -79,19 +79,19 @@ __device__ __forceinline__ void multiply_in_parts(float (&c)[4], const Owner& ow
 
 // S slices; `tile` and `slice` are this block's.
 template <int S>
-struct PassReadout {
-  static constexpr int P = S * HALF_PANEL;
-  PassShared& at;
+struct StepReadout {
+  static constexpr int P = S * FP16_PANEL;
+  StepShared& at;
   const Owner& own;
   int tile, slice;
 
   __device__ __forceinline__ ReadShared& read() const { return *reinterpret_cast<ReadShared*>(at.u); }
-  __device__ __forceinline__ int outputs() const { return static_cast<int>(at.pass.n_outputs); }
+  __device__ __forceinline__ int outputs() const { return static_cast<int>(at.params.n_outputs); }
   __device__ __forceinline__ int padded() const { return ceil_div(outputs(), 8) * 8; }
 
   // R of the graphs from `first` on: a warp has a graph, a lane columns lane and lane + 32.
   __device__ __forceinline__ void pool(int first, int n) const {
-    const int kind = static_cast<int>(at.pass.readout);
+    const int kind = static_cast<int>(at.params.readout);
 #pragma unroll 1
     for (int graph = own.warp; graph < n; graph += WORKERS / 32) {
       const int begin = at.first_row[first + graph], rows = at.graph_rows[first + graph];
@@ -111,7 +111,7 @@ struct PassReadout {
         for (int i = begin; i < begin + rows; ++i) sum[0] += at.rows[i][own.lane], sum[1] += at.rows[i][own.lane + 32];
       }
       float* input =
-          at.pass.input + static_cast<long long>(at.step.first_graph + first + graph) * P + slice * HALF_PANEL;
+          at.params.input + static_cast<long long>(at.step.first_graph + first + graph) * P + slice * FP16_PANEL;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int c = own.lane + 32 * half;
@@ -130,12 +130,12 @@ struct PassReadout {
 #pragma unroll 1
     for (int n0 = own.warp * 8; n0 < padded(); n0 += WORKERS / 32 * 8) {
       float c[4];
-      multiply_in_parts(
-          c, own, HALF_PANEL, [&](int graph, int f) { return r.pooled[graph][f]; },
+      multiply_3xtf32(
+          c, own, FP16_PANEL, [&](int graph, int f) { return r.pooled[graph][f]; },
           [&](int f, int k) { return r.weights[f * K + n0 + k]; });
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        *reinterpret_cast<float2*>(&r.parts[own.g + 8 * i][n0 + 2 * own.t]) = make_float2(c[2 * i], c[2 * i + 1]);
+        *reinterpret_cast<float2*>(&r.partials[own.g + 8 * i][n0 + 2 * own.t]) = make_float2(c[2 * i], c[2 * i + 1]);
     }
   }
 
@@ -149,19 +149,19 @@ struct PassReadout {
       for (int k = 4 * own.lane; k < padded(); k += 128) {
         float4 found[S], sum = *reinterpret_cast<const float4*>(r.bias + k);
 #pragma unroll
-        for (int s = 0; s < S; ++s) found[s] = load4_of_block(&r.parts[graph][k], s);
+        for (int s = 0; s < S; ++s) found[s] = load_remote4(&r.partials[graph][k], s);
 #pragma unroll
         for (int s = 0; s < S; ++s) sum.x += found[s].x, sum.y += found[s].y, sum.z += found[s].z, sum.w += found[s].w;
         *reinterpret_cast<float4*>(&r.logits[graph][k]) = sum;
       }
       __syncwarp();
       float* gradient = r.gradient[graph];
-      const double loss = loss_of_graph(gradient, r.logits[graph], r.targets + graph * (at.pass.loss == 1 ? 1 : K),
-                                        r.loss_weight, K, static_cast<int>(at.pass.loss), r.label_weight);
+      const double loss = loss_of_graph(gradient, r.logits[graph], r.targets + graph * (at.params.loss == 1 ? 1 : K),
+                                        r.loss_weight, K, static_cast<int>(at.params.loss), r.label_weight);
       if (own.lane == 0) r.losses[graph] = loss;
       if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
       if (graph % S != slice) continue;
-      float* result = at.pass.gradient + static_cast<long long>(at.step.first_graph + first + graph) * K;
+      float* result = at.params.gradient + static_cast<long long>(at.step.first_graph + first + graph) * K;
 #pragma unroll 4
       for (int k = own.lane; k < K; k += 32) result[k] = gradient[k];  // what this lane wrote
     }
@@ -171,16 +171,16 @@ struct PassReadout {
   __device__ __forceinline__ void multiply_back(int first, int n) const {
     ReadShared& r = read();
     const int K = outputs(), n0 = own.warp * 8;
-    if (n0 >= HALF_PANEL) return;
+    if (n0 >= FP16_PANEL) return;
     float c[4];
-    multiply_in_parts(
+    multiply_3xtf32(
         c, own, padded(), [&](int graph, int k) { return r.gradient[graph][k]; },
         [&](int k, int f) { return r.weights[(n0 + f) * K + k]; });
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int graph = own.g + 8 * i;
       if (graph >= n) continue;
-      const float share = at.pass.readout == 1 ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
+      const float share = at.params.readout == 1 ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
       *reinterpret_cast<float2*>(&r.back[first + graph][n0 + 2 * own.t]) =
           make_float2(share * c[2 * i], share * c[2 * i + 1]);
     }
@@ -188,7 +188,7 @@ struct PassReadout {
 
   // G of this thread's values: dR where it is open.
   template <class IsOpen>
-  __device__ __forceinline__ void give(float (&g)[OWN], IsOpen is_open) const {
+  __device__ __forceinline__ void scatter_gradient(float (&g)[OWN], IsOpen is_open) const {
 #pragma unroll
     for (int i = 0; i < OWN; i += 4) {
       const int row = own.row(i);  // and the next one
@@ -214,24 +214,24 @@ struct PassReadout {
 #pragma unroll 1
     for (int first = 0; first < max(at.step.n_graphs, 1); first += READ_GRAPHS) {
       const int n = min(at.step.n_graphs - first, READ_GRAPHS);
-      if (first > 0) meet_cluster();  // all blocks have read the parts
+      if (first > 0) sync_cluster();  // all blocks have read the parts
       pool(first, n);
       if (first == 0) wait_barrier(&at.head, 0);
-      wait_for(HEAD);
+      sync_named(HEAD);
       multiply();
-      meet_cluster();  // the parts are there
+      sync_cluster();  // the parts are there
       find_losses(first, n);
       sync_workers();
       multiply_back(first, n);
       for (int graph = 0; threadIdx.x == WORKERS - 1 && graph < n; ++graph) total += r.losses[graph];
       sync_workers();
     }
-    if (at.pass.readout != 2) {
-      give(g, [&](int i, int, int, int) { return is_positive(i); });
+    if (at.params.readout != 2) {
+      scatter_gradient(g, [&](int i, int, int, int) { return is_positive(i); });
     } else {
-      give(g, [&](int i, int graph, int row, int c) { return is_positive(i) && r.peaks[graph][c] == row; });
+      scatter_gradient(g, [&](int i, int graph, int row, int c) { return is_positive(i) && r.peaks[graph][c] == row; });
     }
-    if (slice == 0 && threadIdx.x == WORKERS - 1) at.pass.losses[tile] = total;
+    if (slice == 0 && threadIdx.x == WORKERS - 1) at.params.losses[tile] = total;
   }
 };
 

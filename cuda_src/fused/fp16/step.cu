@@ -41,78 +41,78 @@
 namespace fused {
 
 // Tables and barriers to shared memory, before the kernel before has ended.
-__device__ __forceinline__ void set_up(PassShared& at, const long long* pass, const long long* layers, int slices) {
-  constexpr int FIELDS = sizeof(Pass) / 8, LAYER_FIELDS = sizeof(PassLayer) / 8;
-  if (threadIdx.x < FIELDS) reinterpret_cast<long long*>(&at.pass)[threadIdx.x] = pass[threadIdx.x];
-  const int n = static_cast<int>(reinterpret_cast<const Pass*>(pass)->n_layers) * LAYER_FIELDS;
+__device__ __forceinline__ void set_up(StepShared& at, const long long* params, const long long* layers, int slices) {
+  constexpr int FIELDS = sizeof(StepParams) / 8, LAYER_FIELDS = sizeof(Fp16Layer) / 8;
+  if (threadIdx.x < FIELDS) reinterpret_cast<long long*>(&at.params)[threadIdx.x] = params[threadIdx.x];
+  const int n = static_cast<int>(reinterpret_cast<const StepParams*>(params)->n_layers) * LAYER_FIELDS;
 #pragma unroll 1
-  for (int e = threadIdx.x; e < n; e += PASS_THREADS) reinterpret_cast<long long*>(at.layers)[e] = layers[e];
+  for (int e = threadIdx.x; e < n; e += STEP_THREADS) reinterpret_cast<long long*>(at.layers)[e] = layers[e];
   if (threadIdx.x < TILE_ROWS) at.graph_of_row[threadIdx.x] = NO_ROW;
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) init_barrier(&at.full[group], 1);
     init_barrier(&at.low, 1), init_barrier(&at.high, 1), init_barrier(&at.head, 1);
-    init_barrier(&at.is_free, slices), init_barrier(&at.rows_read, WORKERS);
+    init_barrier(&at.u_released, slices), init_barrier(&at.rows_read, WORKERS);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
   __syncthreads();
-  meet_cluster();  // whoever sends finds the barriers
+  sync_cluster();  // whoever sends finds the barriers
 }
 
 // What there is to know of the step and the tile: a thread asks for its share, whether the step has the tile or not, and
 // returns how many tiles it has.
-__device__ __forceinline__ int fetch_facts(PassShared& at, int tile) {
-  const Pass& pass = at.pass;
-  const int t = threadIdx.x, tiles = pass.shape[0], rows = pass.tile_rows[tile];
-  const float sum = t < TILE_ROWS ? pass.rowsum[tile * TILE_ROWS + t] : 0.f;
-  const int of_tile = pass.tile_rows[min(t, static_cast<int>(pass.tiles) - 1)];
-  const int4 size = *reinterpret_cast<const int4*>(pass.size);  // N, B, step, epoch
-  const unsigned tag = *reinterpret_cast<const unsigned*>(pass.exchange) + 1;
-  const int first = pass.tile_ptr[tile], end = pass.tile_ptr[tile + 1];
+__device__ __forceinline__ int load_step_info(StepShared& at, int tile) {
+  const StepParams& params = at.params;
+  const int t = threadIdx.x, tiles = params.shape[0], rows = params.tile_rows[tile];
+  const float sum = t < TILE_ROWS ? params.rowsum[tile * TILE_ROWS + t] : 0.f;
+  const int of_tile = params.tile_rows[min(t, static_cast<int>(params.tiles) - 1)];
+  const int4 size = *reinterpret_cast<const int4*>(params.size);  // N, B, step, epoch
+  const unsigned tag = *reinterpret_cast<const unsigned*>(params.exchange) + 1;
+  const int first = params.tile_ptr[tile], end = params.tile_ptr[tile + 1];
   if (t < TILE_ROWS) at.rowsum[t] = t < rows ? sum : 0.f;
   if (t < MAX_TILES) at.tile_rows[t] = of_tile;
   if (t == 0) {
-    const float nodes = max(size.x, 1), reach = pass.reach * (2.f + nodes * rsqrtf(nodes));
+    const float nodes = max(size.x, 1), reach = params.reach * (2.f + nodes * rsqrtf(nodes));
     at.step = {tiles, size.x, rows, first, end - first, size.z, tag, __fdividef(1.f, nodes), reach};
     if (tile == 0 && blockIdx.x == 0)
-      *reinterpret_cast<int4*>(pass.progress) = make_int4(size.z + 1, size.x, size.y, size.z);
+      *reinterpret_cast<int4*>(params.progress) = make_int4(size.z + 1, size.x, size.y, size.z);
   }
   return tiles;
 }
 
 // What the tile's first product reads is here; wait for it and leave: this step does not have the tile.
-__device__ __forceinline__ void leave(PassShared& at, int tile, int slice) {
+__device__ __forceinline__ void leave(StepShared& at, int tile, int slice) {
 #pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) wait_barrier(&at.full[group], 0);
   wait_barrier(&at.low, 0);
-  if (at.layers[0].K > LOW_PANELS * HALF_PANEL) wait_barrier(&at.high, 0);
-  if (slice == 0 && threadIdx.x == 0) at.pass.losses[tile] = 0.0;
+  if (at.layers[0].K > LOW_PANELS * FP16_PANEL) wait_barrier(&at.high, 0);
+  if (slice == 0 && threadIdx.x == 0) at.params.losses[tile] = 0.0;
   arrive_at_end();
 }
 
 template <int S>
-__device__ __forceinline__ void pass_step(const long long* pass, const long long* layers) {
+__device__ __forceinline__ void run_step(const long long* params, const long long* layers) {
   if constexpr (HAS_WARPGROUPS) {
-    PassShared& at = pass_shared();
+    StepShared& at = step_shared();
     const int tile = blockIdx.y, slice = blockIdx.x;
-    set_up(at, pass, layers, S);
+    set_up(at, params, layers, S);
     wait_for_previous();
     const int lane = threadIdx.x % 32, sender_group = static_cast<int>(threadIdx.x) / 32 - WORKERS / 32;
-    const PassSender<S> sender = {at, lane, sender_group, tile, slice};
+    const StepSender<S> sender = {at, lane, sender_group, tile, slice};
     if (sender_group == 0) sender.fetch_first();
-    const int tiles = fetch_facts(at, tile);
+    const int tiles = load_step_info(at, tile);
     __syncthreads();
     if (tile >= tiles) {
       leave(at, tile, slice);
     } else if (sender_group >= 0) {
       sender.run();
     } else {
-      PassWorker<S>(at, tile, slice).run();
+      StepWorker<S>(at, tile, slice).run();
     }
     wait_for_cluster();  // nobody leaves while others read what it has of the logits
-    if (tile == 0 && slice == 0 && threadIdx.x == 0 && at.step.tiles > 0) *Exchange(at.pass, 64 * S).tag = at.step.tag;
+    if (tile == 0 && slice == 0 && threadIdx.x == 0 && at.step.tiles > 0) *Exchange(at.params, 64 * S).tag = at.step.tag;
   }
 }
 
@@ -133,21 +133,21 @@ __device__ __forceinline__ void pass_step(const long long* pass, const long long
 // ---- entry points: layers of 128, 256, 384 and 512 columns ----
 
 extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_2
-    fused_pass_128(const long long* pass, const long long* layers) {
-  fused::pass_step<2>(pass, layers);
+    fused_fp16_step_128(const long long* params, const long long* layers) {
+  fused::run_step<2>(params, layers);
 }
 
 extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_4
-    fused_pass_256(const long long* pass, const long long* layers) {
-  fused::pass_step<4>(pass, layers);
+    fused_fp16_step_256(const long long* params, const long long* layers) {
+  fused::run_step<4>(params, layers);
 }
 
 extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_6
-    fused_pass_384(const long long* pass, const long long* layers) {
-  fused::pass_step<6>(pass, layers);
+    fused_fp16_step_384(const long long* params, const long long* layers) {
+  fused::run_step<6>(params, layers);
 }
 
 extern "C" __global__ void __launch_bounds__(480, 1) CLUSTERS_OF_8
-    fused_pass_512(const long long* pass, const long long* layers) {
-  fused::pass_step<8>(pass, layers);
+    fused_fp16_step_512(const long long* params, const long long* layers) {
+  fused::run_step<8>(params, layers);
 }

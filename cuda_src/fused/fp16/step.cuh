@@ -9,20 +9,20 @@ namespace fused {
 // ---- what the host fills, 8 bytes a field, in this order, once ----
 
 // A layer. Shapes: T tiles of TILE_ROWS rows, S slices of HALF_PANEL columns, P = 64 S; K columns of U, whole panels.
-struct PassLayer {
-  Half* u;                             // (T, K / 64, 144, 64) panels: U u_scale; read of the first layer, else written
-  const Half *w_forward, *w_backward;  // (S, K / 64, 64, 64) panels of Wᵀ, (S, S, 64, 64) of W; times WEIGHT_SCALE
+struct Fp16Layer {
+  Fp16* u;                             // (T, K / 64, 144, 64) panels: U u_scale; read of the first layer, else written
+  const Fp16 *w_forward, *w_backward;  // (S, K / 64, 64, 64) panels of Wᵀ, (S, S, 64, 64) of W; times WEIGHT_SCALE
   const float *bias, *gamma, *beta;    // (P,)
   float *running_mean, *running_var;   // (P,)
   float* y;                            // (T, S, 144 * 64) in the order of threads, from forward to backward
-  Half *dy, *v;                        // (T, S, 144, 64) panels: dY scale, Aᵀ dY scale; v null for the first layer
+  Fp16 *dy, *v;                        // (T, S, 144, 64) panels: dY scale, Aᵀ dY scale; v null for the first layer
   float *scale, *dbias, *dgamma, *dbeta;  // (1,), (T, P) parts by tiles, (P,), (P,)
   long long K;
   float u_scale, epsilon, momentum, unused;
 };
 
 // The batch, the readout, the exchange. Row i of the batch is row i % 144 of tile i / 144; a tile holds whole graphs.
-struct Pass {
+struct StepParams {
   const int *size, *shape;          // (4,): N, B, step, epoch; (2,): tiles of this step, unused
   const int *tile_ptr, *tile_rows;  // (T + 1,): first graph; (T,): rows
   const int *node_ptr, *n_nodes;    // (B,): first row of a graph, its number of rows
@@ -45,52 +45,52 @@ struct Pass {
 // ---- sizes ----
 
 constexpr int WORKERS = 384,
-              PASS_THREADS = WORKERS + 96;  // threads that compute; a warp for each group sends and fetches
+              STEP_THREADS = WORKERS + 96;  // threads that compute; a warp for each group sends and fetches
 constexpr int GROUPS = 3, GROUP_ROWS = TILE_ROWS / GROUPS;  // four warps take 48 rows
 constexpr int OWN = 24;                                     // values of a matrix in a thread: 12 rows of 2 columns
 constexpr int ROW_LD =
-    HALF_PANEL + 4;  // floats from row to row of a slice in shared memory, and pairs from tile to tile
+    FP16_PANEL + 4;  // floats from row to row of a slice in shared memory, and pairs from tile to tile
 constexpr int MAX_PANELS = 8, LOW_PANELS = 4;
 constexpr int MAX_LAYERS = 8, MAX_TILES = 72, MAX_ENTRIES = 896, MAX_OUTPUTS = 160;
 
 // ---- shared memory ----
 
 // Of this step, and of this block's tile.
-struct StepFacts {
+struct StepInfo {
   int tiles, N, rows, first_graph, n_graphs, number;  // number of the step
   unsigned tag;                                       // see Exchange
   float share_of_node;                                // 1 / N
   float reach;                                        // what |dY| may be at most, in units of the largest |slope G|
 };
 
-struct PassShared {
+struct StepShared {
   unsigned char u[MAX_PANELS][PANEL_BYTES];  // a tile of U or V, all columns; while it is free, the readout's
   unsigned char w_low[LOW_PANELS][WEIGHT_PANEL_BYTES];  // the weights of this slice, first half of the depth
   union {                                               // one after the other in a layer
-    float2 parts[MAX_TILES][ROW_LD];                    // what tiles found of this slice's columns
+    float2 partials[MAX_TILES][ROW_LD];                    // what tiles found of this slice's columns
     float rows[TILE_ROWS][ROW_LD];                      // Z or dY of this slice
     unsigned char w_high[MAX_PANELS - LOW_PANELS][WEIGHT_PANEL_BYTES];  // weights, second half of the depth
   };
   int2 entries[MAX_ENTRIES];  // of A, then of Aᵀ: where the row begins in `rows`, in bytes; the value's bits
-  PassLayer layers[MAX_LAYERS];
-  Pass pass;
-  float2 of_groups[GROUPS][HALF_PANEL];
-  float bias_of_groups[GROUPS][HALF_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
+  Fp16Layer layers[MAX_LAYERS];
+  StepParams params;
+  float2 group_sums[GROUPS][FP16_PANEL];
+  float group_bias[GROUPS][FP16_PANEL], rowsum[TILE_ROWS], tile_rows[MAX_TILES];
   unsigned long long full[GROUPS], low, high;  // barriers: rows of a group of u are here, weights are here,
-  unsigned long long is_free, rows_read;       // u's place is free in all blocks; Z or dY is read in this one
+  unsigned long long u_released, rows_read;       // u's place is free in all blocks; Z or dY is read in this one
   unsigned long long head;                     // the head's weights are here
   unsigned highest[WORKERS / 32], found_highest[WORKERS / 32];
-  StepFacts step;
+  StepInfo step;
   short indptr[TILE_ROWS + 2];
   unsigned char graph_of_row[TILE_ROWS], first_row[TILE_ROWS], graph_rows[TILE_ROWS];
 };
-constexpr int PASS_SHARED_BYTES = 232032;  // as in geometry_fused_pass.py
-static_assert(sizeof(PassShared) == PASS_SHARED_BYTES && PASS_SHARED_BYTES <= 227 * 1024,
+constexpr int STEP_SHARED_BYTES = 232032;  // as in geometry_fused_pass.py
+static_assert(sizeof(StepShared) == STEP_SHARED_BYTES && STEP_SHARED_BYTES <= 227 * 1024,
               "not what a block is launched with");
 
-__device__ __forceinline__ PassShared& pass_shared() {
-  extern __shared__ __align__(1024) unsigned char pass_memory[];
-  return *reinterpret_cast<PassShared*>(pass_memory);
+__device__ __forceinline__ StepShared& step_shared() {
+  extern __shared__ __align__(1024) unsigned char step_memory[];
+  return *reinterpret_cast<StepShared*>(step_memory);
 }
 
 // ---- what a thread owns ----
@@ -127,7 +127,7 @@ __device__ __forceinline__ float sum_of_four(float value) {
 // ---- waits ----
 
 // Numbers of the block's barriers.
-constexpr int AMONG_WORKERS = 1, ROWS_WRITTEN = 2, MULTIPLIED = 5, READ_OUT = 6, TABLES = 7, HEAD = 8;
+constexpr int AMONG_WORKERS = 1, ROWS_WRITTEN = 2, MULTIPLIED = 5, READOUT_DONE = 6, TABLES = 7, HEAD = 8;
 
 // Workers wait for each other.
 __device__ __forceinline__ void sync_workers() {
@@ -135,11 +135,11 @@ __device__ __forceinline__ void sync_workers() {
 }
 
 // Workers tell a warp of senders, which waits for all of them; or it tells the workers, who also wait for each other.
-__device__ __forceinline__ void tell(int barrier) {
+__device__ __forceinline__ void arrive_named(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(WORKERS + 32) : "memory");
 }
 
-__device__ __forceinline__ void wait_for(int barrier) {
+__device__ __forceinline__ void sync_named(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(WORKERS + 32) : "memory");
 }
 
@@ -184,8 +184,8 @@ struct Exchange {
   unsigned long long* highest;
   float2* norms;
 
-  __device__ __forceinline__ explicit Exchange(const Pass& of, int P) {
-    const long long blocks = of.tiles * (P / HALF_PANEL);
+  __device__ __forceinline__ explicit Exchange(const StepParams& of, int P) {
+    const long long blocks = of.tiles * (P / FP16_PANEL);
     tag = reinterpret_cast<unsigned*>(of.exchange);
     pairs = reinterpret_cast<ulonglong2*>(of.exchange + 128);
     norms = reinterpret_cast<float2*>(pairs + 2 * of.n_layers * of.tiles * P);

@@ -14,17 +14,17 @@
 
 namespace fused {
 
-using Half = unsigned short;  // its bits: compilers of the library NVRTC come without a header for halves
+using Fp16 = unsigned short;  // its bits: compilers of the library NVRTC come without a header for halves
 
-constexpr int TILE_ROWS = 144, HALF_PANEL = 64;
-constexpr int PANEL_BYTES = TILE_ROWS * HALF_PANEL * 2, WEIGHT_PANEL_BYTES = HALF_PANEL * HALF_PANEL * 2;
+constexpr int TILE_ROWS = 144, FP16_PANEL = 64;
+constexpr int PANEL_BYTES = TILE_ROWS * FP16_PANEL * 2, WEIGHT_PANEL_BYTES = FP16_PANEL * FP16_PANEL * 2;
 constexpr float WEIGHT_SCALE = 128.f;
 
 // Where column k < 64 of row r of a panel is, in halves; the 8 columns from a multiple of 8 on are neighbours.
-__device__ __forceinline__ int in_half_panel(int r, int k) { return r * HALF_PANEL + ((k / 8 ^ r % 8) * 8 + k % 8); }
+__device__ __forceinline__ int in_fp16_panel(int r, int k) { return r * FP16_PANEL + ((k / 8 ^ r % 8) * 8 + k % 8); }
 
 // Two numbers as the nearest halves, the first in the lower bits.
-__device__ __forceinline__ unsigned to_halves(float low, float high) {
+__device__ __forceinline__ unsigned to_fp16x2(float low, float high) {
   unsigned bits = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));

@@ -22,36 +22,36 @@
 namespace fused {
 
 // As the host fills it.
-struct HalfProduct {
-  const Half *u, *dy;
+struct Fp16Product {
+  const Fp16 *u, *dy;
   const float *scale, *u_scale;  // of dy and u
-  float* parts;
-  const float* bias_parts;
+  float* partials;
+  const float* bias_partials;
   float* dbias;
   int F, P, K, unused;  // rows and columns of dW; columns of U
 };
 
 // A block's place in it.
-struct DwPlace {
-  HalfProduct of;
+struct GradientTile {
+  Fp16Product of;
   int first_u, first_dy, unused[2];  // panels
 };
 
 constexpr int DW_GROUPS = 2, DW_STAGES = 9, DW_ROWS = 48, DW_PANELS = 4;
-constexpr int PIECE = DW_ROWS * HALF_PANEL;  // halves
+constexpr int PIECE = DW_ROWS * FP16_PANEL;  // halves
 constexpr int PIECES_OF_TILE = TILE_ROWS / DW_ROWS;
 
-using DwSums = float[64];  // of 64 x 128 values, in a thread
+using GradientSums = float[64];  // of 64 x 128 values, in a thread
 
 // What the tensor cores are told of pieces that they read across: where the first is; from 64 columns to the next, the
 // length of a piece; from 8 rows to the next 8, 1024 bytes; and that chunks are exchanged.
-__device__ __forceinline__ unsigned long long description_across(const Half* piece) {
+__device__ __forceinline__ unsigned long long column_descriptor(const Fp16* piece) {
   return (shared_address(piece) & 0x3ffff) >> 4 | static_cast<unsigned long long>(2 * PIECE / 16) << 16 | 64ull << 32 |
          1ull << 62;
 }
 
 // sum (64, 128) += aᵀ (64, 16) b (16, 128), asynchronously.
-__device__ __forceinline__ void multiply_across(DwSums& d, unsigned long long a, unsigned long long b) {
+__device__ __forceinline__ void wgmma_fp16_transposed(GradientSums& d, unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
@@ -71,84 +71,84 @@ __device__ __forceinline__ void multiply_across(DwSums& d, unsigned long long a,
 }
 
 // A block's share of a product, in its own numbers.
-struct DwShare {
-  HalfProduct of;
+struct GradientShare {
+  Fp16Product of;
   int first_u, first_dy, panels_of_u;  // of the block
   int begin, steps;                    // its first tile of rows; its stages
 
-  __device__ __forceinline__ DwShare(const DwPlace& place, int tiles, int split, int splits)
+  __device__ __forceinline__ GradientShare(const GradientTile& place, int tiles, int split, int splits)
       : of(place.of),
         first_u(place.first_u),
         first_dy(place.first_dy),
-        panels_of_u(min(of.K / HALF_PANEL - first_u, DW_GROUPS)) {
+        panels_of_u(min(of.K / FP16_PANEL - first_u, DW_GROUPS)) {
     begin = tiles * split / splits;
     steps = (tiles * (split + 1) / splits - begin) * PIECES_OF_TILE;
   }
 
   // The piece of a stage that is panel `panel` of a matrix of so many panels.
-  __device__ __forceinline__ const Half* piece(const Half* matrix, int step, int panels, int panel) const {
+  __device__ __forceinline__ const Fp16* piece(const Fp16* matrix, int step, int panels, int panel) const {
     const int tile = begin + step / PIECES_OF_TILE, third = step % PIECES_OF_TILE;
     return matrix + ((static_cast<long long>(tile) * panels + panel) * PIECES_OF_TILE + third) * PIECE;
   }
 };
 
-struct DwBarriers {
+struct GradientBarriers {
   unsigned long long full[DW_STAGES], empty[DW_STAGES];
 };
 
-__device__ __forceinline__ Half* dw_stage(int stage) {
-  extern __shared__ __align__(1024) Half dw_ring[];
+__device__ __forceinline__ Fp16* dw_stage(int stage) {
+  extern __shared__ __align__(1024) Fp16 dw_ring[];
   return dw_ring + stage * DW_PANELS * PIECE;
 }
 
 // A thread fills the ring.
-__device__ __forceinline__ void fetch_stages(const DwShare& share, DwBarriers& barriers) {
-  constexpr int BYTES = PIECE * int(sizeof(Half));
-  const int panels_of_u = share.of.K / HALF_PANEL, panels_of_dy = share.of.P / HALF_PANEL;
-  Turn turn;
+__device__ __forceinline__ void fill_ring(const GradientShare& share, GradientBarriers& barriers) {
+  constexpr int BYTES = PIECE * int(sizeof(Fp16));
+  const int panels_of_u = share.of.K / FP16_PANEL, panels_of_dy = share.of.P / FP16_PANEL;
+  RingPosition turn;
 #pragma unroll 1
   for (int step = 0; step < share.steps; ++step) {
     if (step >= DW_STAGES) wait_barrier(&barriers.empty[turn.stage], turn.phase ^ 1);
     unsigned long long* full = &barriers.full[turn.stage];
-    Half* stage = dw_stage(turn.stage);
+    Fp16* stage = dw_stage(turn.stage);
     expect_bytes(full, (share.panels_of_u + 2) * BYTES);
     for (int panel = 0; panel < share.panels_of_u; ++panel)
-      bulk_copy(stage + panel * PIECE, share.piece(share.of.u, step, panels_of_u, share.first_u + panel), BYTES, full);
+      tma_copy(stage + panel * PIECE, share.piece(share.of.u, step, panels_of_u, share.first_u + panel), BYTES, full);
     for (int panel = 0; panel < 2; ++panel)
-      bulk_copy(stage + (DW_GROUPS + panel) * PIECE,
+      tma_copy(stage + (DW_GROUPS + panel) * PIECE,
                 share.piece(share.of.dy, step, panels_of_dy, share.first_dy + panel), BYTES, full);
     turn.next(DW_STAGES);
   }
 }
 
 // Four warps take a panel of U; a stage is given back when the next one is under way.
-__device__ __forceinline__ void multiply_stages(DwSums& sum, int group, const DwShare& share, DwBarriers& barriers) {
-  Turn turn;
+__device__ __forceinline__ void multiply_stages(GradientSums& sum, int group, const GradientShare& share, GradientBarriers& barriers) {
+  RingPosition turn;
   unsigned long long* read = nullptr;
 #pragma unroll 1
   for (int step = 0; step < share.steps; ++step) {
     wait_barrier(&barriers.full[turn.stage], turn.phase);
-    const Half* stage = dw_stage(turn.stage);
-    const unsigned long long a = description_across(stage + group * PIECE);
-    const unsigned long long b = description_across(stage + DW_GROUPS * PIECE);
-    begin_group();
+    const Fp16* stage = dw_stage(turn.stage);
+    const unsigned long long a = column_descriptor(stage + group * PIECE);
+    const unsigned long long b = column_descriptor(stage + DW_GROUPS * PIECE);
+    wgmma_fence();
 #pragma unroll
-    for (int slice = 0; slice < DW_ROWS / 16; ++slice) multiply_across(sum, a + 128 * slice, b + 128 * slice);
-    commit_group();
-    wait_for_groups<1>();
+    for (int slice = 0; slice < DW_ROWS / 16; ++slice) wgmma_fp16_transposed(sum, a + 128 * slice, b + 128 * slice);
+    wgmma_commit();
+    wgmma_wait<1>();
     if (read != nullptr) arrive(read);
     read = &barriers.empty[turn.stage];
     turn.next(DW_STAGES);
   }
-  wait_for_groups<0>();
+  wgmma_wait<0>();
 }
 
-__device__ __forceinline__ void store_sums(const DwSums& sum, int group, const DwShare& share, int split) {
-  const HalfProduct& of = share.of;
-  const int lane = threadIdx.x % 32, row = (share.first_u + group) * HALF_PANEL + threadIdx.x / 32 % 4 * 16 + lane / 4;
+__device__ __forceinline__ void store_sums(const GradientSums& sum, int group, const GradientShare& share, int split) {
+  const Fp16Product& of = share.of;
+  const int lane = threadIdx.x % 32, row = (share.first_u + group) * FP16_PANEL + threadIdx.x / 32 % 4 * 16 + lane / 4;
   const float first = 1.f / *of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may be too large
   float* to =
-      of.parts + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * HALF_PANEL + lane % 4 * 2;
+      of.partials + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * FP16_PANEL + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (row + 8 * half >= of.F) return;
@@ -164,7 +164,7 @@ __device__ __forceinline__ void store_sums(const DwSums& sum, int group, const D
 constexpr int SMALL_THREADS = 256, HEAD_TILE = 64, GRAPHS_AT_ONCE = 256;
 
 // The dense layer on graphs. A block takes 64 x 64 of its gradient, a thread four by four, over all graphs in order.
-struct DwHead {
+struct HeadGradient {
   float* to;
   const float *input, *gradient;
   int F, P, B;
@@ -173,7 +173,7 @@ struct DwHead {
   __device__ __forceinline__ int tiles() const { return ceil_div(F + 1, HEAD_TILE) * tiles_of_columns(); }
 
   // Columns c0 ... of rows of `matrix`, four to each of sixteen threads; the one behind F is the bias's.
-  __device__ __forceinline__ void bring(float* tile, const float* matrix, int first, int n, int c0, int columns,
+  __device__ __forceinline__ void load_tile(float* tile, const float* matrix, int first, int n, int c0, int columns,
                                         bool has_ones) const {
     constexpr int AT_ONCE = 8, LANES = HEAD_TILE / 4, ROWS = SMALL_THREADS / LANES;
     const int c = c0 + threadIdx.x % LANES * 4;
@@ -210,8 +210,8 @@ struct DwHead {
       const int n = min(B - first, GRAPHS_AT_ONCE);
       __syncthreads();
       if (threadIdx.x < SMALL_THREADS) {
-        bring(left, input, first, n, k0, F, true);
-        bring(right, gradient, first, n, p0, P, false);
+        load_tile(left, input, first, n, k0, F, true);
+        load_tile(right, gradient, first, n, p0, P, false);
       }
       __syncthreads();
       if (threadIdx.x >= SMALL_THREADS) continue;
@@ -238,11 +238,11 @@ struct DwHead {
   }
 };
 
-__device__ __forceinline__ void fold_bias(const HalfProduct& of, int tiles) {
+__device__ __forceinline__ void reduce_bias(const Fp16Product& of, int tiles) {
   for (int p = threadIdx.x; p < of.P; p += blockDim.x) {
     float sum = 0.f;
 #pragma unroll 8
-    for (int tile = 0; tile < tiles; ++tile) sum += of.bias_parts[static_cast<long long>(tile) * of.P + p];
+    for (int tile = 0; tile < tiles; ++tile) sum += of.bias_partials[static_cast<long long>(tile) * of.P + p];
     of.dbias[p] = sum;
   }
 }
@@ -252,26 +252,26 @@ __device__ __forceinline__ void fold_bias(const HalfProduct& of, int tiles) {
 using namespace fused;
 
 extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_half_dw(float* head, const long long* layers, const long long* places, const int* shape, const int* size,
+    fused_fp16_weight_gradient(float* head, const long long* layers, const long long* places, const int* shape, const int* size,
                   const float* input, const float* gradient, int n_layers, int n_places, int splits, int F, int P) {
   if constexpr (!HAS_WARPGROUPS) return;
-  __shared__ DwBarriers barriers;
+  __shared__ GradientBarriers barriers;
   const int block = blockIdx.x, of_products = n_places * splits, tiles = shape[0];
   if (block >= of_products) {
-    const DwHead dense = {head, input, gradient, F, P, size[1]};
+    const HeadGradient dense = {head, input, gradient, F, P, size[1]};
     wait_for_previous();
 #pragma unroll 1
     for (int unit = block - of_products; unit < dense.tiles() + n_layers; unit += gridDim.x - of_products) {
       if (unit < dense.tiles()) {
         dense.run(unit);
       } else {
-        fold_bias(reinterpret_cast<const HalfProduct*>(layers)[unit - dense.tiles()], tiles);
+        reduce_bias(reinterpret_cast<const Fp16Product*>(layers)[unit - dense.tiles()], tiles);
       }
     }
     return;
   }
   const int split = block / n_places;
-  const DwShare share(reinterpret_cast<const DwPlace*>(places)[block % n_places], tiles, split, splits);
+  const GradientShare share(reinterpret_cast<const GradientTile*>(places)[block % n_places], tiles, split, splits);
   const int group = warp_number() / 4;
   if (threadIdx.x < DW_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
@@ -283,9 +283,9 @@ extern "C" __global__ void __launch_bounds__(288, 1)
   __syncthreads();
   wait_for_previous();
   if (group == DW_GROUPS) {
-    if (threadIdx.x % 32 == 0) fetch_stages(share, barriers);
+    if (threadIdx.x % 32 == 0) fill_ring(share, barriers);
   } else {  // also where there is no panel of u: ptxas wants it plain
-    DwSums sum = {};
+    GradientSums sum = {};
     multiply_stages(sum, group, share, barriers);
     if (group < share.panels_of_u) store_sums(sum, group, share, split);
   }

@@ -38,7 +38,7 @@
 
 namespace fused {
 
-constexpr int BM = 128, BN = 64, DEPTH = 32, MULTIPLYING = 256, GEMM_THREADS = 288;
+constexpr int BM = 128, BN = 64, DEPTH = 32, COMPUTE_THREADS = 256, GEMM_THREADS = 288;
 constexpr int A_FLOATS = BM * DEPTH, B_FLOATS = BN * DEPTH;
 constexpr int MAX_STAGES = 8;
 constexpr int OWN_ROWS = 32;     // of one column, in a thread
@@ -99,7 +99,7 @@ struct PanelColumns {
 // ---- fragments ----
 
 // Four 8 x 4 matrices; a lane brings the address of one row of them and gets an element of each.
-__device__ __forceinline__ void load_matrices(float* to, const float* row) {
+__device__ __forceinline__ void ldmatrix_x4(float* to, const float* row) {
   unsigned bits[4];
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3])
@@ -127,32 +127,32 @@ __device__ __forceinline__ float4 load_chunk(const float* piece, const Place& at
 
 // A and B along the depth: Y = U W', from U and the transpose of W'; dZ = V Wᵀ, from V and W.
 struct AlongDepth {
-  static constexpr bool B_IS_OLDER = true, DEEP = true;
+  static constexpr bool PREFETCHES_B = true, ALONG_DEPTH = true;
   PanelRows a, b;
   int m0, n0, depth;
 
   __device__ __forceinline__ int steps() const { return ceil_div(depth, DEPTH); }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, step); }
-  __device__ __forceinline__ long long rests_of_b() const { return static_cast<long long>(steps()) * b.rows * PANEL; }
+  __device__ __forceinline__ long long residuals_of_b() const { return static_cast<long long>(steps()) * b.rows * PANEL; }
   __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
-    if (threadIdx.x % 32 == 0) bulk_copy(tile, a.piece(m0, step), a.bytes(), full);
+    if (threadIdx.x % 32 == 0) tma_copy(tile, a.piece(m0, step), a.bytes(), full);
   }
 };
 
 // A across the depth, B along it: dW' = Uᵀ dY, from U and the transpose of dY.
 struct AcrossDepth {
-  static constexpr bool B_IS_OLDER = false, DEEP = false;
+  static constexpr bool PREFETCHES_B = false, ALONG_DEPTH = false;
   PanelColumns a;
   PanelRows b;
   int n0, begin, end, capacity;
 
   __device__ __forceinline__ int steps() const { return (end - begin) / DEPTH; }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, begin / DEPTH + step); }
-  __device__ __forceinline__ long long rests_of_b() const { return static_cast<long long>(capacity) * b.rows; }
+  __device__ __forceinline__ long long residuals_of_b() const { return static_cast<long long>(capacity) * b.rows; }
   __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
     const int number = threadIdx.x % 32;
     if (number >= a.pieces()) return;
-    bulk_copy(tile + number * a.FLOATS, a.piece(begin + step * DEPTH, number), a.FLOATS * int(sizeof(float)), full);
+    tma_copy(tile + number * a.FLOATS, a.piece(begin + step * DEPTH, number), a.FLOATS * int(sizeof(float)), full);
   }
 };
 
@@ -160,7 +160,7 @@ struct AcrossDepth {
 
 // A fragment as the tensor cores take it: rounded, or in two parts.
 template <int PRODUCTS, int COUNT>
-struct Parts {
+struct Fragment {
   unsigned large[COUNT], small[PRODUCTS == 3 ? COUNT : 1];
 
   __device__ __forceinline__ void split(const float* values) {
@@ -187,20 +187,20 @@ struct Parts {
 // The ninth warp fills the ring; weights are older than the kernel before, and their first stages come early.
 template <int PRODUCTS, int STAGE, class Operands>
 __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, bool waits) {
-  const int stages = stages_of_ring(STAGE), steps = from.steps(), early = Operands::B_IS_OLDER ? min(stages, steps) : 0;
+  const int stages = stages_of_ring(STAGE), steps = from.steps(), early = Operands::PREFETCHES_B ? min(stages, steps) : 0;
   const bool is_one = threadIdx.x % 32 == 0;
   const auto fetch_b = [&](int stage, int step) {
     unsigned long long* full = &barriers.full[stage];
     expect_bytes(full, from.a.bytes() + (PRODUCTS == 3 ? 2 : 1) * from.b.bytes());
     if (from.b.existing == 0) return;
     float* tile = ring() + stage * STAGE + A_FLOATS;
-    bulk_copy(tile, from.of_b(step), from.b.bytes(), full);
-    if (PRODUCTS == 3) bulk_copy(tile + B_FLOATS, from.of_b(step) + from.rests_of_b(), from.b.bytes(), full);
+    tma_copy(tile, from.of_b(step), from.b.bytes(), full);
+    if (PRODUCTS == 3) tma_copy(tile + B_FLOATS, from.of_b(step) + from.residuals_of_b(), from.b.bytes(), full);
   };
   for (int step = 0; is_one && step < early; ++step) fetch_b(step, step);
   if (waits) wait_for_previous();
   let_next_start();
-  Turn turn;
+  RingPosition turn;
   for (int step = 0; step < steps; ++step) {
     if (step >= stages) wait_barrier(&barriers.empty[turn.stage], turn.phase ^ 1);
     if (is_one && step >= early) fetch_b(turn.stage, step);
@@ -210,16 +210,16 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
   }
 }
 
-using GroupSums = float[32];  // of 64 x 64 values, in a thread
+using Accumulators = float[32];  // of 64 x 64 values, in a thread
 
 // What the tensor cores are told of a piece of PanelRows: its address, 1024 bytes from 8 rows to the next 8, and that its
 // chunks are permuted as they are.
-__device__ __forceinline__ unsigned long long description(const float* piece) {
+__device__ __forceinline__ unsigned long long descriptor(const float* piece) {
   return (shared_address(piece) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
 // sum (64, 64) += a (64, 8) bᵀ (8, 64), asynchronously.
-__device__ __forceinline__ void multiply_group(GroupSums& d, unsigned long long a, unsigned long long b) {
+__device__ __forceinline__ void wgmma_tf32(Accumulators& d, unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
@@ -235,7 +235,7 @@ __device__ __forceinline__ void multiply_group(GroupSums& d, unsigned long long 
 
 // The same with a in registers, laid out as for `multiply_fragments`; without ADD sum = a bᵀ.
 template <bool ADD>
-__device__ __forceinline__ void multiply_group(GroupSums& d, const unsigned (&a)[4], unsigned long long b) {
+__device__ __forceinline__ void wgmma_tf32(Accumulators& d, const unsigned (&a)[4], unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
@@ -251,7 +251,7 @@ __device__ __forceinline__ void multiply_group(GroupSums& d, const unsigned (&a)
 
 // The same for 32 columns.
 template <bool ADD>
-__device__ __forceinline__ void multiply_group(float (&d)[16], const unsigned (&a)[4], unsigned long long b) {
+__device__ __forceinline__ void wgmma_tf32(float (&d)[16], const unsigned (&a)[4], unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
@@ -264,64 +264,64 @@ __device__ __forceinline__ void multiply_group(float (&d)[16], const unsigned (&
 
 // Four warps take 64 rows; a stage is given back when the next one is under way.
 template <int STAGE, class Operands>
-__device__ __forceinline__ void multiply_by_groups(GroupSums& sum, const Operands& from, Barriers& barriers) {
+__device__ __forceinline__ void multiply_warpgroups(Accumulators& sum, const Operands& from, Barriers& barriers) {
   const int stages = stages_of_ring(STAGE), steps = from.steps(), group = warp_number() / 4;
-  Turn turn;
+  RingPosition turn;
   unsigned long long* read = nullptr;
   for (int step = 0; step < steps; ++step) {
     wait_barrier(&barriers.full[turn.stage], turn.phase);
     const float* stage = ring() + turn.stage * STAGE;
-    const unsigned long long a = description(stage + group * 64 * PANEL), b = description(stage + A_FLOATS);
-    begin_group();
+    const unsigned long long a = descriptor(stage + group * 64 * PANEL), b = descriptor(stage + A_FLOATS);
+    wgmma_fence();
 #pragma unroll
-    for (int slice = 0; slice < DEPTH / 8; ++slice) multiply_group(sum, a + 2 * slice, b + 2 * slice);
-    commit_group();
-    wait_for_groups<1>();
+    for (int slice = 0; slice < DEPTH / 8; ++slice) wgmma_tf32(sum, a + 2 * slice, b + 2 * slice);
+    wgmma_commit();
+    wgmma_wait<1>();
     if (read != nullptr) arrive(read);
     read = &barriers.empty[turn.stage];
     turn.next(stages);
   }
-  wait_for_groups<0>();
+  wgmma_wait<0>();
 }
 
 // The same with three products. A is split in registers, that of the next stage while this one is multiplied. Of B the
 // tensor cores take the upper 11 bits as it is; the rests lie behind it.
 template <int STAGE, class Operands>
-__device__ __forceinline__ void multiply_split_by_groups(GroupSums& sum, const Operands& from, Barriers& barriers) {
+__device__ __forceinline__ void multiply_warpgroups_3xtf32(Accumulators& sum, const Operands& from, Barriers& barriers) {
   const int stages = stages_of_ring(STAGE), steps = from.steps(), lane = threadIdx.x % 32, warp = warp_number();
-  using Stage = Parts<3, 4>[DEPTH / 8];
+  using Stage = Fragment<3, 4>[DEPTH / 8];
   Stage even, odd;
-  GroupSums part = {};
-  Turn turn;
+  Accumulators part = {};
+  RingPosition turn;
   const auto split = [&](Stage& a) {
     wait_barrier(&barriers.full[turn.stage], turn.phase);
     const float* row = ring() + turn.stage * STAGE + (warp * 16 + lane % 16) * PANEL;
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) {
       float values[4];
-      load_matrices(values, row + (2 * slice + lane / 16 ^ lane % 8) * 4);
+      ldmatrix_x4(values, row + (2 * slice + lane / 16 ^ lane % 8) * 4);
       a[slice].split(values);
     }
   };
   const auto multiply = [&](int step, Stage& now, Stage& next) {
     const float* stage = ring() + turn.stage * STAGE;
-    const unsigned long long large = description(stage + A_FLOATS), small = description(stage + A_FLOATS + B_FLOATS);
+    const unsigned long long large = descriptor(stage + A_FLOATS), small = descriptor(stage + A_FLOATS + B_FLOATS);
     unsigned long long* empty = &barriers.empty[turn.stage];
-    begin_group();
+    wgmma_fence();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) {
       if (slice == 0) {
-        multiply_group<false>(part, now[slice].small, large);
+        wgmma_tf32<false>(part, now[slice].small, large);
       } else {
-        multiply_group<true>(part, now[slice].small, large + 2 * slice);
+        wgmma_tf32<true>(part, now[slice].small, large + 2 * slice);
       }
-      multiply_group<true>(part, now[slice].large, small + 2 * slice);
-      multiply_group<true>(part, now[slice].large, large + 2 * slice);
+      wgmma_tf32<true>(part, now[slice].large, small + 2 * slice);
+      wgmma_tf32<true>(part, now[slice].large, large + 2 * slice);
     }
-    commit_group();
+    wgmma_commit();
     turn.next(stages);
     if (step + 1 < steps) split(next);
-    wait_for_groups<0>();
+    wgmma_wait<0>();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) now[slice].hold();
     arrive(empty);
@@ -339,15 +339,15 @@ __device__ __forceinline__ void multiply_split_by_groups(GroupSums& sum, const O
 // A across the depth: a warp takes all of 32 rows, four neighbours of the width in two tiles, four warps 128 rows of 32
 // columns.
 template <int PRODUCTS, int STAGE, class Operands>
-__device__ __forceinline__ void multiply_across_by_groups(GroupSums& sum, const Operands& from, Barriers& barriers,
+__device__ __forceinline__ void multiply_warpgroups_transposed(Accumulators& sum, const Operands& from, Barriers& barriers,
                                                           const Place& at) {
   const int stages = stages_of_ring(STAGE), steps = from.steps(), warp = warp_number() % 4, group = warp_number() / 4;
-  Turn turn;
+  RingPosition turn;
   float part[2][16] = {};
   for (int step = 0; step < steps; ++step) {
     wait_barrier(&barriers.full[turn.stage], turn.phase);
     const float* stage = ring() + turn.stage * STAGE;
-    Parts<PRODUCTS, 4> a[DEPTH / 8][2];
+    Fragment<PRODUCTS, 4> a[DEPTH / 8][2];
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) {
       float values[2][4];
@@ -361,25 +361,25 @@ __device__ __forceinline__ void multiply_across_by_groups(GroupSums& sum, const 
       a[slice][1].split(values[1]);
     }
     const float* b = stage + A_FLOATS + group * 32 * PANEL;
-    const unsigned long long large = description(b), small = description(b + B_FLOATS);
-    begin_group();
+    const unsigned long long large = descriptor(b), small = descriptor(b + B_FLOATS);
+    wgmma_fence();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) {
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
         if constexpr (PRODUCTS == 3) {
           if (slice == 0) {
-            multiply_group<false>(part[u], a[slice][u].small, large);
+            wgmma_tf32<false>(part[u], a[slice][u].small, large);
           } else {
-            multiply_group<true>(part[u], a[slice][u].small, large + 2 * slice);
+            wgmma_tf32<true>(part[u], a[slice][u].small, large + 2 * slice);
           }
-          multiply_group<true>(part[u], a[slice][u].large, small + 2 * slice);
+          wgmma_tf32<true>(part[u], a[slice][u].large, small + 2 * slice);
         }
-        multiply_group<true>(part[u], a[slice][u].large, large + 2 * slice);
+        wgmma_tf32<true>(part[u], a[slice][u].large, large + 2 * slice);
       }
     }
-    commit_group();
-    wait_for_groups<0>();
+    wgmma_commit();
+    wgmma_wait<0>();
 #pragma unroll
     for (int slice = 0; slice < DEPTH / 8; ++slice) a[slice][0].hold(), a[slice][1].hold();
     arrive(&barriers.empty[turn.stage]);
@@ -405,14 +405,14 @@ struct OwnValues {
   __device__ __forceinline__ static int first_row() { return threadIdx.x / BN * OWN_ROWS; }
   __device__ __forceinline__ static int column() { return threadIdx.x % BN; }
 
-  __device__ __forceinline__ static void put(const GroupSums& sum, const Place& at) {
+  __device__ __forceinline__ static void put(const Accumulators& sum, const Place& at) {
     float* tile = ring() + (threadIdx.x / 32 * 16 + at.g) * TILE_LD + 2 * at.t;
 #pragma unroll
     for (int v = 0; v < 32; v += 2)
       *reinterpret_cast<float2*>(tile + v % 4 / 2 * 8 * TILE_LD + v / 4 * 8) = make_float2(sum[v], sum[v + 1]);
   }
 
-  __device__ __forceinline__ static void put_across(const GroupSums& sum, const Place& at) {
+  __device__ __forceinline__ static void put_transposed(const Accumulators& sum, const Place& at) {
     const int warp = threadIdx.x / 32 % 4, group = threadIdx.x / 128;
     float* tile = ring() + (warp * 32 + 4 * chunk_of(at.g)) * TILE_LD + group * 32 + 2 * at.t;
 #pragma unroll
@@ -439,21 +439,21 @@ struct OwnValues {
 };
 
 // The floats of shared memory behind that tile.
-__device__ __forceinline__ float* behind_tile() { return ring() + BM * TILE_LD; }
+__device__ __forceinline__ float* epilogue_scratch() { return ring() + BM * TILE_LD; }
 
 // The product; every thread must call. Lets the next kernel start, and waits for the one before if `waits`: else all
 // that is read must be older, and the caller waits before it ends.
 //   read_ahead()   what the epilogue wants, asked for when the sums are put down
 template <int PRODUCTS, class Operands, class ReadAhead>
-__device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, bool waits, ReadAhead read_ahead) {
+__device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, bool waits, ReadAhead prefetch_epilogue) {
   constexpr int STAGE = A_FLOATS + (PRODUCTS == 3 ? 2 : 1) * B_FLOATS;
   const Place at;
-  const bool multiplies = warp_number() < MULTIPLYING / 32;
-  GroupSums sum = {};
+  const bool multiplies = warp_number() < COMPUTE_THREADS / 32;
+  Accumulators sum = {};
   __shared__ Barriers barriers;
   if (threadIdx.x < MAX_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
-    init_barrier(&barriers.empty[threadIdx.x], MULTIPLYING);
+    init_barrier(&barriers.empty[threadIdx.x], COMPUTE_THREADS);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -464,23 +464,23 @@ __device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, b
   } else {
     if (waits) wait_for_previous();
     let_next_start();
-    if constexpr (!Operands::DEEP) {
-      multiply_across_by_groups<PRODUCTS, STAGE>(sum, from, barriers, at);
+    if constexpr (!Operands::ALONG_DEPTH) {
+      multiply_warpgroups_transposed<PRODUCTS, STAGE>(sum, from, barriers, at);
     } else if constexpr (PRODUCTS == 1) {
-      multiply_by_groups<STAGE>(sum, from, barriers);
+      multiply_warpgroups<STAGE>(sum, from, barriers);
     } else {
-      multiply_split_by_groups<STAGE>(sum, from, barriers);
+      multiply_warpgroups_3xtf32<STAGE>(sum, from, barriers);
     }
   }
   __syncthreads();  // the ring is read
   if (multiplies) {
-    if constexpr (Operands::DEEP) {
+    if constexpr (Operands::ALONG_DEPTH) {
       own.put(sum, at);
     } else {
-      own.put_across(sum, at);
+      own.put_transposed(sum, at);
     }
     asm volatile("" ::: "memory");  // not earlier: the sums still take their registers
-    read_ahead();
+    prefetch_epilogue();
   }
   __syncthreads();
   if (multiplies) own.take();

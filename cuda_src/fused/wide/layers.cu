@@ -50,8 +50,8 @@ constexpr int ROW_GROUPS = BM / OWN_ROWS;
 // Combine what the row groups of a block found; the first has the total. All threads call; `slots`: MULTIPLYING values in
 // shared memory that nobody uses.
 template <class T>
-__device__ __forceinline__ void fold_groups(T& total, T* slots) {
-  if (threadIdx.x < MULTIPLYING) slots[threadIdx.x] = total;
+__device__ __forceinline__ void reduce_groups(T& total, T* slots) {
+  if (threadIdx.x < COMPUTE_THREADS) slots[threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.x >= BN) return;
 #pragma unroll
@@ -76,10 +76,10 @@ __device__ __forceinline__ unsigned count(unsigned* counter, unsigned limit) {
 //   put(value)   hand on what the tile found; get(tile) is what another one handed on
 //   store()      what else the block has to write: on its way while the tiles are counted
 template <class T, class Put, class Get, class Store>
-__device__ bool fold_tiles(T& total, T* slots, unsigned* counters, int tiles, Put put, Get get, Store store) {
+__device__ bool reduce_tiles(T& total, T* slots, unsigned* counters, int tiles, Put put, Get get, Store store) {
   __shared__ bool is_last;
   const int group = threadIdx.x / BN;
-  fold_groups(total, slots);
+  reduce_groups(total, slots);
   if (group == 0) put(total);
   __syncthreads();
   unsigned before = 0;
@@ -91,7 +91,7 @@ __device__ bool fold_tiles(T& total, T* slots, unsigned* counters, int tiles, Pu
   total = T{};
 #pragma unroll 4
   for (int tile = group; group < ROW_GROUPS && tile < tiles; tile += ROW_GROUPS) total = combine(total, get(tile));
-  fold_groups(total, slots);
+  reduce_groups(total, slots);
   return group == 0;
 }
 
@@ -106,14 +106,14 @@ __device__ void product(float* y, float* stats, float* running_mean, float* runn
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = size[0], tiles = tiles_of(N);
   if (blockIdx.y >= tiles) return;
   const int p = n0 + OwnValues::column();
-  const bool multiplies = threadIdx.x < MULTIPLYING, exists = multiplies && p < P;
+  const bool multiplies = threadIdx.x < COMPUTE_THREADS, exists = multiplies && p < P;
   OwnValues own;
   const AlongDepth operands = {{u, capacity, BM}, {weight, P, min(max(P - n0, 0), BN)}, m0, n0, K};
   float old_mean = 0.f, old_var = 0.f;
-  const auto read_ahead = [&] {
+  const auto prefetch_epilogue = [&] {
     if (stats != nullptr && exists) old_mean = running_mean[p], old_var = running_var[p];
   };
-  multiply<PRODUCTS>(own, operands, true, read_ahead);
+  multiply<PRODUCTS>(own, operands, true, prefetch_epilogue);
 
   const auto store = [&] {
     if (multiplies) own.store(y, m0, n0, N, P);
@@ -142,7 +142,7 @@ __device__ void product(float* y, float* stats, float* running_mean, float* runn
     const float2 of_tile = load_l2(found + tile * static_cast<long long>(P));
     return Moments{static_cast<float>(min(N - tile * BM, BM)), of_tile.x, of_tile.y};
   };
-  if (!fold_tiles(total, reinterpret_cast<Moments*>(behind_tile()), counters, tiles, put, get, store)) return;
+  if (!reduce_tiles(total, reinterpret_cast<Moments*>(epilogue_scratch()), counters, tiles, put, get, store)) return;
   if (!exists || N == 0) return;
   stats[p] = total.mean;
   stats[P + p] = 1.f / sqrtf(total.squares / N + epsilon);
@@ -167,10 +167,10 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
   unsigned is_there;  // bit r: what dropout kept
   Column of;
   const auto own_rows = [&] {  // that exist; asked for twice, as registers are short in between
-    const bool exists = threadIdx.x < MULTIPLYING && n0 + OwnValues::column() < F;
+    const bool exists = threadIdx.x < COMPUTE_THREADS && n0 + OwnValues::column() < F;
     return exists ? min(max(size[0] - m0 - OwnValues::first_row(), 0), OWN_ROWS) : 0;
   };
-  const auto read_ahead = [&] {
+  const auto prefetch_epilogue = [&] {
     const int f = n0 + OwnValues::column(), m = m0 + OwnValues::first_row(), rows = own_rows();
     is_there = ~0u;
     of = f < F ? column_of(stats_prev, gamma_prev, beta_prev, f, F) : Column{0.f, 1.f, 1.f, 0.f};
@@ -185,7 +185,7 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
     for (int r = 0; r < rows; ++r)
       if (!is_kept(kept, static_cast<long long>(m + r) * F + f)) is_there &= ~(1u << r);
   };
-  multiply<PRODUCTS>(own, operands, true, read_ahead);
+  multiply<PRODUCTS>(own, operands, true, prefetch_epilogue);
 
   const int f = n0 + OwnValues::column(), N = size[0], rows = own_rows();
   float2 found = make_float2(0.f, 0.f);
@@ -197,9 +197,9 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
     own.value[r] = g;
     found = combine(found, make_float2(g, passes ? g * (distance * of.inverse) : 0.f));
   }
-  if (threadIdx.x < MULTIPLYING) own.store(g_prev, m0, n0, N, F);
+  if (threadIdx.x < COMPUTE_THREADS) own.store(g_prev, m0, n0, N, F);
   if (sums_prev == nullptr) return;
-  fold_groups(found, reinterpret_cast<float2*>(behind_tile()));
+  reduce_groups(found, reinterpret_cast<float2*>(epilogue_scratch()));
   if (threadIdx.x < BN && f < F) sums_prev[static_cast<long long>(blockIdx.y) * F + f] = found;
 }
 
@@ -213,7 +213,7 @@ __device__ void product_dw(float* partials, const float* u, const float* dy_t, c
   OwnValues own;
   const AcrossDepth operands = {{u, capacity, m0, K}, {dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end, capacity};
   multiply<PRODUCTS>(own, operands, !early, [] {});
-  if (threadIdx.x < MULTIPLYING) own.store(partials + static_cast<long long>(blockIdx.z) * K * P, m0, n0, K, P);
+  if (threadIdx.x < COMPUTE_THREADS) own.store(partials + static_cast<long long>(blockIdx.z) * K * P, m0, n0, K, P);
   if (early) wait_for_previous();
 }
 
@@ -255,16 +255,16 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 // Traffic: reads 8 P for each entry and row, writes 4 N P (C + 1), for 3xTF32 (C + 2).
 extern "C" __global__ void __launch_bounds__(256, 4)
     fused_propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y, const float* stats,
-                             const float* parts, const float* gamma, const int* t_indptr, const int* t_indices,
-                             const float* t_values, const int* size, int part_stride, int max_parts, int graphs_of_part,
+                             const float* partials, const float* gamma, const int* t_indptr, const int* t_indices,
+                             const float* t_values, const int* size, int partial_stride, int max_partials, int graphs_per_partial,
                              int C, int P, int capacity, int identity, int round) {
-  const float2* pairs = reinterpret_cast<const float2*>(parts);
+  const float2* pairs = reinterpret_cast<const float2*>(partials);
   if (P % 4 == 0) {
     fused::propagate_backward<4>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
-                                 part_stride, max_parts, graphs_of_part, C, P, capacity, identity, round);
+                                 partial_stride, max_partials, graphs_per_partial, C, P, capacity, identity, round);
   } else {
     fused::propagate_backward<1>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
-                                 part_stride, max_parts, graphs_of_part, C, P, capacity, identity, round);
+                                 partial_stride, max_partials, graphs_per_partial, C, P, capacity, identity, round);
   }
 }
 

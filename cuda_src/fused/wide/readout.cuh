@@ -29,7 +29,7 @@ namespace fused {
 // The phase with its arguments, in the order of fused_wide_readout in fused/wide/step.cu.
 struct WideReadout {
   static constexpr int GRAPHS = 8, SLICES = 8, BLOCK = 512, LANES = 16, WIDTH = 4 * LANES, HELD = 8;
-  static constexpr int MAX_PARTS = 8, PARTS = BLOCK / WIDTH;
+  static constexpr int MAX_PARTIALS = 8, PARTIALS = BLOCK / WIDTH;
   static constexpr int ROW_STEP = BLOCK / LANES / GRAPHS;  // lanes that share a graph's rows of four columns
 
   float* logits;
@@ -60,7 +60,7 @@ struct WideReadout {
 
   // Shared memory of a block; `slice` columns. The eight graphs of a feature or class lie side by side.
   struct Shared {
-    float *weights, *pooled, *back, *dlogits, *parts, *own_logits, *own_gradient, *targets, *loss_weight;
+    float *weights, *pooled, *back, *dlogits, *partials, *own_logits, *own_gradient, *targets, *loss_weight;
     int* peaks;
     Columns columns;
   };
@@ -79,7 +79,7 @@ struct WideReadout {
     at.pooled = take(GRAPHS * S), at.back = take(GRAPHS * S), at.dlogits = take(GRAPHS * classes);
     at.peaks = reinterpret_cast<int*>(take(GRAPHS * S));
     at.columns = {take(S), take(S), take(S), take(S)};
-    at.parts = take(GRAPHS * max(classes, BLOCK));
+    at.partials = take(GRAPHS * max(classes, BLOCK));
     at.own_logits = take(classes), at.own_gradient = take(classes), at.targets = take(classes);
     at.loss_weight = take(classes), at.weights = take(S * stride());
     return at;
@@ -89,7 +89,7 @@ struct WideReadout {
   __device__ __forceinline__ float4 row_of(const float* matrix, int i, int p, int existing) const {
     return load4(matrix + i * P + p, existing, P % 4 == 0);
   }
-  __device__ __forceinline__ unsigned bits_of(int i, int p, int existing) const {
+  __device__ __forceinline__ unsigned kept_bits(int i, int p, int existing) const {
     if (kept == nullptr) return 15;
     const int e = i * P + p;
     if (P % 4 == 0) return existing > 0 ? kept[e >> 3] >> (e & 7) & 15 : 0;
@@ -116,7 +116,7 @@ struct WideReadout {
     for (int r = 0; r < HELD; ++r) {
       const int i = begin + own_row() + r * ROW_STEP;
       held.row[r] = make_float4(0.f, 0.f, 0.f, 0.f), held.bits[r] = 0;
-      if (i < end) held.row[r] = row_of(y, i, p, existing), held.bits[r] = bits_of(i, p, existing);
+      if (i < end) held.row[r] = row_of(y, i, p, existing), held.bits[r] = kept_bits(i, p, existing);
     }
   }
 
@@ -162,21 +162,21 @@ struct WideReadout {
     }
 #pragma unroll 1
     for (int i = begin + own_row() + HELD * ROW_STEP; i < end; i += ROW_STEP)
-      take(i, row_of(y, i, p, existing), bits_of(i, p, existing));
+      take(i, row_of(y, i, p, existing), kept_bits(i, p, existing));
 
-    float* values_of = at.parts + threadIdx.x / LANES * WIDTH + own_column();
+    float* values_of = at.partials + threadIdx.x / LANES * WIDTH + own_column();
     int* peaks_of = reinterpret_cast<int*>(values_of) + BLOCK * 4;
 #pragma unroll
     for (int v = 0; v < 4; ++v) values_of[v] = value[v], peaks_of[v] = peak[v];
     __syncthreads();
     const int graph = own_graph(), column = threadIdx.x % WIDTH, own = c0 + column;  // one column of one graph
-    float total = at.parts[graph * ROW_STEP * WIDTH + column];
-    int highest = reinterpret_cast<int*>(at.parts)[BLOCK * 4 + graph * ROW_STEP * WIDTH + column];
+    float total = at.partials[graph * ROW_STEP * WIDTH + column];
+    int highest = reinterpret_cast<int*>(at.partials)[BLOCK * 4 + graph * ROW_STEP * WIDTH + column];
 #pragma unroll
     for (int part = 1; part < ROW_STEP; ++part) {
       const int place = (graph * ROW_STEP + part) * WIDTH + column;
-      const float other = at.parts[place];
-      const int other_peak = reinterpret_cast<int*>(at.parts)[BLOCK * 4 + place];
+      const float other = at.partials[place];
+      const int other_peak = reinterpret_cast<int*>(at.partials)[BLOCK * 4 + place];
       if (kind != 2) {
         total += other;
       } else if (other_peak < end && (highest == end || is_higher(other, other_peak, total, highest))) {
@@ -203,26 +203,26 @@ struct WideReadout {
   }
 
   __device__ __forceinline__ int columns_at_once() const { return min(power_of_two(K), BLOCK); }
-  __device__ __forceinline__ int n_parts() const { return min(BLOCK / columns_at_once(), MAX_PARTS); }
+  __device__ __forceinline__ int n_partials() const { return min(BLOCK / columns_at_once(), MAX_PARTIALS); }
 
   // This slice's part of the logits of the eight graphs, (graphs, K) at the beginning of the parts; all threads call.
   __device__ __forceinline__ void multiply(const Shared& at) const {
-    const int columns = columns_at_once(), n = n_parts(), part = threadIdx.x / columns, S = slice();
+    const int columns = columns_at_once(), n = n_partials(), part = threadIdx.x / columns, S = slice();
 #pragma unroll 1
     for (int k = threadIdx.x % columns; part < n && k < K; k += columns) {
       float sum[GRAPHS] = {};
 #pragma unroll 4
       for (int f = part; f < S; f += n) add_graphs(sum, at.weights[f * stride() + k], at.pooled + f * GRAPHS);
 #pragma unroll
-      for (int graph = 0; graph < GRAPHS; ++graph) at.parts[(part * GRAPHS + graph) * K + k] = sum[graph];
+      for (int graph = 0; graph < GRAPHS; ++graph) at.partials[(part * GRAPHS + graph) * K + k] = sum[graph];
     }
     __syncthreads();
 #pragma unroll 1
     for (int e = threadIdx.x; n > 1 && e < GRAPHS * K; e += BLOCK) {
-      float total = at.parts[e];
+      float total = at.partials[e];
 #pragma unroll 3
-      for (int other = 1; other < n; ++other) total += at.parts[other * GRAPHS * K + e];
-      at.parts[e] = total;
+      for (int other = 1; other < n; ++other) total += at.partials[other * GRAPHS * K + e];
+      at.partials[e] = total;
     }
   }
 
@@ -235,17 +235,17 @@ struct WideReadout {
       float sum[GRAPHS] = {};
       if (f < S) {
 #pragma unroll 4
-        for (int k = part; k < K; k += PARTS) add_graphs(sum, at.weights[f * stride() + k], at.dlogits + k * GRAPHS);
+        for (int k = part; k < K; k += PARTIALS) add_graphs(sum, at.weights[f * stride() + k], at.dlogits + k * GRAPHS);
       }
 #pragma unroll
-      for (int graph = 0; graph < GRAPHS; ++graph) at.parts[graph * BLOCK + threadIdx.x] = sum[graph];
+      for (int graph = 0; graph < GRAPHS; ++graph) at.partials[graph * BLOCK + threadIdx.x] = sum[graph];
       __syncthreads();
 #pragma unroll
-      for (int graph = part; graph < GRAPHS; graph += PARTS) {
+      for (int graph = part; graph < GRAPHS; graph += PARTIALS) {
         float total = 0.f;
 #pragma unroll
-        for (int other = 0; other < PARTS; ++other)
-          total += at.parts[graph * BLOCK + other * WIDTH + threadIdx.x % WIDTH];
+        for (int other = 0; other < PARTIALS; ++other)
+          total += at.partials[graph * BLOCK + other * WIDTH + threadIdx.x % WIDTH];
         if (f < S) at.back[f * GRAPHS + graph] = total;
       }
       __syncthreads();
@@ -253,7 +253,7 @@ struct WideReadout {
   }
 
   // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `sums`. All threads call.
-  __device__ __forceinline__ void give(const Shared& at, const Held& held, int first, int c0, int begin,
+  __device__ __forceinline__ void scatter_gradient(const Shared& at, const Held& held, int first, int c0, int begin,
                                        int end) const {
     const int graph = own_graph(), S = slice(), c = c0 + own_column(), p = first + c;
     const int existing = c < S ? min(max(P - p, 0), 4) : 0;
@@ -287,9 +287,9 @@ struct WideReadout {
     }
 #pragma unroll 1
     for (int i = begin + own_row() + HELD * ROW_STEP; i < end; i += ROW_STEP)
-      put(i, row_of(y, i, p, existing), bits_of(i, p, existing));
+      put(i, row_of(y, i, p, existing), kept_bits(i, p, existing));
     if (sums == nullptr) return;
-    float2* of_threads = reinterpret_cast<float2*>(at.parts);  // (BLOCK / 32, WIDTH)
+    float2* of_threads = reinterpret_cast<float2*>(at.partials);  // (BLOCK / 32, WIDTH)
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       sum[v].x += __shfl_xor_sync(FULL_WARP, sum[v].x, LANES);
@@ -353,12 +353,12 @@ struct WideReadout {
       pool(at, held, first, c0, begin, end, b, b < B);
     }
     multiply(at);
-    meet_cluster();
+    sync_cluster();
 #pragma unroll 1
     for (int k = threadIdx.x; k < K; k += BLOCK) {
       float sum = bias[k], found[SLICES];
 #pragma unroll
-      for (int s = 0; s < SLICES; ++s) found[s] = load_of_block(at.parts + rank * K + k, s);
+      for (int s = 0; s < SLICES; ++s) found[s] = load_remote(at.partials + rank * K + k, s);
 #pragma unroll
       for (int s = 0; s < SLICES; ++s) sum += found[s];
       at.own_logits[k] = sum;
@@ -374,12 +374,12 @@ struct WideReadout {
       }
       if (lane == 0) losses[own] = total;
     }
-    meet_cluster();  // the readers of the parts are done, too
+    sync_cluster();  // the readers of the parts are done, too
     if (!training) return;
     const int from = threadIdx.x % GRAPHS;
 #pragma unroll 2
     for (int k = threadIdx.x / GRAPHS; k < K; k += BLOCK / GRAPHS)
-      at.dlogits[k * GRAPHS + from] = load_of_block(at.own_gradient + k, from);
+      at.dlogits[k * GRAPHS + from] = load_remote(at.own_gradient + k, from);
     arrive_at_cluster();  // awaited at the end: nobody leaves while others read its gradient
 #pragma unroll 1
     for (int k = threadIdx.x; own < B && k < K; k += BLOCK) gradient[own * K + k] = at.own_gradient[k];
@@ -388,7 +388,7 @@ struct WideReadout {
 #pragma unroll 1
     for (int c0 = 0; c0 < S; c0 += WIDTH) {
       if (S > WIDTH) hold(held, first, c0, begin, end);
-      give(at, held, first, c0, begin, end);
+      scatter_gradient(at, held, first, c0, begin, end);
     }
     wait_for_cluster();
   }

@@ -189,11 +189,11 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
 // Sum over `parts` parts of COLUMNS columns; `get(part)` is that of column threadIdx.x % COLUMNS. The total is returned to
 // the first COLUMNS threads. All THREADS threads call; `slots` holds a pair of each.
 template <int COLUMNS, int THREADS, class Get>
-__device__ __forceinline__ float2 fold_parts(float2* slots, int parts, Get get) {
+__device__ __forceinline__ float2 reduce_partials(float2* slots, int partials, Get get) {
   constexpr int GROUPS = THREADS / COLUMNS;
   float2 total = make_float2(0.f, 0.f);
 #pragma unroll 2
-  for (int part = threadIdx.x / COLUMNS; part < parts; part += GROUPS) total = combine(total, get(part));
+  for (int part = threadIdx.x / COLUMNS; part < partials; part += GROUPS) total = combine(total, get(part));
   slots[threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.x < COLUMNS) {
@@ -222,9 +222,9 @@ struct Backward {
 
 template <int WIDTH>
 __device__ void propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y,
-                                   const float* stats, const float2* parts, const float* gamma, const int* t_indptr,
-                                   const int* t_indices, const float* t_values, const int* size, int part_stride,
-                                   int max_parts, int graphs_of_part, int C, int P, int capacity, int identity,
+                                   const float* stats, const float2* partials, const float* gamma, const int* t_indptr,
+                                   const int* t_indices, const float* t_values, const int* size, int partial_stride,
+                                   int max_partials, int graphs_per_partial, int C, int P, int capacity, int identity,
                                    int round) {
   __shared__ float2 slots[ROW_THREADS];
   __shared__ RowTile tile;  // of dy
@@ -273,9 +273,9 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
   const int own_p = p0 + threadIdx.x % PANEL;
   float2 total = make_float2(0.f, 0.f);
   if (stats != nullptr) {
-    const int n_parts = graphs_of_part > 0 ? min(max_parts, ceil_div(size[1], graphs_of_part)) : tiles_of(N);
-    total = fold_parts<PANEL, ROW_THREADS>(slots, n_parts, [&](int part) {
-      return own_p < P ? parts[static_cast<long long>(part) * part_stride + own_p] : make_float2(0.f, 0.f);
+    const int n_partials = graphs_per_partial > 0 ? min(max_partials, ceil_div(size[1], graphs_per_partial)) : tiles_of(N);
+    total = reduce_partials<PANEL, ROW_THREADS>(slots, n_partials, [&](int part) {
+      return own_p < P ? partials[static_cast<long long>(part) * partial_stride + own_p] : make_float2(0.f, 0.f);
     });
   }
   if (threadIdx.x < PANEL) {
@@ -341,8 +341,8 @@ __device__ inline void pack(float* forward, float* backward, float* shift, const
                             const Folding& folding, int F, int C, int P, int round) {
   __shared__ float tile[PANEL][PANEL + 1];
   const int columns = ceil_div(P, PANEL) * PANEL, k0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL;
-  const long long rests = static_cast<long long>(gridDim.x) * PANEL * P,
-                  rests_back = static_cast<long long>(C) * columns * F;
+  const long long residuals = static_cast<long long>(gridDim.x) * PANEL * P,
+                  residuals_back = static_cast<long long>(C) * columns * F;
   for (int y = threadIdx.y; y < PANEL; y += blockDim.y) {
     const int k = k0 + y, p = p0 + threadIdx.x;
     const float* row = weight_row(weight, bias, k, F, C, P);
@@ -352,13 +352,13 @@ __device__ inline void pack(float* forward, float* backward, float* shift, const
     if (backward == nullptr || k >= C * F) continue;
     float* to = backward + in_panel(k % F, k / F * columns + p, F);
     *to = value;
-    if (!round) to[rests_back] = rest_of_tf32(value);
+    if (!round) to[residuals_back] = rest_of_tf32(value);
   }
   __syncthreads();
   for (int y = threadIdx.y; y < PANEL && p0 + y < P; y += blockDim.y) {
     float* to = forward + in_panel(p0 + y, k0 + threadIdx.x, P);
     *to = tile[threadIdx.x][y];
-    if (!round) to[rests] = rest_of_tf32(tile[threadIdx.x][y]);
+    if (!round) to[residuals] = rest_of_tf32(tile[threadIdx.x][y]);
   }
 }
 

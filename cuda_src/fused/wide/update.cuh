@@ -19,10 +19,10 @@
 namespace fused {
 
 // Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
-__device__ __forceinline__ void bring_near(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
+__device__ __forceinline__ void prefetch_l2(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
 
 // Copy 16 bytes to shared memory; they are there after `wait_for_copies`, for this thread.
-__device__ __forceinline__ void copy_ahead(float4* to, const float* from) {
+__device__ __forceinline__ void copy_async(float4* to, const float* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
                "l"(from)
@@ -32,7 +32,7 @@ __device__ __forceinline__ void copy_ahead(float4* to, const float* from) {
 #endif
 }
 
-__device__ __forceinline__ void wait_for_copies() {
+__device__ __forceinline__ void wait_for_async_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
@@ -54,14 +54,14 @@ struct Four {
 // As the host fills it: four times 8 bytes, then 4 bytes a field.
 struct WideJob {
   static constexpr bool BY_GRAPHS = true;  // there may be a `left`
-  static constexpr bool ASKS_AHEAD = false;
+  static constexpr bool PREFETCHES = false;
   static constexpr int HEIGHT = 1;         // tiles of a block
-  static constexpr int PARTS_AT_ONCE = 4;  // that a thread has asked for before it adds the first
+  static constexpr int PARTIALS_AT_ONCE = 4;  // that a thread has asked for before it adds the first
   const float *left, *right;               // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
   float *forward, *backward;               // panels, or null
   int weight, bias;                        // where they start in the flat arrays
   int F, C, P;
-  int parts, part_stride;
+  int partials, partial_stride;
   int round;  // panels are for TF32
 
   __device__ __forceinline__ int rows() const { return C * F + C; }
@@ -91,31 +91,31 @@ struct WideJob {
     put(forward + in_panel(p, k, P), value, static_cast<long long>(ceil_div(rows(), PANEL)) * PANEL * P);
   }
   // And, but for TF32, their rests in the panels behind.
-  __device__ __forceinline__ void put(float* to, Four value, long long rests) const {
+  __device__ __forceinline__ void put(float* to, Four value, long long residuals) const {
     value.store(to, 4);
     if (round) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) value.v[i] = rest_of_tf32(value.v[i]);
-    value.store(to + rests, 4);
+    value.store(to + residuals, 4);
   }
 };
 
 // What older values of a block's parameters a thread has asked for: their own, m and v. In shared memory, if the kernel has
 // some to spare, for then they may come before the phase before has ended; else only near.
 template <int HEIGHT, bool IN_SHARED>
-struct Older {
+struct Prefetched {
   float4 (*ahead)[HEIGHT][UPDATE_THREADS];
 
-  __device__ __forceinline__ void ask(int which, int h, const float* from, int existing) const {
+  __device__ __forceinline__ void prefetch_value(int which, int h, const float* from, int existing) const {
     if constexpr (IN_SHARED) {
       float4* to = &ahead[which][h][threadIdx.x];
       if (existing == 4 && is_aligned(from, 0)) {
-        copy_ahead(to, from);
+        copy_async(to, from);
       } else {
         *to = load4(from, existing, false);
       }
     } else if (existing > 0 && threadIdx.x % 8 == 0) {  // a line of 128 bytes to eight threads
-      bring_near(from);
+      prefetch_l2(from);
     }
   }
   __device__ __forceinline__ Four get(int which, int h, const float* from, int existing) const {
@@ -129,7 +129,7 @@ struct Older {
 template <class OneJob>
 struct WideUpdate {
   static constexpr int LD = PANEL + 1, HEIGHT = OneJob::HEIGHT;
-  using Asked = Older<HEIGHT, OneJob::ASKS_AHEAD>;
+  using Prefetches = Prefetched<HEIGHT, OneJob::PREFETCHES>;
 
   float* parameters;
   float* m;
@@ -153,29 +153,29 @@ struct WideUpdate {
   float max_norm;
 
   // asked: shared memory, (3, HEIGHT, 256) of it, or null.
-  __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD], Asked asked) const {
+  __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD], Prefetches prefetched) const {
     const int block = blockIdx.x;
     if (block < n_stages) {
       OneJob::stage(stage, block, n_stages);
     } else {
-      update_tile(block - n_stages, tile, asked);
+      update_tile(block - n_stages, tile, prefetched);
     }
   }
 
   // The gradients of four neighbours in each of the block's tiles: sums of parts.
-  __device__ __forceinline__ void sum_parts(Four (&sum)[HEIGHT], const OneJob& job, int k, int p,
+  __device__ __forceinline__ void sum_partials(Four (&sum)[HEIGHT], const OneJob& job, int k, int p,
                                             const int (&existing)[HEIGHT]) const {
-    constexpr int AT_ONCE = OneJob::PARTS_AT_ONCE;
+    constexpr int AT_ONCE = OneJob::PARTIALS_AT_ONCE;
     const float* from = job.right + static_cast<long long>(k) * job.P + p;
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) sum[h] = {};
 #pragma unroll 1
-    for (int s = 0; s < job.parts; s += AT_ONCE) {
+    for (int s = 0; s < job.partials; s += AT_ONCE) {
       Four found[AT_ONCE][HEIGHT];
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
-        const bool is_there = s + u < job.parts;
-        const float* part = from + static_cast<long long>(is_there ? s + u : s) * job.part_stride;
+        const bool is_there = s + u < job.partials;
+        const float* part = from + static_cast<long long>(is_there ? s + u : s) * job.partial_stride;
 #pragma unroll
         for (int h = 0; h < HEIGHT; ++h) found[u][h] = Four::load(part + h * PANEL * job.P, is_there ? existing[h] : 0);
       }
@@ -222,7 +222,7 @@ struct WideUpdate {
     return sum;
   }
 
-  __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD], Asked asked) const {
+  __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD], Prefetches prefetched) const {
     // All but the gradients is older than the phase before.
     const int4 place = reinterpret_cast<const int4*>(chunks)[chunk];
     const OneJob job = reinterpret_cast<const OneJob*>(jobs)[place.x];
@@ -238,8 +238,8 @@ struct WideUpdate {
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
       if (mode == 1) continue;
-      asked.ask(0, h, parameters + at[h], existing[h]), asked.ask(1, h, m + at[h], existing[h]);
-      if (!rule.sgd) asked.ask(2, h, v + at[h], existing[h]);
+      prefetched.prefetch_value(0, h, parameters + at[h], existing[h]), prefetched.prefetch_value(1, h, m + at[h], existing[h]);
+      if (!rule.sgd) prefetched.prefetch_value(2, h, v + at[h], existing[h]);
     }
     wait_for_previous();
 
@@ -255,7 +255,7 @@ struct WideUpdate {
     } else if (OneJob::BY_GRAPHS && job.left) {
       gradient[0] = sum_of_graphs(job, place.y, place.z, now.z, tile);
     } else {
-      sum_parts(gradient, job, k, p, existing);
+      sum_partials(gradient, job, k, p, existing);
     }
     if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
     if (mode == 1) {
@@ -271,13 +271,13 @@ struct WideUpdate {
       if (threadIdx.x == 0) norms[chunk] = squares;
       return;
     }
-    if constexpr (OneJob::ASKS_AHEAD) wait_for_copies();
+    if constexpr (OneJob::PREFETCHES) wait_for_async_copies();
     Four value[HEIGHT], of_m[HEIGHT], of_v[HEIGHT];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
-      value[h] = asked.get(0, h, parameters + at[h], existing[h]);
-      of_m[h] = asked.get(1, h, m + at[h], existing[h]);
-      of_v[h] = rule.sgd ? Four{} : asked.get(2, h, v + at[h], existing[h]);
+      value[h] = prefetched.get(0, h, parameters + at[h], existing[h]);
+      of_m[h] = prefetched.get(1, h, m + at[h], existing[h]);
+      of_v[h] = rule.sgd ? Four{} : prefetched.get(2, h, v + at[h], existing[h]);
     }
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
