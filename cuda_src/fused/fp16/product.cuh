@@ -30,16 +30,16 @@ __device__ __forceinline__ void tma_multicast(void* to, const void* from, int by
 // The slice's weights, `panels` of 64 of the depth, in two pieces: one thread each.
 __device__ __forceinline__ void fetch_low(StepShared& at, const Fp16* weights, int panels) {
   const int bytes = min(panels, LOW_PANELS) * WEIGHT_PANEL_BYTES;
-  expect_bytes(&at.low, bytes);
-  tma_copy(at.w_low, weights, bytes, &at.low);
+  expect_bytes(&at.w_low_full, bytes);
+  tma_copy(at.w_low, weights, bytes, &at.w_low_full);
 }
 
 __device__ __forceinline__ void fetch_high(StepShared& at, const Fp16* weights, int panels) {
   const int bytes = (panels - LOW_PANELS) * WEIGHT_PANEL_BYTES;
   if (bytes <= 0) return;
-  expect_bytes(&at.high, bytes);
+  expect_bytes(&at.w_high_full, bytes);
   tma_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
-            &at.high);
+            &at.w_high_full);
 }
 
 // Which phase of its barriers a product waits for.
@@ -84,12 +84,12 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], StepShared& a
                                                 int group, Meanwhile meanwhile) {
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
-  wait_barrier(&at.low, phases.low);
+  wait_barrier(&at.w_low_full, phases.low);
   wait_barrier(&at.full[group], phases.full);
 #pragma unroll 1
   for (int q = 0; q < panels; ++q) {
     if (q == LOW_PANELS) {
-      wait_barrier(&at.high, phases.high);
+      wait_barrier(&at.w_high_full, phases.high);
     }
     const unsigned long long a = row_descriptor(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
     const unsigned long long b = row_descriptor(at.u[q] + group * CHUNK_BYTES);

@@ -4,9 +4,9 @@
 //
 // A block has 64 columns of R and the rows of W that belong to them. Every block reads all slices' parts of the logits from
 // the shared memory of the cluster, adds them in order, and finds all losses and their gradients by itself: one wait for
-// the cluster instead of two. Then dR of its columns, and G = dR where Z > 0. READ_GRAPHS graphs are taken at a time.
+// the cluster instead of two. Then dR of its columns, and G = dR where Z > 0. READOUT_GRAPHS graphs are taken at a time.
 //
-// Shared memory: ReadShared, in the place of the tile of U, which is free here; Z stays where it is. No bank conflicts but
+// Shared memory: ReadoutShared, in the place of the tile of U, which is free here; Z stays where it is. No bank conflicts but
 // two-way ones of W on the way back.
 // Precision: both products on the tensor cores in three parts, which keeps float32's (3xTF32, fused/wide/gemm.cuh).
 #pragma once
@@ -16,19 +16,19 @@
 
 namespace fused {
 
-constexpr int READ_GRAPHS = 16, NO_ROW = 255;
+constexpr int NO_ROW = 255;
 constexpr int LOGIT_LD = (MAX_OUTPUTS + 31) / 32 * 32 + 4;
 
-struct ReadShared {
+struct ReadoutShared {
   float weights[FP16_PANEL * MAX_OUTPUTS + 8];  // rows as they come; zeros behind them
-  float partials[READ_GRAPHS][LOGIT_LD], logits[READ_GRAPHS][LOGIT_LD], gradient[READ_GRAPHS][LOGIT_LD];
-  float targets[READ_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], bias[MAX_OUTPUTS];
-  float pooled[READ_GRAPHS][ROW_LD], back[TILE_ROWS][ROW_LD];  // R, dR of all graphs of the tile
-  double losses[READ_GRAPHS];
+  float partials[READOUT_GRAPHS][LOGIT_LD], logits[READOUT_GRAPHS][LOGIT_LD], gradient[READOUT_GRAPHS][LOGIT_LD];
+  float targets[READOUT_GRAPHS * MAX_OUTPUTS], loss_weight[MAX_OUTPUTS], bias[MAX_OUTPUTS];
+  float pooled[READOUT_GRAPHS][ROW_LD], back[TILE_ROWS][ROW_LD];  // R, dR of all graphs of the tile
+  double losses[READOUT_GRAPHS];
   float label_weight;
   unsigned char peaks[TILE_ROWS][FP16_PANEL];
 };
-static_assert(sizeof(ReadShared) <= sizeof(StepShared::u), "the readout does not fit in the place of U");
+static_assert(sizeof(ReadoutShared) <= sizeof(StepShared::u), "the readout does not fit in the place of U");
 
 // What lies at `own` in the shared memory of block `rank` of the cluster.
 __device__ __forceinline__ float4 load_remote4(const float* own, int rank) {
@@ -85,13 +85,13 @@ struct StepReadout {
   const Owner& own;
   int tile, slice;
 
-  __device__ __forceinline__ ReadShared& read() const { return *reinterpret_cast<ReadShared*>(at.u); }
-  __device__ __forceinline__ int outputs() const { return static_cast<int>(at.params.n_outputs); }
+  __device__ __forceinline__ ReadoutShared& read() const { return *reinterpret_cast<ReadoutShared*>(at.u); }
+  __device__ __forceinline__ int outputs() const { return at.params.n_outputs; }
   __device__ __forceinline__ int padded() const { return ceil_div(outputs(), 8) * 8; }
 
   // R of the graphs from `first` on: a warp has a graph, a lane columns lane and lane + 32.
   __device__ __forceinline__ void pool(int first, int n) const {
-    const int kind = static_cast<int>(at.params.readout);
+    const int kind = at.params.readout;
 #pragma unroll 1
     for (int graph = own.warp; graph < n; graph += WORKERS / 32) {
       const int begin = at.first_row[first + graph], rows = at.graph_rows[first + graph];
@@ -125,7 +125,7 @@ struct StepReadout {
 
   // This slice's part of the logits, eight outputs a warp.
   __device__ __forceinline__ void multiply() const {
-    ReadShared& r = read();
+    ReadoutShared& r = read();
     const int K = outputs();
 #pragma unroll 1
     for (int n0 = own.warp * 8; n0 < padded(); n0 += WORKERS / 32 * 8) {
@@ -142,7 +142,7 @@ struct StepReadout {
   // Logits of n graphs, a warp each, their losses and gradients; one block of the cluster writes a graph's.
   __device__ __forceinline__ void find_losses(int first, int n) const {
     const int K = outputs();
-    ReadShared& r = read();
+    ReadoutShared& r = read();
 #pragma unroll 1
     for (int graph = own.warp; graph < n; graph += WORKERS / 32) {
 #pragma unroll 1
@@ -157,7 +157,7 @@ struct StepReadout {
       __syncwarp();
       float* gradient = r.gradient[graph];
       const double loss = loss_of_graph(gradient, r.logits[graph], r.targets + graph * (at.params.loss == 1 ? 1 : K),
-                                        r.loss_weight, K, static_cast<int>(at.params.loss), r.label_weight);
+                                        r.loss_weight, K, at.params.loss, r.label_weight);
       if (own.lane == 0) r.losses[graph] = loss;
       if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
       if (graph % S != slice) continue;
@@ -169,7 +169,7 @@ struct StepReadout {
 
   // dR, divided by the rows of a graph for means; eight columns a warp.
   __device__ __forceinline__ void multiply_back(int first, int n) const {
-    ReadShared& r = read();
+    ReadoutShared& r = read();
     const int K = outputs(), n0 = own.warp * 8;
     if (n0 >= FP16_PANEL) return;
     float c[4];
@@ -209,14 +209,14 @@ struct StepReadout {
   // From Z in `rows` to G of this thread's values; `is_positive(i)`: whether Z > 0.
   template <class IsPositive>
   __device__ __forceinline__ void run(float (&g)[OWN], IsPositive is_positive) const {
-    ReadShared& r = read();
+    ReadoutShared& r = read();
     double total = 0.0;
 #pragma unroll 1
-    for (int first = 0; first < max(at.step.n_graphs, 1); first += READ_GRAPHS) {
-      const int n = min(at.step.n_graphs - first, READ_GRAPHS);
+    for (int first = 0; first < max(at.step.n_graphs, 1); first += READOUT_GRAPHS) {
+      const int n = min(at.step.n_graphs - first, READOUT_GRAPHS);
       if (first > 0) sync_cluster();  // all blocks have read the parts
       pool(first, n);
-      if (first == 0) wait_barrier(&at.head, 0);
+      if (first == 0) wait_barrier(&at.head_full, 0);
       sync_named(HEAD);
       multiply();
       sync_cluster();  // the parts are there

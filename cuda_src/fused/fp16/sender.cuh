@@ -22,8 +22,8 @@ struct StepSender {
   // The first product's operands; whether this step has the tile is not yet known.
   __device__ __forceinline__ void fetch_first() const {
     if (lane > 0) return;
-    const Fp16Layer& layer = at.layers[0];
-    const int panels = static_cast<int>(layer.K) / FP16_PANEL;
+    const Fp16Layer& layer = at.params.layers[0];
+    const int panels = layer.K / FP16_PANEL;
     const Fp16* of_tile = layer.u + static_cast<long long>(tile) * panels * (TILE_ROWS * FP16_PANEL);
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
@@ -77,14 +77,14 @@ struct StepSender {
   // What the readout needs of graphs `first` ... of the tile; the weights come with the first ones.
   __device__ __forceinline__ void fetch_head(int first) const {
     const StepParams& params = at.params;
-    ReadShared& r = *reinterpret_cast<ReadShared*>(at.u);
-    const int K = static_cast<int>(params.n_outputs), n_targets = params.loss == 1 ? 1 : K;
-    const int n = min(at.step.n_graphs - first, READ_GRAPHS) * n_targets;
+    ReadoutShared& r = *reinterpret_cast<ReadoutShared*>(at.u);
+    const int K = params.n_outputs, n_targets = params.loss == 1 ? 1 : K;
+    const int n = min(at.step.n_graphs - first, READOUT_GRAPHS) * n_targets;
     if (first == 0) {
       const int bytes = FP16_PANEL * K * static_cast<int>(sizeof(float));
       if (lane == 0) {
-        expect_bytes(&at.head, bytes);
-        tma_copy(r.weights, params.head_weight + static_cast<long long>(slice) * FP16_PANEL * K, bytes, &at.head);
+        expect_bytes(&at.head_full, bytes);
+        tma_copy(r.weights, params.head_weight + static_cast<long long>(slice) * FP16_PANEL * K, bytes, &at.head_full);
       }
       if (lane < 8) r.weights[FP16_PANEL * K + lane] = 0.f;
       if (lane == 8) r.label_weight = params.rates[4 * at.step.number + 3];
@@ -120,7 +120,7 @@ struct StepSender {
 
   // Follow the workers: L products forward, the readout, L - 1 products backward.
   __device__ __forceinline__ void run() const {
-    const int L = static_cast<int>(at.params.n_layers);
+    const int L = at.params.n_layers;
     if (group == 0) {
       fetch_tables();
       arrive_named(TABLES);
@@ -128,7 +128,7 @@ struct StepSender {
 #pragma unroll 1
     for (int done = 0; done < 2 * L - 1; ++done) {
       const bool is_forward = done + 1 < L, is_last = done + 2 == 2 * L;
-      const Fp16Layer& next = at.layers[is_forward ? done + 1 : is_last ? 0 : 2 * L - 2 - done];
+      const Fp16Layer& next = at.params.layers[is_forward ? done + 1 : is_last ? 0 : 2 * L - 2 - done];
       const Fp16* next_weights = weights(is_forward ? next.w_forward : next.w_backward, S);
       if (group == 0) {
         sync_named(MULTIPLIED);
@@ -152,7 +152,7 @@ struct StepSender {
       arrive_named(TABLES);
     }
 #pragma unroll 1
-    for (int first = READ_GRAPHS; first < at.step.n_graphs; first += READ_GRAPHS) {
+    for (int first = READOUT_GRAPHS; first < at.step.n_graphs; first += READOUT_GRAPHS) {
       sync_cluster();
       if (group == 0) {
         fetch_head(first);

@@ -21,7 +21,7 @@ struct StepWorker {
   __device__ __forceinline__ StepWorker(StepShared& shared, int own_tile, int own_slice)
       : at(shared), tile(own_tile), slice(own_slice) {}
 
-  __device__ __forceinline__ int layers() const { return static_cast<int>(at.params.n_layers); }
+  __device__ __forceinline__ int layers() const { return at.params.n_layers; }
   __device__ __forceinline__ int column(int half) const { return slice * FP16_PANEL + own.column(half); }
   __device__ __forceinline__ bool exists(int i) const { return own.row(i) < at.step.rows; }
   __device__ __forceinline__ Fp16* panel(Fp16* panels) const {
@@ -38,7 +38,7 @@ struct StepWorker {
   }
   // This thread's values of Y, four neighbours of them at vector i.
   __device__ __forceinline__ float4* y_of(int l) const {
-    return reinterpret_cast<float4*>(at.layers[l].y +
+    return reinterpret_cast<float4*>(at.params.layers[l].y +
                                      (static_cast<long long>(tile) * S + slice) * TILE_ROWS * FP16_PANEL) +
            threadIdx.x;
   }
@@ -76,13 +76,13 @@ struct StepWorker {
 
   // Y of layer l, its batch norm, Z in `rows`; y becomes the distances from the means.
   __device__ __forceinline__ void forward(float (&y)[OWN], int l) {
-    const Fp16Layer& layer = at.layers[l];
+    const Fp16Layer& layer = at.params.layers[l];
     float bias[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       bias[h] = layer.bias[column(h)], gamma[h] = layer.gamma[column(h)], beta[h] = layer.beta[column(h)];
     float product[OWN];
-    multiply_panels(product, at, static_cast<int>(layer.K) / FP16_PANEL, phases, own.group, [&] {
+    multiply_panels(product, at, layer.K / FP16_PANEL, phases, own.group, [&] {
       if (l > 0) save(y, l - 1);
     });
     arrive_named(MULTIPLIED);
@@ -196,7 +196,7 @@ struct StepWorker {
 
   // From G and Y - mean of layer l, which this thread holds, to dY, V = Aᵀ dY and the sums of the batch norm.
   __device__ __forceinline__ float backward(float (&y)[OWN], float (&g)[OWN], int l) {
-    const Fp16Layer& layer = at.layers[l];
+    const Fp16Layer& layer = at.params.layers[l];
     float sum[2] = {}, product[2] = {}, largest[2] = {};
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
@@ -304,7 +304,7 @@ struct StepWorker {
     const float2 norm = *norm_of(l);
     inverse[0] = norm.x, inverse[1] = norm.y;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) gamma[h] = at.layers[l].gamma[column(h)], beta[h] = at.layers[l].beta[column(h)];
+    for (int h = 0; h < 2; ++h) gamma[h] = at.params.layers[l].gamma[column(h)], beta[h] = at.params.layers[l].beta[column(h)];
   }
 
   // G and Y - mean of the layer below, which are on their way.
@@ -335,7 +335,7 @@ struct StepWorker {
     for (int l = 0; l < L; ++l) {
       own.forget();
       forward(y, l);
-      if (l + 1 < L) propagate(at, panel(at.layers[l + 1].u), nullptr, at.layers[l + 1].u_scale, own, tile, false);
+      if (l + 1 < L) propagate(at, panel(at.params.layers[l + 1].u), nullptr, at.params.layers[l + 1].u_scale, own, tile, false);
     }
     readout.run(g, [&](int i) { return is_positive(y, i); });
     arrive_named(READOUT_DONE);
