@@ -1,8 +1,11 @@
-"""Processes beside this one that call functions of modules for it: `Workers`, a `concurrent.futures.Executor`.
+"""Processes that call functions: `Workers`, a `concurrent.futures.Executor`.
 
-A worker starts from nothing (no fork of threads or of a GPU context, no second import of the caller's main module),
-finds modules where this process does, not where it stands, and leaves when its stdin closes, so that it never outlives
-this process. It is sent a function's name and arguments through a pipe, and sends back what that returns or raises.
+`concurrent.futures.ProcessPoolExecutor` will not do: its processes outlive a caller that is killed, and they import the
+caller's main script, which fails unless the script guards its work with ``if __name__ == "__main__"``.
+
+A worker is a new Python process (no fork of threads or of a GPU context) with the caller's `sys.path`. It receives
+pickled calls through stdin, and sends results or exceptions through stdout. It ends when stdin closes, that is, with
+its caller.
 
 This module imports little: the sooner workers start, the sooner they have imported what they need.
 """
@@ -25,50 +28,64 @@ from typing import Any
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.worker import serve; serve()"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_TIDY_SECONDS = 30.0  # that a process may take to leave
+_EXIT_SECONDS = 30.0  # for a process to remove its temporary files after SIGTERM; then it is killed
 
 
 class WorkerDied(Exception):
-    """The process that was to call the function has ended."""
+    """The process that was called has ended without an answer."""
 
 
 class Workers(Executor):
-    """So many processes; each calls the next function that is asked for as soon as it is idle.
+    """A pool of processes. A call goes to the first idle one.
 
-    A future's exception is what the function raised, or `WorkerDied`.
+    A future's exception is the one that the function raised, or `WorkerDied`.
 
     Parameters
     ----------
     count : int
+        Number of processes.
+    initializer : callable or None
+        Called once in each process before anything else. Its errors are dropped: later calls meet their cause.
+    initargs : tuple
+        Its arguments.
     quiet : bool
-        What they say on stderr goes nowhere: for those that can be done without.
+        Discard what the processes write to stderr.
 
     Raises
     ------
-    OSError
-        When no process can be started.
+    OSError, RuntimeError
+        When a process or a thread cannot be started.
     """
 
-    def __init__(self, count: int, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        count: int,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        quiet: bool = False,
+    ) -> None:
         self._workers: list[_Worker] = []
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(count)
+        self._threads = ThreadPoolExecutor(count)  # each waits for the answer of one worker
         try:
             for _ in range(count):
                 self._workers.append(_Worker(quiet))
                 self._idle.put(self._workers[-1])
+            if initializer:
+                for _ in range(count):
+                    self.submit(initializer, *initargs)
         except BaseException:
             self.shutdown()
             raise
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Begin the call of a function that its module knows by name."""
+        """Begin a call of `fn`, which must be importable by its name."""
         return self._threads.submit(self._call, fn, args, kwargs)
 
     def _call(self, *call: Any) -> Any:
         worker = self._idle.get()
         try:
-            result, error = worker.ask(call)
+            result, error = worker.call(call)
         finally:
             self._idle.put(worker)
         if error is not None:
@@ -76,17 +93,15 @@ class Workers(Executor):
         return result
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """Tell the processes to leave when they have tidied up, and wait for them. What was not called will not be.
+        """End the processes with SIGTERM, and after a while with SIGKILL; wait for their end whatever `wait` says.
 
-        Without `wait` another `shutdown` is to follow.
+        Calls that have not begun are cancelled.
         """
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         for worker in self._workers:
             worker.process.terminate()
-        if not wait:
-            return
         try:
-            deadline = time.monotonic() + _TIDY_SECONDS
+            deadline = time.monotonic() + _EXIT_SECONDS
             for worker in self._workers:
                 with suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(deadline - time.monotonic(), 0.0))
@@ -99,20 +114,22 @@ class Workers(Executor):
 
 
 class _Worker:
-    """A process in which `serve` runs."""
+    """A process that runs `serve`, and the pipes to it."""
 
     def __init__(self, quiet: bool) -> None:
-        command, pipe = [sys.executable, "-c", _START, *sys.path], subprocess.PIPE
-        said = subprocess.DEVNULL if quiet else None
-        # A process group of its own: Ctrl-C in a terminal is for this process, which then stops its workers.
-        # One thread, as the other processors are other workers' or the caller's, unless the user says otherwise.
+        # One BLAS thread unless the user sets another number: the other processors are for other workers.
         threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1"))
         self.process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=said, process_group=0, env={**threads, **os.environ}
+            [sys.executable, "-c", _START, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            process_group=0,  # Ctrl-C in a terminal reaches the caller only, who then ends its workers
+            env={**threads, **os.environ},
         )
 
-    def ask(self, call: Any) -> Any:
-        """Send a call and wait for the answer."""
+    def call(self, call: Any) -> Any:
+        """Send a call, wait, and return (result, error)."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         message = pickle.dumps(call)
@@ -124,20 +141,20 @@ class _Worker:
             raise WorkerDied from error
 
     def close(self) -> None:
-        """Give back the pipes, when the process has ended and nobody waits for it."""
+        """Close the pipes of a process that has ended or is about to."""
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # what was not sent any more
+            with suppress(OSError):  # a message that was not sent in full
                 pipe.close()
 
 
 def serve() -> None:
-    """Be a worker: call what comes from stdin until it closes, or SIGTERM comes."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # no temporary file stays behind
-    atexit.register(gc.freeze)  # else Python walks through all that was imported before it leaves
+    """Answer the calls from stdin until it closes or SIGTERM arrives."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # an orderly exit removes temporary files
+    atexit.register(gc.freeze)  # spares a last garbage collection of all that was imported
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that prints can come between
+    os.dup2(2, 1)  # what a function prints goes to stderr, not between the answers
     with suppress(EOFError, BrokenPipeError):
         while True:
             answers.write(_answer(*pickle.load(sys.stdin.buffer)))
@@ -145,7 +162,7 @@ def serve() -> None:
 
 
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
-    """Return the result and nothing, or nothing and the error, as they are sent."""
+    """Return the pickled pair (result, None) or (None, error)."""
     try:
         return pickle.dumps((function(*args, **kwargs), None), pickle.HIGHEST_PROTOCOL)
     except Exception as error:

@@ -34,7 +34,7 @@ def test_examples_in_docstrings_print_what_they_say(
 
 
 def test_python_in_markdown_is_run() -> None:
-    """The only such example is that of the file format, which tests/data/test_store.py runs."""
+    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/test_adding_a_backend.py."""
     pages = [
         *ROOT.glob("*.md"),
         *(page for place in ("docs", "datasets", "cuda_src") for page in ROOT.glob(f"{place}/**/*.md")),
@@ -42,4 +42,4 @@ def test_python_in_markdown_is_run() -> None:
     with_python = {
         page.name for page in pages if re.search(r"```(python|pycon)|^>>> ", page.read_text("utf-8"), re.MULTILINE)
     }
-    assert with_python == {"FORMAT.md"}
+    assert with_python == {"FORMAT.md", "README.md"}

@@ -63,6 +63,25 @@ def test_each_computes_in_one_thread_unless_the_user_says_otherwise(
         assert "".join(workers.submit(os.getenv, name).result() for name in names) == found
 
 
+def mark(folder: Path) -> None:
+    with (folder / str(os.getpid())).open("x"):  # fails at a second call
+        pass
+
+
+def test_an_initializer_is_called_once_in_each_process(tmp_path: Path) -> None:
+    for name in ("marked", "met"):
+        (tmp_path / name).mkdir()
+    with Workers(2, mark, (tmp_path / "marked",)) as workers:
+        met = [workers.submit(meet, tmp_path / "met", 2) for _ in range(2)]
+        assert {each.result() for each in met} == {process.pid for process in started(workers)}
+        assert {path.name for path in (tmp_path / "marked").iterdir()} == {str(each.result()) for each in met}
+
+
+def test_an_initializer_that_ends_its_process_is_met_by_the_calls() -> None:
+    with Workers(1, os._exit, (3,)) as workers, pytest.raises(WorkerDied):
+        workers.submit(os.getpid).result()
+
+
 class TwoWords(Exception):
     """Cannot be made again from what Exception keeps."""
 
@@ -137,7 +156,7 @@ def test_idle_and_busy_ones_leave_soon() -> None:
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> Workers:
     """Return one that neither reads nor leaves."""
     monkeypatch.setattr(worker, "_START", STUBBORN)
-    monkeypatch.setattr(worker, "_TIDY_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "_EXIT_SECONDS", 0.1)
     workers = Workers(1)
     (process,) = started(workers)
     assert process.stdout is not None
@@ -155,7 +174,7 @@ def test_one_that_does_not_leave_is_ended(stubborn: Workers) -> None:
 
 
 def test_who_cannot_wait_ends_them_at_once(stubborn: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_TIDY_SECONDS", 600)
+    monkeypatch.setattr(worker, "_EXIT_SECONDS", 600)
     (process,) = started(stubborn)
     leave, waits = process.wait, iter([KeyboardInterrupt])
 

@@ -12,6 +12,9 @@ constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `fold_rows`
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+// The smallest power of two that is not below n.
+__device__ __forceinline__ int power_of_two(int n) { return n <= 1 ? 1 : 1 << (32 - __clz(n - 1)); }
+
 // ---- vectors of four floats, with a scalar way for what is not aligned or is cut off ----
 
 // Whether rows that start at `data` and lie `ld` floats apart can be read 16 bytes at a time.
@@ -37,12 +40,32 @@ __device__ inline void store4(float* data, float4 value, long long left, bool al
   if (left > 3) data[3] = value.w;
 }
 
+// ---- maxima as NumPy takes them: NaN is above every number ----
+
+// max(x, 0)
+__device__ __forceinline__ float positive(float x) { return x <= 0.f ? 0.f : x; }
+__device__ __forceinline__ float4 positive(float4 x) {
+  return make_float4(positive(x.x), positive(x.y), positive(x.z), positive(x.w));
+}
+
+// Whether the value of row `row_a` takes the place of another row's as the maximum: of equals the first row's counts.
+__device__ __forceinline__ bool is_higher(float a, int row_a, float b, int row_b) {
+  if (a != a || b != b) return a != a && (b == b || row_a < row_b);
+  return a > b || (a == b && row_a < row_b);
+}
+
 // ---- reductions ----
 
 // Sum over `lanes` neighbouring lanes (a power of two), in each of them; every lane of the warp must call.
 template <class T>
 __device__ T warp_sum(T value, int lanes = 32) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(FULL_WARP, value, offset);
+  return value;
+}
+
+// The largest of `lanes` neighbouring lanes (a power of two), in each of them; NaN is ignored. Every lane must call.
+__device__ __forceinline__ float warp_max(float value, int lanes = 32) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
   return value;
 }
 

@@ -52,12 +52,6 @@ __device__ inline float4 scale_and_shift(float4 x, float4 origin, float4 offset,
                      (x.z - origin.z - offset.z) * slope.z + beta.z, (x.w - origin.w - offset.w) * slope.w + beta.w);
 }
 
-// max(x, 0) as NumPy takes it: NaN passes
-__device__ inline float positive(float x) { return x <= 0.f ? 0.f : x; }
-__device__ inline float4 positive(float4 x) {
-  return make_float4(positive(x.x), positive(x.y), positive(x.z), positive(x.w));
-}
-
 // dy where ReLU let y through, else 0
 __device__ inline float let_through(float dy, float y) { return y > 0.f ? dy : 0.f; }
 

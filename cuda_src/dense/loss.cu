@@ -20,7 +20,7 @@
 // Determinism: bit-repeatable; total and weight are sums in float64 in a fixed order (common/common.cuh), rounded once.
 // Requires: labels in range (checked when a data set is read); blocks of whole warps; `partials` of a double per block.
 
-#include "common/common.cuh"
+#include "dense/loss.cuh"
 
 namespace {
 
@@ -71,23 +71,6 @@ __device__ inline void settle_total(float* total, double* totals, double sum, fl
   totals[1] += weight;
 }
 
-struct Cost {
-  float value, slope;
-};
-
-__device__ inline Cost sigmoid_cost(float z, float y, float pos_weight) {
-  const float decay = expf(-fabsf(z)), tail = log1pf(decay);
-  const float larger = 1.f / (1.f + decay), smaller = decay * larger;  // sigmoid(|z|), sigmoid(-|z|)
-  const float positive = pos_weight * y, negative = 1.f - y;
-  return {positive * (fmaxf(-z, 0.f) + tail) + negative * (fmaxf(z, 0.f) + tail),
-          negative * (z >= 0.f ? larger : smaller) - positive * (z >= 0.f ? smaller : larger)};
-}
-
-__device__ inline float warp_max(float value, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
-  return value;
-}
-
 }  // namespace
 
 // ---- weights, for grids of more than one block ----
@@ -128,9 +111,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   const float scale = 2.f / fmaxf(settle_weight(weight, gridDim.x > 1 ? 0.0 : count_labels(y, n)), 1.f);
   double sum = 0.0;
   for (long long i = first_element(); i < n; i += stride()) {
-    const float difference = y[i] == y[i] ? logits[i] - y[i] : 0.f;
-    sum += static_cast<double>(difference) * difference;
-    dlogits[i] = difference * scale;
+    const Cost cost = squared_cost(y[i] == y[i] ? logits[i] - y[i] : 0.f);
+    sum += cost.value;
+    dlogits[i] = cost.slope * scale;
   }
   if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }
@@ -148,18 +131,17 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const long long r = first + threadIdx.x % 32 / lanes;
     const int label = r < R ? y[r] : -1, width = label >= 0 ? K : 0;
     const float* z = logits + r * K;
-    float peak = -__int_as_float(0x7f800000);
-    for (int k = lane; k < width; k += lanes) peak = fmaxf(peak, z[k]);
-    peak = warp_max(peak, lanes);
-    float norm = 0.f;
-    for (int k = lane; k < width; k += lanes) norm += expf(z[k] - peak);
-    norm = warp_sum(norm, lanes);
+    Softmax row = {-__int_as_float(0x7f800000), 0.f};
+    for (int k = lane; k < width; k += lanes) row.peak = fmaxf(row.peak, z[k]);
+    row.peak = warp_max(row.peak, lanes);
+    for (int k = lane; k < width; k += lanes) row.norm += row.term(z[k]);
+    row.norm = warp_sum(row.norm, lanes);
     const float own = label >= 0 ? class_weight[label] : 0.f;
-    if (lane == 0 && label >= 0) sum += static_cast<double>(own) * (logf(norm) - (z[label] - peak));
+    if (lane == 0 && label >= 0) sum += static_cast<double>(own) * row.cost(z[label]);
     if (r < R) {
-      const float inverse = 1.f / norm;
+      const float inverse = 1.f / row.norm;
       for (int k = lane; k < K; k += lanes)
-        dlogits[r * K + k] = label >= 0 ? own * scale * (expf(z[k] - peak) * inverse - (k == label ? 1.f : 0.f)) : 0.f;
+        dlogits[r * K + k] = label >= 0 ? own * scale * softmax_slope(row.term(z[k]), inverse, k == label) : 0.f;
     }
   }
   if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);

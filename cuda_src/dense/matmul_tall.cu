@@ -10,7 +10,8 @@
 
 namespace {
 
-constexpr int ROWS = 128;     // of a block of the forward pass, one for each thread
+constexpr int ROWS = 128;  // of a block of the forward pass, one for each thread
+constexpr int WGRAD_THREADS = 512, FOLD_THREADS = 64;
 constexpr int DEPTH = 32;     // columns of X in a tile
 constexpr int STRIDE = 33;    // of the tile's rows
 constexpr int DY_ROWS = 32;   // of dY in shared memory at a time
@@ -135,20 +136,20 @@ extern "C" __global__ void __launch_bounds__(128)
 //   (1, 264). Shared memory: 32 rows of dY, 2 KB for PW = 16. Traffic: reads 4 N (F + P) bytes; writes and reads 4 F P
 //   for each part.
 
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(WGRAD_THREADS)
     matmul_tall_16_wgrad(float* partials, const float* __restrict__ x, const float* __restrict__ dy, int N, int F,
                          int P, int rows_per_part) {
   tall_wgrad<16>(partials, x, dy, N, F, P, rows_per_part);
 }
 
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(WGRAD_THREADS)
     matmul_tall_32_wgrad(float* partials, const float* __restrict__ x, const float* __restrict__ dy, int N, int F,
                          int P, int rows_per_part) {
   tall_wgrad<32>(partials, x, dy, N, F, P, rows_per_part);
 }
 
 // dw[i] = sum over parts, in order, of partials[part, i]. Launch: a thread per element.
-extern "C" __global__ void __launch_bounds__(64)
+extern "C" __global__ void __launch_bounds__(FOLD_THREADS)
     matmul_tall_fold(float* dw, const float* __restrict__ partials, int elements, int parts) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= elements) return;

@@ -9,7 +9,7 @@
 // reads 4 n and, only when it scales, reads and writes 4 n again. Bank conflicts: none.
 // Determinism: bit-repeatable; the norm is a sum in float64 in a fixed order. Requires: nothing.
 
-#include "common/common.cuh"
+#include "dense/optimizer.cuh"
 
 // g = gradient + l2 p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
 // p = p - learning_rate (m correction1 / (sqrt(v correction2) + epsilon) + weight_decay p), correction = 1 / (1 -
@@ -20,13 +20,13 @@ extern "C" __global__ void __launch_bounds__(256)
               float beta1, float rest1, float beta2, float rest2, float correction1, float correction2, float epsilon) {
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  const float p = parameters[i];
-  const float g = gradients[i] + l2[i] * p;
-  const float new_m = beta1 * m[i] + rest1 * g, new_v = beta2 * v[i] + rest2 * (g * g);
+  const Rule adam = {0, beta1, rest1, beta2, rest2, epsilon};
+  const Rate rate = {learning_rate, correction1, correction2, 0.f};
+  float new_m = m[i], new_v = v[i];
+  const float value = adam.apply(parameters[i], gradients[i], new_m, new_v, weight_decay[i], l2[i], rate);
   m[i] = new_m;
   v[i] = new_v;
-  const float update = new_m * correction1 / (sqrtf(new_v * correction2) + epsilon);
-  parameters[i] = p - learning_rate * (update + weight_decay[i] * p);
+  parameters[i] = value;
 }
 
 // g = gradient + l2 p; velocity = momentum velocity + g; p = p - learning_rate (velocity + weight_decay p)
@@ -36,10 +36,12 @@ extern "C" __global__ void __launch_bounds__(256)
              float momentum) {
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  const float p = parameters[i];
-  const float new_velocity = momentum * velocity[i] + (gradients[i] + l2[i] * p);
+  const Rule sgd = {1, momentum};
+  const Rate rate = {learning_rate};
+  float new_velocity = velocity[i], none = 0.f;
+  const float value = sgd.apply(parameters[i], gradients[i], new_velocity, none, weight_decay[i], l2[i], rate);
   velocity[i] = new_velocity;
-  parameters[i] = p - learning_rate * (new_velocity + weight_decay[i] * p);
+  parameters[i] = value;
 }
 
 // factor = max_norm / norm where norm, the Euclidean norm of the gradients, exceeds max_norm, else 1
@@ -56,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256)
   if (threadIdx.x == 0) partials[blockIdx.x] = squares;
   if (!is_last_block(counter, gridDim.x)) return;
   const double norm = sqrt(block_sum(threadIdx.x < gridDim.x ? __ldcg(partials + threadIdx.x) : 0.0));
-  if (threadIdx.x == 0) *factor = norm > max_norm ? static_cast<float>(max_norm / norm) : 1.f;
+  if (threadIdx.x == 0) *factor = clip_factor(norm, max_norm);
 }
 
 extern "C" __global__ void __launch_bounds__(256)

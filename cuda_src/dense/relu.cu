@@ -10,9 +10,7 @@ extern "C" __global__ void __launch_bounds__(256) relu_forward(float* y, const f
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;
   const float4 v = load4(x + i, n - i, is_aligned(x, 0));
-  const float4 kept =
-      make_float4(v.x <= 0.f ? 0.f : v.x, v.y <= 0.f ? 0.f : v.y, v.z <= 0.f ? 0.f : v.z, v.w <= 0.f ? 0.f : v.w);
-  store4(y + i, kept, n - i, is_aligned(y, 0));
+  store4(y + i, positive(v), n - i, is_aligned(y, 0));
 }
 
 extern "C" __global__ void __launch_bounds__(256)

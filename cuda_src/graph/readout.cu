@@ -21,10 +21,7 @@ struct Peak {
 __device__ inline Peak combine(const Peak& a, const Peak& b) {
   if (b.row < 0) return a;
   if (a.row < 0) return b;
-  const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-  const bool equal = a.value == b.value || (a_nan && b_nan);
-  if (equal) return a.row < b.row ? a : b;
-  return b_nan || (!a_nan && b.value > a.value) ? b : a;
+  return is_higher(b.value, b.row, a.value, a.row) ? b : a;
 }
 
 }  // namespace

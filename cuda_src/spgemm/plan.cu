@@ -7,6 +7,7 @@
 
 constexpr int MANY_ENTRIES = 64;  // per lane of a row of A: then the block takes it together
 constexpr int PART_PRODUCTS = 1024;
+constexpr int INDPTR_ROWS_PER_THREAD = 4;
 constexpr int TILE_COLUMNS = 8192;  // of a merged row that a block works on
 constexpr int LONG = 13;            // the group of rows that are split; group g < LONG has bounds up to 2^g
 
@@ -268,17 +269,17 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_indptr(int* __
                                                                          unsigned long long* __restrict__ states,
                                                                          unsigned* __restrict__ ticket,
                                                                          const int* __restrict__ counts, int n_rows) {
-  const int tile = next_tile(ticket), first = (tile * SCAN_THREADS + threadIdx.x) * 4;
-  int count[4];
+  const int tile = next_tile(ticket), first = (tile * SCAN_THREADS + threadIdx.x) * INDPTR_ROWS_PER_THREAD;
+  int count[INDPTR_ROWS_PER_THREAD];
   long long sum = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) sum += count[i] = first + i < n_rows ? counts[first + i] : 0;
+  for (int i = 0; i < INDPTR_ROWS_PER_THREAD; ++i) sum += count[i] = first + i < n_rows ? counts[first + i] : 0;
   long long total;
   const long long within = block_prefix(sum, total);
   long long at = tile_prefix(states, tile, total) + within;
   if (first == 0) indptr[0] = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < INDPTR_ROWS_PER_THREAD; ++i) {
     if (first + i >= n_rows) break;
     if (starts) starts[first + i] = at;
     at += count[i];
@@ -290,11 +291,11 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_indptr(int* __
 // The results of rows that are not long from where `spgemm_hash` left them to their place.
 //
 // Launch: 2^lane_bits lanes a row, blocks of 256 threads. Traffic: reads 20 M + 8 nnz bytes, writes 8 nnz.
-extern "C" __global__ __launch_bounds__(256) void spgemm_compact(
+extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_compact(
     int* __restrict__ out_indices, float* __restrict__ out_data, const int* __restrict__ indptr,
     const int* __restrict__ bounds, const long long* __restrict__ starts, const int* __restrict__ indices,
     const float* __restrict__ data, int n_rows, int lane_bits, int long_limit) {
-  const int row = static_cast<int>((static_cast<long long>(blockIdx.x) * 256 + threadIdx.x) >> lane_bits);
+  const int row = static_cast<int>((static_cast<long long>(blockIdx.x) * SCAN_THREADS + threadIdx.x) >> lane_bits);
   if (row >= n_rows || bounds[row] > long_limit) return;
   const int target = indptr[row], n = indptr[row + 1] - target, lanes = 1 << lane_bits;
   const long long source = starts[row];

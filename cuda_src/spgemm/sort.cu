@@ -3,6 +3,7 @@
 #include "common/scan.cuh"
 #include "spgemm/row.cuh"
 
+constexpr int SORT_THREADS = 256;
 constexpr int KEYS_PER_LANE = 8;  // products of a short row that a lane sorts
 constexpr int PLACE_BITS = 8;     // of a product's place among those of a short row
 constexpr int CROWDED = 64;       // products in one bucket from which buckets are not worth it
@@ -115,15 +116,15 @@ __device__ inline void sort_in_memory(unsigned short* sorted, const int* columns
 // Traffic: reads 8 nnz(A) + 8 bytes a product (rows of B, mostly from L1 and L2), writes 8 bytes a result.
 // Determinism: sums in stored order, products rounded before they are added.
 // Requirements: N at most 2^24, 8 << lane_bits at most 256.
-extern "C" __global__ __launch_bounds__(256, 4) void spgemm_sort(
+extern "C" __global__ __launch_bounds__(SORT_THREADS, 4) void spgemm_sort(
     int* __restrict__ out_indices, float* __restrict__ out_data, int* __restrict__ counts,
     const int* __restrict__ a_indptr, const long long* __restrict__ starts, const int* __restrict__ order,
     const int* __restrict__ a_indices, const float* __restrict__ a_data, const int* __restrict__ b_indptr,
     const int* __restrict__ b_indices, const float* __restrict__ b_data, int n_tasks, int lane_bits, int mode) {
-  __shared__ unsigned all_columns[KEYS_PER_LANE * 256];
-  __shared__ float all_products[KEYS_PER_LANE * 256];
+  __shared__ unsigned all_columns[KEYS_PER_LANE * SORT_THREADS];
+  __shared__ float all_products[KEYS_PER_LANE * SORT_THREADS];
   const Lanes lanes(lane_bits);
-  const int group = threadIdx.x >> lane_bits, at = blockIdx.x * (256 >> lane_bits) + group;
+  const int group = threadIdx.x >> lane_bits, at = blockIdx.x * (SORT_THREADS >> lane_bits) + group;
   volatile unsigned* columns = all_columns + (group << lane_bits) * KEYS_PER_LANE;
   volatile float* products = all_products + (group << lane_bits) * KEYS_PER_LANE;
   const Operands operands{a_indices, a_data, b_indptr, b_indices, b_data};

@@ -19,11 +19,13 @@ from gcnbatch.bench import clock
 from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import Problem, check_memory
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
+from gcnbatch.reference.rounding import product_bound
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
 
 Record = dict[str, Any]
+Exact = NDArray[np.float64]
 Say = Callable[[str], object]
 REPEATS = 20
 # Cache and launches of a measurement, as its record names them.
@@ -121,14 +123,13 @@ class _Session:
         """Measure every method at one number of columns."""
         matrix, dense = problem.matrix, problem.dense(columns)
         exact = matrix.astype(np.float64) @ dense.astype(np.float64)
-        single = matrix @ dense
-        bound = 2 * float(_worst(single, exact)) + 1e-6 * float(np.abs(exact).max(initial=0.0))
+        bound = product_bound(np.diff(matrix.indptr), abs(matrix).astype(np.float64) @ np.abs(dense))
         operands = self._operands(problem, columns)
         for name in self.names:
             bar.set_description(f"{problem.name}, {columns} columns, {name}")
             if name == SCIPY:
                 times = clock.host_times(lambda: matrix @ dense, self._repeats)
-                self._note(problem, columns, name, "", _worst(single, exact), "host", "none", times)
+                self._note(problem, columns, name, "", _worst(matrix @ dense, exact), "host", "none", times)
             elif operands is not None:
                 self._device_method(operands, name, exact, bound)
             bar.update()
@@ -142,7 +143,7 @@ class _Session:
         check_memory(f"problem {problem.name}", 2 * needed, device.memory().free, device.name)
         return Operands(device, problem, columns)
 
-    def _device_method(self, operands: Operands, name: str, exact: NDArray[np.float64], bound: float) -> None:
+    def _device_method(self, operands: Operands, name: str, exact: Exact, bound: Exact) -> None:
         problem, columns = operands.problem, operands.columns
         with ExitStack() as stack:
             try:
@@ -153,10 +154,11 @@ class _Session:
                 return
             operands.poison()
             call()
-            error = _worst(operands.device.download(operands.out), exact)
-            if not error <= bound:
+            got = operands.device.download(operands.out)
+            error, ratio = _worst(got, exact), float((np.abs(got - exact) / bound).max(initial=0.0))
+            if not ratio <= 1:
                 self._found.wrong.append(
-                    f"{name} on {problem.name} with {columns} columns: error {error:.3g}, bound {bound:.3g}"
+                    f"{name} on {problem.name} with {columns} columns: error {error:.3g}, {ratio:.3g} of its bound"
                 )
                 return
             for (cache, launch), measured in zip(
@@ -188,7 +190,7 @@ class _Session:
         self._found.records.append({**point, **how, **measured, **rates})
 
 
-def _worst(got: NDArray[Any], exact: NDArray[np.float64]) -> float:
+def _worst(got: NDArray[Any], exact: Exact) -> float:
     """Return the largest deviation, NaN where anything is NaN."""
     return float(np.abs(got - exact).max(initial=0.0))
 

@@ -93,12 +93,12 @@ def train(
             from gcnbatch.backends.cuda.runtime import loader
 
             has_gpu = loader.wake(settings.device) is not None
-        from gcnbatch.train.aside import Aside
+        from gcnbatch.train.report_workers import report_workers
 
-        with Aside(apart=has_gpu and len(os.sched_getaffinity(0)) > 1) as aside:
+        with report_workers(enabled=has_gpu and len(os.sched_getaffinity(0)) > 1) as write:
             from gcnbatch.train import run
 
-            folder, metrics = run.start(settings, out, quiet, say, aside.write)
+            folder, metrics = run.start(settings, out, quiet, say, write)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:

@@ -1,17 +1,19 @@
 """Whether backends agree: losses, every gradient, parameters after some steps, held to the reference in float64.
 
-The rule. Every quantity is computed by the reference in float64 (taken as exact), by the reference in float32 several
-times, and by each backend. With e(run) = max |run - exact| over an array, a backend agrees when
+The rule. The reference computes every quantity in float64 (taken as exact) and several times in float32. With e(run) =
+max |run - exact| over an array, a backend agrees when
 
     e(backend) <= 2 max over the float32 runs of e(run) + 1e-6 max |exact|.
 
-The first float32 run is the reference as it is. The others move every intermediate value, at random and seeded, by up
-to sqrt(K) units in its last place, K being the longest sum in the model's products: what summing in another order may
-do (Higham, Mary: "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019). A whole
-model needs them where one operation does not: ReLU, a maximum and Adam's first steps are not continuous. A value within
-rounding of zero may fall on either side, and one element that does moves a gradient by far more than rounding; a single
-run cannot show all of these. Drawn at random from 14 runs on the quickstart (two models, two seeds), 20 to 60 % of
-honest runs broke the rule when the reference ran once, none of 1,200 draws when it ran eight times.
+The first float32 run is the reference as it is. The others are Monte Carlo arithmetic (Parker, UCLA, 1997): they move
+every intermediate value, at random and seeded, by up to sqrt(K) units in its last place, K being the longest sum in
+the model's products. That is what another order of summation may do (Higham, Mary: "A new approach to probabilistic
+rounding error analysis", SIAM J. Sci. Comput. 41, 2019). Single operations are held to bounds from running error
+analysis (``tests/ops/bounds.py``). Bounds of whole models would allow too much: ReLU, a maximum and Adam's first
+steps are not continuous. A value within rounding of zero may fall on either side, and one element that does moves a
+gradient by far more than rounding; a single run cannot show all of these. Drawn at random from 14 runs on the
+quickstart (two models, two seeds), 20 to 60 % of honest runs broke the rule when the reference ran once, none of
+1,200 draws when it ran eight times.
 
 With products in TF32 the values move by a rounding to TF32 besides, and so do the operands of products, in four times
 as many runs: rounded operands push sums that cancel past zero far more often. The reference stays what it is. Of 72
@@ -22,18 +24,19 @@ none with four times as many runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.cpu import HostFeed
-from gcnbatch.compare.reference import LOOPED_ENTRIES, Jitter, ReferenceBackend, entries
+from gcnbatch.compare.reference import LOOPED_ENTRIES, Jitter, ReferenceBackend, entries, jitters
 from gcnbatch.compare.workload import Effort, Say, Workload
 from gcnbatch.data.graphs import Int64
+from gcnbatch.model.gcn import Gcn
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train.loop import is_weight
@@ -50,6 +53,7 @@ TF32 = (
 )
 TF32_UNITS, TF32_RUNS = 2.0**12, 4  # half the distance of TF32 neighbours, in units of float32; times as many runs
 SCALE_SHARE = 1e-6
+Key = TypeVar("Key")
 Observed = dict[tuple[str, str], NDArray[Any]]
 
 
@@ -119,7 +123,7 @@ class Parity:
     def __init__(self, workload: Workload, effort: Effort, tick: Say = lambda what: None) -> None:
         self._workload, self._effort = workload, effort
         self.batches = _chosen(workload.batches, effort.parity_batches)
-        self._terms = _longest_sum(workload)
+        self._terms = longest_sum(workload.task.model)
         self._tf32 = workload.experiment.config.cuda.precision == "tf32"
         operands = TF32_UNITS if self._tf32 else 0.0
         self.units = self._terms**0.5 + operands
@@ -128,14 +132,8 @@ class Parity:
         tick("reference in float64")
         self._exact = self._observe(self._reference(np.float64, self.looped))
         self.losses = _losses(self._exact)
-        self._rounding = dict.fromkeys(self._exact, 0.0)
         self._runs = effort.samples * (TF32_RUNS if self._tf32 else 1)
-        for sample in range(self._runs):
-            tick(f"reference in float32, run {sample + 1} of {self._runs}")
-            jitter = Jitter(np.random.default_rng(sample), self.units, operands) if sample else None
-            found = self._observe(self._reference(np.float32, looped=False, jitter=jitter))
-            for key, exact in self._exact.items():
-                self._rounding[key] = max(self._rounding[key], _distance(found[key], exact))
+        self._bounds = bounds(self._exact, self._float32_runs(operands, tick))
 
     @property
     def rule(self) -> str:
@@ -148,13 +146,17 @@ class Parity:
         found = self._observe(make_runner(backend, self._workload.task))
         return Agreement(backend.name, list(self._deviations(found)), _losses(found))
 
+    def _float32_runs(self, operands: float, tick: Say) -> Iterator[Observed]:
+        for run, jitter in enumerate(jitters(self._runs, self.units, operands), 1):
+            tick(f"reference in float32, run {run} of {self._runs}")
+            yield self._observe(self._reference(np.float32, looped=False, jitter=jitter))
+
     def _deviations(self, found: Observed) -> Iterator[Deviation]:
         for (where, name), exact in self._exact.items():
             scale = float(np.max(np.abs(exact), initial=0))
-            bound = 2 * self._rounding[where, name] + SCALE_SHARE * scale
             got = found.get((where, name))
-            error = math.inf if got is None or got.shape != exact.shape else _distance(got, exact)
-            yield Deviation(where, name, error, bound, scale)
+            error = math.inf if got is None or got.shape != exact.shape else distance(got, exact)
+            yield Deviation(where, name, error, self._bounds[where, name], scale)
 
     def _reference(self, dtype: type[np.floating[Any]], looped: bool, jitter: Jitter | None = None) -> Runner:
         return OpsRunner(ReferenceBackend(dtype, looped, jitter), self._workload.task)
@@ -198,17 +200,27 @@ def _name(number: int, graphs: Int64) -> str:
     return f"batch {number + 1} ({len(graphs)} graph{'' if len(graphs) == 1 else 's'})"
 
 
-def _longest_sum(workload: Workload) -> int:
+def longest_sum(model: Gcn) -> int:
     """K: the most terms that an element of a product with a weight adds up."""
-    specs = (spec for layer in workload.task.model.layers for spec in layer.specs())
+    specs = (spec for layer in model.layers for spec in layer.specs())
     return max(spec.shape[0] for spec in specs if len(spec.shape) == 2)
+
+
+def bounds(exact: Mapping[Key, NDArray[Any]], runs: Iterable[Mapping[Key, NDArray[Any]]]) -> dict[Key, float]:
+    """Return the largest error of each array that the rule allows, from runs of the reference in float32."""
+    rounding = dict.fromkeys(exact, 0.0)
+    for found in runs:
+        for key, value in exact.items():
+            rounding[key] = max(rounding[key], distance(found[key], value))
+    scales = {key: float(np.max(np.abs(value), initial=0)) for key, value in exact.items()}
+    return {key: 2 * rounding[key] + SCALE_SHARE * scales[key] for key in exact}
 
 
 def _losses(found: Observed) -> list[float]:
     return [float(value) for (where, name), value in found.items() if where.startswith("step ")]
 
 
-def _distance(got: NDArray[Any], exact: NDArray[Any]) -> float:
+def distance(got: NDArray[Any], exact: NDArray[Any]) -> float:
     """Largest distance; infinite where a value is not a number on either side."""
     distance = np.max(np.abs(got.astype(np.float64) - exact), initial=0)
     return float(distance) if np.isfinite(distance) else math.inf

@@ -1,7 +1,8 @@
-"""The reference as a backend: the yardstick in float64, and float32 runs of it that tell what honest rounding costs."""
+"""The reference as a backend: in float64, and in float32 runs that show what rounding costs a whole model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -52,6 +53,18 @@ class Jitter:
         return self.rng.uniform(1 - units * UNIT, 1 + units * UNIT, value.shape)
 
 
+def jitters(runs: int, units: float, operands: float = 0.0) -> Iterator[Jitter | None]:
+    """Yield how each float32 run of the reference is moved: the first not at all, the others seeded by their number."""
+    yield None
+    for run in range(1, runs):
+        yield Jitter(np.random.default_rng(run), units, operands)
+
+
+def jittered(ops: Ops, jitter: Jitter) -> Ops:
+    """Return operations whose float results, and products whose operands, are moved, each value on its own."""
+    return cast(Ops, _Jittered(ops, jitter))
+
+
 class ReferenceBackend(CpuBackend):
     """`ReferenceOps` in host memory, computing in `dtype`.
 
@@ -70,7 +83,7 @@ class ReferenceBackend(CpuBackend):
     def __init__(self, dtype: type[np.floating[Any]], looped: bool, jitter: Jitter | None = None) -> None:
         self.dtype = dtype
         exact: Ops = ReferenceOps() if looped else _SparseByScipy()
-        self.ops = exact if jitter is None else cast(Ops, _Jittered(exact, jitter))
+        self.ops = exact if jitter is None else jittered(exact, jitter)
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] | None = None) -> NDArray[Any]:
         """Return a flat array (count,) of zeros, of this backend's type where none is asked for."""
@@ -96,8 +109,6 @@ class _SparseByScipy(ReferenceOps):
 
 
 class _Jittered:
-    """Operations whose float results, and products whose operands, are moved a little, each value on its own."""
-
     def __init__(self, ops: Ops, jitter: Jitter) -> None:
         self._ops, self._jitter = ops, jitter
 

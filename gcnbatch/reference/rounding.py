@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 UNIT = 2.0**-24  # unit roundoff of float32: the largest relative error of one operation
+SMALLEST = 2.0**-126  # smallest normal float32: an operation may give 0 for less
 CONFIDENCE = 8.0
 
 
@@ -25,3 +26,17 @@ def gamma(terms: ArrayLike, unit: float = UNIT) -> NDArray[np.float64]:
     count = np.asarray(terms, dtype=np.float64)
     reach: NDArray[Any] = np.minimum(count, CONFIDENCE * np.sqrt(count)) * unit
     return reach / (1 - reach)
+
+
+def product_bound(terms: ArrayLike, magnitude: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the largest error of each element of a product (rows, columns), computed in float32.
+
+    Parameters
+    ----------
+    terms : number or (rows,)
+        Terms that an element of a row adds up.
+    magnitude : (rows, columns)
+        Sum of the magnitudes of the terms: |A| |B|.
+    """
+    found: NDArray[np.float64] = gamma(terms).reshape(-1, 1) * magnitude + SMALLEST
+    return found

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.compare.parity import bounds, distance, longest_sum
+from gcnbatch.compare.reference import jittered, jitters
 from gcnbatch.config import ChemGCNConfig, KipfConfig
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset
 from tests.model.cases import Case
+from tests.ops.mutants import half, mutant
 
+RUNS = 32  # of the reference in float32; these models take milliseconds
 EMPTY_LAST = [4, 0, 2, 0, 5]  # a repeat, and of six graphs the fifth has one node, the sixth none
 
 
@@ -72,22 +78,68 @@ def test_gradients_are_central_differences(case: Case) -> None:
     assert any(np.any(gradient) for gradient in found.values())
 
 
-def assert_as_close(found: Any, own: Any, exact: Any, what: str) -> None:
-    """Error against float64 at most twice that of NumPy's float32, plus 1e-6 of the scale."""
-    scale = float(np.abs(exact).max(initial=0.0))
-    allowed = 2 * float(np.abs(own - exact).max(initial=0.0)) + 1e-6 * scale
-    assert float(np.abs(found - exact).max(initial=0.0)) <= allowed, what
+def results(case: Case, ops: Any) -> dict[str, NDArray[Any]]:
+    """Return gradients, loss and outputs by name."""
+    return {**case.gradients(ops), "loss": np.asarray(case.mean_loss(ops)), "outputs": case.outputs(ops)}
 
 
-def test_the_cpu_backend_agrees_with_the_reference(case: Case) -> None:
-    reference, narrow, wide = ReferenceOps(), case.astype(np.float32), case.astype(np.float64)
-    exact, own, found = wide.gradients(reference), narrow.gradients(reference), narrow.gradients(CpuOps())
-    assert list(found) == list(exact)
-    for name, value in found.items():
-        assert value.dtype == np.float32
-        assert_as_close(value, own[name], exact[name], name)
-    assert_as_close(narrow.mean_loss(CpuOps()), narrow.mean_loss(reference), wide.mean_loss(reference), "loss")
-    assert_as_close(narrow.outputs(CpuOps()), narrow.outputs(reference), wide.outputs(reference), "outputs")
+@cache
+def allowed(name: str) -> dict[str, tuple[NDArray[Any], float]]:
+    """Return the results of a case in float64 with the errors that the rule of compare-backends allows."""
+    reference, narrow = ReferenceOps(), CASES[name].astype(np.float32)
+    exact = results(CASES[name].astype(np.float64), reference)
+    units = longest_sum(narrow.model) ** 0.5
+    runs = (jittered(reference, jitter) if jitter else reference for jitter in jitters(RUNS, units))
+    found = bounds(exact, (results(narrow, ops) for ops in runs))
+    return {key: (exact[key], found[key]) for key in exact}
+
+
+def error_ratios(name: str, ops: Any) -> dict[str, float]:
+    """Return, by name of result, the error of operations over what is allowed."""
+    found = results(CASES[name].astype(np.float32), ops)
+    assert list(found) == list(allowed(name))
+    ratios = {}
+    for key, (exact, bound) in allowed(name).items():
+        assert found[key].dtype == np.float32 or found[key].ndim == 0
+        error = distance(found[key], exact)
+        ratios[key] = error / bound if error else 0.0
+    return ratios
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cpu_backend_agrees_with_the_reference(name: str) -> None:
+    for key, ratio in error_ratios(name, CpuOps()).items():
+        assert ratio <= 1, f"{key}: error is {ratio:.3g} of what is allowed"
+
+
+MUTANTS = {
+    "float16 weights": mutant(matmul=lambda right, x, w, *_: right(x, half(w))),
+    "a term short": mutant(matmul=lambda right, x, w, *_: right(x[:, 1:], w[1:])),
+    "a row short in the weights' gradient": mutant(
+        matmul_backward=lambda right, dy, x, w, *_, **about: (right(dy, x, w)[0], right(dy[1:], x[1:], w)[1])
+    ),
+    "a row short in the bias's gradient": mutant(bias_add_backward=lambda right, dy, *_, **about: right(dy[1:])),
+    "a node off in SpMM": mutant(spmm=lambda right, adjacency, h: np.roll(right(adjacency, h), 1, axis=0)),
+    "float16 gradients in SpMM": mutant(spmm_backward=lambda right, adjacency, dy: right(adjacency, half(dy))),
+    "leaky ReLU": mutant(relu_backward=lambda right, dy, y, **about: np.where(y > 0, dy, np.float32(1e-3) * dy)),
+    "epsilon ten times too large": mutant(
+        batch_norm=lambda right, x, gamma, beta, mean, var, epsilon, *others, **about: right(
+            x, gamma, beta, mean, var, 10 * epsilon, *others, **about
+        )
+    ),
+    "dropout that does not scale": mutant(dropout_backward=lambda right, dy, mask, rate: dy * mask),
+}
+
+
+@pytest.mark.parametrize("fault", MUTANTS)
+def test_mutants_of_the_cpu_backend_disagree(fault: str) -> None:
+    assert max(error_ratios("dense and head", MUTANTS[fault].ops).values()) > 1
+
+
+@pytest.mark.parametrize("fault", ["float16 weights", "a term short"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_model_shows_a_wrong_product(name: str, fault: str) -> None:
+    assert max(error_ratios(name, MUTANTS[fault].ops).values()) > 1
 
 
 def test_a_pass_leaves_its_inputs_alone(case: Case) -> None:

@@ -24,10 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from gcnbatch.backends.base import DropoutKey
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import dropout as reference_dropout
-from gcnbatch.reference.rounding import UNIT, gamma
+from gcnbatch.reference.rounding import SMALLEST, UNIT, gamma, product_bound
 
 ELEMENTARY = 8  # units u of an elementary function
-SMALLEST = 2.0**-126  # smallest normal float32
 
 Float = NDArray[np.float64]
 
@@ -90,9 +89,9 @@ class Rounded:
         return Rounded(value, error + 2 * UNIT * (np.abs(value) + error) + SMALLEST)
 
     def __matmul__(self, other: Rounded) -> Rounded:
-        value, reach = self.value @ other.value, self.reach @ other.reach
-        moved = np.abs(self.value) @ other.error + self.error @ other.reach
-        return Rounded(value, moved + gamma(len(other)) * reach + SMALLEST)
+        propagated = np.abs(self.value) @ other.error + self.error @ other.reach
+        rounding = product_bound(len(other), self.reach @ other.reach)
+        return Rounded(self.value @ other.value, propagated + rounding)
 
     def __radd__(self, other: Any) -> Rounded:
         return lift(other) + self
@@ -165,9 +164,8 @@ def sparse_product(matrix: Csr, dense: Rounded) -> Rounded:
     entries, shape = matrix.data.value, (len(matrix.indptr) - 1, matrix.n_cols)
     # abs() of a matrix would first add repeated entries up.
     a, size = (sp.csr_array((data, matrix.indices, matrix.indptr), shape=shape) for data in (entries, np.abs(entries)))
-    roundings = gamma(np.diff(matrix.indptr))[:, None]
-    error = size @ dense.error + roundings * (size @ dense.reach)
-    return Rounded(a @ dense.value, error + SMALLEST * (roundings > 0))
+    error = size @ dense.error + product_bound(np.diff(matrix.indptr), size @ dense.reach)
+    return Rounded(a @ dense.value, error)
 
 
 def transposed(matrix: Csr) -> Csr:

@@ -12,7 +12,8 @@
 #pragma once
 
 #include "fused/fp16/product.cuh"
-#include "fused/shared/readout.cuh"
+#include "fused/shared/loss.cuh"
+#include "fused/shared/pooling.cuh"
 
 namespace fused {
 

@@ -1,7 +1,8 @@
 // What the kernels of fused/kipf/step.cu are made of; no kernels here.
 #pragma once
 
-#include "fused/shared/fused.cuh"
+#include "dense/loss.cuh"
+#include "fused/shared/optimizer.cuh"
 
 namespace kipf {
 
@@ -161,11 +162,6 @@ struct WarpRow {
     return fold_warp(sum_rows(of, some, Column{x + 4 * lane, pad(K)}), lane_bits);
   }
 };
-
-__device__ __forceinline__ float max_over(float value, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
-  return value;
-}
 
 // ---- dropout ----
 

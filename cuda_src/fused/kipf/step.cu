@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float y = component(sum, i);
-        const float value = kept4 >> i & 1 ? (y > 0.f ? y : y != y ? y : 0.f) * keep_scale : 0.f;
+        const float value = kept4 >> i & 1 ? positive(y) * keep_scale : 0.f;
         if (column + i < P) {
           z_here[column + i] = value;
           if (z) z[row * P + column + i] = value;
@@ -150,28 +150,29 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   if (block == 0 && threadIdx.x == 0) progress[0] = step + 1;
 
   const float4 z = of_a.times(t, K);
-  float peak = -__int_as_float(0x7f800000), norm = 0.f, at_label = 0.f;
+  Softmax of_row = {-__int_as_float(0x7f800000), 0.f};
+  float at_label = 0.f;
   float e[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (4 * lane + i < K) peak = fmaxf(peak, component(z, i));
-  peak = max_over(peak, 1 << out_bits);
+    if (4 * lane + i < K) of_row.peak = fmaxf(of_row.peak, component(z, i));
+  of_row.peak = warp_max(of_row.peak, 1 << out_bits);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    e[i] = 4 * lane + i < K ? expf(component(z, i) - peak) : 0.f;
-    norm += e[i];
+    e[i] = 4 * lane + i < K ? of_row.term(component(z, i)) : 0.f;
+    of_row.norm += e[i];
     if (4 * lane + i == label) at_label = component(z, i);
   }
-  norm = warp_sum(norm, 1 << out_bits);
+  of_row.norm = warp_sum(of_row.norm, 1 << out_bits);
   at_label = warp_sum(at_label, 1 << out_bits);
   if (row >= n_labels) return;
-  const float inverse = 1.f / norm;
+  const float inverse = 1.f / of_row.norm;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    e[i] = 4 * lane + i < K ? factor * (e[i] * inverse - (4 * lane + i == label ? 1.f : 0.f)) : 0.f;
+    e[i] = 4 * lane + i < K ? factor * softmax_slope(e[i], inverse, 4 * lane + i == label) : 0.f;
   if (threadIdx.x % 32 >> out_bits == 0 && 4 * lane < K)
     reinterpret_cast<float4*>(dlogits + row * pad(K))[lane] = make_float4(e[0], e[1], e[2], e[3]);
-  if (threadIdx.x % 32 == 0) losses[row] = static_cast<double>(own) * (logf(norm) - (at_label - peak));
+  if (threadIdx.x % 32 == 0) losses[row] = static_cast<double>(own) * of_row.cost(at_label);
 }
 
 // --------------------------------------------------------------------------------------------------------- backward
@@ -230,10 +231,8 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   if (block == blocks_for(n_long, F + P)) {
     fused::wait_for_previous();
     if (blockIdx.y > 0 || threadIdx.x >= 32) return;
-    double sum = 0.0;
-    for (int r = threadIdx.x; r < n_labels; r += 32) sum += losses[r];
-    sum = warp_sum(sum);
-    if (threadIdx.x == 0) totals[0] += static_cast<float>(sum), totals[1] += weight, progress[1] = step + 1;
+    fused::add_totals(totals, losses, n_labels, weight);
+    if (threadIdx.x == 0) progress[1] = step + 1;
     return;
   }
   const Share share(order, block, n_long, F + P);
@@ -249,9 +248,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   const Some some = read_some(of, of.first);
   const bool owns = share.thread < left;
   const int i = (is_first ? start1 + task * P : start2 + (task - F) * K) + begin + share.thread;
-  const float p = owns ? parameters[i] : 0.f, old_m = owns ? m[i] : 0.f, old_v = owns && !sgd ? v[i] : 0.f;
+  const float p = owns ? parameters[i] : 0.f;
+  float of_m = owns ? m[i] : 0.f, of_v = owns && !sgd ? v[i] : 0.f;
   const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
-  const float4 rate = reinterpret_cast<const float4*>(rates)[step];
+  const Rate rate = reinterpret_cast<const Rate*>(rates)[step];
   fused::wait_for_previous();
 
   const Column matrix = {(is_first ? dz : dt) + column, stride};
@@ -264,14 +264,8 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     gradients[i] = gradient;
     return;
   }
-  const float g = gradient + penalty * p;
-  const float new_m = sgd ? beta1 * old_m + g : beta1 * old_m + rest1 * g;
-  float update = new_m;
-  m[i] = new_m;
-  if (!sgd) {
-    const float new_v = beta2 * old_v + rest2 * (g * g);
-    v[i] = new_v;
-    update = new_m * rate.y / (sqrtf(new_v * rate.z) + epsilon);
-  }
-  parameters[i] = p - rate.x * (update + decay * p);
+  const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
+  parameters[i] = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
+  m[i] = of_m;
+  if (!sgd) v[i] = of_v;
 }

@@ -18,7 +18,8 @@
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
 #pragma once
 
-#include "fused/shared/tile.cuh"
+#include "fused/narrow/shape.cuh"
+#include "fused/narrow/tile.cuh"
 
 namespace fused {
 
@@ -29,7 +30,7 @@ struct OfY {
   const float *y, *g;
 
   __device__ float dy(float y, float g, int p) const {
-    return columns.slope[p] * (g - dbeta[p] - columns.x_hat(y, p) * dgamma[p]);
+    return columns.slope[p] * (g - dbeta[p] - columns.column(p).x_hat(y) * dgamma[p]);
   }
 };
 
@@ -221,154 +222,177 @@ __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& 
   }
 }
 
-// The phase with its arguments, in the order of fused_backward in fused/narrow/step.cu.
-struct Backward {
-  float* g_prev;
-  float* sums_prev;
-  float* partials;
+// Outputs, inputs and sizes of a layer; `_prev` is the layer before, of which the first has none.
+struct NarrowBackwardParams {
+  float *g_prev, *sums_prev, *partials;
   const int* size;
-  const float* y;
-  const float* g;
-  const float* stats;
-  const float* gamma;
-  const float* sums;
-  const float* u;
-  const float* y_prev;
-  const float* stats_prev;
-  const float* gamma_prev;
-  const float* beta_prev;
+  const float *y, *g, *stats, *gamma, *sums, *u, *y_prev, *stats_prev, *gamma_prev, *beta_prev;
   const unsigned char* kept_prev;
-  const int* t_indptr;
-  const int* t_indices;
-  const float* t_values;
-  const float* packed;
+  const int *t_indptr, *t_indices;
+  const float *t_values, *packed;
   float keep_scale;
-  int parts;
-  int parts_are_graphs;
-  int dx_blocks;
-  int dw_blocks;
-  int F;
-  int C;
-  int P;
-  int K;
-  int kind;
+  int parts, parts_are_graphs, dx_blocks, dw_blocks, F, C, P, K, kind;
 
-  // `block` of `blocks`; `wait` returns when what the phase before wrote can be read.
-  template <class Wait>
-  __device__ __forceinline__ void run(int block, int blocks, float4* shared4, Wait wait) const {
-    float* shared = reinterpret_cast<float*>(shared4);
-    const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
-    float* partial = shared;
-    const OfY of = of_y_at(shared + PARTIAL_FLOATS, y, g, P);
-    const Columns prev = columns_at(of.dgamma + columns_of(P), F);
-    float* sums_of = prev.beta + columns_of(F);  // (columns_of(F), 2)
-    float* tile = sums_of + 2 * columns_of(F);
-
-    const bool is_dx = kind != 0 && block < dx_blocks;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int own = is_dx ? block : block - dx_blocks, own_parts = is_dx ? dx_blocks : dw_blocks;
-    const int N = size[0];
-    if (block > 0 && (own >= own_parts || own * TILE >= N)) return;  // makes room for the kernel behind
-    Weights<2> weights;
-    const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // the weights stay in registers for all tiles
-    NeighbourGradients gather;
-    float y_own[2] = {};  // of the layer before, where this thread owns the first tile's product
-    RowTiles tiles(tile, P, K);
-    // Y, U and what is known of the layer before are older than the phase before; G, its sums and stats are not.
-    if (is_dx) {
-      weights.load_transposed(packed, 0, width, first_column(), packed_stride, F);
-      gather.open(t_indptr, t_indices, t_values, own * TILE + warp, own * TILE + warp < N, C, kind == 2);
-      gather.fetch(gather.y, y, 0, 0, P);
-      const Statistics before = {
-          nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int i = own * TILE + own_row(), f = own_column() + c * COLUMN_STEP;
-        if (i < N && f < F) y_own[c] = y_prev[i * F + f];
-      }
-      set_columns(prev, partial, before, N, F, false);
-    } else {
-      tiles.load(u, y, own * TILE, N, P, K);
-    }
-    wait();
-    if (own * TILE >= N) return;
-
-    if (is_dx) {
-      gather.fetch(gather.g, g, 0, 0, P);
-    } else {
-      tiles.fetch(g, own * TILE, N, P);
-    }
-    const int used = sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);
-    set_backward(of, partial, stats, gamma, sums, used, N, P);
-    if (!is_dx) {
-      __syncthreads();
-      weight_gradient(partials, tiles, of, u, N, own, own_parts, P, K);
-      return;
-    }
-    for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) sums_of[f] = 0.f;
-    bool is_first = true;
-#pragma unroll 1
-    for (int first = own * TILE; first < N; first += own_parts * TILE) {
-      const int i = first + warp, rows = min(TILE, N - first);
-      float* row = tile + warp * stride;
-      __syncthreads();  // columns and sums are there; the readers of the tile before are done
-#pragma unroll 1
-      for (int q = 4 * lane; q < stride; q += 128)
-        *reinterpret_cast<float4*>(row + q) = make_float4(0.f, 0.f, 0.f, 0.f);
-      __syncwarp();
-      if (!is_first) gather.open(t_indptr, t_indices, t_values, i, i < N, C, kind == 2);
-#pragma unroll 1
-      for (int k = 0; k < gather.n; k += BATCH) {
-        if (k > 0 && k % 32 == 0) gather.read(t_indptr, t_indices, t_values, i, C, k + lane);
-#pragma unroll 1
-        for (int p = 0; p < P; p += 64) {
-          if (!is_first || k + p > 0) {
-            gather.fetch(gather.y, y, k, p, P);
-            gather.fetch(gather.g, g, k, p, P);
-          }
-          gather.add(row, of, k, p, C, P);
-        }
-      }
-      __syncthreads();
-#pragma unroll 1
-      for (int group = 0; group < F; group += GROUP) {
-        const int at = (first + own_row()) * F + group + own_column();
-        bool exists[2];
-        float y_at[2];
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          exists[c] = own_row() < rows && group + own_column() + c * COLUMN_STEP < F;
-          y_at[c] = y_own[c];
-          if (exists[c] && !(is_first && group == 0)) y_at[c] = y_prev[at + c * COLUMN_STEP];
-        }
-        float4 share[4] = {};
-#pragma unroll 1
-        for (int chunk = 0; chunk < width; chunk += weights.CHUNK) {
-          if (!is_alone && !(is_first && group + chunk == 0))
-            weights.load_transposed(packed, chunk, width, group + first_column(), packed_stride, F);
-          add_chunk(share, tile, stride, chunk, width, weights);
-        }
-        const float2 dz = fold_slices(share, partial);
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int f = group + own_column() + c * COLUMN_STEP;
-          float2 sum = make_float2(0.f, 0.f);
-          if (exists[c]) {
-            const bool open = prev.normal(y_at[c], f) > 0.f && is_kept(kept_prev, at + c * COLUMN_STEP);
-            sum.x = open ? (c == 0 ? dz.x : dz.y) * keep_scale : 0.f;
-            sum.y = sum.x * prev.x_hat(y_at[c], f);
-            g_prev[at + c * COLUMN_STEP] = sum.x;
-          }
-          sum = make_float2(sum_of_rows(sum.x), sum_of_rows(sum.y));
-          if (own_row() == 0 && f < F) sums_of[2 * f] += sum.x, sums_of[2 * f + 1] += sum.y;
-        }
-        __syncthreads();  // `partial` is free again
-      }
-      is_first = false;
-    }
-    if (!sums_prev) return;
-    for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) sums_prev[own * 2 * columns_of(F) + f] = sums_of[f];
+  // Those of the layer before are known: `stats_prev` is read.
+  __device__ __forceinline__ Statistics statistics_prev() const {
+    return {nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
+  }
+  // Parts of the sums of G that have any rows or graphs, of a batch of N nodes.
+  __device__ __forceinline__ int parts_of_sums(int N) const {
+    return sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);
   }
 };
+
+// Shared memory of a block.
+template <class Shape>
+struct BackwardShared {
+  float* partial;
+  OfY of;
+  Columns prev;
+  float* sums;  // (columns_of(F), 2)
+  float* tile;  // of V, or of U and dY
+
+  __device__ __forceinline__ BackwardShared(float4* shared4, const NarrowBackwardParams& params, const Shape& shape)
+      : partial(reinterpret_cast<float*>(shared4)),
+        of(of_y_at(partial + PARTIAL_FLOATS, params.y, params.g, shape.P)),
+        prev(columns_at(of.dgamma + columns_of(shape.P), shape.F)),
+        sums(prev.beta + columns_of(shape.F)),
+        tile(sums + 2 * columns_of(shape.F)) {}
+};
+
+// The blocks of dW'.
+template <class Shape>
+__device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, const Shape& shape,
+                                            const BackwardShared<Shape>& at, int part, int parts) {
+  const int N = params.size[0], P = shape.P, K = shape.K;
+  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the kernel behind
+  RowTiles tiles(at.tile, P, K);
+  tiles.load(params.u, params.y, part * TILE, N, P, K);  // U and Y are older than the phase before
+  wait_for_previous();
+  if (part * TILE >= N) return;
+  tiles.fetch(params.g, part * TILE, N, P);
+  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  __syncthreads();
+  weight_gradient(params.partials, tiles, at.of, params.u, N, part, parts, P, K);
+}
+
+// A row of V by its warp, from `gather`, of which the first tile's first neighbours are fetched.
+template <class Shape>
+__device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather, const NarrowBackwardParams& params,
+                                         const Shape& shape, const OfY& of, int i, int N, bool is_first) {
+  const int C = shape.C, P = shape.P, lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int q = 4 * lane; q < C * columns_of(P) + 4; q += 128)
+    *reinterpret_cast<float4*>(row + q) = make_float4(0.f, 0.f, 0.f, 0.f);
+  __syncwarp();
+  if (!is_first) gather.open(params.t_indptr, params.t_indices, params.t_values, i, i < N, C, shape.kind == DENSE);
+#pragma unroll 1
+  for (int k = 0; k < gather.n; k += BATCH) {
+    if (k > 0 && k % 32 == 0) gather.read(params.t_indptr, params.t_indices, params.t_values, i, C, k + lane);
+#pragma unroll 1
+    for (int p = 0; p < P; p += 64) {
+      if (!is_first || k + p > 0) {
+        gather.fetch(gather.y, params.y, k, p, P);
+        gather.fetch(gather.g, params.g, k, p, P);
+      }
+      gather.add(row, of, k, p, C, P);
+    }
+  }
+}
+
+// The blocks of G_prev.
+template <class Shape>
+__device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, const Shape& shape,
+                                            const BackwardShared<Shape>& at, int part, int parts) {
+  const int N = params.size[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
+  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the kernel behind
+  const float keep_scale = shape.keep_scale(params.keep_scale);
+  const unsigned char* kept_prev = shape.kept(params.kept_prev);
+  const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
+  Weights<2> weights;
+  const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // the weights stay in registers for all tiles
+  NeighbourGradients gather;
+  float y_own[2] = {};  // of the layer before, where this thread owns the first tile's product
+  // Y and what is known of the layer before are older than the phase before; G, its sums and stats are not.
+  weights.load_transposed(params.packed, 0, width, first_column(), packed_stride, F);
+  gather.open(params.t_indptr, params.t_indices, params.t_values, part * TILE + warp, part * TILE + warp < N, C,
+              shape.kind == DENSE);
+  gather.fetch(gather.y, params.y, 0, 0, P);
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int i = part * TILE + own_row(), f = own_column() + c * COLUMN_STEP;
+    if (i < N && f < F) y_own[c] = params.y_prev[i * F + f];
+  }
+  set_columns(at.prev, at.partial, params.statistics_prev(), N, F, false);
+  wait_for_previous();
+  if (part * TILE >= N) return;
+
+  gather.fetch(gather.g, params.g, 0, 0, P);
+  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) at.sums[f] = 0.f;
+  bool is_first = true;
+#pragma unroll 1
+  for (int first = part * TILE; first < N; first += parts * TILE) {
+    const int rows = min(TILE, N - first);
+    __syncthreads();  // columns and sums are there; the readers of the tile before are done
+    fill_row(at.tile + warp * stride, gather, params, shape, at.of, first + warp, N, is_first);
+    __syncthreads();
+#pragma unroll 1
+    for (int group = 0; group < F; group += GROUP) {
+      const int place = (first + own_row()) * F + group + own_column();
+      bool exists[2];
+      float y_at[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        exists[c] = own_row() < rows && group + own_column() + c * COLUMN_STEP < F;
+        y_at[c] = y_own[c];
+        if (exists[c] && !(is_first && group == 0)) y_at[c] = params.y_prev[place + c * COLUMN_STEP];
+      }
+      float4 share[4] = {};
+#pragma unroll 1
+      for (int chunk = 0; chunk < width; chunk += weights.CHUNK) {
+        if (!is_alone && !(is_first && group + chunk == 0))
+          weights.load_transposed(params.packed, chunk, width, group + first_column(), packed_stride, F);
+        add_chunk(share, at.tile, stride, chunk, width, weights);
+      }
+      const float2 dz = fold_slices(share, at.partial);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int f = group + own_column() + c * COLUMN_STEP;
+        float2 sum = make_float2(0.f, 0.f);
+        if (exists[c]) {
+          const Column column = at.prev.column(f);
+          const bool open = column.normal(y_at[c]) > 0.f && is_kept(kept_prev, place + c * COLUMN_STEP);
+          sum.x = open ? (c == 0 ? dz.x : dz.y) * keep_scale : 0.f;
+          sum.y = sum.x * column.x_hat(y_at[c]);
+          params.g_prev[place + c * COLUMN_STEP] = sum.x;
+        }
+        sum = make_float2(sum_of_rows(sum.x), sum_of_rows(sum.y));
+        if (own_row() == 0 && f < F) at.sums[2 * f] += sum.x, at.sums[2 * f + 1] += sum.y;
+      }
+      __syncthreads();  // `partial` is free again
+    }
+    is_first = false;
+  }
+  if (!params.sums_prev) return;
+  for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS)
+    params.sums_prev[part * 2 * columns_of(F) + f] = at.sums[f];
+}
+
+template <class Shape>
+__device__ __forceinline__ void backward_phase(const NarrowBackwardParams& params, float4* shared4) {
+  const Shape shape(params);
+  const BackwardShared<Shape> at(shared4, params, shape);
+  const int block = blockIdx.x;
+  if constexpr (!Shape::IS_FIRST) {
+    if (shape.kind != FIRST && block < params.dx_blocks) {
+      backward_dx(params, shape, at, block, params.dx_blocks);
+    } else {
+      backward_dw(params, shape, at, block - params.dx_blocks, params.dw_blocks);
+    }
+  } else {
+    backward_dw(params, shape, at, block, params.dw_blocks);
+  }
+}
 
 }  // namespace fused

@@ -16,9 +16,13 @@
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
 #pragma once
 
-#include "fused/shared/tile.cuh"
+#include "fused/narrow/shape.cuh"
+#include "fused/narrow/tile.cuh"
 
 namespace fused {
+
+constexpr int FORWARD_QUADS = 3;                           // of weights in a thread's registers; see Weights
+constexpr int FORWARD_CHUNK = 4 * SLICES * FORWARD_QUADS;  // rows of weights in those of a block
 
 // A row of U by a warp: the activations of its neighbours, weighted, a lane two columns at a time. `fetch` asks for BATCH
 // neighbours' Y_prev, `add` makes activations of them. The first fetch comes before the columns of Y_prev are known, so
@@ -91,153 +95,179 @@ struct NeighbourActivations {
   }
 };
 
-// The phase with its arguments, in the order of fused_forward in fused/narrow/step.cu.
-struct Forward {
-  float* y;
-  float* u;
-  float* moments;
+// Outputs, inputs and sizes of a layer; `_prev` is the layer before, of which the first has none.
+struct NarrowForwardParams {
+  float *y, *u, *moments;
   unsigned char* kept;
   const int* size;
-  const float* x;
-  const float* y_prev;
-  const float* moments_prev;
-  float* stats_prev;
-  float* running_mean_prev;
-  float* running_var_prev;
-  const float* gamma_prev;
-  const float* beta_prev;
+  const float *x, *y_prev, *moments_prev;
+  float *stats_prev, *running_mean_prev, *running_var_prev;
+  const float *gamma_prev, *beta_prev;
   const unsigned char* kept_prev;
-  const int* indptr;
-  const int* indices;
-  const float* values;
-  const float* packed;
-  unsigned long long seed;
-  unsigned long long purpose;
+  const int *indptr, *indices;
+  const float *values, *packed;
+  unsigned long long seed, purpose;
   unsigned threshold;
-  float keep_scale;
-  float epsilon_prev;
-  float momentum_prev;
-  int parts_prev;
-  int x_stride;
-  int F;
-  int C;
-  int P;
-  int K;
-  int kind;
+  float keep_scale, epsilon_prev, momentum_prev;
+  int parts_prev, x_stride, F, C, P, K, kind;
 
-  // `block` of `blocks`; `wait` returns when what the phase before wrote can be read.
-  template <class Wait>
-  __device__ __forceinline__ void run(int block, int blocks, float4* shared4, Wait wait) const {
-    float* shared = reinterpret_cast<float*>(shared4);
-    const int stride = K + 4;
-    float* tile = shared;
-    float* partial = tile + TILE * stride;
-    float* moments_of = partial + PARTIAL_FLOATS;  // (columns_of(P), 2)
-    const Columns columns = columns_at(moments_of + 2 * columns_of(P), F);
-
-    Weights<3> weights;
-    const bool is_alone = P <= GROUP && K <= weights.CHUNK;  // the weights stay in registers for all tiles
-    // Only the first kernel of a step follows the one that writes the weights.
-    if (kind == 0) wait();
-    weights.load(packed, 0, K, first_column(), columns_of(P));
-    const int N = size[0], warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_first = block * TILE + warp;
-    NeighbourActivations gather = {y_prev, kept_prev, F, C};
-    if (kind != 0 && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the kernel behind
-    // The first tile's own numbers: U, before N is known (there are rows up to the last tile's end), or the row sums.
-    float4 own_u = make_float4(0.f, 0.f, 0.f, 0.f);
-    float own_sum = kind == 2 ? 1.f : 0.f;
-    if (kind == 0 && 4 * lane < K) own_u = *reinterpret_cast<const float4*>(x + own_first * x_stride + 4 * lane);
-    if (kind != 0) {
-      gather.open(indptr, indices, values, own_first, own_first < N, kind == 2);
-      if (kind == 1 && own_first < N && lane < C) own_sum = x[own_first * x_stride + lane];
-      wait();
-    }
-
-    const long long elements = static_cast<long long>(N) * P;
-    if (block * TILE >= N) {
-      if (kept) draw_kept(block, blocks, kept, size, seed, purpose, threshold, elements);
-      return;
-    }
-    if (kind != 0) {
-      gather.fetch(0, 0);
-      const Statistics from = {moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev,
-                               beta_prev,    parts_prev, epsilon_prev,      momentum_prev};
-      set_columns(columns, partial, from, N, F, block == 0);
-    }
-    for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
-
-    int before = 0;  // rows of this part in earlier tiles
-#pragma unroll 1
-    for (int first = block * TILE; first < N; first += blocks * TILE) {
-      const int i = first + warp, rows = min(TILE, N - first);
-      float* row = tile + warp * stride;
-      if (before > 0) __syncthreads();  // the readers of the tile before are done
-      for (int k = 4 * lane; k < K; k += 128) {
-        float4 given = before == 0 && k == 4 * lane ? own_u : make_float4(0.f, 0.f, 0.f, 0.f);
-        if (kind == 0 && i < N && before + k > 4 * lane) given = *reinterpret_cast<const float4*>(x + i * x_stride + k);
-        *reinterpret_cast<float4*>(row + k) = given;
-      }
-      if (kind != 0) {
-        __syncwarp();
-        if (before == 0) __syncthreads();  // the columns are there
-        if (before > 0) gather.open(indptr, indices, values, i, i < N, kind == 2);
-#pragma unroll 1
-        for (int k = 0; k < gather.n; k += BATCH) {
-          if (k > 0 && k % 32 == 0) gather.read(indices + indptr[i], values + indptr[i], k + lane);
-#pragma unroll 1
-          for (int f = 0; f < F; f += 64) {
-            if (k + f + before > 0) gather.fetch(k, f);
-            gather.add(row, columns, keep_scale, k, f);
-          }
-        }
-        if (i < N) {
-#pragma unroll 1
-          for (int c = lane; c < C; c += 32)
-            row[C * F + c] = kind == 2 || before + c == lane ? own_sum : x[i * x_stride + c];
-        }
-      }
-      __syncthreads();
-#pragma unroll 1
-      for (int group = 0; group < P; group += GROUP) {
-        float4 sum[4] = {};
-#pragma unroll 1
-        for (int chunk = 0; chunk < K; chunk += weights.CHUNK) {
-          if (!is_alone && before + group + chunk > 0)
-            weights.load(packed, chunk, K, group + first_column(), columns_of(P));
-          add_chunk(sum, tile, stride, chunk, K, weights);
-        }
-        const float2 out = fold_slices(sum, partial);
-        const bool exists = own_row() < rows;
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int p = group + own_column() + c * COLUMN_STEP;
-          const float value = c == 0 ? out.x : out.y;
-          if (exists && p < P) y[(first + own_row()) * P + p] = value;
-          if (moments) {
-            // Two passes over the column's rows, then the tile's moments join those of the part.
-            const float mean = sum_of_rows(exists ? value : 0.f) / rows, distance = exists ? value - mean : 0.f;
-            const float squares = sum_of_rows(distance * distance);
-            if (own_row() == 0 && p < P) {
-              float* own = moments_of + 2 * p;
-              const float share = static_cast<float>(rows) / (before + rows), delta = mean - own[0];
-              own[0] += delta * share;
-              own[1] += squares + delta * delta * before * share;
-            }
-          }
-        }
-        if (u && kind != 0 && group == 0 && i < N) {
-          for (int q = 4 * lane; q < K; q += 128)
-            *reinterpret_cast<float4*>(u + i * K + q) = *reinterpret_cast<const float4*>(row + q);
-        }
-        __syncthreads();  // `partial` is free again
-      }
-      before += rows;
-    }
-    if (kept) draw_kept(block, blocks, kept, size, seed, purpose, threshold, elements);
-    if (!moments) return;
-    for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS)
-      moments[block * 2 * columns_of(P) + p] = moments_of[p];
+  __device__ __forceinline__ Statistics statistics_prev() const {
+    return {moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev,
+            beta_prev,    parts_prev, epsilon_prev,      momentum_prev};
   }
 };
+
+// The block's tile of U in shared memory, and what the first of its tiles needs, which is fetched before it can be used.
+template <class Shape>
+struct TileOfU {
+  float* rows;  // (TILE, K + 4)
+  NeighbourActivations gather;
+  float4 own_u;   // of the first layer: four columns of this warp's row
+  float own_sum;  // else its row sum of the channel `lane`
+
+  __device__ __forceinline__ int stride(const Shape& shape) const { return shape.K + 4; }
+
+  // Fetch row `i`: of U before N is known (there are rows up to the last tile's end), or the neighbours and row sums.
+  __device__ __forceinline__ void fetch_staged(const NarrowForwardParams& params, const Shape& shape, int i) {
+    const int lane = threadIdx.x % 32;
+    if (4 * lane < shape.K) own_u = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
+  }
+  __device__ __forceinline__ void fetch_gathered(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
+    const int lane = threadIdx.x % 32;
+    gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
+    if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own_sum = params.x[i * params.x_stride + lane];
+  }
+
+  // Row `i` of U, by its warp; `before` rows of the block are done.
+  __device__ __forceinline__ void fill_row(const NarrowForwardParams& params, const Shape& shape,
+                                           const Columns& columns, int i, int N, int before) {
+    const int F = shape.F, C = shape.C, K = shape.K, lane = threadIdx.x % 32;
+    float* row = rows + threadIdx.x / 32 * stride(shape);
+    for (int k = 4 * lane; k < K; k += 128) {
+      float4 given = before == 0 && k == 4 * lane ? own_u : make_float4(0.f, 0.f, 0.f, 0.f);
+      if (shape.kind == FIRST && i < N && before + k > 4 * lane)
+        given = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + k);
+      *reinterpret_cast<float4*>(row + k) = given;
+    }
+    if (shape.kind == FIRST) return;
+    __syncwarp();
+    if (before == 0) __syncthreads();  // the columns are there
+    if (before > 0) gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
+#pragma unroll 1
+    for (int k = 0; k < gather.n; k += BATCH) {
+      if (k > 0 && k % 32 == 0)
+        gather.read(params.indices + params.indptr[i], params.values + params.indptr[i], k + lane);
+#pragma unroll 1
+      for (int f = 0; f < F; f += 64) {
+        if (k + f + before > 0) gather.fetch(k, f);
+        gather.add(row, columns, shape.keep_scale(params.keep_scale), k, f);
+      }
+    }
+    if (i < N) {
+#pragma unroll 1
+      for (int c = lane; c < C; c += 32)
+        row[C * F + c] = shape.kind == DENSE || before + c == lane ? own_sum : params.x[i * params.x_stride + c];
+    }
+  }
+
+  // The row, which this warp filled, to memory: dW' needs it.
+  __device__ __forceinline__ void store_row(float* u, const Shape& shape, int i) const {
+    const float* row = rows + threadIdx.x / 32 * stride(shape);
+    for (int q = 4 * (threadIdx.x % 32); q < shape.K; q += 128)
+      *reinterpret_cast<float4*>(u + i * shape.K + q) = *reinterpret_cast<const float4*>(row + q);
+  }
+};
+
+// Add a tile's rows of column p to the moments, (columns_of(P),), of the block's rows, of which `before` came earlier: two
+// passes over the tile's rows, then both means and sums of squared distances join.
+__device__ __forceinline__ void join_moments(float2* moments, float value, bool exists, int rows, int before, int p,
+                                             int P) {
+  const float mean = sum_of_rows(exists ? value : 0.f) / rows, distance = exists ? value - mean : 0.f;
+  const float squares = sum_of_rows(distance * distance);
+  if (own_row() == 0 && p < P) {
+    const float share = static_cast<float>(rows) / (before + rows), delta = mean - moments[p].x;
+    moments[p].x += delta * share;
+    moments[p].y += squares + delta * delta * before * share;
+  }
+}
+
+template <class Shape>
+__device__ __forceinline__ void forward_phase(const NarrowForwardParams& params, float4* shared4) {
+  const Shape shape(params);
+  const int F = shape.F, P = shape.P, K = shape.K, kind = shape.kind, block = blockIdx.x;
+  unsigned char* kept = shape.kept(params.kept);
+  float* shared = reinterpret_cast<float*>(shared4);
+  float* partial = shared + TILE * (K + 4);
+  float* moments_of = partial + PARTIAL_FLOATS;  // (columns_of(P), 2)
+  const Columns columns = columns_at(moments_of + 2 * columns_of(P), F);
+  TileOfU<Shape> tile = {shared,
+                         {params.y_prev, shape.kept(params.kept_prev), F, shape.C},
+                         make_float4(0.f, 0.f, 0.f, 0.f),
+                         kind == DENSE ? 1.f : 0.f};
+
+  Weights<FORWARD_QUADS> weights;
+  if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // else the host takes AnyShape
+  const bool is_alone = P <= GROUP && K <= weights.CHUNK;               // the weights stay in registers for all tiles
+  // Only the first kernel of a step follows the one that writes the weights.
+  if (kind == FIRST) wait_for_previous();
+  weights.load(params.packed, 0, K, first_column(), columns_of(P));
+  const int N = params.size[0], own_first = block * TILE + threadIdx.x / 32;
+  if (kind != FIRST && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the kernel behind
+  if (kind == FIRST) {
+    tile.fetch_staged(params, shape, own_first);
+  } else {
+    tile.fetch_gathered(params, shape, own_first, N);
+    wait_for_previous();
+  }
+
+  const auto draw = [&] {
+    const long long elements = static_cast<long long>(N) * P;
+    if (kept) draw_kept(block, gridDim.x, kept, params.size, params.seed, params.purpose, params.threshold, elements);
+  };
+  if (block * TILE >= N) {
+    draw();
+    return;
+  }
+  if (kind != FIRST) {
+    tile.gather.fetch(0, 0);
+    set_columns(columns, partial, params.statistics_prev(), N, F, block == 0);
+  }
+  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
+
+  int before = 0;  // rows of this part in earlier tiles
+#pragma unroll 1
+  for (int first = block * TILE; first < N; first += gridDim.x * TILE) {
+    const int i = first + threadIdx.x / 32, rows = min(TILE, N - first);
+    if (before > 0) __syncthreads();  // the readers of the tile before are done
+    tile.fill_row(params, shape, columns, i, N, before);
+    __syncthreads();
+#pragma unroll 1
+    for (int group = 0; group < P; group += GROUP) {
+      float4 sum[4] = {};
+#pragma unroll 1
+      for (int chunk = 0; chunk < K; chunk += weights.CHUNK) {
+        if (!is_alone && before + group + chunk > 0)
+          weights.load(params.packed, chunk, K, group + first_column(), columns_of(P));
+        add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
+      }
+      const float2 out = fold_slices(sum, partial);
+      const bool exists = own_row() < rows;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int p = group + own_column() + c * COLUMN_STEP;
+        const float value = c == 0 ? out.x : out.y;
+        if (exists && p < P) params.y[(first + own_row()) * P + p] = value;
+        if (params.moments) join_moments(reinterpret_cast<float2*>(moments_of), value, exists, rows, before, p, P);
+      }
+      if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.u, shape, i);
+      __syncthreads();  // `partial` is free again
+    }
+    before += rows;
+  }
+  draw();
+  if (!params.moments) return;
+  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS)
+    params.moments[block * 2 * columns_of(P) + p] = moments_of[p];
+}
 
 }  // namespace fused

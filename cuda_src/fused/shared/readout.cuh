@@ -7,380 +7,237 @@
 // Losses and their gradients are those of dense/loss.cu; their weight over the batch is known beforehand (host).
 //
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
-//   (4,): the step to stage next, and N, B, step of this one; size (4,): N, B, step, epoch; rates (steps, 4): learning
-//   rate, Adam's two corrections, weight of the batch's labels; node_ptr (B+1,), targets (B, K) float32, or (B, 1) int32
-//   for classes; loss_weight (K,). heads (n_heads, HEAD_FIELDS): the dense layers W_m, the last is the output; see Head.
-// `kind` 0 sum, 1 mean, 2 max; `loss` 0 sigmoid, 1 softmax, 2 squared.
+//   (4,): the step to stage next, and N, B, step of this one; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
+//   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); heads (n_heads,): the last is the output.
+// `kind` is a Pooling, `loss` a Loss.
 // Launch: 512 threads, a graph per block (at a time), of which `graph_blocks` work. Batch 50: 50 blocks.
 // Shared memory: dynamic; see geometry_fused.py. Columns side by side: no bank conflicts.
 // Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
 // Determinism: a block per graph, fixed order: repeats to the bit.
 #pragma once
 
-#include "fused/shared/tile.cuh"
+#include "fused/shared/heads.cuh"
+#include "fused/shared/loss.cuh"
+#include "fused/shared/optimizer.cuh"
+#include "fused/shared/pooling.cuh"
 
 namespace fused {
 
-constexpr int HEAD_FIELDS = 8;
-constexpr int ROWS = 8;  // of Y that a thread keeps from the way forward for the way back
-
-// A dense layer on graphs: weight (F, P), bias (P,); input (B, F) and gradient (B, P) are stored for the update.
-struct Head {
-  const float *weight, *bias;
-  float *input, *gradient;
-  int F, P;
-  unsigned long long purpose;
-};
-
-// Layer m of the table; its weights and bias at `copied`, if that is not null.
-__device__ __forceinline__ Head head_of(const long long* heads, int m, const float* copied = nullptr) {
-  const long long* at = heads + m * HEAD_FIELDS;
-  Head head = {reinterpret_cast<const float*>(at[0]),
-               reinterpret_cast<const float*>(at[1]),
-               reinterpret_cast<float*>(at[2]),
-               reinterpret_cast<float*>(at[3]),
-               static_cast<int>(at[4]),
-               static_cast<int>(at[5]),
-               static_cast<unsigned long long>(at[6])};
-  if (copied) head.weight = copied, head.bias = copied + head.F * head.P;
-  return head;
-}
-
-// The weights of all heads to shared memory, each layer's bias behind its weights.
-__device__ __forceinline__ void copy_weights(float* to, const long long* heads, int n_heads) {
-#pragma unroll 1
-  for (int m = 0; m < n_heads; ++m) {
-    const Head head = head_of(heads, m);
-#pragma unroll 4
-    for (int e = threadIdx.x; e < head.F * head.P; e += THREADS) to[e] = head.weight[e];
-#pragma unroll 1
-    for (int k = threadIdx.x; k < head.P; k += THREADS) to[head.F * head.P + k] = head.bias[k];
-    to += (head.F + 1) * head.P;
-  }
-}
-
-__device__ __forceinline__ int power_of_two(int n) { return n <= 1 ? 1 : 1 << (32 - __clz(n - 1)); }
-
-// Whether dropout keeps element `e`: dense layers on graphs are too small for bits of their own.
-__device__ __noinline__ bool draw(const int* size, unsigned long long seed, unsigned long long purpose,
-                                  unsigned threshold, long long e) {
-  if (threshold == 0) return true;
-  const PhiloxBlock drawn = philox(
-      {seed, purpose, static_cast<unsigned long long>(size[3]), static_cast<unsigned long long>(size[2])}, e / 8);
-  unsigned value = drawn.value[0];
-#pragma unroll
-  for (int i = 1; i < 8; ++i) value = e % 8 == i ? drawn.value[i] : value;
-  return value >= threshold;
-}
-
-// out[k] = bias[k] + sum over f of in[f] W[f, k]; in and out in shared memory. `scratch` holds a float per thread.
-__device__ __forceinline__ void dense_forward(float* out, const float* in, const Head& head, float* scratch) {
-  const int columns = min(power_of_two(head.P), THREADS), slices = THREADS / columns;
-  const int folded = min(slices, WARPS);  // slices that are left when each warp has added its own
-#pragma unroll 1
-  for (int first = 0; first < head.P; first += columns) {
-    const int k = first + threadIdx.x % columns;
-    float sum = 0.f;
-    if (k < head.P) {
-#pragma unroll 4
-      for (int f = threadIdx.x / columns; f < head.F; f += slices) sum += in[f] * head.weight[f * head.P + k];
-    }
-#pragma unroll 1
-    for (int offset = columns; offset < 32; offset *= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
-    if (threadIdx.x % 32 < columns) scratch[threadIdx.x / max(columns, 32) * columns + threadIdx.x % columns] = sum;
-    __syncthreads();
-    if (threadIdx.x < columns && k < head.P) {
-      sum = head.bias[k];
-#pragma unroll
-      for (int s = 0; s < WARPS; ++s)
-        if (s < folded) sum += scratch[s * columns + threadIdx.x];
-      out[k] = sum;
-    }
-    __syncthreads();
-  }
-}
-
-// din[f] = sum over k of dout[k] W[f, k]: neighbouring lanes share a row of W.
-__device__ __forceinline__ void dense_backward(float* din, const float* dout, const Head& head) {
-  const int lanes = min(power_of_two(head.P), 32), lane = threadIdx.x % lanes;
-#pragma unroll 1
-  for (int first = 0; first < head.F; first += THREADS / lanes) {  // whole warps stay together for the shuffles
-    const int f = first + threadIdx.x / lanes;
-    float sum = 0.f;
-    if (f < head.F) {
-#pragma unroll 4
-      for (int k = lane; k < head.P; k += lanes) sum += dout[k] * head.weight[f * head.P + k];
-    }
-    sum = warp_sum(sum, lanes);
-    if (lane == 0 && f < head.F) din[f] = sum;
-  }
-  __syncthreads();
-}
-
-__device__ __forceinline__ float sigmoid_loss(float z, float y, float pos_weight, float& slope) {
-  const float decay = expf(-fabsf(z)), tail = log1pf(decay);
-  const float larger = 1.f / (1.f + decay), smaller = decay * larger;  // sigmoid(|z|), sigmoid(-|z|)
-  const float positives = pos_weight * y, negatives = 1.f - y;
-  slope = negatives * (z >= 0.f ? larger : smaller) - positives * (z >= 0.f ? smaller : larger);
-  return positives * (fmaxf(-z, 0.f) + tail) + negatives * (fmaxf(z, 0.f) + tail);
-}
-
-__device__ __forceinline__ float max_of_warp(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
-  return value;
-}
-
-// Whether a maximum takes the place of another: NaN is above all, of equals the first node's counts.
-__device__ __forceinline__ bool is_higher(float a, int node_of_a, float b, int node_of_b) {
-  if (a != a || b != b) return a != a && (b == b || node_of_a < node_of_b);
-  return a > b || (a == b && node_of_a < node_of_b);
-}
-
-// A warp turns logits (K,) into their gradient and returns the graph's loss (in all of its lanes).
-__device__ __forceinline__ double loss_of_graph(float* gradient, const float* logits, const float* targets,
-                                                const float* loss_weight, int K, int loss, float weight) {
-  const int lane = threadIdx.x % 32;
-  double sum = 0.0;
-  if (loss == 1) {
-    const int label = reinterpret_cast<const int*>(targets)[0];
-    float peak = -__int_as_float(0x7f800000), norm = 0.f;
-#pragma unroll 1
-    for (int k = lane; k < K; k += 32) peak = fmaxf(peak, logits[k]);
-    peak = max_of_warp(peak);
-#pragma unroll 1
-    for (int k = lane; k < K; k += 32) norm += expf(logits[k] - peak);
-    norm = warp_sum(norm);
-    const float own = label >= 0 ? loss_weight[label] : 0.f, scale = weight > 0.f ? own / weight : 0.f;
-    const float inverse = 1.f / norm;
-#pragma unroll 1
-    for (int k = lane; k < K; k += 32) {
-      const float share = expf(logits[k] - peak) * inverse - (k == label ? 1.f : 0.f);
-      gradient[k] = label >= 0 ? scale * share : 0.f;
-    }
-    return label >= 0 ? static_cast<double>(own) * (logf(norm) - (logits[label] - peak)) : 0.0;
-  }
-  const float scale = (loss == 0 ? 1.f : 2.f) / fmaxf(weight, 1.f);
-#pragma unroll 1
-  for (int k = lane; k < K; k += 32) {
-    const float y = targets[k], z = logits[k];
-    const bool labelled = y == y;
-    float slope = labelled ? z - y : 0.f;
-    double cost = static_cast<double>(slope) * slope;
-    if (loss == 0) cost = sigmoid_loss(z, labelled ? y : 0.f, loss_weight[k], slope);
-    gradient[k] = labelled ? slope * scale : 0.f;
-    sum += labelled ? cost : 0.0;
-  }
-  return warp_sum(sum);
-}
-
-// The phase with its arguments, in the order of fused_readout in fused/narrow/step.cu.
-struct Readout {
-  float* g;
-  float* sums;
+struct ReadoutParams {
+  float *g, *sums;
   double* losses;
   int* progress;
   const int* size;
-  const float* rates;
+  const Rate* rates;
   const int* node_ptr;
-  const float* y;
-  const float* moments;
-  float* stats;
-  float* running_mean;
-  float* running_var;
-  const float* gamma;
-  const float* beta;
+  const float *y, *moments;
+  float *stats, *running_mean, *running_var;
+  const float *gamma, *beta;
   const unsigned char* kept;
-  const float* targets;
-  const float* loss_weight;
-  const long long* heads;
+  const float *targets, *loss_weight;
+  const Head* heads;
   unsigned long long seed;
   unsigned threshold;
-  float keep_scale;
-  float epsilon;
-  float momentum;
-  int parts;
-  int graph_blocks;
-  int P;
-  int K;
-  int n_heads;
-  int head_floats;
-  int weight_floats;
-  int kind;
-  int loss;
+  float keep_scale, epsilon, momentum;
+  int parts, graph_blocks, P, K, n_heads, head_floats, weight_floats, kind, loss;
 
-  // `block` of `blocks`; `wait` returns when what the phase before wrote can be read.
-  template <class Wait>
-  __device__ __forceinline__ void run(int block, int blocks, float4* shared4, Wait wait) const {
-    if (block >= graph_blocks) {
-      wait();
-      return;
-    }
-    float* scratch = reinterpret_cast<float*>(shared4);
-    long long* heads_of = reinterpret_cast<long long*>(scratch + FOLD_FLOATS);  // (n_heads, HEAD_FIELDS)
-    const Columns columns = columns_at(reinterpret_cast<float*>(heads_of + n_heads * HEAD_FIELDS), P);
-    float* sums_of = columns.beta + columns_of(P);  // (columns_of(P), 2)
-    int* peak_of = reinterpret_cast<int*>(sums_of + 2 * columns_of(P));
-    float* forward_of = reinterpret_cast<float*>(peak_of + P);  // R and what each dense layer makes of it, head_floats
-    float* backward_of = forward_of + head_floats;              // the gradients by them
-    float* targets_of = backward_of + head_floats;              // (K,), and
-    float* loss_weight_of = targets_of + K;                     // (K,)
-    float* weights_of = loss_weight_of + K;                     // of the heads, weight_floats, where they fit
-
-    // Batch, weights and rates are older than the phase before.
-    if (weight_floats > 0) copy_weights(weights_of, heads, n_heads);
-#pragma unroll 1
-    for (int e = threadIdx.x; e < n_heads * HEAD_FIELDS; e += THREADS) heads_of[e] = heads[e];
-#pragma unroll 1
-    for (int k = threadIdx.x; k < K; k += THREADS) loss_weight_of[k] = loss_weight[k];
-#pragma unroll 1
-    for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) sums_of[p] = 0.f;
-    const int N = size[0], B = size[1];
-    const float label_weight = rates[4 * size[2] + 3];
-    const int own_column = threadIdx.x / COLUMN_LANES, lane = threadIdx.x % COLUMN_LANES;
-    const bool is_narrow = P <= GROUP;
-    int begin = block < B ? node_ptr[block] : 0, end = block < B ? node_ptr[block + 1] : 0;
-    const int n_targets = loss == 1 ? 1 : K;
-    wait();
-
-    if (block == 0 && threadIdx.x == 0) *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
-    bool has_columns = false;
-    double total = 0.0;
-#pragma unroll 1
-    for (int b = block; b < B; b += graph_blocks) {
-      if (has_columns) begin = node_ptr[b], end = node_ptr[b + 1];
-      // This thread's rows begin + lane, + COLUMN_LANES, … of own_column: the first ROWS of them in registers.
-      float held[ROWS];
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const int i = begin + lane + r * COLUMN_LANES;
-        held[r] = is_narrow && i < end && own_column < P ? y[i * P + own_column] : 0.f;
-      }
-      float target = 0.f;
-      if (threadIdx.x < n_targets) target = targets[b * n_targets + threadIdx.x];
-      if (!has_columns && N > 0) {
-        const Statistics from = {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
-        set_columns(columns, scratch, from, N, P, block == 0);
-      }
-      has_columns = true;
-      __syncthreads();  // columns are there; the readers of the graph before are done
-      if (threadIdx.x < n_targets) targets_of[threadIdx.x] = target;
-#pragma unroll 1
-      for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS) targets_of[k] = targets[b * n_targets + k];
-      // ---- readout
-#pragma unroll 1
-      for (int first = 0; first < P; first += GROUP) {
-        const int p = first + own_column;
-        float value = kind == 2 ? -__int_as_float(0x7f800000) : 0.f;
-        int peak = end;
-        if (p < P) {
-          const float mean = columns.mean[p], slope = columns.slope[p], shift = columns.beta[p];
-          const auto take = [&](int i, float of_row) {
-            const float z = is_kept(kept, i * P + p) ? keep_scale * positive((of_row - mean) * slope + shift) : 0.f;
-            if (kind != 2) {
-              value += z;
-            } else if (peak == end || is_higher(z, i, value, peak)) {
-              value = z, peak = i;
-            }
-          };
-#pragma unroll
-          for (int r = 0; r < ROWS; ++r)
-            if (is_narrow && begin + lane + r * COLUMN_LANES < end) take(begin + lane + r * COLUMN_LANES, held[r]);
-#pragma unroll 1
-          for (int i = begin + lane + (is_narrow ? ROWS * COLUMN_LANES : 0); i < end; i += COLUMN_LANES)
-            take(i, y[i * P + p]);
-        }
-#pragma unroll
-        for (int offset = 1; offset < COLUMN_LANES; offset *= 2) {
-          const float other = __shfl_xor_sync(FULL_WARP, value, offset);
-          const int other_peak = __shfl_xor_sync(FULL_WARP, peak, offset);
-          if (kind != 2) {
-            value += other;
-          } else if (other_peak < end && (peak == end || is_higher(other, other_peak, value, peak))) {
-            value = other, peak = other_peak;
-          }
-        }
-        if (lane == 0 && p < P) {
-          forward_of[p] = end == begin ? 0.f : kind == 1 ? value / (end - begin) : value;
-          peak_of[p] = peak;
-        }
-      }
-      __syncthreads();
-      // ---- dense layers
-      int offset = 0, weight_offset = 0;
-#pragma unroll 1
-      for (int m = 0; m < n_heads; ++m) {
-        const Head head = head_of(heads_of, m, weight_floats > 0 ? weights_of + weight_offset : nullptr);
-        float *in = forward_of + offset, *out = in + head.F;
-#pragma unroll 1
-        for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
-        dense_forward(out, in, head, scratch);
-        if (m + 1 < n_heads) {
-#pragma unroll 1
-          for (int k = threadIdx.x; k < head.P; k += THREADS) {
-            const bool keep = draw(size, seed, head.purpose, threshold, static_cast<long long>(b) * head.P + k);
-            out[k] = keep ? keep_scale * positive(out[k]) : 0.f;
-          }
-          __syncthreads();
-        }
-        offset += head.F, weight_offset += (head.F + 1) * head.P;
-      }
-      // ---- loss
-      if (threadIdx.x < 32)
-        total +=
-            loss_of_graph(backward_of + offset, forward_of + offset, targets_of, loss_weight_of, K, loss, label_weight);
-      __syncthreads();
-      // ---- dense layers back
-#pragma unroll 1
-      for (int m = n_heads - 1; m >= 0; --m) {
-        const Head sizes = head_of(heads_of, m);
-        offset -= sizes.F, weight_offset -= (sizes.F + 1) * sizes.P;
-        const Head head = head_of(heads_of, m, weight_floats > 0 ? weights_of + weight_offset : nullptr);
-        const float* dout = backward_of + offset + head.F;
-#pragma unroll 1
-        for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
-        float* din = backward_of + offset;
-        dense_backward(din, dout, head);
-        if (m > 0) {  // what comes in here went through relu and dropout: it is 0 where nothing may pass
-#pragma unroll 1
-          for (int f = threadIdx.x; f < head.F; f += THREADS)
-            din[f] = forward_of[offset + f] > 0.f ? din[f] * keep_scale : 0.f;
-          __syncthreads();
-        }
-      }
-      // ---- readout back
-#pragma unroll 1
-      for (int first = 0; first < P; first += GROUP) {
-        const int p = first + own_column;
-        float2 sum = make_float2(0.f, 0.f);
-        if (p < P) {
-          const float share = backward_of[p] * keep_scale * (kind == 1 ? 1.f / (end - begin) : 1.f);
-          const int peak = peak_of[p];
-          const float mean = columns.mean[p], slope = columns.slope[p], shift = columns.beta[p];
-          const float inverse = columns.inverse[p];
-          const auto give = [&](int i, float of_row) {
-            const bool open =
-                (of_row - mean) * slope + shift > 0.f && is_kept(kept, i * P + p) && (kind != 2 || i == peak);
-            const float own = open ? share : 0.f;
-            g[i * P + p] = own;
-            sum = combine(sum, make_float2(own, own * ((of_row - mean) * inverse)));
-          };
-#pragma unroll
-          for (int r = 0; r < ROWS; ++r)
-            if (is_narrow && begin + lane + r * COLUMN_LANES < end) give(begin + lane + r * COLUMN_LANES, held[r]);
-#pragma unroll 1
-          for (int i = begin + lane + (is_narrow ? ROWS * COLUMN_LANES : 0); i < end; i += COLUMN_LANES)
-            give(i, y[i * P + p]);
-        }
-        sum = sum_of_lanes(sum);
-        if (lane == 0 && p < P) sums_of[2 * p] += sum.x, sums_of[2 * p + 1] += sum.y;
-      }
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int p = threadIdx.x; sums && p < 2 * columns_of(P); p += THREADS)
-      sums[block * 2 * columns_of(P) + p] = sums_of[p];
-    if (threadIdx.x == 0) losses[block] = total;
+  __device__ __forceinline__ Statistics statistics() const {
+    return {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
+  }
+  // Say which step comes next, and what this one was: one thread calls.
+  __device__ __forceinline__ void note_progress(int N, int B) const {
+    *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
   }
 };
+
+// Shared memory of a block.
+struct ReadoutShared {
+  float* scratch;  // FOLD_FLOATS
+  Head* heads;
+  Columns columns;
+  float* sums;         // (columns_of(P), 2)
+  int* peaks;          // (P,): the row of each maximum
+  float* forward;      // R and what each dense layer makes of it, head_floats
+  float* backward;     // the gradients by them
+  float* targets;      // (K,)
+  float* loss_weight;  // (K,)
+  float* weights;      // of the heads, weight_floats, where they fit
+
+  __device__ __forceinline__ ReadoutShared(float4* shared, const ReadoutParams& params) {
+    const int P = params.P;
+    scratch = reinterpret_cast<float*>(shared);
+    heads = reinterpret_cast<Head*>(scratch + FOLD_FLOATS);
+    columns = columns_at(reinterpret_cast<float*>(heads + params.n_heads), P);
+    sums = columns.beta + columns_of(P);
+    peaks = reinterpret_cast<int*>(sums + 2 * columns_of(P));
+    forward = reinterpret_cast<float*>(peaks + P);
+    backward = forward + params.head_floats;
+    targets = backward + params.head_floats;
+    loss_weight = targets + params.K;
+    weights = loss_weight + params.K;
+  }
+};
+
+// A graph of the batch, and the rows of it that a thread has in column threadIdx.x / COLUMN_LANES.
+struct GraphOfBlock {
+  int b, begin, n;
+  ColumnRows rows;
+};
+
+// The column of this thread's lanes in a group of columns.
+__device__ __forceinline__ int lanes_column() { return threadIdx.x / COLUMN_LANES; }
+
+// R of a graph to `at.forward`.
+__device__ __forceinline__ void pool_graph(const ReadoutParams& params, const ReadoutShared& at,
+                                           const GraphOfBlock& graph) {
+  const int P = params.P, kind = params.kind, n = graph.n;
+#pragma unroll 1
+  for (int first = 0; first < P; first += GROUP) {
+    const int p = first + lanes_column();
+    Pooled pooled(kind, n);
+    if (p < P) {
+      const Column column = at.columns.column(p);
+      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+        const float z =
+            is_kept(params.kept, (graph.begin + i) * P + p) ? params.keep_scale * positive(column.normal(y)) : 0.f;
+        pooled.take(kind, n, z, i);
+      });
+    }
+#pragma unroll
+    for (int offset = 1; offset < COLUMN_LANES; offset *= 2)
+      pooled.join(kind, n,
+                  {__shfl_xor_sync(FULL_WARP, pooled.value, offset), __shfl_xor_sync(FULL_WARP, pooled.row, offset)});
+    if (threadIdx.x % COLUMN_LANES == 0 && p < P) {
+      at.forward[p] = n == 0 ? 0.f : kind == MEAN ? pooled.value / n : pooled.value;
+      at.peaks[p] = pooled.row;
+    }
+  }
+}
+
+// From R to the logits of graph b, which end at `at.forward + head_floats`; what the update needs of them is stored.
+__device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b) {
+  float* in = at.forward;
+  const float* weights = params.weight_floats > 0 ? at.weights : nullptr;
+#pragma unroll 1
+  for (int m = 0; m < params.n_heads; ++m) {
+    const Head head = at.heads[m].with_weights(weights);
+    float* out = in + head.F;
+#pragma unroll 1
+    for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
+    dense_forward(out, in, head, at.scratch);
+    if (m + 1 < params.n_heads) {
+#pragma unroll 1
+      for (int k = threadIdx.x; k < head.P; k += THREADS) {
+        const bool keep =
+            draw(params.size, params.seed, head.purpose, params.threshold, static_cast<long long>(b) * head.P + k);
+        out[k] = keep ? params.keep_scale * positive(out[k]) : 0.f;
+      }
+      __syncthreads();
+    }
+    in = out;
+    if (weights) weights += (head.F + 1) * head.P;
+  }
+}
+
+// From the gradient by the logits to that by R, at `at.backward`.
+__device__ __forceinline__ void heads_backward(const ReadoutParams& params, const ReadoutShared& at, int b) {
+  int offset = params.head_floats - params.K, weight_offset = params.weight_floats;
+#pragma unroll 1
+  for (int m = params.n_heads - 1; m >= 0; --m) {
+    const Head sizes = at.heads[m];
+    offset -= sizes.F, weight_offset -= (sizes.F + 1) * sizes.P;
+    const Head head = sizes.with_weights(params.weight_floats > 0 ? at.weights + weight_offset : nullptr);
+    const float* dout = at.backward + offset + head.F;
+#pragma unroll 1
+    for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
+    float* din = at.backward + offset;
+    dense_backward(din, dout, head);
+    if (m > 0) {  // what comes in here went through relu and dropout: it is 0 where nothing may pass
+#pragma unroll 1
+      for (int f = threadIdx.x; f < head.F; f += THREADS)
+        din[f] = at.forward[offset + f] > 0.f ? din[f] * params.keep_scale : 0.f;
+      __syncthreads();
+    }
+  }
+}
+
+// G of a graph's rows; its sums and those of G xhat are added to `at.sums`.
+__device__ __forceinline__ void give_graph(const ReadoutParams& params, const ReadoutShared& at,
+                                           const GraphOfBlock& graph) {
+  const int P = params.P, kind = params.kind, n = graph.n;
+#pragma unroll 1
+  for (int first = 0; first < P; first += GROUP) {
+    const int p = first + lanes_column();
+    float2 sum = make_float2(0.f, 0.f);
+    if (p < P) {
+      const float share = at.backward[p] * params.keep_scale * (kind == MEAN ? 1.f / n : 1.f);
+      const int peak = at.peaks[p];
+      const Column column = at.columns.column(p);
+      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+        const int place = (graph.begin + i) * P + p;
+        const bool open = column.normal(y) > 0.f && is_kept(params.kept, place) && (kind != MAX || i == peak);
+        const float own = open ? share : 0.f;
+        params.g[place] = own;
+        sum = combine(sum, make_float2(own, own * column.x_hat(y)));
+      });
+    }
+    sum = sum_of_lanes(sum);
+    if (threadIdx.x % COLUMN_LANES == 0 && p < P) at.sums[2 * p] += sum.x, at.sums[2 * p + 1] += sum.y;
+  }
+}
+
+// All of the graphs of a block; any model.
+__device__ __forceinline__ void readout_phase(const ReadoutParams params, float4* shared4) {
+  const int block = blockIdx.x, P = params.P, K = params.K;
+  if (block >= params.graph_blocks) {
+    wait_for_previous();
+    return;
+  }
+  const ReadoutShared at(shared4, params);
+  // Batch, weights and rates are older than the phase before.
+  if (params.weight_floats > 0) copy_weights(at.weights, params.heads, params.n_heads);
+#pragma unroll 1
+  for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.heads[m];
+#pragma unroll 1
+  for (int k = threadIdx.x; k < K; k += THREADS) at.loss_weight[k] = params.loss_weight[k];
+#pragma unroll 1
+  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) at.sums[p] = 0.f;
+  const int N = params.size[0], B = params.size[1], n_targets = params.loss == SOFTMAX ? 1 : K;
+  const float label_weight = params.rates[params.size[2]].label_weight;
+  int begin = block < B ? params.node_ptr[block] : 0, end = block < B ? params.node_ptr[block + 1] : 0;
+  wait_for_previous();
+
+  if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
+  double total = 0.0;
+#pragma unroll 1
+  for (int b = block; b < B; b += params.graph_blocks) {
+    if (b != block) begin = params.node_ptr[b], end = params.node_ptr[b + 1];
+    GraphOfBlock graph = {b, begin, end - begin};
+    graph.rows.hold(params.y + begin * P + lanes_column(), P, P <= GROUP && lanes_column() < P ? graph.n : 0);
+    float target = 0.f;
+    if (threadIdx.x < n_targets) target = params.targets[b * n_targets + threadIdx.x];
+    if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
+    __syncthreads();  // columns are there; the readers of the graph before are done
+    if (threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
+#pragma unroll 1
+    for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS) at.targets[k] = params.targets[b * n_targets + k];
+    pool_graph(params, at, graph);
+    __syncthreads();
+    heads_forward(params, at, b);
+    if (threadIdx.x < 32) {
+      const int logits = params.head_floats - K;
+      total += loss_of_graph(at.backward + logits, at.forward + logits, at.targets, at.loss_weight, K, params.loss,
+                             label_weight);
+    }
+    __syncthreads();
+    heads_backward(params, at, b);
+    give_graph(params, at, graph);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int p = threadIdx.x; params.sums && p < 2 * columns_of(P); p += THREADS)
+    params.sums[block * 2 * columns_of(P) + p] = at.sums[p];
+  if (threadIdx.x == 0) params.losses[block] = total;
+}
 
 }  // namespace fused

@@ -50,9 +50,6 @@ __device__ __forceinline__ const float* weight_row(const float* weight, const fl
   return bias != nullptr && k < F * C + C ? bias + (k - F * C) * P : nullptr;
 }
 
-// max(x, 0) as NumPy takes it: NaN passes.
-__device__ __forceinline__ float positive(float x) { return x <= 0.f ? 0.f : x; }
-
 __device__ __forceinline__ float* ring() {
   extern __shared__ __align__(1024) float shared[];
   return shared;

@@ -20,7 +20,8 @@
 #pragma once
 
 #include "fused/shared/async_copy.cuh"
-#include "fused/shared/readout.cuh"
+#include "fused/shared/loss.cuh"
+#include "fused/shared/pooling.cuh"
 
 namespace fused {
 

@@ -45,13 +45,14 @@ extern "C" __global__ void __launch_bounds__(512, 1) CLUSTERS_OF_8
 extern "C" __global__ void __launch_bounds__(256, 4)
     fused_wide_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
                       const double* losses, const float* weight_decay, const float* l2, const float* rates,
-                      const int* progress, const long long* jobs, const int* chunks, const long long* stage,
-                      int n_chunks, int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1,
-                      float beta2, float rest2, float epsilon, float max_norm) {
+                      const int* progress, const long long* jobs, const int* chunks, const Stage* stage, int n_chunks,
+                      int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1, float beta2, float rest2,
+                      float epsilon, float max_norm) {
   __shared__ float tile[2 * PANEL][WideUpdate<WideJob>::LD];
   const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
-  const WideUpdate<WideJob> phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
-                                     weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
-                                     n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
+  const WideUpdate<WideJob> phase = {
+      parameters,   m,        v,        gradients, norms, totals,  losses,
+      weight_decay, l2,       rates,    progress,  jobs,  chunks,  reinterpret_cast<const long long*>(stage),
+      n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
   phase.run(tile, {nullptr});
 }

@@ -14,7 +14,8 @@
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 
-#include "fused/shared/update.cuh"
+#include "fused/shared/optimizer.cuh"
+#include "fused/shared/stage.cuh"
 
 namespace fused {
 
@@ -234,7 +235,7 @@ struct WideUpdate {
       at[h] = existing[h] > 0 ? job.start(k + h * PANEL) + p : 0;
     }
     const int4 now = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
-    const float4 rate = reinterpret_cast<const float4*>(rates)[now.w];
+    const Rate rate = reinterpret_cast<const Rate*>(rates)[now.w];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
       if (mode == 1) continue;
@@ -257,7 +258,7 @@ struct WideUpdate {
     } else {
       sum_partials(gradient, job, k, p, existing);
     }
-    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.w);
+    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.label_weight);
     if (mode == 1) {
       double squares = 0.0;
 #pragma unroll

@@ -16,11 +16,13 @@ from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.fp16 import step as half
 from gcnbatch.backends.cuda.fused.fp16 import step_geometry as one_pass
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
-from gcnbatch.backends.cuda.fused.narrow.geometry import columns_of
+from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
+from gcnbatch.backends.cuda.fused.narrow.step import packed_weights as narrow_weights
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet, most_nodes
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
 from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
-from gcnbatch.backends.cuda.fused.shared.step import Plan, Workspace
+from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
@@ -52,7 +54,7 @@ def _form_of(plan: EpochPlan) -> Form:
 def _new_packed(device: Device, stack: Stack, products: str, training: bool = True) -> tuple[DeviceArray, ...]:
     if products:
         return packed_weights(device, stack, training)
-    return tuple(device.zeros((layer.k, columns_of(layer.n_out))) for layer in stack.nodes)
+    return narrow_weights(device, stack)
 
 
 def shares(steps: int) -> list[int]:
@@ -241,7 +243,7 @@ class FusedEngine:
                 f"at most {most_nodes(self._stack):,} with these layers",
                 "Give smaller batches, or --backend batched.",
             )
-        kind = WideWorkspace if self._models[form].products else Workspace
+        kind = WideWorkspace if self._models[form].products else NarrowWorkspace
         return kind(*where, capacity, plan, self._seed, training=form is not Form.FOLDED)
 
     def step(self) -> None:
@@ -324,7 +326,7 @@ class FusedEngine:
 
     def _run(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._device.launch(call.entry, call.launch, *call.arguments)
+            call.start(self._device)
 
     def close(self) -> None:
         """Give back the captured graphs; what still waits is nobody's any more."""

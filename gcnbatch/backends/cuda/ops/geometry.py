@@ -9,17 +9,18 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.sources import declared
 
 Precision = Literal["fp32", "tf32"]
 
 THREADS = 256
 FLOAT_BYTES, DOUBLE_BYTES, COUNTER_BYTES = 4, 8, 4
-ROWS_PER_THREAD = 4  # that a thread reduces at least: `STRIP` of dense/batch_norm.cu
+ROWS_PER_THREAD: int = declared("dense/batch_norm.cu").constant("STRIP")  # that a thread reduces at least
 ROWS_PER_PART = 64  # of a weight gradient, at least
 BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256  # per multiprocessor, of a part: up to these all gradients are one launch
 FOLD_COST = 8  # of folding one partial sum, in multiply-adds
 ENTRIES_OF_ONE_BLOCK = 16_384  # up to which a loss is one launch of one block
-MAX_NORM_BLOCKS = 256  # `clip_norm_factor` folds them with its 256 threads
+MAX_NORM_BLOCKS = THREADS  # `clip_norm_factor` adds up a sum of each with one block
 
 
 class Tile(NamedTuple):
@@ -37,14 +38,16 @@ class Tile(NamedTuple):
     speed: float
 
 
+def _tile(name: str, speed: float) -> Tile:
+    """Return a tile with the sizes that the source gives to the type of its name."""
+    source, type_ = declared("dense/matmul.cu"), f"Tile{name.replace('tf32_', 'Tf32')}"
+    rows, columns, depth, threads = (source.constant(f"{type_}::{size}") for size in ("BM", "BN", "DEPTH", "THREADS"))
+    return Tile(name, rows, columns, depth, threads, speed)
+
+
 TILES: dict[Precision, tuple[Tile, ...]] = {
-    "fp32": (
-        Tile("128x64", 128, 64, 16, 256, 1.0),
-        Tile("64x64", 64, 64, 16, 128, 0.9),
-        Tile("32x32", 32, 32, 32, 128, 0.55),
-        Tile("16x32", 16, 32, 32, 128, 0.4),
-    ),
-    "tf32": (Tile("tf32_128x64", 128, 64, 16, 256, 1.0), Tile("tf32_32x32", 32, 32, 32, 128, 0.4)),
+    "fp32": (_tile("128x64", 1.0), _tile("64x64", 0.9), _tile("32x32", 0.55), _tile("16x32", 0.4)),
+    "tf32": (_tile("tf32_128x64", 1.0), _tile("tf32_32x32", 0.4)),
 }
 WGRAD_TILES: dict[Precision, tuple[Tile, ...]] = {
     "fp32": (TILES["fp32"][0], TILES["fp32"][2]),

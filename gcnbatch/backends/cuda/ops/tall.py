@@ -8,10 +8,13 @@ from gcnbatch.backends.cuda.ops.dense import DenseOps
 from gcnbatch.backends.cuda.ops.geometry import BackwardGeometry
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
 
 TALL_ROWS, TALL_DEPTH = 1 << 15, 64  # rows N and columns F of X from which these kernels are faster
 PADDED = (16, 32)  # columns P that the kernels are compiled for
-ROWS, WGRAD_THREADS, FOLD_THREADS = 128, 512, 64
+ROWS: int = declared("dense/matmul_tall.cu").constant("ROWS")
+WGRAD_THREADS: int = declared("dense/matmul_tall.cu").constant("WGRAD_THREADS")  # at most
+FOLD_THREADS: int = declared("dense/matmul_tall.cu").constant("FOLD_THREADS")
 PARTS_PER_MULTIPROCESSOR, LEAST_ROWS = 2, 64
 
 Sizes = tuple[int, int, int]

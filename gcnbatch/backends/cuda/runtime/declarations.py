@@ -7,8 +7,9 @@ The source is their only home; the host reads them from there, as it reads the k
     struct Job { const float *left, *right; int start, unit; };  layout("Job") -> a Layout of 24 bytes
 
 Namespaces are looked through. What is declared in a struct is named ``Struct::NAME``. Read are declarations outside of
-functions, and of structs the fields: functions, constants and types in them are skipped. Not read are templates,
-unions, bit fields, references and base classes; an error says so when such a struct is asked for.
+functions, and of structs the fields: functions, constants and types in them are skipped. Not read are unions, bit
+fields, references, base classes and fields of templates; an error says so when such a struct is asked for. Constants of
+a template have the name of an instance: ``using Tile = Fp32<4, 2>`` gives ``Tile::BM``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _CONSTANT = re.compile(
 )
 _STRUCT = re.compile(r"^(template\b.*)?\bstruct\s+(\w+)\s*(.*)$", re.DOTALL)
 _ENUM = re.compile(r"^enum\b\s*(class\b|struct\b)?\s*(\w*)\s*:?\s*([\w\s]*)$")
-_ALIAS = re.compile(r"^using\s+(\w+)\s*=\s*([\w\s:]+)$")
+_ALIAS = re.compile(r"^using\s+(\w+)\s*=\s*([\w\s:]+?)\s*(?:<([^<>]*)>)?$")
+_PARAMETER = re.compile(r"^int\s+(\w+)$")
 _NAMESPACE = re.compile(r'^(?:inline\s+)?namespace\b\s*([\w:]*)|^extern\s+"C"\s*$')
 _LABELS = re.compile(r"^(?:(?:public|private|protected)\s*:\s*)+")
 _INITIALISERS = re.compile(r"=[^,]*")
@@ -48,6 +50,20 @@ class Constant(NamedTuple):
     type: str
     expression: str
     scope: str
+
+
+class Template(NamedTuple):
+    """A template of a struct whose parameters are integers."""
+
+    parameters: tuple[str, ...]
+    body: str
+
+
+class Instance(NamedTuple):
+    """A template's name and its arguments."""
+
+    template: str
+    arguments: tuple[str, ...]
 
 
 class Declarator(NamedTuple):
@@ -67,22 +83,35 @@ class Scan:
     enums: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     structs: dict[str, list[str | None]] = field(default_factory=dict)
     aliases: dict[str, list[str]] = field(default_factory=dict)
+    templates: dict[str, list[Template]] = field(default_factory=dict)
+    instances: dict[str, list[Instance]] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
 
     def add(self, other: Scan) -> None:
         """Add what `other` declares."""
-        for name in ("constants", "enums", "structs", "aliases"):
+        for name in ("constants", "enums", "structs", "aliases", "templates", "instances"):
             for key, found in getattr(other, name).items():
                 for declared in found:
                     self._note(getattr(self, name), key, declared)
         self.namespaces |= other.namespaces
+
+    def instantiate(self) -> None:
+        """Note the constants of templates under the names of their instances, ``using Tile = Fp32<4, 2>``."""
+        for name, instances in self.instances.items():
+            for template, arguments in instances:
+                for parameters, body in self.templates.get(template, []):
+                    for parameter, argument in zip(parameters, arguments, strict=True):
+                        self._note(self.constants, f"{name}::{parameter}", Constant("int", argument, ""))
+                    self.scan(body, f"{name}::")
 
     def scan(self, code: str, scope: str) -> None:
         """Note what is declared in `code`, which is the inside of the struct `scope`."""
         for head, body in statements(code):
             if body is None:
                 self._scan_constant(head, scope)
-                if alias := _ALIAS.match(head):
+                if (alias := _ALIAS.match(head)) and alias[3]:
+                    self._note(self.instances, scope + alias[1], Instance(alias[2], tuple(split(alias[3]))))
+                elif alias:
                     self._note(self.aliases, scope + alias[1], " ".join(alias[2].split()))
             elif found := _NAMESPACE.match(head):
                 self.namespaces.update(filter(None, (found[1] or "").split("::")))
@@ -95,6 +124,8 @@ class Scan:
                 self._note(self.structs, scope + found[2], body if plain else None)
                 if plain:
                     self.scan(body, f"{scope}{found[2]}::")
+                elif found[1]:
+                    self._scan_template(found[1], scope + found[2], body)
 
     def _scan_constant(self, head: str, scope: str) -> None:
         if found := _CONSTANT.match(head):
@@ -103,6 +134,11 @@ class Scan:
                 if equals and name.strip().isidentifier():
                     constant = Constant(found[1], " ".join(expression.split()), scope.removesuffix("::"))
                     self._note(self.constants, scope + name.strip(), constant)
+
+    def _scan_template(self, head: str, name: str, body: str) -> None:
+        parameters = [_PARAMETER.match(part) for part in split(head[head.index("<") + 1 : head.rindex(">")])]
+        if all(parameters):
+            self._note(self.templates, name, Template(tuple(found[1] for found in parameters if found), body))
 
     def _scan_enum(self, enum: str, body: str, scope: str, is_class: bool) -> None:
         inside, names = f"{scope}{enum}::" if is_class else scope, list[str]()
@@ -148,6 +184,7 @@ class Declarations:
         found = Scan()
         for text in self._texts.values():
             found.add(scanned(text))
+        found.instantiate()
         return found
 
     def constant(self, name: str) -> Any:

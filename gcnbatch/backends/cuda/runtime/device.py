@@ -297,7 +297,7 @@ class Device:
         if not launch.blocks:
             return
         kernel = self.kernels[entry]
-        packed = kernel.pack(in_order or arguments)  # TODO(transition): `in_order`
+        packed = kernel.entry.pack(in_order) if in_order else kernel.pack(arguments)  # TODO(transition): `in_order`
         if launch.shared > SHARED_WITHOUT_ASKING:
             self.kernels.allow_shared(kernel, launch.shared)
         start = self.event() if self.observer is not None else None

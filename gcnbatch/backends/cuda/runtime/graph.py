@@ -34,6 +34,13 @@ class Call(NamedTuple):
     launch: Launch
     arguments: Mapping[str, Any] | tuple[Any, ...]  # TODO(transition): names alone
 
+    def start(self, device: Device) -> None:
+        """Launch it by itself, outside of any graph."""
+        if isinstance(self.arguments, tuple):  # TODO(transition)
+            device.launch(self.entry, self.launch, *self.arguments)
+        else:
+            device.launch(self.entry, self.launch, **self.arguments)
+
 
 class Prepared(NamedTuple):
     """A launch as the driver takes it: its packed arguments, and the address of each of them among these.

@@ -17,7 +17,7 @@ class Kernel(NamedTuple):
 
     entry: Entry
     function: Any
-    pack: Callable[[Mapping[str, Any] | tuple[Any, ...]], bytes]
+    pack: Callable[[Mapping[str, Any]], bytes]
     start: Callable[..., None]
 
 
@@ -85,7 +85,7 @@ class Kernels(dict[str, Kernel]):
             self._modules[entry.file] = self._load(entry.file)
         with self._errors():
             function = self._modules[entry.file].get_function(name)
-        return self.setdefault(name, Kernel(entry, function, entry.pack, function._launch_kernel))
+        return self.setdefault(name, Kernel(entry, function, entry.layout.pack, function._launch_kernel))
 
     def _load(self, file: str) -> Any:
         cubin = self._cache.load(self._sources[file], self._arch)

@@ -12,25 +12,27 @@ from math import ceil
 from typing import Literal, NamedTuple
 
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.sources import declared
 
-# As in the sources.
-SCAN_THREADS = 256
-PART_PRODUCTS = 1024
-TILE_COLUMNS = 8192
-LONG = 13
-PLACE_BITS = 8
+_PLAN, _SORT = declared("spgemm/plan.cu"), declared("spgemm/sort.cu")
+SCAN_THREADS: int = _PLAN.constant("SCAN_THREADS")
+PART_PRODUCTS: int = _PLAN.constant("PART_PRODUCTS")
+TILE_COLUMNS: int = _PLAN.constant("TILE_COLUMNS")
+LONG: int = _PLAN.constant("LONG")
+INDPTR_ROWS: int = SCAN_THREADS * _PLAN.constant("INDPTR_ROWS_PER_THREAD")  # of a block
+STAT = _PLAN.enum("Stat")
+PLACE_BITS: int = _SORT.constant("PLACE_BITS")
+SORT_THREADS: int = _SORT.constant("SORT_THREADS")
 
 SHORT = 8  # the last group whose rows fit the registers of a warp: 256 products, 8 in a lane
 SORT_COLUMNS = 1 << (32 - PLACE_BITS)  # a column and a product's place share a word
-SORT_THREADS = 256
-SORT_BYTES_PER_LANE = 64  # a column and a product for each of 8 places
+SORT_BYTES_PER_LANE: int = 8 * _SORT.constant("KEYS_PER_LANE")  # a column and a product each
 EXPAND_BYTES_PER_2_PRODUCTS = 25  # columns, products, two lists of places, buckets
 HASH_BYTES_PER_512_SLOTS = 5376  # columns, sums, two lists of slots in use, buckets
 BLOCK_BYTES = 8 * HASH_BYTES_PER_512_SLOTS  # of shared memory, while a table fits
 SMALLEST_TABLE_BITS = 9
 PART_BITS = 11  # a part has less than 2 * PART_PRODUCTS products, or one entry
 INCOMPRESSIBLE = 2.0  # products per distinct column below which a row's products are laid out, not added up in a table
-INDPTR_ROWS = 1024
 WARP_BITS = 5
 BALANCED = 0.5  # the paper's limit of the bounds' variance over their mean
 WASTE = 2  # shared memory of one table size for all rows, over that of a table for each
@@ -108,8 +110,15 @@ class Stats(NamedTuple):
 
 def read_stats(words: Sequence[int]) -> Stats:
     """Return the words that `spgemm_bound` writes by name."""
-    short, squares, largest, long, parts, *rows = map(int, words)
-    return Stats(short, squares, largest, long, parts, tuple(rows))
+    found = {name: int(words[place]) for name, place in STAT.items()}
+    return Stats(
+        short_products=found["SHORT_PRODUCTS"],
+        squares=found["SQUARES"],
+        largest=found["LARGEST"],
+        long_products=found["LONG_PRODUCTS"],
+        parts=found["PARTS"],
+        rows_of_group=tuple(map(int, words[STAT["ROWS_OF_GROUP"] :])),
+    )
 
 
 def overflow_table_bits(capability: tuple[int, int]) -> int:

@@ -139,7 +139,7 @@ class _Control:
         return cls(
             whole=whole,
             tiles=tiles,
-            stats=part(0, 5 + geometry.LONG + 1, np.uint64),
+            stats=part(0, geometry.STAT["ROWS_OF_GROUP"] + geometry.LONG + 1, np.uint64),
             nnz=part(192, 1, np.uint64),
             cursors=part(200, 2, np.uint64),
             sampled=part(216, 2, np.uint64),

@@ -17,15 +17,16 @@ from gcnbatch.backends.cuda.runtime.launch import (
     elementwise,
     next_power_of_two,
 )
+from gcnbatch.backends.cuda.runtime.sources import declared
 
 THREADS = 256
 WARP_BITS = 5
 WARP = 1 << WARP_BITS
-NEIGHBOURS = 4  # entries that a thread has in flight: `NEIGHBOURS` of common/graph_view.cuh
+NEIGHBOURS: int = declared("common/graph_view.cuh").constant("NEIGHBOURS")  # entries that a thread has in flight
 MAX_PASSES = 16
 BLOCKS_PER_MULTIPROCESSOR = 48  # a grid of more blocks than this walks over more rows per block
 CHUNKED_BLOCKS = 8  # blocks per multiprocessor that columns are split into; more columns are more work for a thread
-COLUMN_THREADS = 128  # `COLUMN_THREADS` of dense/sparse_matmul.cu
+COLUMN_THREADS: int = declared("dense/sparse_matmul.cu").constant("COLUMN_THREADS")
 
 SWA_SHARED_BYTES = 32 * 1024
 SWA_COO_THREADS = 1024

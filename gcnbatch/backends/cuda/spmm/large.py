@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.sources import declared
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.batches.batch import Move
@@ -24,8 +25,9 @@ SKEW = 8  # times the mean that the longest row of a skewed matrix has at least
 DENSE_ROWS = 32  # mean entries of a row from which it is, even if no row is longer than a piece
 PIECE, SMALLEST_PIECE = 512, 32  # entries of a piece, about: at most, at least
 MEANS = 4  # rows of average length that a piece holds, if that is more than the least
-STEP = 4  # `STEP` of spmm/large.cu
-THREADS, WARP_BITS = 128, 5
+STEP: int = declared("spmm/large.cu").constant("STEP")  # entries that one load of indices brings
+THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
+WARP_BITS = 5
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider ones are several, which share their workspaces
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row

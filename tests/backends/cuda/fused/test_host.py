@@ -14,9 +14,11 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.fused import engine
+from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
 from gcnbatch.backends.cuda.fused.shared import data
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
 from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
-from gcnbatch.backends.cuda.fused.shared.step import Plan, Workspace
+from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.graph import Call
@@ -83,7 +85,7 @@ def workspace(
         stack = describe(task.model, layout, task.loss.target)
         flat = [device.empty(layout.n_trainable) for _ in range(6)]
         packed = tuple(device.empty((layer.k, -(-layer.n_out // 4) * 4)) for layer in stack.nodes)
-        form = Workspace
+        form: type[Workspace] = NarrowWorkspace
         if products:
             packed, form = packed_weights(device, stack), WideWorkspace
         weights = device.upload(task.loss.weights)
@@ -115,7 +117,7 @@ def test_every_launch_has_the_arguments_of_its_kernel(
             assert len(entries[entry].pack(arguments)) > 0
             assert launch.blocks > 0
             assert launch.shared < 100 * 1024 or products
-    first = f"fused_product_{products}" if products else "fused_forward"
+    first = f"fused_product_{products}" if products else "fused_narrow_forward"
     assert len([call for call in calls if call.entry.startswith(first)]) == len(at._stack.nodes)
 
 
@@ -124,8 +126,9 @@ def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
     rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
-    forward, backward = ["fused_forward_first", "fused_forward_usual"], ["fused_backward_usual", "fused_backward_first"]
-    assert [call.entry for call in calls] == [*forward, "fused_readout_usual", *backward, "fused_update"]
+    names = [call.entry.removeprefix("fused_narrow_") for call in calls]
+    forward, backward = ["forward_first_64x1", "forward_64x1"], ["backward_64x1", "backward_first_64x1"]
+    assert names == [*forward, "readout_64x1", *backward, "update"]
     entries = Sources(cuda_sources()).entries
     assert all(entries[call.entry].pack(call.arguments) for call in calls)
 
@@ -282,7 +285,7 @@ def test_an_epoch_that_is_expected_is_planned_and_packed_once(tmp_path: Path, mo
     at: Any
     device: Any
     device, at = workspace(tmp_path / "data.h5", (), True)
-    monkeypatch.setattr(HostDevice, "launch", lambda *call: None, raising=False)
+    monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
     done: list[str] = []
     plan, pack = data.FusedSet.plan, Plan.packed
     monkeypatch.setattr(data.FusedSet, "plan", lambda *given: (done.append("planned"), plan(*given))[1])
@@ -308,7 +311,7 @@ def test_an_epoch_that_is_expected_is_planned_and_packed_once(tmp_path: Path, mo
 
 
 PREDICTIONS = {  # how training multiplies, on what; how predictions do
-    "narrow": ("", (8, 0), ["fused_forward", "fused_forward"]),
+    "narrow": ("", (8, 0), ["fused_narrow_forward", "fused_narrow_forward"]),
     "narrow, where there are wide kernels": ("", (9, 0), ["fused_product_3xtf32", "fused_product_3xtf32"]),
     "wide": ("tf32", (9, 0), ["fused_product_tf32", "fused_product_tf32"]),
 }
@@ -330,8 +333,8 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     monkeypatch.setattr(HostDevice, "fetch", lambda _, array: np.zeros(array.shape), raising=False)
     launched: list[str] = []
 
-    def launch(_: HostDevice, entry: str, launch: Launch, *arguments: Any) -> None:
-        assert entries[entry].pack(arguments)
+    def launch(_: HostDevice, entry: str, launch: Launch, *in_order: Any, **arguments: Any) -> None:
+        assert entries[entry].pack(in_order or arguments)  # TODO(transition): `in_order`
         launched.append(entry)
 
     monkeypatch.setattr(HostDevice, "launch", launch, raising=False)
@@ -344,7 +347,7 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     graph = SimpleNamespace(launch=lambda: launched.append("graph"), close=lambda: None)
     monkeypatch.setattr(fused._recorder, "record", lambda calls, steps, carveout: graph)
     graphs, entries = np.arange(8), Sources(cuda_sources()).entries
-    packing = "fused_weight_panels" if "product" in multiplied[0] else "fused_pack"
+    packing = "fused_weight_panels" if "product" in multiplied[0] else "fused_narrow_pack"
 
     def folds() -> bool:
         launched.clear()
@@ -367,14 +370,15 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     assert not folds()
 
 
-@pytest.mark.parametrize(("products", "packing"), [("", "fused_pack"), ("3xtf32", "fused_weight_panels")])
+@pytest.mark.parametrize(("products", "packing"), [("", "fused_narrow_pack"), ("3xtf32", "fused_weight_panels")])
 def test_what_is_folded_is_the_layers_batch_norm(products: str, packing: str, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), False, products)
-    names = Sources(cuda_sources()).entries[packing].names
     for number, (layer, call) in enumerate(zip(at._stack.nodes, at.pack(), strict=True)):
-        given, norm = dict(zip(names, call.arguments, strict=True)), layer.norm
+        given, norm = call.arguments, layer.norm
         assert norm is not None
+        assert call.entry == packing
+        assert isinstance(given, dict)
         at_places = {
             "shift": at._model.shifts[number],
             "gamma": at._model.parameter(norm.gamma, layer.n_out),

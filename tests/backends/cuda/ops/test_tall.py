@@ -8,7 +8,7 @@ import pytest
 from gcnbatch.backends.cuda.ops import tall
 from gcnbatch.backends.cuda.ops.tall import padded_width, wgrad
 from tests.ops.adapters import open_adapter
-from tests.ops.parity import assert_parity
+from tests.ops.parity import Problem, assert_parity
 
 SHAPES = [(1, 65, 1), (33, 64, 16), (257, 602, 16), (1_000, 75, 31), (129, 130, 32), (3_000, 1_500, 7)]
 
@@ -53,7 +53,7 @@ def test_tall_products_agree_with_the_reference(monkeypatch, shape):
         _, dw = ops.matmul_backward(dy, x, w, need_dx=False)
         return {"y": ops.matmul(x, w), "dw": dw}
 
-    assert_parity(backend, run, {"x": x, "w": w, "dy": dy})
+    assert_parity(backend, Problem(run, {"x": x, "w": w, "dy": dy}))
 
 
 @pytest.mark.gpu

@@ -32,7 +32,7 @@ HOPPER = arch_of((9, 0))  # as a device asks for it, with its tensor-core kernel
 # With it all that nvcc 13 offers.
 OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)]
 ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
-BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
+BOUNDS = re.compile(r"__launch_bounds__\((\w+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,12 @@ def test_every_kernel_is_there_and_keeps_to_registers(logs: dict[str, str], sour
 
 def test_blocks_fit_the_register_file(logs: dict[str, str], sources: Sources) -> None:
     for file, log in logs.items():
-        bounds = {name: int(threads) * int(blocks or 1) for threads, blocks, name in BOUNDS.findall(sources[file].text)}
+        found = BOUNDS.findall(sources[file].text)
+        number = sources[file].declarations.constant
+        bounds = {
+            name: (int(threads) if threads.isdigit() else number(threads)) * int(blocks or 1)
+            for threads, blocks, name in found
+        }
         for name, usage in usages(log).items():
             allocated = -(-usage.registers // 8) * 8  # registers are given to a thread by eights
             assert allocated * bounds.get(name, 1024) <= REGISTERS, name

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.backends.cuda.spgemm import geometry
 from gcnbatch.backends.cuda.spgemm.geometry import LONG, Method, Stats
-from gcnbatch.resources import cuda_sources
 
 H200 = 132
-MODES = ("SINGLE", "COUNT", "FILL")
 quickly = settings(deadline=None, max_examples=80)
 
 
@@ -24,20 +19,6 @@ def stats(rows: list[int], squares: int | None = None, long_products: int = 0) -
     products = sum(count << group for group, count in enumerate(filled[:LONG]))
     spread = sum(count << 2 * group for group, count in enumerate(filled[:LONG]))
     return Stats(products, spread if squares is None else squares, 0, long_products, 0, tuple(filled))
-
-
-def test_constants_are_those_of_the_sources() -> None:
-    sources = [source for name, source in Sources(cuda_sources()).items() if name.startswith("spgemm/")]
-    text = "".join(part for source in sources for part in (source.text, *source.headers.values()))
-    for name in ("SCAN_THREADS", "PART_PRODUCTS", "TILE_COLUMNS", "LONG", "PLACE_BITS"):
-        found = re.search(rf"constexpr int {name} = (\d+);", text)
-        assert found is not None, name
-        assert int(found[1]) == getattr(geometry, name)
-    keys = re.search(r"constexpr int KEYS_PER_LANE = (\d+);", text)
-    assert keys is not None
-    assert 8 * int(keys[1]) == geometry.SORT_BYTES_PER_LANE
-    assert f"enum Mode {{ {', '.join(MODES)} }};" in text
-    assert "enum Stat { SHORT_PRODUCTS, SQUARES, LARGEST, LONG_PRODUCTS, PARTS, ROWS_OF_GROUP };" in text
 
 
 def test_the_words_of_the_device_get_their_names() -> None:

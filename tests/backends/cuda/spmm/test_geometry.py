@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import product
 from typing import Any
 
@@ -14,26 +13,15 @@ from hypothesis import strategies as st
 from gcnbatch.backends.cuda.batches.batch import DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.backends.cuda.spmm import geometry
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS, Blocks, Product, spmm_kernel
 from gcnbatch.errors import InputError
-from gcnbatch.resources import cuda_sources
 
 H200 = 132
 WIDTHS = st.one_of(st.sampled_from([1, 2, 3, 4, 16, 17, 31, 32, 33, 64, 75, 130, 512, 4096]), st.integers(1, 700))
 ROWS = st.one_of(st.sampled_from([0, 1, 33, 257, 5000, 500_000, 232_965]), st.integers(0, 3000))
 CHIPS = st.sampled_from([1, 16, 82, H200])
 quickly = settings(deadline=None, max_examples=80)
-
-
-def test_constants_are_those_of_the_sources() -> None:
-    sources = Sources(cuda_sources())
-    text = sources["spmm/csr.cu"].headers["common/graph_view.cuh"] + sources["dense/sparse_matmul.cu"].text
-    for name in ("NEIGHBOURS", "COLUMN_THREADS"):
-        found = re.search(rf"constexpr int {name} = (\d+);", text)
-        assert found is not None, name
-        assert int(found[1]) == getattr(geometry, name)
 
 
 # ---- rows

@@ -12,6 +12,7 @@ from gcnbatch.backends.cuda.spmm.kernels import KERNELS
 from gcnbatch.backends.cuda.spmm.large import PIECE, Large, Scales, cut, cut_rows, large_product, slice_columns
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
+from gcnbatch.reference.rounding import product_bound
 
 H200_CACHE = 60 << 20
 
@@ -105,9 +106,14 @@ def skewed(rng, n_rows, n_cols, longest):
     return Csr(indptr, indices, rng.normal(size=indptr[-1]).astype(np.float32), n_cols)
 
 
-def assert_agrees(got, exact, single):
-    error, bound = np.abs(got - exact).max(), 2 * np.abs(single - exact).max() + 1e-6 * np.abs(exact).max()
-    assert error <= bound
+def assert_agrees(got, matrix, h, roundings=0):
+    """Hold a product of a sparse matrix to the reference; `roundings` of an entry come before the product."""
+    wide = Csr(matrix.indptr, matrix.indices, matrix.data.astype(np.float64), matrix.n_cols)
+    size = Csr(matrix.indptr, matrix.indices, np.abs(wide.data), matrix.n_cols)
+    exact, magnitude = (
+        ReferenceOps().spmm(Adjacency(each, each, 1), of) for each, of in ((wide, h), (size, np.abs(h)))
+    )
+    assert np.all(np.abs(got - exact) <= product_bound(np.diff(matrix.indptr) + roundings, magnitude))
 
 
 @pytest.mark.gpu
@@ -134,9 +140,7 @@ def test_products_of_a_skewed_graph_agree_with_the_reference(monkeypatch, width,
         assert backend.device.launches - before >= 4  # pieces, and the fold of split rows
         assert np.array_equal(got, again)
         matrix = forward if operation == "spmm" else transpose
-        wide = Adjacency(*(Csr(matrix.indptr, matrix.indices, matrix.data.astype(np.float64), n),) * 2, 1)
-        exact = ReferenceOps().spmm(wide, h.astype(np.float64))
-        assert_agrees(got, exact, ReferenceOps().spmm(Adjacency(matrix, matrix, 1), h))
+        assert_agrees(got, matrix, h.astype(np.float64))
 
 
 @pytest.mark.gpu
@@ -160,13 +164,9 @@ def test_the_unweighted_form_scales_before_and_after(monkeypatch, width):
     product = Product(out, device.upload(x), held, 0, 0, width, width, 0, 0, len(matrix.indices), n_rows, width, 0)
     spmm_large.multiply(device, product, held.large)
 
-    def values(kind):
-        row = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
-        data = rows[row].astype(kind) * columns[matrix.indices].astype(kind)
-        weighted = Csr(matrix.indptr, matrix.indices, data, n_cols)
-        return ReferenceOps().spmm(Adjacency(weighted, weighted, 1), x.astype(kind))
-
-    assert_agrees(device.download(out), values(np.float64), values(np.float32))
+    row = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
+    data = rows[row].astype(np.float64) * columns[matrix.indices]
+    assert_agrees(device.download(out), Csr(matrix.indptr, matrix.indices, data, n_cols), x.astype(np.float64), 2)
 
 
 @pytest.mark.gpu

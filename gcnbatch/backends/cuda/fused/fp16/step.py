@@ -17,9 +17,10 @@ from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16 import step_geometry as one_pass
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
 from gcnbatch.backends.cuda.fused.shared.model import Model
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
-from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, Plan, Workspace
+from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, Workspace
 from gcnbatch.backends.cuda.runtime.graph import NULL, Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
@@ -219,8 +220,9 @@ class HalfWorkspace(Workspace):
         of_set = (data.node_ptr, *data.rows, *data.t_rows, halves.row_sums, halves.u, data.targets)
         sizes = [self.plan.steps, 0, halves.columns, data.targets.shape[1], self.tiles]
         pointers = (*staged, *of_plan, *of_set)
-        self._epoch_field = len(pointers) + 1
-        return self._device.upload(joined(pointers, np.array(sizes, np.int64)))
+        table = self._device.upload(joined(pointers, np.array(sizes, np.int64)))
+        self._epoch = table.view(len(pointers) + 1, 1)
+        return table
 
     def _pass_tables(self) -> tuple[DeviceArray, DeviceArray]:
         """Upload what fused/fp16/step.cuh calls Pass and PassLayer."""

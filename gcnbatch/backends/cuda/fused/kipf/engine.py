@@ -23,7 +23,7 @@ from gcnbatch.backends.cuda.fused.kipf.data import (
     seen_rows,
 )
 from gcnbatch.backends.cuda.fused.kipf.step import Launches, Plan, Prediction, Tick, TwoLayers
-from gcnbatch.backends.cuda.fused.narrow import geometry as geometry_fused
+from gcnbatch.backends.cuda.fused.shared import geometry as geometry_fused
 from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -183,7 +183,7 @@ class KipfEngine:
 
     def _run(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._device.launch(call.entry, call.launch, *call.arguments)
+            call.start(self._device)
 
     def close(self) -> None:
         """Give back the captured graphs; what still waits is nobody's any more."""

@@ -13,7 +13,7 @@ from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan, plan_epoch
 from gcnbatch.backends.cuda.fused.fp16 import geometry as half
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, plan_tiles
-from gcnbatch.backends.cuda.fused.narrow import geometry
+from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.fused.wide import geometry as wide
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray

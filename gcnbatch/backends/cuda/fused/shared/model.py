@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gcnbatch.backends.cuda.runtime.sources import declared
+
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-UPDATE, ONLY_GRADIENTS, APPLY = 0, 1, 2  # `mode` of the updates: all of it, or its two halves
+# `mode` of the updates: all of it, or one part
+UPDATE, ONLY_GRADIENTS, APPLY = declared("fused/shared/optimizer.cuh").enum("UpdateMode").values()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from gcnbatch.backends.base import Readout
 from gcnbatch.backends.cuda.fused.fp16 import geometry as half
 from gcnbatch.backends.cuda.fused.fp16 import step_geometry as one_pass
-from gcnbatch.backends.cuda.fused.narrow import geometry
+from gcnbatch.backends.cuda.fused.narrow import geometry as narrow
+from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.fused.wide import geometry as wide
 
 
@@ -160,6 +161,6 @@ class Stack:
             geometry.logits(1, last.n_out, self.head_floats, 1),
         ]
         for layer in () if is_wide else self.nodes:
-            launches.append(geometry.forward(1, layer.n_in, layer.n_out, layer.k))
-            launches.append(geometry.backward(1, 1, layer.n_in, layer.channels, layer.n_out, layer.k))
+            launches.append(narrow.forward(1, layer.n_in, layer.n_out, layer.k))
+            launches.append(narrow.backward(1, 1, layer.n_in, layer.channels, layer.n_out, layer.k))
         return max(launch.shared for launch in launches)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.backends.cuda.fused.narrow import geometry as narrow
+from gcnbatch.backends.cuda.fused.shared import geometry as shared
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
 from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace
 from gcnbatch.backends.cuda.fused.wide import geometry
@@ -82,7 +82,7 @@ class WideWorkspace(Workspace):
         if not self._training and last.k * last.n_out < geometry.WIDE_ENOUGH:
             return False
         launch = geometry.readout(self.capacity.graphs, last.n_out, self._stack.n_outputs)
-        return len(graphs) == 1 and launch.shared <= narrow.shared_limit(self._device.compute_capability)
+        return len(graphs) == 1 and launch.shared <= shared.shared_limit(self._device.compute_capability)
 
     @property
     def _round(self) -> int:
@@ -93,7 +93,6 @@ class WideWorkspace(Workspace):
         super()._allocate_batch()
         nodes = self._stack.nodes
         self.panel_rows = geometry.panels(self.capacity.rows, 1)[0]
-        self._x = self._panels(self._data.k)
         if self._clustered:
             self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
         widest = max(width for layer in nodes for width in (layer.n_in, layer.n_out))
@@ -105,6 +104,9 @@ class WideWorkspace(Workspace):
             self._v = self._panels(max(geometry.v_columns(layer.channels, layer.n_out) for layer in nodes))
         elif len(nodes) > 1:
             self._u = self._panels(max(layer.k for layer in nodes[1:]))
+
+    def _allocate_x(self) -> DeviceArray:
+        return self._panels(self._data.k)
 
     def _panels(self, columns: int) -> DeviceArray:
         return self._device.zeros(geometry.panels(self.capacity.rows, columns)[1])
@@ -118,13 +120,13 @@ class WideWorkspace(Workspace):
         sums = self._parts_of_sums(layer)
         return LayerArrays(
             y,
-            stats=device.empty((2, width)) if layer.norm else NULL,
+            stats=device.empty((2, width)) if layer.norm else None,
             u=self._x if is_first else self._panels(layer.k),
             g=self._g,
-            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else NULL,
-            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else NULL,
+            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
+            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else None,
             partials=device.empty((self._dw(layer).splits, layer.k, width)),
-            totals=device.zeros((2, width)) if layer.norm else NULL,
+            totals=device.zeros((2, width)) if layer.norm else None,
         )
 
     def _parts_of_sums(self, layer: NodeLayer) -> Parts:
@@ -133,7 +135,7 @@ class WideWorkspace(Workspace):
             return Parts(layer.n_out, geometry.tiles(self.capacity.rows), 0)
         if self._clustered:
             return Parts(layer.n_out, ceil_div(self.capacity.graphs, geometry.CLUSTER), geometry.CLUSTER)
-        return Parts(narrow.columns_of(layer.n_out), self._graph_blocks, 1)
+        return Parts(shared.columns_of(layer.n_out), self._graph_blocks, 1)
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
         rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the splits
@@ -151,10 +153,10 @@ class WideWorkspace(Workspace):
         calls = []
         for number, layer in enumerate(self._stack.nodes):
             shape = (layer.n_in, layer.channels, layer.n_out)
-            (forward, backward), (shift, *folded) = self._weight_panels(number), self._folding(number)
-            panels = (forward, NULL if backward is None else backward, shift)
-            arguments = (*panels, *self._weights_of(layer), *folded, *shape, self._round)
-            calls.append(Call("fused_weight_panels", geometry.weight_panels(*shape).launch, arguments))
+            (forward, backward), (weight, bias) = self._weight_panels(number), self._weights_of(layer)
+            fields = self._folding(number) | {"forward": forward, "backward": backward, "weight": weight, "bias": bias}
+            fields |= dict(zip("FCP", shape, strict=True)) | {"round": self._round}
+            calls.append(Call("fused_weight_panels", geometry.weight_panels(*shape).launch, fields))
         return calls
 
     # -------------------------------------------------------------------------------------------- forward
@@ -164,10 +166,6 @@ class WideWorkspace(Workspace):
         for number in range(1, len(self._layers)):
             calls += [self._propagate_call(number), self._product_call(number)]
         return [*calls, self._readout_call()]
-
-    def _norm_numbers(self, number: int) -> tuple[float, float, int]:
-        """Statistics are known to everyone: the product's last block folds them."""
-        return (*super()._norm_numbers(number)[:2], 0)
 
     def _readout_call(self) -> Call:
         if not self._clustered:

@@ -38,7 +38,7 @@ def device() -> Any:
 
 def run(device: Any, *calls: Call) -> None:
     for call in calls:
-        device.launch(call.entry, call.launch, *call.arguments)
+        call.start(device)
 
 
 # ---- gradients of weights

@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_not_planned() -> None:
 
 
 def test_numbers_are_those_of_the_sources() -> None:
-    names = ("fused/fp16/tiles.cuh", "fused/fp16/weight_gradient.cu", "fused/shared/update.cuh")
+    names = ("fused/fp16/tiles.cuh", "fused/fp16/weight_gradient.cu", "fused/shared/optimizer.cuh")
     source = "".join((cuda_sources() / name).read_text() for name in names)
     same = ("TILE_ROWS", "UPDATE_THREADS", "DW_ROWS", "DW_STAGES")
     others = {"HALF_PANEL": geometry.PANEL, "DW_GROUPS": geometry.DW_PANELS, "WEIGHT_SCALE": int(geometry.WEIGHT_SCALE)}

@@ -12,8 +12,8 @@ from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16 import step as half
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.fused.shared import data
+from gcnbatch.backends.cuda.fused.shared.epoch import Plan
 from gcnbatch.backends.cuda.fused.shared.model import Model
-from gcnbatch.backends.cuda.fused.shared.step import Plan
 from gcnbatch.compare.workload import opened
 from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.train.runs import configure

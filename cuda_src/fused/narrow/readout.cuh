@@ -1,0 +1,123 @@
+// The readout of the specialised model: sum or mean of COLUMNS columns, one dense layer to at most MOST_OUTPUTS outputs,
+// sigmoid or squared loss, no dropout. It yields what `readout_phase` yields (fused/shared/readout.cuh), from the same parameters.
+//
+// It is another algorithm, not another instance: eight neighbouring lanes own a column from the moments of Y to the gradient
+// of every row, so what they sum, they sum by shuffles; and a warp owns an output, whose weights are in registers before the
+// wait. So the threads of a block wait for each other three times instead of nine: for the moments, for R, and for the
+// gradients of the outputs. Both share pooling, losses and columns.
+// Launch: 512 threads, a block per graph (at a time). Batch 50: 50 blocks. Shared memory: 9 KB, static.
+// Traffic: reads 4 N P + 8 P parts blocks, writes 4 N P bytes; everything in L2.
+// Determinism: one writer per output, fixed order: repeats to the bit.
+#pragma once
+
+#include "fused/shared/readout.cuh"
+
+namespace fused {
+
+constexpr int MOST_OUTPUTS = WARPS;
+constexpr int OUTPUTS_OF_LANE = MOST_OUTPUTS / COLUMN_LANES;  // whose gradients a lane weighs on the way back
+
+// The weights that a thread multiplies with, and the label's own weight of its warp's output.
+template <int COLUMNS>
+struct OutputWeights {
+  float2 forward;  // of output threadIdx.x / 32, by R[2 lane] and R[2 lane + 1]
+  float bias, loss_weight;
+  float back[OUTPUTS_OF_LANE];  // of column lanes_column(), by the outputs of this lane
+
+  __device__ __forceinline__ OutputWeights(const Head& head, const float* loss_weights, int K)
+      : forward(), bias(0.f), loss_weight(0.f), back() {
+    static_assert(COLUMNS == GROUP && COLUMNS == 2 * 32, "a lane has two columns");
+    const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32;
+    if (warp < K) {
+      forward = make_float2(head.weight[2 * of_warp * K + warp], head.weight[(2 * of_warp + 1) * K + warp]);
+      bias = head.bias[warp], loss_weight = loss_weights[warp];
+    }
+#pragma unroll
+    for (int j = 0; j < OUTPUTS_OF_LANE; ++j) {
+      const int k = threadIdx.x % COLUMN_LANES + j * COLUMN_LANES;
+      if (k < K) back[j] = head.weight[lanes_column() * K + k];
+    }
+  }
+};
+
+// The loss of the warp's output, and its derivative by the logit, over the batch's labels.
+__device__ __forceinline__ Cost cost_of_output(float logit, float target, float loss_weight, int loss,
+                                               float label_weight) {
+  const bool labelled = target == target;
+  Cost cost = squared_cost(logit - target);
+  if (loss == SIGMOID) {
+    cost = sigmoid_cost(logit, labelled ? target : 0.f, loss_weight);
+  } else {
+    cost.slope *= 2.f;
+  }
+  return {labelled ? cost.value : 0.0, labelled ? cost.slope / label_weight : 0.f};
+}
+
+template <int COLUMNS>
+__device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams params) {
+  __shared__ float4 scratch[FOLD_FLOATS / 4];
+  __shared__ float readout_of[COLUMNS], gradient_of[MOST_OUTPUTS];
+  __shared__ double cost_of[MOST_OUTPUTS];
+  const int block = blockIdx.x, blocks = gridDim.x, K = params.K, kind = params.kind;
+  const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32, p = lanes_column(), lane = threadIdx.x % COLUMN_LANES;
+
+  // Batch, weights and rates are older than the phase before.
+  const Head head = params.heads[0];
+  const OutputWeights<COLUMNS> weights(head, params.loss_weight, K);
+  const int N = params.size[0], B = params.size[1];
+  const float label_weight = fmaxf(params.rates[params.size[2]].label_weight, 1.f);
+  int begin = block < B ? params.node_ptr[block] : 0, end = block < B ? params.node_ptr[block + 1] : 0;
+  wait_for_previous();
+
+  if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
+  Column column = {};
+  float2 sum = make_float2(0.f, 0.f);
+  double total = 0.0;
+#pragma unroll 1
+  for (int b = block; b < B; b += blocks) {
+    if (b != block) begin = params.node_ptr[b], end = params.node_ptr[b + 1];
+    const float target = warp < K ? params.targets[b * K + warp] : 0.f;
+    const float* own = params.y + begin * COLUMNS + p;
+    const int n = end - begin;
+    ColumnRows rows;
+    rows.hold(own, COLUMNS, n);
+    if (b == block && N > 0)
+      column = column_of(reinterpret_cast<float*>(scratch), params.statistics(), N, 0, COLUMNS, block == 0);
+    // ---- readout
+    Pooled pooled(SUM, n);
+    rows.each(own, COLUMNS, n, true, [&](int i, float y) { pooled.take(SUM, n, positive(column.normal(y)), i); });
+    float value = warp_sum(pooled.value, COLUMN_LANES);
+    if (kind == MEAN && n > 0) value /= n;
+    if (lane == 0) readout_of[p] = head.input[b * COLUMNS + p] = value;
+    __syncthreads();
+    // ---- outputs and loss
+    if (warp < K) {
+      const float2 in = reinterpret_cast<const float2*>(readout_of)[of_warp];
+      const float logit = warp_sum(in.x * weights.forward.x + in.y * weights.forward.y) + weights.bias;
+      const Cost cost = cost_of_output(logit, target, weights.loss_weight, params.loss, label_weight);
+      if (of_warp == 0) {
+        gradient_of[warp] = head.gradient[b * K + warp] = cost.slope;
+        cost_of[warp] = cost.value;
+      }
+    }
+    __syncthreads();
+    if (warp == 0) total += warp_sum(of_warp < K ? cost_of[of_warp] : 0.0);
+    // ---- and back
+    float share = 0.f;
+#pragma unroll
+    for (int j = 0; j < OUTPUTS_OF_LANE; ++j)
+      if (lane + j * COLUMN_LANES < K) share += gradient_of[lane + j * COLUMN_LANES] * weights.back[j];
+    share = warp_sum(share, COLUMN_LANES);
+    if (kind == MEAN) share /= n;
+    rows.each(own, COLUMNS, n, true, [&](int i, float y) {
+      const float own_share = column.normal(y) > 0.f ? share : 0.f;
+      params.g[(begin + i) * COLUMNS + p] = own_share;
+      sum.x += own_share, sum.y += own_share * column.x_hat(y);
+    });
+  }
+  sum = sum_of_lanes(sum);
+  if (params.sums && lane == 0) reinterpret_cast<float2*>(params.sums)[block * COLUMNS + p] = sum;
+  if (threadIdx.x == 0) params.losses[block] = total;
+}
+
+}  // namespace fused

@@ -1,0 +1,120 @@
+// The product of a tile of rows with weights in registers, by a block of 512 threads; narrow layers only. No kernels here.
+//
+// The 16 rows of K numbers lie in shared memory; the weights never do. Warp w multiplies rows 8 (w / 8) … + 7 with its own
+// eighth of the weights, which it holds in registers: it asked for them before the data was there. A lane owns 4 rows x
+// 4 columns; the eighths are added in shared memory, in order. The finished product lies so that the rows of a column are
+// in 16 neighbouring lanes: sums over rows are shuffles.
+#pragma once
+
+#include "fused/shared/columns.cuh"
+
+namespace fused {
+
+constexpr int BATCH = 4;                   // neighbours that a warp has in flight
+constexpr int SLICES = 8;                  // of K, a warp each for half of the rows
+constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns fall on 16 banks twice
+constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
+
+// Two neighbouring floats of a row, of which the second may be another row's, or nobody's.
+__device__ __forceinline__ float2 load2(const float* from, bool first, bool second, bool aligned) {
+  if (second && aligned) return *reinterpret_cast<const float2*>(from);
+  return make_float2(first ? from[0] : 0.f, second ? from[1] : 0.f);
+}
+
+// The weights of a thread: four columns of the rows of its slice, QUADS times four of them. CHUNK rows of the weights are
+// in the registers of a block at a time.
+template <int QUADS_>
+struct Weights {
+  static constexpr int QUADS = QUADS_, CHUNK = SLICES * QUADS * 4;
+  float4 of[QUADS][4];  // quad of K, row in it
+
+  // Columns `column` … + 3 of rows `first` … of a packed W' (K, stride).
+  __device__ __forceinline__ void load(const float* packed, int first, int K, int column, int stride) {
+    const int k = first + 4 * (threadIdx.x / 32 % SLICES);
+    const float* source = packed + k * stride + column;
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+      const bool exists = k + 4 * SLICES * q < K && column < stride;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        of[q][i] = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (exists) of[q][i] = *reinterpret_cast<const float4*>(source + (4 * SLICES * q + i) * stride);
+      }
+    }
+  }
+
+  // The same of [W_1 | … | W_C]^T, (C stride, F): what V is multiplied with. V's channels are columns_of(P) apart.
+  __device__ __forceinline__ void load_transposed(const float* packed, int first, int width, int column, int stride,
+                                                  int F) {
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+      const int k = first + 4 * (threadIdx.x / 32 % SLICES + SLICES * q), channel = width > stride ? k / stride : 0;
+      const float* source = packed + (channel * F + column) * stride + k - channel * stride;
+      float4 row[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        row[j] = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (k < width && column + j < F) row[j] = *reinterpret_cast<const float4*>(source + j * stride);
+      }
+      of[q][0] = make_float4(row[0].x, row[1].x, row[2].x, row[3].x);
+      of[q][1] = make_float4(row[0].y, row[1].y, row[2].y, row[3].y);
+      of[q][2] = make_float4(row[0].z, row[1].z, row[2].z, row[3].z);
+      of[q][3] = make_float4(row[0].w, row[1].w, row[2].w, row[3].w);
+    }
+  }
+};
+
+// A thread's place in the product of a tile: it multiplies rows first_row … + 3 with four columns; of the finished product
+// it owns row own_row of columns own_column and own_column + 32.
+__device__ __forceinline__ int first_row() { return threadIdx.x / 32 / SLICES * 8 + threadIdx.x % 32 / 16 * 4; }
+__device__ __forceinline__ int first_column() { return threadIdx.x % 16 * 4; }
+__device__ __forceinline__ int own_row() { return threadIdx.x % TILE; }
+__device__ __forceinline__ int own_column() { return threadIdx.x / TILE; }
+constexpr int COLUMN_STEP = GROUP / 2;
+
+__device__ __forceinline__ float4 add_product(float4 sum, float x, float4 w) {
+  return make_float4(fmaf(x, w.x, sum.x), fmaf(x, w.y, sum.y), fmaf(x, w.z, sum.z), fmaf(x, w.w, sum.w));
+}
+
+// sum[r] += this thread's share of  tile (TILE, K) x weights,  the chunk of K from `first` on.
+template <int QUADS>
+__device__ __forceinline__ void add_chunk(float4 (&sum)[4], const float* tile, int tile_stride, int first, int K,
+                                          const Weights<QUADS>& weights) {
+  const int k = first + 4 * (threadIdx.x / 32 % SLICES);
+  const float* rows = tile + first_row() * tile_stride + k;
+#pragma unroll
+  for (int q = 0; q < QUADS; ++q) {
+    if (k + 4 * SLICES * q < K) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float4 x = *reinterpret_cast<const float4*>(rows + r * tile_stride + 4 * SLICES * q);
+        sum[r] = add_product(sum[r], x.x, weights.of[q][0]);
+        sum[r] = add_product(sum[r], x.y, weights.of[q][1]);
+        sum[r] = add_product(sum[r], x.z, weights.of[q][2]);
+        sum[r] = add_product(sum[r], x.w, weights.of[q][3]);
+      }
+    }
+  }
+}
+
+// Add the shares of all slices; returns columns own_column and + 32 of row own_row. `partial` is free after the next
+// barrier.
+__device__ __forceinline__ float2 fold_slices(const float4 (&sum)[4], float* partial) {
+  float* mine = partial + (threadIdx.x / 32 % SLICES * TILE + first_row()) * PRODUCT_STRIDE + first_column();
+#pragma unroll
+  for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(mine + r * PRODUCT_STRIDE) = sum[r];
+  __syncthreads();
+  const float* own = partial + own_row() * PRODUCT_STRIDE + own_column();
+  float2 total = make_float2(0.f, 0.f);
+#pragma unroll
+  for (int s = 0; s < SLICES; ++s) {
+    total.x += own[s * TILE * PRODUCT_STRIDE];
+    total.y += own[s * TILE * PRODUCT_STRIDE + COLUMN_STEP];
+  }
+  return total;
+}
+
+// Sum over the rows of a column, in each of its lanes.
+__device__ __forceinline__ float sum_of_rows(float value) { return warp_sum(value, TILE); }
+
+}  // namespace fused

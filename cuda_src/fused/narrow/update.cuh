@@ -1,0 +1,144 @@
+// The last phase of a step: gradients from their parts, the optimiser, and the staging of the next batch beside them.
+//
+// A job is one parameter array: element e of its gradient is  sum over s of  left[s] right[s]  in order, where the parts of
+// a product are summed as they are (`left` null) and a dense layer on graphs multiplies its input with its gradient.
+// Updates are those of dense/optimizer.cu. With clipping the step takes two phases: `mode` 1 writes gradients and the parts of
+// their squared norm, `mode` 2 reads both and updates; without, `mode` 0 does it in one. `mode` 1 alone gives the gradients
+// to who asks for them.
+// Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
+//   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
+// Launch: 256 threads; a block stages or does chunks of parameters, as many of either as come to it. Tox21's 9,900
+//   parameters: 310 chunks of 32 elements, 8 lanes to an element, and 50 graphs to stage.
+// Shared memory: 1 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
+// Determinism: one writer per output, fixed order: repeats to the bit.
+#pragma once
+
+#include "fused/narrow/tile.cuh"
+#include "fused/shared/optimizer.cuh"
+#include "fused/shared/stage.cuh"
+
+namespace fused {
+
+constexpr int MAX_LANES = 8;
+constexpr int PARTS_AT_ONCE = 8;  // that a thread has asked for before it adds the first
+
+// As the host fills it: four times 8 bytes, then 4 bytes a field.
+struct Job {
+  const float *left, *right;
+  float* packed;                  // where kernels want the array, or null
+  long long step;                 // from column to column of a part
+  int start, count;               // in the flat arrays
+  int left_stride, right_stride;  // from part to part
+  int parts, unit;                // there are as many parts as `unit` rows go into N; 0: as many as graphs
+  int lanes;                      // threads that share an element, a power of two
+  int F, C, P;                    // element (f, c P + p) stands in row c F + f, column p of a part, and of `packed`
+  int columns, packed_columns;    // of a row there
+};
+
+// Row and column of element e; see Job.
+__device__ __forceinline__ int2 place_of(const Job& job, int e) {
+  const int f = e / (job.C * job.P), rest = e - f * job.C * job.P, c = rest / job.P;
+  return make_int2(c * job.F + f, rest - c * job.P);
+}
+
+// This thread's share of an element's gradient; HAS_LEFT: `left` is not null.
+template <bool HAS_LEFT>
+__device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lane, int N, int B) {
+  const int parts = min(job.parts, job.unit > 0 ? ceil_div(N, job.unit) : B);
+  const float* right = job.right + (HAS_LEFT ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
+  float sum = 0.f;
+#pragma unroll 1
+  for (int first = lane; first < parts; first += PARTS_AT_ONCE * job.lanes) {
+    float value[PARTS_AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < PARTS_AT_ONCE; ++u) {
+      const int s = first + u * job.lanes;
+      value[u] = s < parts ? right[static_cast<long long>(s) * job.right_stride] : 0.f;
+      if (HAS_LEFT && s < parts) value[u] *= job.left[s * job.left_stride + place.x];
+    }
+#pragma unroll
+    for (int u = 0; u < PARTS_AT_ONCE; ++u) sum += value[u];
+  }
+  return sum;
+}
+
+struct NarrowUpdateParams {
+  float *parameters, *m, *v, *gradients;
+  double *norms, *totals;
+  const double* losses;
+  const float *weight_decay, *l2;
+  const Rate* rates;
+  const int* progress;
+  const Job* jobs;
+  const int* chunks;
+  const Stage* stage;
+  int n_chunks, n_stages, n_losses, mode, sgd;
+  float beta1, rest1, beta2, rest2, epsilon, max_norm;
+};
+
+// UPDATE_THREADS / lanes elements of one job; `wait` may be called more than once.
+template <class Wait>
+__device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, int chunk, float* of_thread, Wait wait) {
+  // All but the gradients is older than the phase before.
+  const Job job = params.jobs[params.chunks[2 * chunk]];
+  const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
+  const int e = params.chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
+  const bool exists = e < job.count, owns = exists && lane == 0;
+  const int4 at = *reinterpret_cast<const int4*>(params.progress);  // next step, N, B, step
+  const int2 place = place_of(job, e);
+  const float p = owns ? params.parameters[i] : 0.f;
+  float of_m = owns ? params.m[i] : 0.f, of_v = owns && !params.sgd ? params.v[i] : 0.f;
+  const float decay = owns ? params.weight_decay[i] : 0.f, penalty = owns ? params.l2[i] : 0.f;
+  const Rate rate = params.rates[at.w];
+  wait();
+
+  float gradient = 0.f;
+  if (params.mode == APPLY) {
+    gradient = (owns ? params.gradients[i] : 0.f) * clip_factor(params.norms, params.n_chunks, params.max_norm);
+  } else {
+    if (exists)
+      gradient =
+          job.left ? gradient_of<true>(job, place, lane, at.y, at.z) : gradient_of<false>(job, place, lane, at.y, at.z);
+    of_thread[threadIdx.x] = gradient;
+    __syncthreads();
+    if (lane == 0) {
+#pragma unroll
+      for (int s = 1; s < MAX_LANES; ++s)
+        if (s < job.lanes) gradient += of_thread[threadIdx.x + s * elements];
+    }
+  }
+  if (params.mode == ONLY_GRADIENTS) {
+    if (owns) params.gradients[i] = gradient;
+    const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
+    if (threadIdx.x == 0) params.norms[chunk] = squares;
+  } else if (owns) {
+    const Rule rule = {params.sgd, params.beta1, params.rest1, params.beta2, params.rest2, params.epsilon};
+    const float value = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
+    params.m[i] = of_m;
+    if (!params.sgd) params.v[i] = of_v;
+    params.parameters[i] = value;
+    if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
+  }
+  if (params.mode != APPLY && params.totals && chunk == 0 && threadIdx.x < 32)
+    add_totals(params.totals, params.losses, params.n_losses, rate.label_weight);
+}
+
+__device__ __forceinline__ void update_phase(const NarrowUpdateParams params, float4* shared4) {
+  bool is_waiting = true;
+  const auto wait_once = [&] {
+    if (is_waiting) wait_for_previous();
+    is_waiting = false;
+  };
+#pragma unroll 1
+  for (int unit = blockIdx.x; unit < params.n_chunks + params.n_stages; unit += gridDim.x) {
+    if (unit != blockIdx.x) __syncthreads();  // shared memory is free again
+    if (unit < params.n_stages) {             // first, for they follow the longest chain of pointers before they wait
+      stage_batch(*params.stage, unit, params.n_stages, wait_once);
+    } else {
+      update_chunk(params, unit - params.n_stages, reinterpret_cast<float*>(shared4), wait_once);
+    }
+  }
+  wait_once();
+}
+
+}  // namespace fused

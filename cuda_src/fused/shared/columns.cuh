@@ -1,0 +1,158 @@
+// The columns of a layer's Y as batch norm sees them, from the moments that blocks of 512 threads left. No kernels here.
+//
+// A block folds what it needs by itself: eight neighbouring lanes own a column, so its sums are shuffles.
+#pragma once
+
+#include "fused/shared/fused.cuh"
+
+namespace fused {
+
+constexpr int TILE = 16, THREADS = 32 * TILE;  // rows; a warp per row where rows are gathered
+constexpr int WARPS = THREADS / 32;
+constexpr int GROUP = 64;  // columns that a block works on at a time
+
+// ---- parts of a batch's rows ----
+
+// Rows are dealt out by tiles: part b of `parts` has tiles b, b + parts, …; so many parts have any.
+__device__ __forceinline__ int parts_in_use(int N, int parts) { return min(parts, (N + TILE - 1) / TILE); }
+
+// How many rows each of `parts` parts has.
+struct RowsOfParts {
+  int tiles, further;  // tiles of every part; parts with one more
+  int last, missing;   // the part with the last tile; rows that this tile lacks
+
+  __device__ RowsOfParts(int N, int parts) {
+    const int all = (N + TILE - 1) / TILE;
+    tiles = all <= parts ? 1 : all / parts;
+    further = max(all - tiles * parts, 0);
+    last = further > 0 ? further - 1 : min(all, parts) - 1;
+    missing = all * TILE - N;
+  }
+
+  __device__ int operator()(int part) const { return (tiles + (part < further)) * TILE - (part == last ? missing : 0); }
+};
+
+// ---- columns ----
+
+// A column as batch norm sees it: Z = relu(normal).
+struct Column {
+  float mean, inverse, slope, beta;
+
+  __device__ __forceinline__ float normal(float y) const { return (y - mean) * slope + beta; }
+  __device__ __forceinline__ float x_hat(float y) const { return (y - mean) * inverse; }
+};
+
+// The columns of a layer's Y in shared memory. Room for columns_of(P) each, so that vectors of columns can be read.
+struct Columns {
+  float *mean, *inverse, *slope, *beta;
+
+  __device__ __forceinline__ Column column(int p) const { return {mean[p], inverse[p], slope[p], beta[p]}; }
+};
+
+__device__ __forceinline__ Columns columns_at(float* shared, int P) {
+  const int n = columns_of(P);
+  return {shared, shared + n, shared + 2 * n, shared + 3 * n};
+}
+
+// What training learnt of a batch's columns and where it goes. `gamma` null: no batch norm, or inference, where `beta` is
+// what remains of it (`Folding`).
+struct Statistics {
+  const float* moments;  // (parts, columns_of(P), 2): mean and sum of squared distances of each part's rows
+  float* stats;          // (2, P): mean, inverse; read when parts = 0, else written by who is to `keep` them
+  float *running_mean, *running_var;
+  const float *gamma, *beta;
+  int parts;
+  float epsilon, momentum;
+};
+
+constexpr int COLUMN_LANES = THREADS / GROUP;  // threads of a column, side by side in a warp: its sums are shuffles
+constexpr int PARTS_IN_FLIGHT = 4;             // that a thread has asked for before it adds the first
+constexpr int FOLD_STRIDE = GROUP + 4;         // pairs: 8 warps' sums of 4 columns fall on 32 banks twice
+constexpr int FOLD_FLOATS = 2 * WARPS * FOLD_STRIDE;
+
+// Sums over the lanes of a column, in each of them.
+__device__ __forceinline__ float2 sum_of_lanes(float2 sum) {
+  return make_float2(warp_sum(sum.x, COLUMN_LANES), warp_sum(sum.y, COLUMN_LANES));
+}
+
+// Add the pairs that the parts have for columns first … first + GROUP - 1, in order: a warp every WARPS-th part, a lane two
+// columns; then the lanes of a column the warps' sums. The total of column first + threadIdx.x / COLUMN_LANES is returned to
+// all of its lanes. All threads call. `pairs` (parts, columns_of(P), 2); `add(sum, part, value)` adds two columns' pairs of
+// a part; `scratch` holds FOLD_FLOATS.
+template <class Add>
+__device__ __forceinline__ float2 fold_parts(float* scratch, const float* pairs, int parts, int first, int P, Add add) {
+  const int warp = threadIdx.x / 32, p = first + 2 * (threadIdx.x % 32), n = columns_of(P);
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 1
+  for (int base = warp; base < parts; base += PARTS_IN_FLIGHT * WARPS) {
+    float4 value[PARTS_IN_FLIGHT];
+#pragma unroll
+    for (int u = 0; u < PARTS_IN_FLIGHT; ++u) {
+      const int part = base + u * WARPS;
+      if (part < parts && p < P) value[u] = *reinterpret_cast<const float4*>(pairs + (part * n + p) * 2);
+    }
+#pragma unroll
+    for (int u = 0; u < PARTS_IN_FLIGHT; ++u) {
+      if (base + u * WARPS < parts && p < P) add(sum, base + u * WARPS, value[u]);
+    }
+  }
+  float2* of_warps = reinterpret_cast<float2*>(scratch);
+  if (first > 0) __syncthreads();  // the readers of the columns before are done
+  *reinterpret_cast<float4*>(of_warps + warp * FOLD_STRIDE + p - first) = sum;
+  __syncthreads();
+  const float2* column = of_warps + threadIdx.x % COLUMN_LANES * FOLD_STRIDE + threadIdx.x / COLUMN_LANES;
+  return sum_of_lanes(combine(column[0], column[COLUMN_LANES * FOLD_STRIDE]));
+}
+
+// Column first + threadIdx.x / COLUMN_LANES, in each of its lanes; all threads call. Distances are taken from the first
+// part's mean, which costs no digits: it is within a few deviations of the batch's. One lane keeps what training learnt,
+// where `keep` says so.
+__device__ __forceinline__ Column column_of(float* scratch, const Statistics& from, int N, int first, int P,
+                                            bool keep) {
+  const int p = first + threadIdx.x / COLUMN_LANES;
+  Column column = {0.f, 1.f, 1.f, 0.f};
+  if (from.gamma && p < P) column.slope = from.gamma[p];
+  if (from.beta && p < P) column.beta = from.beta[p];
+  if (from.parts > 0) {
+    const RowsOfParts rows_of(N, from.parts);
+    const int pair = 2 * (first + 2 * (threadIdx.x % 32));
+    const float origin = p < P ? from.moments[2 * p] : 0.f;
+    float4 origins = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (pair < 2 * P) origins = *reinterpret_cast<const float4*>(from.moments + pair);
+    const auto add = [&](float4& to, int part, float4 value) {
+      const float rows = rows_of(part), a = value.x - origins.x, b = value.z - origins.z;
+      to.x += rows * a, to.y += value.y + rows * a * a;
+      to.z += rows * b, to.w += value.w + rows * b * b;
+    };
+    const float2 sum = fold_parts(scratch, from.moments, parts_in_use(N, from.parts), first, P, add);
+    const float share = 1.f / N, shift = sum.x * share, squares = sum.y - sum.x * shift;
+    const float variance = squares < 0.f ? 0.f : squares * share;  // NaN stays
+    column.mean = origin + shift;
+    column.inverse = 1.f / sqrtf(variance + from.epsilon);
+    if (keep && p < P && threadIdx.x % COLUMN_LANES == 0) {
+      from.stats[p] = column.mean, from.stats[P + p] = column.inverse;
+      from.running_mean[p] += from.momentum * (column.mean - from.running_mean[p]);
+      from.running_var[p] += from.momentum * (variance * N / max(N - 1, 1) - from.running_var[p]);
+    }
+  } else if (from.gamma && p < P) {
+    column.mean = from.stats[p], column.inverse = from.stats[P + p];
+  }
+  column.slope *= column.inverse;
+  return column;
+}
+
+// Set the columns; all threads call.
+__device__ __forceinline__ void set_columns(Columns columns, float* scratch, const Statistics& from, int N, int P,
+                                            bool keep) {
+#pragma unroll 1
+  for (int first = 0; first < P; first += GROUP) {
+    const int p = first + threadIdx.x / COLUMN_LANES;
+    const Column column = column_of(scratch, from, N, first, P, keep);
+    if (p < P && threadIdx.x % COLUMN_LANES == 0) {
+      columns.mean[p] = column.mean, columns.inverse[p] = column.inverse;
+      columns.slope[p] = column.slope, columns.beta[p] = column.beta;
+    }
+  }
+}
+
+}  // namespace fused

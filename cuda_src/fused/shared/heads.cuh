@@ -1,0 +1,93 @@
+// The dense layers on graphs, which follow the readout: forward and backward of one graph by a block. No kernels here.
+#pragma once
+
+#include "fused/shared/columns.cuh"
+
+namespace fused {
+
+// A dense layer on graphs: weight (F, P), bias (P,); input (B, F) and gradient (B, P) are stored for the update.
+struct Head {
+  const float *weight, *bias;
+  float *input, *gradient;
+  int F, P;
+  unsigned long long purpose;  // keys its dropout
+
+  // The same layer with weights and bias at `copied`, if that is not null.
+  __device__ __forceinline__ Head with_weights(const float* copied) const {
+    Head head = *this;
+    if (copied) head.weight = copied, head.bias = copied + F * P;
+    return head;
+  }
+};
+
+// The weights of all heads to shared memory, each layer's bias behind its weights.
+__device__ __forceinline__ void copy_weights(float* to, const Head* heads, int n_heads) {
+#pragma unroll 1
+  for (int m = 0; m < n_heads; ++m) {
+    const Head head = heads[m];
+#pragma unroll 4
+    for (int e = threadIdx.x; e < head.F * head.P; e += THREADS) to[e] = head.weight[e];
+#pragma unroll 1
+    for (int k = threadIdx.x; k < head.P; k += THREADS) to[head.F * head.P + k] = head.bias[k];
+    to += (head.F + 1) * head.P;
+  }
+}
+
+// Whether dropout keeps element `e`: dense layers on graphs are too small for bits of their own. size[2], size[3]: step,
+// epoch.
+__device__ __noinline__ bool draw(const int* size, unsigned long long seed, unsigned long long purpose,
+                                  unsigned threshold, long long e) {
+  if (threshold == 0) return true;
+  const PhiloxBlock drawn = philox(
+      {seed, purpose, static_cast<unsigned long long>(size[3]), static_cast<unsigned long long>(size[2])}, e / 8);
+  unsigned value = drawn.value[0];
+#pragma unroll
+  for (int i = 1; i < 8; ++i) value = e % 8 == i ? drawn.value[i] : value;
+  return value >= threshold;
+}
+
+// out[k] = bias[k] + sum over f of in[f] W[f, k]; in and out in shared memory. `scratch` holds a float per thread.
+__device__ __forceinline__ void dense_forward(float* out, const float* in, const Head& head, float* scratch) {
+  const int columns = min(power_of_two(head.P), THREADS), slices = THREADS / columns;
+  const int folded = min(slices, WARPS);  // slices that are left when each warp has added its own
+#pragma unroll 1
+  for (int first = 0; first < head.P; first += columns) {
+    const int k = first + threadIdx.x % columns;
+    float sum = 0.f;
+    if (k < head.P) {
+#pragma unroll 4
+      for (int f = threadIdx.x / columns; f < head.F; f += slices) sum += in[f] * head.weight[f * head.P + k];
+    }
+#pragma unroll 1
+    for (int offset = columns; offset < 32; offset *= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+    if (threadIdx.x % 32 < columns) scratch[threadIdx.x / max(columns, 32) * columns + threadIdx.x % columns] = sum;
+    __syncthreads();
+    if (threadIdx.x < columns && k < head.P) {
+      sum = head.bias[k];
+#pragma unroll
+      for (int s = 0; s < WARPS; ++s)
+        if (s < folded) sum += scratch[s * columns + threadIdx.x];
+      out[k] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+// din[f] = sum over k of dout[k] W[f, k]: neighbouring lanes share a row of W.
+__device__ __forceinline__ void dense_backward(float* din, const float* dout, const Head& head) {
+  const int lanes = min(power_of_two(head.P), 32), lane = threadIdx.x % lanes;
+#pragma unroll 1
+  for (int first = 0; first < head.F; first += THREADS / lanes) {  // whole warps stay together for the shuffles
+    const int f = first + threadIdx.x / lanes;
+    float sum = 0.f;
+    if (f < head.F) {
+#pragma unroll 4
+      for (int k = lane; k < head.P; k += lanes) sum += dout[k] * head.weight[f * head.P + k];
+    }
+    sum = warp_sum(sum, lanes);
+    if (lane == 0 && f < head.F) din[f] = sum;
+  }
+  __syncthreads();
+}
+
+}  // namespace fused

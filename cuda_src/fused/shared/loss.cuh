@@ -1,0 +1,54 @@
+// The loss of one graph, which every readout with labels finds with one warp.
+#pragma once
+
+#include "dense/loss.cuh"
+#include "fused/shared/fused.cuh"
+
+namespace fused {
+
+enum Loss { SIGMOID, SOFTMAX, SQUARED };  // as the host numbers them
+
+// What the gradient of a squared error or of a sigmoid loss is multiplied with; `label_weight` counts the batch's labels.
+__device__ __forceinline__ float gradient_scale(int loss, float label_weight) {
+  return (loss == SIGMOID ? 1.f : 2.f) / fmaxf(label_weight, 1.f);
+}
+
+// A warp turns logits (K,) into their gradient and returns the graph's loss, in all of its lanes.
+//
+// targets (K,), NaN where a label is missing, or for SOFTMAX (1,) int, -1 where it is missing; loss_weight (K,).
+__device__ __forceinline__ double loss_of_graph(float* gradient, const float* logits, const float* targets,
+                                                const float* loss_weight, int K, int loss, float label_weight) {
+  const int lane = threadIdx.x % 32;
+  double sum = 0.0;
+  if (loss == SOFTMAX) {
+    const int label = reinterpret_cast<const int*>(targets)[0];
+    Softmax row = {-__int_as_float(0x7f800000), 0.f};
+#pragma unroll 1
+    for (int k = lane; k < K; k += 32) row.peak = fmaxf(row.peak, logits[k]);
+    row.peak = warp_max(row.peak);
+#pragma unroll 1
+    for (int k = lane; k < K; k += 32) row.norm += row.term(logits[k]);
+    row.norm = warp_sum(row.norm);
+    const float own = label >= 0 ? loss_weight[label] : 0.f, scale = label_weight > 0.f ? own / label_weight : 0.f;
+    const float inverse = 1.f / row.norm;
+#pragma unroll 1
+    for (int k = lane; k < K; k += 32) {
+      const float slope = softmax_slope(row.term(logits[k]), inverse, k == label);
+      gradient[k] = label >= 0 ? scale * slope : 0.f;
+    }
+    return label >= 0 ? static_cast<double>(own) * row.cost(logits[label]) : 0.0;
+  }
+  const float scale = gradient_scale(loss, label_weight);
+#pragma unroll 1
+  for (int k = lane; k < K; k += 32) {
+    const float y = targets[k], z = logits[k];
+    const bool labelled = y == y;
+    Cost cost = squared_cost(labelled ? z - y : 0.f);
+    if (loss == SIGMOID) cost = sigmoid_cost(z, labelled ? y : 0.f, loss_weight[k]);
+    gradient[k] = labelled ? cost.slope * scale : 0.f;
+    sum += labelled ? cost.value : 0.0;
+  }
+  return warp_sum(sum);
+}
+
+}  // namespace fused

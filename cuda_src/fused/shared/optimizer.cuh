@@ -1,0 +1,29 @@
+// What the updates of all forms share: clipping, and the loss of the epoch.
+#pragma once
+
+#include "dense/optimizer.cuh"
+#include "fused/shared/fused.cuh"
+
+namespace fused {
+
+constexpr int UPDATE_THREADS = 256;
+
+// `mode` of an update: gradients and update at once; gradients and the parts of their squared norm; update from both.
+enum UpdateMode { UPDATE, ONLY_GRADIENTS, APPLY };
+
+// The factor that clips gradients whose squared norm is the sum of `norms` (n,); all UPDATE_THREADS threads call.
+__device__ __forceinline__ float clip_factor(const double* norms, int n, float max_norm) {
+  double squares = 0.0;
+  for (int b = threadIdx.x; b < n; b += UPDATE_THREADS) squares += norms[b];
+  return ::clip_factor(sqrt(block_sum(squares)), max_norm);
+}
+
+// Add a step's losses (n_losses,) and the weight of its labels to the epoch's totals (2,); one warp calls.
+__device__ __forceinline__ void add_totals(double* totals, const double* losses, int n_losses, float weight) {
+  double sum = 0.0;
+  for (int b = threadIdx.x; b < n_losses; b += 32) sum += losses[b];
+  sum = warp_sum(sum);
+  if (threadIdx.x == 0) totals[0] += static_cast<float>(sum), totals[1] += weight;
+}
+
+}  // namespace fused

@@ -1,0 +1,65 @@
+// The readout of one column of one graph, R = sum | mean | max over its rows of Z, which all readouts share. No kernels.
+#pragma once
+
+#include "fused/shared/columns.cuh"
+
+namespace fused {
+
+enum Pooling { SUM, MEAN, MAX };  // as the host numbers them
+
+// The sum of what came, or for MAX the largest and its row.
+struct Pooled {
+  float value;
+  int row;  // `none`: there was no row yet
+
+  __device__ __forceinline__ Pooled(int kind, int none)
+      : value(kind == MAX ? -__int_as_float(0x7f800000) : 0.f), row(none) {}
+  __device__ __forceinline__ Pooled(float value, int row) : value(value), row(row) {}
+
+  __device__ __forceinline__ void take(int kind, int none, float z, int i) {
+    if (kind != MAX) {
+      value += z;
+    } else if (row == none || is_higher(z, i, value, row)) {
+      value = z, row = i;
+    }
+  }
+
+  // Take what came elsewhere.
+  __device__ __forceinline__ void join(int kind, int none, const Pooled& other) {
+    if (kind != MAX) {
+      value += other.value;
+    } else if (other.row != none && (row == none || is_higher(other.value, other.row, value, row))) {
+      value = other.value, row = other.row;
+    }
+  }
+};
+
+// ---- a column by COLUMN_LANES lanes ----
+
+constexpr int ROWS = 8;  // of Y that a thread keeps from the way forward for the way back
+
+// The rows lane, lane + COLUMN_LANES, … of a graph of n rows, in one column of Y.
+struct ColumnRows {
+  float held[ROWS];  // the first of them
+
+  __device__ __forceinline__ void hold(const float* column, int stride, int n) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const int i = threadIdx.x % COLUMN_LANES + r * COLUMN_LANES;
+      held[r] = i < n ? column[i * stride] : 0.f;
+    }
+  }
+
+  // Call use(row, y) for each; without `is_held` all come from memory.
+  template <class Use>
+  __device__ __forceinline__ void each(const float* column, int stride, int n, bool is_held, Use use) const {
+    const int lane = threadIdx.x % COLUMN_LANES;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      if (is_held && lane + r * COLUMN_LANES < n) use(lane + r * COLUMN_LANES, held[r]);
+#pragma unroll 1
+    for (int i = lane + (is_held ? ROWS * COLUMN_LANES : 0); i < n; i += COLUMN_LANES) use(i, column[i * stride]);
+  }
+};
+
+}  // namespace fused

@@ -1,0 +1,9 @@
+// The readout of a training step for any model; see fused/shared/readout.cuh.
+#include "fused/shared/readout.cuh"
+
+using namespace fused;
+
+extern "C" __global__ void __launch_bounds__(512, 1) fused_readout(const __grid_constant__ ReadoutParams params) {
+  extern __shared__ float4 shared4[];
+  readout_phase(params, shared4);
+}

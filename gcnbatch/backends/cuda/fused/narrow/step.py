@@ -1,0 +1,226 @@
+"""The launches of a step with narrow layers, whose products fit a block's registers (cuda_src/fused_step.cu).
+
+A layer of 64 columns and 1 channel without dropout has specialised kernels, which read the same parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcnbatch import philox
+from gcnbatch.backends.cuda.fused.narrow import geometry
+from gcnbatch.backends.cuda.fused.shared import geometry as shared
+from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
+from gcnbatch.backends.cuda.fused.shared.step import LayerArrays, Normed, Workspace, csr_fields
+from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+
+FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
+OF_GRAPHS = 0  # `unit` of a Job whose parts are graphs, not tiles of rows
+SPECIALISED = "_64x1"  # ends the names of specialised kernels
+
+
+def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
+    """Return arrays for each layer's packed weights, (K, P rounded up)."""
+    return tuple(device.zeros((layer.k, shared.columns_of(layer.n_out))) for layer in stack.nodes)
+
+
+class NarrowWorkspace(Workspace):
+    """As `Workspace`."""
+
+    update_entry = "fused_narrow_update"
+
+    # -------------------------------------------------------------------------------------------- arrays
+
+    def _allocate_x(self) -> DeviceArray:
+        """Allocate rows up to the end of the last tile: they are read before the batch's size is known."""
+        return self._device.zeros((shared.TILE * ceil_div(self.capacity.rows, shared.TILE), self._data.k))
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks that share the tiles of a batch's rows; each leaves a part of every sum over rows."""
+        return geometry.blocks(self.capacity.rows, self._device.multiprocessors)
+
+    def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
+        device, rows, width = self._device, self.capacity.rows, layer.n_out
+        y = device.empty((rows, width))
+        if not self._training:
+            return LayerArrays(y)
+        is_first, is_last = layer is self._stack.nodes[0], layer is self._stack.nodes[-1]
+        parts, columns = self._graph_blocks if is_last else self._blocks, shared.columns_of(width)
+        return LayerArrays(
+            y,
+            stats=device.empty((2, width)) if layer.norm else None,
+            u=self._x if is_first else device.empty((rows, layer.k)),
+            g=device.empty((rows, width)),
+            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
+            moments=device.empty((self._blocks, columns, 2)) if layer.norm else None,
+            sums=device.empty((parts, columns, 2)) if layer.norm else None,
+            partials=device.empty((self._blocks, layer.k, columns)),
+        )
+
+    def _norm_numbers(self, number: int) -> tuple[float, float, int]:
+        epsilon, momentum, _ = super()._norm_numbers(number)
+        is_folded = self._training and self._stack.nodes[number].norm is not None
+        return epsilon, momentum, self._blocks if is_folded else 0
+
+    def pack(self) -> list[Call]:
+        calls = []
+        for number, (layer, packed) in enumerate(zip(self._stack.nodes, self._packed, strict=True)):
+            weight, bias = self._weights_of(layer)
+            fields = self._folding(number) | {"packed": packed, "weight": weight, "bias": bias}
+            fields |= {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": layer.k}
+            calls.append(Call("fused_narrow_pack", elementwise(packed.size), fields))
+        return calls
+
+    # -------------------------------------------------------------------------------------------- forward
+
+    def _entry(self, phase: str, number: int) -> str:
+        """Return the name of a phase's kernel for a layer: the specialised one where there is one."""
+        layer, columns = self._stack.nodes[number], geometry.SPECIALISED_COLUMNS
+        is_plain = not (layer.is_dense or layer.channels > 1 or self._threshold)
+        if is_plain and layer.n_out == columns:
+            if number == 0 and layer.k <= geometry.FORWARD_CHUNK:
+                return f"fused_narrow_{phase}_first{SPECIALISED}"
+            if number > 0 and layer.n_in == columns:
+                return f"fused_narrow_{phase}{SPECIALISED}"
+        return f"fused_narrow_{phase}"
+
+    def _shape(self, number: int) -> dict[str, Any]:
+        layer = self._stack.nodes[number]
+        kind = FIRST if number == 0 else DENSE if layer.is_dense else CONVOLUTION
+        return {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": layer.k, "kind": kind}
+
+    def forward(self) -> list[Call]:
+        return [*(self._forward_call(number) for number in range(len(self._layers))), self._readout_call()]
+
+    def _forward_call(self, number: int) -> Call:
+        layer, arrays = self._stack.nodes[number], self._layers[number]
+        fields: dict[str, Any] = csr_fields(self._rows) | {
+            "y": arrays.y,
+            "moments": arrays.moments,
+            "kept": arrays.kept,
+        }
+        if number == 0:
+            fields |= dict.fromkeys(("u", "y_prev", "kept_prev", *(f"{name}_prev" for name in Normed._fields)))
+            fields |= {"x": self._x, "epsilon_prev": 1.0, "momentum_prev": 0.0, "parts_prev": 0}
+        else:
+            previous = self._layers[number - 1]
+            fields |= {"u": arrays.u, "y_prev": previous.y, "kept_prev": previous.kept}
+            fields |= self._statistics(number - 1, "_prev")
+            fields["x"] = self._x.view(self._data.channels * self._stack.nodes[0].n_in, 1)  # the row sums
+        purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
+        fields |= {"seed": self._seed, "purpose": purpose, "threshold": self._threshold}
+        fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
+        fields |= self._shape(number) | {"keep_scale": self._keep_scale}
+        launch = geometry.forward(self._blocks, layer.n_in, layer.n_out, layer.k)
+        return Call(self._entry("forward", number), launch, fields)
+
+    def _has_specialised_readout(self) -> bool:
+        stack = self._stack
+        return (
+            self._training
+            and stack.nodes[-1].n_out == geometry.SPECIALISED_COLUMNS
+            and stack.readout != "max"
+            and stack.target != "multiclass"
+            and len(stack.graphs) == 1
+            and stack.n_outputs <= geometry.MOST_OUTPUTS
+            and not self._threshold
+        )
+
+    def _readout_call(self) -> Call:
+        if not self._has_specialised_readout():
+            return super()._readout_call()
+        launch = geometry.specialised_readout(self._graph_blocks)
+        return Call(f"fused_narrow_readout{SPECIALISED}", launch, self._readout_fields())
+
+    # -------------------------------------------------------------------------------------------- backward
+
+    def backward(self) -> list[Call]:
+        return [self._backward_call(number) for number in range(len(self._layers) - 1, -1, -1)]
+
+    def _backward_call(self, number: int) -> Call:
+        layer, arrays, is_first = self._stack.nodes[number], self._layers[number], number == 0
+        is_last, normed = number == len(self._layers) - 1, self._normed(number)
+        names = ("g_prev", "sums_prev", "y_prev", "stats_prev", "gamma_prev", "beta_prev", "kept_prev")
+        fields: dict[str, Any] = dict.fromkeys(names)
+        if not is_first:
+            previous, known = self._layers[number - 1], self._normed(number - 1)
+            fields |= {"g_prev": previous.g, "sums_prev": previous.sums, "kept_prev": previous.kept}
+            fields |= {"y_prev": previous.y, "stats_prev": known.stats}
+            fields |= {"gamma_prev": known.gamma, "beta_prev": known.beta}
+        fields |= {"size": self._size, "y": arrays.y, "g": arrays.g, "sums": arrays.sums, "u": arrays.u}
+        fields |= {"stats": normed.stats, "gamma": normed.gamma, "partials": arrays.partials}
+        fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "keep_scale": self._keep_scale}
+        dx_blocks, n_in = (0, 0) if is_first else (self._blocks, layer.n_in)
+        parts = self._graph_blocks if is_last else self._blocks
+        fields |= {"parts": parts, "parts_are_graphs": int(is_last), "dx_blocks": dx_blocks, "dw_blocks": self._blocks}
+        fields |= self._shape(number) | {"F": n_in}
+        launch = geometry.backward(dx_blocks, self._blocks, n_in, layer.channels, layer.n_out, layer.k)
+        return Call(self._entry("backward", number), launch, fields)
+
+    # -------------------------------------------------------------------------------------------- update
+
+    def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Upload a Job (fused/narrow/update.cuh) for each parameter array."""
+        jobs = [job for number in range(len(self._layers)) for job in self._jobs_of_nodes(number)]
+        graphs = self.capacity.graphs
+        for layer, given, gradient in zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True):
+            f, p = layer.n_in, layer.n_out
+            jobs.append(job(layer.weight, (f, 1, p), gradient, p, graphs, OF_GRAPHS, left=given, left_stride=f))
+            jobs.append(job(layer.bias, (1, 1, p), gradient, p, graphs, OF_GRAPHS))
+        chunks = [
+            (number, first)
+            for number, one in enumerate(jobs)
+            for first in range(0, one["count"], shared.UPDATE_THREADS // one["lanes"])
+        ]
+        upload = self._device.upload
+        return (
+            upload(declared("fused/narrow/update.cuh").layout("Job").pack_many(jobs)),
+            upload(np.array(chunks, dtype=np.int32).ravel()),
+            self._device.zeros(len(chunks), np.float64),
+        )
+
+    def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
+        layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]
+        f, c, p, columns = layer.n_in, layer.channels, layer.n_out, shared.columns_of(layer.n_out)
+        parts, part, unit = self._blocks, layer.k * columns, shared.TILE
+        assert arrays.partials is not None
+        weight = job(layer.weight, (f, c, p), arrays.partials, part, parts, unit, columns=columns, packed=packed)
+        place = c * f * columns, c * columns  # of the rows of biases, in a part and in the packed weights
+        biases = arrays.partials.view(*place), packed.view(*place)
+        bias = job(layer.bias, (1, c, p), biases[0], part, parts, unit, columns=columns, packed=biases[1])
+        if layer.norm is None:
+            return [weight, bias]
+        assert arrays.sums is not None
+        parts, unit = arrays.sums.shape[0], OF_GRAPHS if number == len(self._layers) - 1 else shared.TILE
+        norm = [(layer.norm.gamma, arrays.sums.view(1, p)), (layer.norm.beta, arrays.sums)]
+        return [weight, bias, *(job(start, (1, 1, p), sums, 2 * columns, parts, unit, step=2) for start, sums in norm)]
+
+
+def job(
+    start: int,
+    shape: tuple[int, int, int],
+    right: DeviceArray,
+    right_stride: int,
+    parts: int,
+    unit: int,
+    columns: int = 0,
+    packed: DeviceArray | None = None,
+    left: DeviceArray | None = None,
+    left_stride: int = 0,
+    step: int = 1,
+) -> dict[str, Any]:
+    """Return the fields of a Job (fused/narrow/update.cuh), whose parameters are (F, C P); `columns` 0: P."""
+    f, c, p = shape
+    fields: dict[str, Any] = {"left": left, "right": right, "packed": packed, "step": step}
+    fields |= {"left_stride": left_stride, "right_stride": right_stride, "parts": parts, "unit": unit}
+    fields |= {"start": start, "count": f * c * p, "lanes": geometry.lanes(parts), "F": f, "C": c, "P": p}
+    return fields | {"columns": columns or p, "packed_columns": columns or p}

@@ -1,0 +1,241 @@
+"""Report workers write the same report as this process; if they fail, this process writes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.cli import app
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import MachineError
+from gcnbatch.train import report_workers as module
+from gcnbatch.train import run
+from gcnbatch.train.metrics import activate
+from gcnbatch.train.report import HERE, Report
+from gcnbatch.train.report_workers import report_workers
+from gcnbatch.worker import Workers
+from tests.test_worker import meet
+from tests.train.runs import environment
+
+
+def report(folder: Path, rows: int = 400) -> Report:
+    """Return one that is larger than a pipe holds."""
+    rng = np.random.default_rng(0)
+    parts = ("train", "valid", "test")
+    labels = {part: (rng.random((rows, 12)) < 0.3).astype(np.float32) for part in parts}
+    outputs = {part: activate("binary", rng.normal(size=y.shape) + y) for part, y in labels.items()}
+    tasks = tuple(f"task {number}" for number in range(12))
+    header = Header(name="a", level="graph", target="binary", task_names=tasks, n_features=3, channel_names=("bond",))
+    history = [{"epoch": e, "train_loss": 1 / e, "valid_loss": None, "learning_rate": 1e-3} for e in (1, 2)]
+    ids = np.array([f"molecule {row}" for row in range(rows)])
+    return Report(folder, header, labels, outputs, ids, history, {"backend": "fused", "seconds": 0.25})
+
+
+Write = Callable[[Report], dict[str, Any]]
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
+    """Return the pools of workers that are started from now on."""
+    started: list[Workers] = []
+
+    class Noted(Workers):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            started.append(self)
+
+    monkeypatch.setattr(module, "Workers", Noted)
+    return started
+
+
+def processes(pools: list[Workers]) -> list[subprocess.Popen[bytes]]:
+    return [worker.process for pool in pools for worker in pool._workers]
+
+
+@pytest.fixture
+def write(pools: list[Workers]) -> Iterator[Write]:
+    """Write a report with the help of workers."""
+    with report_workers(enabled=True) as write:
+        assert [len(pool._workers) for pool in pools] == [1, 2]
+        yield write
+
+
+@pytest.fixture
+def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers import nothing ahead, where a test does not make them compute."""
+    for name in ("METRICS", "PLOTS"):
+        monkeypatch.setattr(module, name, ())
+
+
+@pytest.fixture
+def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process evaluate and draw nothing."""
+
+    def here(*call: object) -> Future[Any]:
+        raise AssertionError("computed here")
+
+    monkeypatch.setattr(type(HERE), "submit", here)
+
+
+def test_workers_write_the_same_bytes_as_this_process(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    for place in ("here", "workers", "again"):
+        (tmp_path / place).mkdir()
+    found = [report(tmp_path / "here").write()]
+    request.getfixturevalue("only_in_workers")
+    found += [write(report(tmp_path / place)) for place in ("workers", "again")]
+    assert found[0] == found[1] == found[2]
+    names = {path.name for path in (tmp_path / "here").iterdir()}
+    assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png"}
+    for place in ("workers", "again"):
+        assert {path.name for path in (tmp_path / place).iterdir()} == names
+        for name in names:
+            assert (tmp_path / place / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
+
+
+# ------------------------------------------------------------------------------------------------ without workers
+
+
+@pytest.mark.usefixtures("light", "light_workers")
+@pytest.mark.parametrize("which", [0, 1])
+def test_without_a_worker_that_died_this_process_writes(
+    which: int, pools: list[Workers], write: Write, tmp_path: Path
+) -> None:
+    for worker in pools[which]._workers:
+        worker.process.kill()
+    assert write(report(tmp_path, rows=5))["seconds"] == 0.25
+    assert (tmp_path / "metrics.json").exists()
+
+
+@pytest.mark.usefixtures("light", "light_workers")
+def test_a_report_that_cannot_be_pickled_is_written_by_this_process(write: Write, tmp_path: Path) -> None:
+    class Local(np.ndarray[Any, Any]):
+        """Has no name that another process could find it by."""
+
+    found = report(tmp_path, rows=5)
+    found.labels["test"] = found.labels["test"].view(Local)
+    assert write(found)["backend"] == "fused"
+
+
+@pytest.mark.usefixtures("light")
+def test_without_threads_to_spare_this_process_writes(
+    pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    begun: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **named: begun.append(popen(*given, **named)) or begun[-1])
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with report_workers(enabled=True) as write:
+        assert not pools
+        assert [process.returncode is None for process in begun] == [False]  # started, and ended again
+        assert write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("executable", ["/nowhere/python", "", None])
+def test_without_a_python_to_start_this_process_writes(
+    executable: str | None, pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with report_workers(enabled=True) as write:
+        assert not pools
+        assert write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_errors_of_a_report_are_those_of_this_process(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"nowhere/learning_curves\.png: cannot write here"):
+        write(report(tmp_path / "nowhere", rows=5))
+    assert write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
+# ------------------------------------------------------------------------------------------------ start and end
+
+
+def test_workers_end_with_the_run_even_while_they_import(pools: list[Workers]) -> None:
+    with report_workers(enabled=True):
+        started = processes(pools)
+        assert [process.poll() for process in started] == [None] * 3
+    assert all(process.returncode is not None for process in started)
+
+
+def test_workers_remove_the_folder_that_matplotlib_makes_where_it_has_none(
+    pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, place in (("TMPDIR", tmp_path / "temporary"), ("MPLCONFIGDIR", Path("/proc/nowhere"))):
+        monkeypatch.setenv(name, str(place))
+    for place in ("temporary", "met"):
+        (tmp_path / place).mkdir()
+    with report_workers(enabled=True):
+        for call in [pools[1].submit(meet, tmp_path / "met", 2) for _ in range(2)]:
+            call.result()  # both have imported matplotlib
+        assert len(list((tmp_path / "temporary").iterdir())) == 2
+    assert not any((tmp_path / "temporary").iterdir())
+
+
+def test_workers_import_ahead_all_that_a_report_needs(tmp_path: Path) -> None:
+    """But for Pillow's plugins, which are small and its own affair."""
+    text = f"""
+import sys
+from pathlib import Path
+from gcnbatch.train.report_workers import METRICS, PLOTS, preload
+from tests.train.test_report_workers import report
+written = report(Path({str(tmp_path)!r}))
+preload(*METRICS, *PLOTS)
+known = set(sys.modules)
+written.write()
+print(sorted(name for name in set(sys.modules) - known if not name.startswith("PIL.")))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_training_starts_workers_on_a_gpu_only(
+    has_gpu: bool,
+    pools: list[Workers],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    running: list[int] = []
+
+    def start(config: object, folder: Path, quiet: bool, say: object, write: Write) -> tuple[Path, dict[str, Any]]:
+        running.append([process.poll() for process in processes(pools)].count(None))
+        return folder, {}
+
+    monkeypatch.setattr(loader, "wake", lambda number: object() if has_gpu else None)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(run, "start", start)
+    monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        app.main()
+    assert left.value.code in (0, None)
+    assert running == [3 if has_gpu else 0]
+    assert all(process.returncode is not None for process in processes(pools))
+    capsys.readouterr()
+
+
+def test_workers_start_before_anything_large_is_imported() -> None:
+    text = """
+import sys
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.train import report_workers
+print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
