@@ -1,4 +1,4 @@
-// The products of a pass and what brings their operands; and the product with A.
+// The products of the fp16 step, the copies of their operands, and the product with A.
 #pragma once
 
 #include "fused/fp16/step.cuh"
@@ -7,15 +7,15 @@ namespace fused {
 
 // ---- operands ----
 
-// Copies that this thread asks for come after what it and others have read and written, as a barrier of the block told it:
-// they find it in memory, and do not overtake it where they overwrite it in shared memory.
+// Order this thread's later TMA copies after all memory accesses that a barrier has made visible to it: the copies read what
+// was written, and overwrite shared memory only once it has been read.
 __device__ __forceinline__ void fence_async_proxy() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
 
-// Copy to the same place in all blocks of `mask`, where `full` is told.
+// Copy to the same shared memory in all blocks of `mask`; each block's `full` counts the bytes.
 __device__ __forceinline__ void tma_multicast(void* to, const void* from, int bytes, unsigned long long* full,
                                                  int mask) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -27,7 +27,7 @@ __device__ __forceinline__ void tma_multicast(void* to, const void* from, int by
 #endif
 }
 
-// The slice's weights, `panels` of 64 of the depth, in two pieces: one thread each.
+// Copy the slice's weights, `panels` of 64 of the depth, in two pieces; one thread calls.
 __device__ __forceinline__ void fetch_low(StepShared& at, const Fp16* weights, int panels) {
   const int bytes = min(panels, LOW_PANELS) * WEIGHT_PANEL_BYTES;
   expect_bytes(&at.w_low_full, bytes);
@@ -42,15 +42,15 @@ __device__ __forceinline__ void fetch_high(StepShared& at, const Fp16* weights, 
             &at.w_high_full);
 }
 
-// Which phase of its barriers a product waits for.
+// The phases of its barriers that a product waits for.
 struct Phases {
   unsigned full = 0, low = 0, high = 0;
 };
 
-// Rows of a group in a panel of U.
+// The rows of a group in a panel of U.
 constexpr int CHUNK_BYTES = GROUP_ROWS * FP16_PANEL * 2;
 
-// Send rows of a group in a panel, which this block has written, to all S blocks of the cluster.
+// Send the rows of a group in a panel, which this block has written, to all S blocks of the cluster.
 template <int S>
 __device__ __forceinline__ void send_chunk(StepShared& at, const Fp16* panel, int q, int group) {
   tma_multicast(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
@@ -59,12 +59,12 @@ __device__ __forceinline__ void send_chunk(StepShared& at, const Fp16* panel, in
 
 // ---- products ----
 
-// What the tensor cores are told of rows of 128 bytes, the depth along them.
+// wgmma descriptor of rows of 128 bytes with the depth along them, 128-byte swizzle.
 __device__ __forceinline__ unsigned long long row_descriptor(const unsigned char* rows) {
   return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// d (64, 48) += a (64, 16) bᵀ (16, 48), halves, asynchronously.
+// d (64, 48) += a (64, 16) bᵀ (16, 48) in fp16, asynchronously.
 __device__ __forceinline__ void wgmma_fp16(float (&d)[OWN], unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
@@ -78,7 +78,7 @@ __device__ __forceinline__ void wgmma_fp16(float (&d)[OWN], unsigned long long a
 #endif
 }
 
-// sum = (slice of Wᵀ) (rows of the group)ᵀ; meanwhile(): what there is to do until the tensor cores are done.
+// sum = (slice of Wᵀ) (rows of the group)ᵀ; meanwhile() runs beside the tensor cores.
 template <class Meanwhile>
 __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], StepShared& at, int panels, Phases& phases,
                                                 int group, Meanwhile meanwhile) {
@@ -105,16 +105,16 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[OWN], StepShared& a
 
 // ---- the product with A ----
 
-// Four neighbours of a row times `scale`, as halves.
+// Four neighbours of a row times `scale`, in fp16.
 __device__ __forceinline__ uint2 to_fp16x4(const float4& from, float scale) {
   return make_uint2(to_fp16x2(from.x * scale, from.y * scale), to_fp16x2(from.z * scale, from.w * scale));
 }
 
-// Of the eight lanes that have a row, this one's columns: 4 lane ... and 32 + 4 lane ...; no bank conflicts.
+// Eight lanes share a row; this one has columns 4 lane … and 32 + 4 lane …: no bank conflicts.
 struct RowSlice {
   float4 low, high;
 
-  // If `is_there`.
+  // Load if `is_there`.
   __device__ __forceinline__ void load(unsigned row, int lane, bool is_there = true) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
@@ -134,21 +134,21 @@ struct RowSlice {
   __device__ __forceinline__ void add(float factor, const RowSlice& from) {
     add(low, factor, from.low), add(high, factor, from.high);
   }
-  // To row r of a panel.
+  // Store to row r of a panel.
   __device__ __forceinline__ void store(Fp16* panel, int r, int lane, float scale) const {
     *reinterpret_cast<uint2*>(panel + in_fp16_panel(r, 4 * lane)) = to_fp16x4(low, scale);
     *reinterpret_cast<uint2*>(panel + in_fp16_panel(r, 32 + 4 * lane)) = to_fp16x4(high, scale);
   }
 };
 
-// Rows of the tile that a thread has a part of: one in each group, neighbouring rows in a warp.
+// A thread shares one row in each group; a warp has neighbouring rows.
 constexpr int SLICE_LANES = 8;
 
 __device__ __forceinline__ int slice_row(const Owner& own, int group) {
   return group * GROUP_ROWS + own.warp * (32 / SLICE_LANES) + own.lane / SLICE_LANES;
 }
 
-// A tile's part of A or Aᵀ in CSR, as it lies in memory.
+// The rows of A or Aᵀ of a tile, in CSR in global memory.
 struct TileRows {
   const int *indptr, *indices;
   const float* values;
@@ -164,7 +164,7 @@ struct TileRows {
   }
 };
 
-// This thread's part of Σ value rows[column] over the entries of a row; from memory, slowly.
+// Add Σ value rows[column] over the entries of a row to this thread's columns; entries come from global memory, slowly.
 __device__ __forceinline__ void add_entries(RowSlice& sum, unsigned rows, const StepParams& params, int tile, int lane, int k,
                                             int end, bool transposed) {
   const TileRows from(params, tile, transposed);
@@ -177,15 +177,15 @@ __device__ __forceinline__ void add_entries(RowSlice& sum, unsigned rows, const 
   }
 }
 
-// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the sender is told of each.
-// `copy`, unless null: rows[r] scale, too.
+// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the copy warp is notified of
+// each group. If `copy` is not null, copy[r] = scale rows[r].
 __device__ __forceinline__ void propagate(StepShared& at, Fp16* panel, Fp16* copy, float scale, const Owner& own,
                                           int tile, bool transposed) {
   constexpr int AT_ONCE = 4;
   const int lane = own.lane % SLICE_LANES;
   const unsigned rows = shared_address(at.rows);
   const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
-  RowSlice found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
+  RowSlice found[AT_ONCE] = {};  // any finite number where there is no entry: its factor is 0
 #pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) {
     const int r = slice_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];

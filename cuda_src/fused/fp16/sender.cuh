@@ -1,5 +1,5 @@
-// The warps of a pass that compute nothing: one for each group of rows sends what workers have made; the first one also
-// fetches what they need.
+// The copy warps of the fp16 step. There is one for each group of rows: it sends the rows that the compute warps have
+// written. The first one also fetches all that they read.
 #pragma once
 
 #include "fused/fp16/readout.cuh"
@@ -19,7 +19,7 @@ struct StepSender {
     return panels + (static_cast<long long>(tile) * S + slice) * (TILE_ROWS * FP16_PANEL);
   }
 
-  // The first product's operands; whether this step has the tile is not yet known.
+  // Fetch the operands of the first product, whether this step has the tile or not.
   __device__ __forceinline__ void fetch_first() const {
     if (lane > 0) return;
     const Fp16Layer& layer = at.params.layers[0];
@@ -35,7 +35,7 @@ struct StepSender {
     fetch_high(at, weights(layer.w_forward, panels), panels);
   }
 
-  // A or its transpose.
+  // Load A or its transpose.
   __device__ __forceinline__ void fetch_rows(bool transposed) const {
     const TileRows from(at.params, tile, transposed);
     const int count = from.indptr[TILE_ROWS] - from.first;
@@ -57,7 +57,7 @@ struct StepSender {
       if (lane + 32 * i <= TILE_ROWS) at.indptr[lane + 32 * i] = static_cast<short>(pointer[i]);
   }
 
-  // The rows of A, and whose graph they are.
+  // Load the rows of A and the graph of each row.
   __device__ __forceinline__ void fetch_tables() const {
     const StepParams& params = at.params;
     const int first_graph = params.tile_ptr[tile], n_graphs = params.tile_ptr[tile + 1] - first_graph;
@@ -74,11 +74,11 @@ struct StepSender {
     }
   }
 
-  // What the readout needs of graphs `first` ... of the tile; the weights come with the first ones.
+  // Fetch what the readout reads for graphs `first` … of the tile; the weights come with the first graphs.
   __device__ __forceinline__ void fetch_head(int first) const {
     const StepParams& params = at.params;
     ReadoutShared& r = *reinterpret_cast<ReadoutShared*>(at.u);
-    const int K = params.n_outputs, n_targets = params.loss == 1 ? 1 : K;
+    const int K = params.n_outputs, n_targets = params.loss == SOFTMAX ? 1 : K;
     const int n = min(at.step.n_graphs - first, READOUT_GRAPHS) * n_targets;
     if (first == 0) {
       const int bytes = FP16_PANEL * K * static_cast<int>(sizeof(float));
@@ -96,14 +96,14 @@ struct StepSender {
     for (int e = lane; e < n; e += 32) r.targets[e] = targets[e];
   }
 
-  // Say that the place of U is free here; it takes the rows that come then.
+  // Notify all blocks that `u` may be overwritten here, and expect the next rows.
   __device__ __forceinline__ void release_u() const {
     if (lane < GROUPS) expect_bytes(&at.full[lane], S * CHUNK_BYTES);
     __syncwarp();
     if (lane < S) arrive_at_block(&at.u_released, lane);
   }
 
-  // Send rows of a group of this block's panel of U or V; behind the last, the rest of the weights takes the place of Z or
+  // Send the rows of a group of this block's panel of U or V. After the last group, the rest of the weights replaces Z or
   // dY.
   __device__ __forceinline__ void send(const Fp16* from, const Fp16* of_weights, int phase) const {
     sync_named(ROWS_WRITTEN + group);
@@ -118,7 +118,7 @@ struct StepSender {
     __syncwarp();
   }
 
-  // Follow the workers: L products forward, the readout, L - 1 products backward.
+  // Follow the compute warps: L products forward, the readout, L - 1 products backward.
   __device__ __forceinline__ void run() const {
     const int L = at.params.n_layers;
     if (group == 0) {
@@ -146,7 +146,7 @@ struct StepSender {
       fetch_head(0);
       arrive_named(HEAD);
     }
-    sync_cluster();  // all are done with A
+    sync_cluster();  // A is read
     if (group == 0) {
       if (at.params.t_indptr != nullptr) fetch_rows(true);
       arrive_named(TABLES);
@@ -162,7 +162,7 @@ struct StepSender {
     }
     if (group == 0) {
       sync_named(READOUT_DONE);
-      fence_async_proxy();  // rows come to the place where the readout was
+      fence_async_proxy();  // rows of V replace what the readout read
     }
     arrive_at_end();
   }

@@ -1,4 +1,4 @@
-// Staging in tiles: as fused/shared/stage.cuh, for steps in halves (fused/fp16/tiles.cuh).
+// Staging in tiles: as fused/shared/stage.cuh, for the fp16 step (fused/fp16/tiles.cuh).
 #pragma once
 
 #include "fused/fp16/tiles.cuh"
@@ -6,13 +6,14 @@
 
 namespace fused {
 
-// Everything that staging reads and writes, 8 bytes a field: the host fills it in this order, once. As Stage, but for:
-//   the batch     shape (2,), its tiles; tile_ptr (tiles+1,) and tile_rows (tiles,), of each tile the first graph and the
-//                 rows in use; node_ptr (B,), first row of a graph; n_nodes (B,); rowsum (144 tiles,); indptr (144 tiles +
-//                 1,), columns counted inside the tile; u panels, zeros in rows that no graph has
-//   the epoch     graphs in the order of their tiles; rows instead of nodes: a graph's first row, a step's nodes behind;
-//                 tile_starts (S, tiles + 1), first graph of each tile; tile_counts (S,)
-//   the set       u (nodes, K) halves, K a multiple of 64; rowsum (nodes,)
+// All that staging reads and writes; it lies in device memory, because `epoch` changes between launches of a captured
+// graph. Differences from Stage:
+//   the batch     shape (2,), its number of tiles; tile_ptr (tiles + 1,), first graph of each tile; tile_rows (tiles,), rows
+//                 in use; node_ptr (B,), first row of a graph; n_nodes (B,); rowsum (144 tiles,); indptr (144 tiles + 1,),
+//                 columns counted inside the tile; u panels, zeros in rows of no graph
+//   the epoch     graphs in the order of their tiles; rows instead of nodes: a graph's first row, and after a step's graphs
+//                 its number of nodes; tile_starts (S, tiles + 1), first graph of each tile; tile_counts (S,)
+//   the set       u (nodes, K) in fp16, K a multiple of 64; rowsum (nodes,)
 struct Fp16Stage {
   int *size, *shape, *tile_ptr, *tile_rows, *node_ptr, *n_nodes, *indptr, *indices;
   float *values, *rowsum;
@@ -30,9 +31,9 @@ struct Fp16Stage {
   long long n_steps, epoch, K, T, tiles;
 };
 
-// Rows first … first + n - 1 of a tile of u from the set, or zeros where `source` is null.
+// Stage rows first … first + n - 1 of a tile of u from the set, or zeros where `source` is null.
 __device__ __forceinline__ void stage_u(const Fp16Stage& at, int tile, int first, const Fp16* source, int n) {
-  constexpr int OF_PANEL = FP16_PANEL / 8;  // chunks of a row
+  constexpr int OF_PANEL = FP16_PANEL / 8;  // 16-byte chunks of a row
   const int panels = static_cast<int>(at.K) / FP16_PANEL, chunks = panels * OF_PANEL;
   const uint4* from = reinterpret_cast<const uint4*>(source);
   uint4* to = reinterpret_cast<uint4*>(at.u) + static_cast<long long>(tile) * TILE_ROWS * chunks;
@@ -44,7 +45,7 @@ __device__ __forceinline__ void stage_u(const Fp16Stage& at, int tile, int first
   }
 }
 
-// Of the step that is staged: where its graphs begin in the plan, how many there are, its tiles.
+// The step to stage: its first graph in the plan, its numbers of graphs and tiles.
 struct StagedStep {
   int step, begin, B, tiles;
   const int* tile_starts;
@@ -55,7 +56,7 @@ struct StagedStep {
     tiles = exists ? at.tile_counts[step] : 0;
     tile_starts = at.tile_starts + step * (at.tiles + 1);
   }
-  __device__ __forceinline__ int pointers() const { return begin + step; }  // where they begin, whose totals lie behind
+  __device__ __forceinline__ int pointers() const { return begin + step; }  // first of the step's pointers
 };
 
 template <class Wait>
@@ -80,7 +81,7 @@ __device__ __forceinline__ void stage_graph(const Fp16Stage& at, const StagedSte
   copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
 }
 
-// What a tile has beside its graphs: where they begin, and rows of zeros behind them.
+// Stage what a tile has besides its graphs: its first graph, and rows of zeros after the last one.
 template <class Wait>
 __device__ __forceinline__ void stage_tile(const Fp16Stage& at, const StagedStep& of, int tile, Wait wait) {
   const int start = of.tile_starts[tile], end = of.tile_starts[tile + 1], last = of.pointers() + end - 1;

@@ -64,7 +64,7 @@ constexpr int GROUPS = 3, GROUP_ROWS = TILE_ROWS / GROUPS;  // four warps own 48
 constexpr int OWN = 24;                                     // values of a matrix in a thread: 12 rows of 2 columns
 constexpr int ROW_LD = FP16_PANEL + 4;  // floats between rows of a slice, and pairs between tiles, in shared memory
 constexpr int MAX_PANELS = 8, LOW_PANELS = 4;
-constexpr int MAX_LAYERS = 8, MAX_TILES = 72, MAX_ENTRIES = 896, MAX_OUTPUTS = 160;
+constexpr int MAX_TILES = 72, MAX_ENTRIES = 896, MAX_OUTPUTS = 160;
 constexpr int READOUT_GRAPHS = 16;  // of a tile, that the readout takes at a time
 
 // ---- parameters ----

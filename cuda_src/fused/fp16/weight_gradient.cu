@@ -1,56 +1,74 @@
-// The gradients of a step in halves (fused/fp16/tiles.cuh), in one launch; those of gamma and beta the pass has:
+// The gradients that the fp16 step leaves, in one launch:
 //
-//   dW_l = U_lᵀ dY_l / (u_scale_l scale_l),    db_l = sum of its tiles' parts,    dW = [R | 1]ᵀ dlogits   (dense layer)
+//   dW_l = U_lᵀ dY_l / (u_scale_l scale_l),    db_l = sum of its tiles' partial sums,    dW = [R | 1]ᵀ dlogits   (head)
 //
-// Of the first, both operands are panels of rows, whose columns become rows and columns of dW: wgmma takes halves that
-// way, and so nothing is transposed. A block has 128 x 128 of dW, two panels of either matrix, over a share of the tiles of
-// rows; shares are added up by who reads the parts, in order. Blocks on the multiprocessors that are left do the others.
+// wgmma reads fp16 operands along rows or columns, so dW_l needs no transpose: the columns of both panels become rows and
+// columns of dW. A block computes 128 x 128 of dW, two panels of either matrix, over a share of the tiles of rows. The update
+// adds the shares in order. Blocks on the remaining multiprocessors compute db and the head's gradient.
 //
 // Source: own.
-// Shapes: u (tiles, K / 64, 144, 64), dy (tiles, P / 64, 144, 64) panels, parts (splits, F, P) float32, scale, u_scale (1,),
-//   bias_parts (tiles, P), dbias (P,); layers (n_layers,) HalfProduct; places (n_places,) DwPlace; shape (2,): tiles;
-//   size (4,): N, B; input (B, F), gradient (B, P), head (F + 1, P): of the dense layer.
+// Shapes: see WeightGradientParams; u (tiles, K / 64, 144, 64) and dy (tiles, P / 64, 144, 64) are panels.
 // Launch: 288 threads, grid (n_places splits + others), one block a multiprocessor. 3 layers of 512, 100 outputs: 36 x 3 +
 //   21.
-// Shared memory: dynamic, a ring of nine stages of 48 rows and four panels, 216 KB; no bank conflicts.
+// Shared memory: dynamic, a ring of nine stages of 48 rows and four panels, 216 KB; no bank conflicts. The head uses its
+//   place: 256 graphs of 64 columns of R and of the logits' gradients.
 // Traffic: reads 512 bytes of each row for each 128 x 128 (from L2), writes 4 F P splits bytes.
-// Determinism: one writer per output, fixed order: repeats to the bit.
+// Determinism: one writer per output, fixed order: bit-repeatable.
 // Requires: sm_90a, elsewhere it is empty; P of layers a multiple of 128, K of 64.
+//
+// Waits.
+//   wait_for_previous   once; before it only the block's place is read and barriers are initialised
+//   full[stage]         arrives: the copying lane of the ninth warp, and the bytes; waits: eight warps, which multiply it
+//   empty[stage]        arrive: their 256 threads, when the next stage is in the tensor cores; waits: the copying lane, from
+//                       the ring's second round on
+//   __syncthreads       barriers are initialised; head: for each 256 graphs, the last ones are read, these are there
 #include "fused/fp16/tiles.cuh"
 #include "fused/shared/async_copy.cuh"
 
 namespace fused {
 
-// As the host fills it.
+// The product of a layer.
 struct Fp16Product {
-  const Fp16 *u, *dy;
-  const float *scale, *u_scale;  // of dy and u
-  float* partials;
-  const float* bias_partials;
-  float* dbias;
-  int F, P, K, unused;  // rows and columns of dW; columns of U
+  const Fp16 *u, *dy;            // panels, scaled
+  const float* scale;            // (1,), of dy
+  float* partials;               // (splits, F, P)
+  const float* bias_partials;    // (tiles, P)
+  float* dbias;                  // (P,)
+  int F, P, K;                   // rows and columns of dW; columns of U
+  float u_scale;
 };
 
-// A block's place in it.
+// A block's tile of dW.
 struct GradientTile {
-  Fp16Product of;
-  int first_u, first_dy, unused[2];  // panels
+  int product, first_u, first_dy;  // the latter two count panels
 };
 
-constexpr int DW_GROUPS = 2, DW_STAGES = 9, DW_ROWS = 48, DW_PANELS = 4;
-constexpr int PIECE = DW_ROWS * FP16_PANEL;  // halves
+struct WeightGradientParams {
+  Fp16Product products[MAX_LAYERS];
+  const GradientTile* places;  // (n_places,)
+  float* head;                 // (F + 1, P), of the head
+  const float *input, *gradient;  // (B, F), (B, P)
+  const int *shape, *size;        // (2,): tiles of the step; (4,): N, B, step, epoch
+  int n_products, n_places, splits;
+  int F, P;  // of the head
+};
+
+constexpr int DW_GROUPS = 2, DW_PANELS = 2;  // warpgroups; panels of either matrix in a block
+constexpr int DW_THREADS = DW_GROUPS * 128 + 32, DW_STAGES = 9, DW_ROWS = 48;
+constexpr int PIECE = DW_ROWS * FP16_PANEL;  // elements of a panel in a stage
+constexpr int DW_SHARED_BYTES = DW_STAGES * 2 * DW_PANELS * PIECE * 2;
 constexpr int PIECES_OF_TILE = TILE_ROWS / DW_ROWS;
 
 using GradientSums = float[64];  // of 64 x 128 values, in a thread
 
-// What the tensor cores are told of pieces that they read across: where the first is; from 64 columns to the next, the
-// length of a piece; from 8 rows to the next 8, 1024 bytes; and that chunks are exchanged.
+// wgmma descriptor of pieces with the depth along the rows, 128-byte swizzle: a piece's length from 64 columns to the next,
+// 1024 bytes from 8 rows to the next.
 __device__ __forceinline__ unsigned long long column_descriptor(const Fp16* piece) {
   return (shared_address(piece) & 0x3ffff) >> 4 | static_cast<unsigned long long>(2 * PIECE / 16) << 16 | 64ull << 32 |
          1ull << 62;
 }
 
-// sum (64, 128) += aᵀ (64, 16) b (16, 128), asynchronously.
+// d (64, 128) += aᵀ (64, 16) b (16, 128) in fp16, asynchronously.
 __device__ __forceinline__ void wgmma_fp16_transposed(GradientSums& d, unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
@@ -70,14 +88,15 @@ __device__ __forceinline__ void wgmma_fp16_transposed(GradientSums& d, unsigned 
 #endif
 }
 
-// A block's share of a product, in its own numbers.
+// A block's share of a product.
 struct GradientShare {
   Fp16Product of;
-  int first_u, first_dy, panels_of_u;  // of the block
-  int begin, steps;                    // its first tile of rows; its stages
+  int first_u, first_dy, panels_of_u;
+  int begin, steps;  // the first tile of rows; stages
 
-  __device__ __forceinline__ GradientShare(const GradientTile& place, int tiles, int split, int splits)
-      : of(place.of),
+  __device__ __forceinline__ GradientShare(const Fp16Product& product, const GradientTile& place, int tiles, int split,
+                                           int splits)
+      : of(product),
         first_u(place.first_u),
         first_dy(place.first_dy),
         panels_of_u(min(of.K / FP16_PANEL - first_u, DW_GROUPS)) {
@@ -85,7 +104,7 @@ struct GradientShare {
     steps = (tiles * (split + 1) / splits - begin) * PIECES_OF_TILE;
   }
 
-  // The piece of a stage that is panel `panel` of a matrix of so many panels.
+  // Panel `panel` of a matrix of so many panels, the rows of stage `step`.
   __device__ __forceinline__ const Fp16* piece(const Fp16* matrix, int step, int panels, int panel) const {
     const int tile = begin + step / PIECES_OF_TILE, third = step % PIECES_OF_TILE;
     return matrix + ((static_cast<long long>(tile) * panels + panel) * PIECES_OF_TILE + third) * PIECE;
@@ -98,10 +117,10 @@ struct GradientBarriers {
 
 __device__ __forceinline__ Fp16* dw_stage(int stage) {
   extern __shared__ __align__(1024) Fp16 dw_ring[];
-  return dw_ring + stage * DW_PANELS * PIECE;
+  return dw_ring + stage * 2 * DW_PANELS * PIECE;
 }
 
-// A thread fills the ring.
+// Fill the ring; one thread calls.
 __device__ __forceinline__ void fill_ring(const GradientShare& share, GradientBarriers& barriers) {
   constexpr int BYTES = PIECE * int(sizeof(Fp16));
   const int panels_of_u = share.of.K / FP16_PANEL, panels_of_dy = share.of.P / FP16_PANEL;
@@ -121,7 +140,7 @@ __device__ __forceinline__ void fill_ring(const GradientShare& share, GradientBa
   }
 }
 
-// Four warps take a panel of U; a stage is given back when the next one is under way.
+// Four warps multiply a panel of U. They release a stage once the next one is in the tensor cores.
 __device__ __forceinline__ void multiply_stages(GradientSums& sum, int group, const GradientShare& share, GradientBarriers& barriers) {
   RingPosition turn;
   unsigned long long* read = nullptr;
@@ -146,7 +165,7 @@ __device__ __forceinline__ void multiply_stages(GradientSums& sum, int group, co
 __device__ __forceinline__ void store_sums(const GradientSums& sum, int group, const GradientShare& share, int split) {
   const Fp16Product& of = share.of;
   const int lane = threadIdx.x % 32, row = (share.first_u + group) * FP16_PANEL + threadIdx.x / 32 % 4 * 16 + lane / 4;
-  const float first = 1.f / *of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may be too large
+  const float first = 1.f / of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may overflow
   float* to =
       of.partials + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * FP16_PANEL + lane % 4 * 2;
 #pragma unroll
@@ -159,11 +178,11 @@ __device__ __forceinline__ void store_sums(const GradientSums& sum, int group, c
   }
 }
 
-// ---- what is small ----
+// ---- the head, and biases ----
 
 constexpr int SMALL_THREADS = 256, HEAD_TILE = 64, GRAPHS_AT_ONCE = 256;
 
-// The dense layer on graphs. A block takes 64 x 64 of its gradient, a thread four by four, over all graphs in order.
+// The dense layer on graphs. A block computes 64 x 64 of its gradient, a thread 4 x 4, over all graphs in order.
 struct HeadGradient {
   float* to;
   const float *input, *gradient;
@@ -172,7 +191,7 @@ struct HeadGradient {
   __device__ __forceinline__ int tiles_of_columns() const { return ceil_div(P, HEAD_TILE); }
   __device__ __forceinline__ int tiles() const { return ceil_div(F + 1, HEAD_TILE) * tiles_of_columns(); }
 
-  // Columns c0 ... of rows of `matrix`, four to each of sixteen threads; the one behind F is the bias's.
+  // Load columns c0 … of rows of `matrix`, four for each of sixteen threads. Column F is 1 if `has_ones`: the bias.
   __device__ __forceinline__ void load_tile(float* tile, const float* matrix, int first, int n, int c0, int columns,
                                         bool has_ones) const {
     constexpr int AT_ONCE = 8, LANES = HEAD_TILE / 4, ROWS = SMALL_THREADS / LANES;
@@ -251,27 +270,27 @@ __device__ __forceinline__ void reduce_bias(const Fp16Product& of, int tiles) {
 
 using namespace fused;
 
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_fp16_weight_gradient(float* head, const long long* layers, const long long* places, const int* shape, const int* size,
-                  const float* input, const float* gradient, int n_layers, int n_places, int splits, int F, int P) {
+extern "C" __global__ void __launch_bounds__(DW_THREADS, 1)
+    fused_fp16_weight_gradient(const __grid_constant__ WeightGradientParams params) {
   if constexpr (!HAS_WARPGROUPS) return;
   __shared__ GradientBarriers barriers;
-  const int block = blockIdx.x, of_products = n_places * splits, tiles = shape[0];
+  const int block = blockIdx.x, of_products = params.n_places * params.splits, tiles = params.shape[0];
   if (block >= of_products) {
-    const HeadGradient dense = {head, input, gradient, F, P, size[1]};
+    const HeadGradient head = {params.head, params.input, params.gradient, params.F, params.P, params.size[1]};
     wait_for_previous();
 #pragma unroll 1
-    for (int unit = block - of_products; unit < dense.tiles() + n_layers; unit += gridDim.x - of_products) {
-      if (unit < dense.tiles()) {
-        dense.run(unit);
+    for (int unit = block - of_products; unit < head.tiles() + params.n_products; unit += gridDim.x - of_products) {
+      if (unit < head.tiles()) {
+        head.run(unit);
       } else {
-        reduce_bias(reinterpret_cast<const Fp16Product*>(layers)[unit - dense.tiles()], tiles);
+        reduce_bias(params.products[unit - head.tiles()], tiles);
       }
     }
     return;
   }
-  const int split = block / n_places;
-  const GradientShare share(reinterpret_cast<const GradientTile*>(places)[block % n_places], tiles, split, splits);
+  const int split = block / params.n_places;
+  const GradientTile place = params.places[block % params.n_places];
+  const GradientShare share(params.products[place.product], place, tiles, split, params.splits);
   const int group = warp_number() / 4;
   if (threadIdx.x < DW_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
@@ -284,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(288, 1)
   wait_for_previous();
   if (group == DW_GROUPS) {
     if (threadIdx.x % 32 == 0) fill_ring(share, barriers);
-  } else {  // also where there is no panel of u: ptxas wants it plain
+  } else {  // also without a panel of u: ptxas needs uniform control flow around wgmma
     GradientSums sum = {};
     multiply_stages(sum, group, share, barriers);
     if (group < share.panels_of_u) store_sums(sum, group, share, split);

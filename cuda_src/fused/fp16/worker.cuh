@@ -1,7 +1,7 @@
-// The threads of a pass that compute: layers forward, readout, layers backward (fused/fp16/step.cu tells the phases).
+// The compute warps of the fp16 step: layers forward, readout, layers backward (fused/fp16/step.cu lists the phases).
 //
-// A thread owns 12 rows of two columns of the block's 144 x 64 values: Y and G stay in its registers from a product to what
-// becomes of them, so that sums over rows are its own, then those of four lanes, then of three groups of warps.
+// A thread owns 12 rows of two columns of the block's 144 x 64 values. Y and G stay in its registers after a product. So a
+// sum over rows is reduced in the thread, then over four lanes, then over three groups of warps.
 #pragma once
 
 #include "fused/fp16/readout.cuh"
@@ -16,7 +16,7 @@ struct StepWorker {
   const int tile, slice;
   Owner own;
   Phases phases;
-  float mean[2], inverse[2], gamma[2], beta[2], slope[2];  // of this thread's columns, in the layer at hand
+  float mean[2], inverse[2], gamma[2], beta[2], slope[2];  // of this thread's columns in the current layer
 
   __device__ __forceinline__ StepWorker(StepShared& shared, int own_tile, int own_slice)
       : at(shared), tile(own_tile), slice(own_slice) {}
@@ -36,7 +36,7 @@ struct StepWorker {
   __device__ __forceinline__ float2* norm_of(int l) const {
     return Exchange(at.params, P).norms + ((l * at.params.tiles + tile) * S + slice) * WORKERS + threadIdx.x;
   }
-  // This thread's values of Y, four neighbours of them at vector i.
+  // This thread's values of Y, vectors of four, WORKERS vectors apart.
   __device__ __forceinline__ float4* y_of(int l) const {
     return reinterpret_cast<float4*>(at.params.layers[l].y +
                                      (static_cast<long long>(tile) * S + slice) * TILE_ROWS * FP16_PANEL) +
@@ -45,7 +45,7 @@ struct StepWorker {
 
   // ---- the exchange ----
 
-  // Bring what the tiles found of this slice's columns to `parts`.
+  // Gather the partial sums of all tiles for this slice's columns.
   __device__ __forceinline__ void gather_partials(int slot) {
     constexpr int AT_ONCE = 3;
     const int c = threadIdx.x % FP16_PANEL;
@@ -74,7 +74,7 @@ struct StepWorker {
 
   // ---- forward ----
 
-  // Y of layer l, its batch norm, Z in `rows`; y becomes the distances from the means.
+  // Compute Y of layer l, its batch norm, and Z in `rows`; y is left as Y - mean.
   __device__ __forceinline__ void forward(float (&y)[OWN], int l) {
     const Fp16Layer& layer = at.params.layers[l];
     float bias[2];
@@ -91,7 +91,7 @@ struct StepWorker {
     float sum[2] = {}, squares[2] = {};
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-      y[i] = fmaf(product[i], factor, at.rowsum[own.row(i)] * bias[i % 4 / 2]);  // 0 in rows that do not exist
+      y[i] = fmaf(product[i], factor, at.rowsum[own.row(i)] * bias[i % 4 / 2]);  // 0 in unused rows
       sum[i % 4 / 2] += y[i];
     }
     const float share = 1.f / max(rows_of_group(own.group), 1);
@@ -109,7 +109,7 @@ struct StepWorker {
       squares[h] = sum_of_four(squares[h]);
       if (own.t == 0) at.group_sums[own.group][own.column(h)] = make_float2(middle[h], squares[h]);
     }
-    sync_workers();  // and the product's operands are read
+    sync_workers();  // also: the product's operands are read
     if (threadIdx.x < FP16_PANEL) publish_moments(l);
     const bool keeps_running = tile == 0 && own.group == 0 && own.t == 0;
     float old_mean[2], old_var[2];
@@ -130,7 +130,7 @@ struct StepWorker {
       layer.running_mean[column(h)] = old_mean[h] + layer.momentum * (mean[h] - old_mean[h]);
       layer.running_var[column(h)] = old_var[h] + layer.momentum * (squares[h] / max(at.step.N - 1, 1) - old_var[h]);
     }
-    sync_workers();  // the parts are read
+    sync_workers();  // the partial sums are read
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int h = i % 4 / 2;
@@ -140,7 +140,7 @@ struct StepWorker {
     sync_workers();
   }
 
-  // For the way back: Y - mean of layer l and its batch norm.
+  // Save Y - mean and 1 / deviation of layer l for the backward pass.
   __device__ __forceinline__ void save(const float (&y)[OWN], int l) {
 #pragma unroll
     for (int i = 0; i < OWN / 4; ++i)
@@ -152,7 +152,7 @@ struct StepWorker {
     return min(max(at.step.rows - group * GROUP_ROWS, 0), GROUP_ROWS);
   }
 
-  // The tile's moments of the 64 columns, of those of its groups.
+  // Publish the tile's moments of the 64 columns, from those of its groups.
   __device__ __forceinline__ void publish_moments(int l) {
     float sum = 0.f, squares = 0.f;
 #pragma unroll
@@ -167,8 +167,8 @@ struct StepWorker {
     publish(pairs(l, tile) + threadIdx.x, middle, squares, at.step.tag);
   }
 
-  // Mean and sum of squared distances of this thread's columns, of the tiles' moments; four lanes share columns. Distances
-  // are taken from the mean of the first tile, which is no outlier: it has its share of the rows.
+  // Mean and sum of squared distances of this thread's columns, from the moments of all tiles; four lanes share columns.
+  // Distances are from the mean of the first tile, which holds its share of the rows and so is no outlier.
   __device__ __forceinline__ void reduce_moments(float (&squares)[2]) {
     float pivot[2], sum[2] = {};
 #pragma unroll
@@ -194,7 +194,7 @@ struct StepWorker {
 
   // ---- backward ----
 
-  // From G and Y - mean of layer l, which this thread holds, to dY, V = Aᵀ dY and the sums of the batch norm.
+  // From G and Y - mean of layer l to dY, V = Aᵀ dY and the sums of batch norm; return the scale of dY.
   __device__ __forceinline__ float backward(float (&y)[OWN], float (&g)[OWN], int l) {
     const Fp16Layer& layer = at.params.layers[l];
     float sum[2] = {}, product[2] = {}, largest[2] = {};
@@ -211,7 +211,7 @@ struct StepWorker {
     unsigned highest = __float_as_uint(larger(fabsf(slope[0] * largest[0]), fabsf(slope[1] * largest[1])));
     highest = __reduce_max_sync(FULL_WARP, highest & 0x7fffffff);
     if (own.lane == 0) at.highest[own.warp] = highest;
-    sync_workers();  // and the product's operands are read
+    sync_workers();  // also: the product's operands are read
     if (threadIdx.x < FP16_PANEL) {
       float2 total = make_float2(0.f, 0.f);
 #pragma unroll
@@ -245,7 +245,7 @@ struct StepWorker {
       layer.dbeta[column(h)] = total[h].x, layer.dgamma[column(h)] = total[h].y;
     }
     if (tile == 0 && slice == 0 && threadIdx.x == 0) *layer.scale = scale;
-    sync_workers();  // the parts are read
+    sync_workers();  // the partial sums are read
     float dbias[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) total[h].x *= at.step.share_of_node, total[h].y *= at.step.share_of_node * inverse[h];
@@ -282,7 +282,7 @@ struct StepWorker {
     return scale;
   }
 
-  // The power of two that dY and V are kept times.
+  // The power of two that scales dY and V in fp16.
   __device__ __forceinline__ float scale_of_highest() const {
     unsigned bits = 0;
 #pragma unroll
@@ -294,7 +294,7 @@ struct StepWorker {
     return __int_as_float((min(max(exponent, -100), 100) + 127) << 23);
   }
 
-  // Ask for what was kept of layer l, on the way back.
+  // Load what `save` stored of layer l.
   __device__ __forceinline__ void load_saved(float (&y)[OWN], int l) {
 #pragma unroll
     for (int i = 0; i < OWN / 4; ++i) {
@@ -307,7 +307,7 @@ struct StepWorker {
     for (int h = 0; h < 2; ++h) gamma[h] = at.params.layers[l].gamma[column(h)], beta[h] = at.params.layers[l].beta[column(h)];
   }
 
-  // G and Y - mean of the layer below, which are on their way.
+  // G of the layer below; its Y - mean is loaded beside the product.
   __device__ __forceinline__ void backward_product(float (&y)[OWN], float (&g)[OWN], float scale, int l) {
     load_saved(y, l - 1);
     multiply_panels(g, at, S, phases, own.group, [] {});
@@ -317,7 +317,7 @@ struct StepWorker {
     for (int h = 0; h < 2; ++h) slope[h] = gamma[h] * inverse[h];
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-      g[i] = is_positive(y, i) ? g[i] * factor : 0.f;  // 0 in rows that do not exist
+      g[i] = is_positive(y, i) ? g[i] * factor : 0.f;  // 0 in unused rows
     }
   }
 
@@ -325,7 +325,7 @@ struct StepWorker {
     return fmaf(y[i], slope[i % 4 / 2], beta[i % 4 / 2]) > 0.f;
   }
 
-  // ---- the whole ----
+  // ---- the whole step ----
 
   __device__ __forceinline__ void run() {
     const int L = layers();
