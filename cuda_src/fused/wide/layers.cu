@@ -97,28 +97,37 @@ __device__ bool reduce_tiles(T& total, T* slots, unsigned* counters, int tiles, 
 
 // ---- forward ----
 
+struct ProductParams {
+  float *y, *stats, *running_mean, *running_var;  // (N, P), (2, P), (P,), (P,)
+  float2* partials;                               // (tiles of rows, P)
+  unsigned* counters;                             // (P / 64,), zeros
+  const float *u, *weight;                        // panels
+  const int* size;
+  float epsilon, momentum;
+  int P, K, capacity, fresh;
+};
+
 template <int PRODUCTS>
-__device__ void product(float* y, float* stats, float* running_mean, float* running_var, float* partials,
-                        unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
-                        float momentum, int P, int K, int capacity, int fresh) {
+__device__ void product(const ProductParams& params) {
   if constexpr (!HAS_WARPGROUPS) return;
-  if (fresh) wait_for_previous();
-  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = size[0], tiles = tiles_of(N);
+  if (params.fresh) wait_for_previous();
+  const int P = params.P;
+  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = params.size[0], tiles = tiles_of(N);
   if (blockIdx.y >= tiles) return;
   const int p = n0 + OwnValues::column();
   const bool multiplies = threadIdx.x < COMPUTE_THREADS, exists = multiplies && p < P;
   OwnValues own;
-  const AlongDepth operands = {{u, capacity, BM}, {weight, P, min(max(P - n0, 0), BN)}, m0, n0, K};
+  const AlongDepth operands = {{params.u, params.capacity, BM}, {params.weight, P, min(max(P - n0, 0), BN)}, m0, n0, params.K};
   float old_mean = 0.f, old_var = 0.f;
   const auto prefetch_epilogue = [&] {
-    if (stats != nullptr && exists) old_mean = running_mean[p], old_var = running_var[p];
+    if (params.stats != nullptr && exists) old_mean = params.running_mean[p], old_var = params.running_var[p];
   };
   multiply<PRODUCTS>(own, operands, true, prefetch_epilogue);
 
   const auto store = [&] {
-    if (multiplies) own.store(y, m0, n0, N, P);
+    if (multiplies) own.store(params.y, m0, n0, N, P);
   };
-  if (stats == nullptr) return store();
+  if (params.stats == nullptr) return store();
 
   Moments total = {};
   if (multiplies) {
@@ -133,7 +142,7 @@ __device__ void product(float* y, float* stats, float* running_mean, float* runn
       total.squares += r < rows ? distance * distance : 0.f;
     }
   }
-  float2* found = reinterpret_cast<float2*>(partials) + p;
+  float2* found = params.partials + p;
   const auto put = [&](const Moments& of_tile) {
     if (exists) found[blockIdx.y * static_cast<long long>(P)] = make_float2(of_tile.mean, of_tile.squares);
   };
@@ -142,27 +151,38 @@ __device__ void product(float* y, float* stats, float* running_mean, float* runn
     const float2 of_tile = load_l2(found + tile * static_cast<long long>(P));
     return Moments{static_cast<float>(min(N - tile * BM, BM)), of_tile.x, of_tile.y};
   };
-  if (!reduce_tiles(total, reinterpret_cast<Moments*>(epilogue_scratch()), counters, tiles, put, get, store)) return;
+  if (!reduce_tiles(total, reinterpret_cast<Moments*>(epilogue_scratch()), params.counters, tiles, put, get, store)) return;
   if (!exists || N == 0) return;
-  stats[p] = total.mean;
-  stats[P + p] = 1.f / sqrtf(total.squares / N + epsilon);
-  running_mean[p] = old_mean + momentum * (total.mean - old_mean);
-  running_var[p] = old_var + momentum * (total.squares / max(N - 1, 1) - old_var);
+  params.stats[p] = total.mean;
+  params.stats[P + p] = 1.f / sqrtf(total.squares / N + params.epsilon);
+  params.running_mean[p] = old_mean + params.momentum * (total.mean - old_mean);
+  params.running_var[p] = old_var + params.momentum * (total.squares / max(N - 1, 1) - old_var);
 }
 
 // ---- backward ----
 
+struct ProductDxParams {
+  float* g_prev;                                            // (N, F)
+  float2* sums_prev;                                        // (tiles of rows, F), or null
+  const float *v, *weight;                                  // panels
+  const float *y_prev, *stats_prev, *gamma_prev, *beta_prev;  // (N, F), (2, F), (F,), (F,): of the layer before
+  const unsigned char* kept;
+  const int* size;
+  float keep_scale;
+  int F, C, P, capacity;
+};
+
 template <int PRODUCTS>
-__device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, const float* weight, const float* y_prev,
-                           const float* stats_prev, const float* gamma_prev, const float* beta_prev,
-                           const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
-                           int capacity) {
+__device__ void product_dx(const ProductDxParams& params) {
   if constexpr (!HAS_WARPGROUPS) return;
+  const int F = params.F;
+  const unsigned char* kept = params.kept;
+  const int* size = params.size;
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
   if (blockIdx.y >= tiles_of(size[0])) return;
   OwnValues own;
   const AlongDepth operands = {
-      {v, capacity, BM}, {weight, F, min(max(F - n0, 0), BN)}, m0, n0, C * ceil_div(P, PANEL) * PANEL};
+      {params.v, params.capacity, BM}, {params.weight, F, min(max(F - n0, 0), BN)}, m0, n0, params.C * ceil_div(params.P, PANEL) * PANEL};
   float y[OWN_ROWS];
   unsigned is_there;  // bit r: what dropout kept
   Column of;
@@ -173,8 +193,8 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
   const auto prefetch_epilogue = [&] {
     const int f = n0 + OwnValues::column(), m = m0 + OwnValues::first_row(), rows = own_rows();
     is_there = ~0u;
-    of = f < F ? column_of(stats_prev, gamma_prev, beta_prev, f, F) : Column{0.f, 1.f, 1.f, 0.f};
-    const float* row = y_prev + static_cast<long long>(m) * F + f;
+    of = f < F ? column_of(params.stats_prev, params.gamma_prev, params.beta_prev, f, F) : Column{0.f, 1.f, 1.f, 0.f};
+    const float* row = params.y_prev + static_cast<long long>(m) * F + f;
 #pragma unroll
     for (int r = 0; r < OWN_ROWS; ++r) {
       y[r] = r < rows ? *row : 0.f;
@@ -193,31 +213,40 @@ __device__ void product_dx(float* g_prev, float2* sums_prev, const float* v, con
   for (int r = 0; r < OWN_ROWS; ++r) {
     const float distance = y[r] - of.mean;
     const bool passes = r < rows && (is_there >> r & 1) && distance * of.slope + of.beta > 0.f;
-    const float g = passes ? keep_scale * own.value[r] : 0.f;
+    const float g = passes ? params.keep_scale * own.value[r] : 0.f;
     own.value[r] = g;
     found = combine(found, make_float2(g, passes ? g * (distance * of.inverse) : 0.f));
   }
-  if (threadIdx.x < COMPUTE_THREADS) own.store(g_prev, m0, n0, N, F);
-  if (sums_prev == nullptr) return;
+  if (threadIdx.x < COMPUTE_THREADS) own.store(params.g_prev, m0, n0, N, F);
+  if (params.sums_prev == nullptr) return;
   reduce_groups(found, reinterpret_cast<float2*>(epilogue_scratch()));
-  if (threadIdx.x < BN && f < F) sums_prev[static_cast<long long>(blockIdx.y) * F + f] = found;
+  if (threadIdx.x < BN && f < F) params.sums_prev[static_cast<long long>(blockIdx.y) * F + f] = found;
 }
 
+struct ProductDwParams {
+  float* partials;         // (splits, K, P)
+  const float *u, *dy_t;   // panels
+  const int* size;
+  int K, P, capacity, early;
+};
+
 template <int PRODUCTS>
-__device__ void product_dw(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
-                           int capacity, int early) {
+__device__ void product_dw(const ProductDwParams& params) {
   if constexpr (!HAS_WARPGROUPS) return;
+  const int K = params.K, P = params.P, capacity = params.capacity;
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
-  const int rows = ceil_div(size[0], DEPTH) * DEPTH, part = ceil_div(ceil_div(rows, DEPTH), gridDim.z) * DEPTH;
+  const int rows = ceil_div(params.size[0], DEPTH) * DEPTH, part = ceil_div(ceil_div(rows, DEPTH), gridDim.z) * DEPTH;
   const int begin = min(static_cast<int>(blockIdx.z) * part, rows), end = min(begin + part, rows);
   OwnValues own;
-  const AcrossDepth operands = {{u, capacity, m0, K}, {dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end, capacity};
-  multiply<PRODUCTS>(own, operands, !early, [] {});
-  if (threadIdx.x < COMPUTE_THREADS) own.store(partials + static_cast<long long>(blockIdx.z) * K * P, m0, n0, K, P);
-  if (early) wait_for_previous();
+  const AcrossDepth operands = {{params.u, capacity, m0, K}, {params.dy_t, P, min(max(P - n0, 0), BN)}, n0, begin, end, capacity};
+  multiply<PRODUCTS>(own, operands, !params.early, [] {});
+  if (threadIdx.x < COMPUTE_THREADS) own.store(params.partials + static_cast<long long>(blockIdx.z) * K * P, m0, n0, K, P);
+  if (params.early) wait_for_previous();
 }
 
 }  // namespace fused
+
+using namespace fused;
 
 // ---- entry points ----
 
@@ -229,16 +258,12 @@ __device__ void product_dw(float* partials, const float* u, const float* dy_t, c
 // Shapes: y (N, F), u (N, K) panels; indptr (N + 1,), indices, values (nnz,).
 // Launch: blocks (x lanes, 256 / x rows and channels), grid (rows C / y, lanes / x). 1850 x 512: 128 x 2, grid (928, 1).
 // Traffic: reads 4 F for each entry, of which what rows nearby share comes from L1, writes 4 N K.
-extern "C" __global__ void __launch_bounds__(256, 4)
-    fused_propagate(float* u, const float* y, const float* stats, const float* gamma, const float* beta,
-                    const unsigned char* kept, const int* indptr, const int* indices, const float* values,
-                    const int* size, float keep_scale, int F, int C, int K, int capacity, int identity, int round) {
-  if (F % 4 == 0) {
-    fused::propagate<4>(u, y, stats, gamma, beta, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity,
-                        identity, round);
+extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
+    fused_wide_propagate(const __grid_constant__ PropagateParams params) {
+  if (params.F % 4 == 0) {
+    propagate<4>(params);
   } else {
-    fused::propagate<1>(u, y, stats, gamma, beta, kept, indptr, indices, values, size, keep_scale, F, C, K, capacity,
-                        identity, round);
+    propagate<1>(params);
   }
 }
 
@@ -253,18 +278,12 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 // Launch: 256 threads for 32 rows and columns, grid (rows / 32, P / 32). 1850 x 512: (58, 16).
 // Shared memory: 7 KB, static, among it 4 KB to write whole lines of the transpose; no conflicts.
 // Traffic: reads 8 P for each entry and row, writes 4 N P (C + 1), for 3xTF32 (C + 2).
-extern "C" __global__ void __launch_bounds__(256, 4)
-    fused_propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y, const float* stats,
-                             const float* partials, const float* gamma, const int* t_indptr, const int* t_indices,
-                             const float* t_values, const int* size, int partial_stride, int max_partials, int graphs_per_partial,
-                             int C, int P, int capacity, int identity, int round) {
-  const float2* pairs = reinterpret_cast<const float2*>(partials);
-  if (P % 4 == 0) {
-    fused::propagate_backward<4>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
-                                 partial_stride, max_partials, graphs_per_partial, C, P, capacity, identity, round);
+extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
+    fused_wide_propagate_backward(const __grid_constant__ PropagateBackwardParams params) {
+  if (params.P % 4 == 0) {
+    propagate_backward<4>(params);
   } else {
-    fused::propagate_backward<1>(dy_t, v, sums, g, y, stats, pairs, gamma, t_indptr, t_indices, t_values, size,
-                                 partial_stride, max_partials, graphs_per_partial, C, P, capacity, identity, round);
+    propagate_backward<1>(params);
   }
 }
 
@@ -277,20 +296,14 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 // Shared memory: dynamic, at least 40 KB: as many stages as fit, of 24 KB, in 3xTF32 32 KB; no bank conflicts.
 // Traffic: reads 4 N K for each 64 columns and 4 K P for each 128 rows (from L2), writes 4 N P.
 // Requires: `partials` of 2 floats per row tile and column, `counters` 0, one for each 64 columns.
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_tf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
-                       unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
-                       float momentum, int P, int K, int capacity, int fresh) {
-  fused::product<1>(y, stats, running_mean, running_var, partials, counters, u, weight, size, epsilon, momentum, P, K,
-                    capacity, fresh);
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
+    fused_wide_product_tf32(const __grid_constant__ ProductParams params) {
+  product<1>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_3xtf32(float* y, float* stats, float* running_mean, float* running_var, float* partials,
-                         unsigned* counters, const float* u, const float* weight, const int* size, float epsilon,
-                         float momentum, int P, int K, int capacity, int fresh) {
-  fused::product<3>(y, stats, running_mean, running_var, partials, counters, u, weight, size, epsilon, momentum, P, K,
-                    capacity, fresh);
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
+    fused_wide_product_3xtf32(const __grid_constant__ ProductParams params) {
+  product<3>(params);
 }
 
 // G_prev (N, F) = kept and z > 0 ? keep_scale dZ : 0 with dZ = V (N, C P) Wᵀ and z = (y_prev - mean) slope + beta, all
@@ -299,22 +312,14 @@ extern "C" __global__ void __launch_bounds__(288, 1)
 // Source: own.
 // Launch, shared memory: as fused_product with F for P. 1850 x 512 x 512: grid (8, 15).
 // Traffic: reads 4 N C P for each 64 columns, 4 F C P for each 128 rows, 4 N F; writes 4 N F.
-extern "C" __global__ void __launch_bounds__(288, 2)
-    fused_product_dx_tf32(float* g_prev, float* sums_prev, const float* v, const float* weight, const float* y_prev,
-                          const float* stats_prev, const float* gamma_prev, const float* beta_prev,
-                          const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
-                          int capacity) {
-  fused::product_dx<1>(g_prev, reinterpret_cast<float2*>(sums_prev), v, weight, y_prev, stats_prev, gamma_prev,
-                       beta_prev, kept, size, keep_scale, F, C, P, capacity);
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
+    fused_wide_product_dx_tf32(const __grid_constant__ ProductDxParams params) {
+  product_dx<1>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dx_3xtf32(float* g_prev, float* sums_prev, const float* v, const float* weight, const float* y_prev,
-                            const float* stats_prev, const float* gamma_prev, const float* beta_prev,
-                            const unsigned char* kept, const int* size, float keep_scale, int F, int C, int P,
-                            int capacity) {
-  fused::product_dx<3>(g_prev, reinterpret_cast<float2*>(sums_prev), v, weight, y_prev, stats_prev, gamma_prev,
-                       beta_prev, kept, size, keep_scale, F, C, P, capacity);
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
+    fused_wide_product_dx_3xtf32(const __grid_constant__ ProductDxParams params) {
+  product_dx<3>(params);
 }
 
 // partials[s] (K, P) = Uᵀ dY over the rows of split s < gridDim.z, zeros if it has none; who reads them adds them up.
@@ -325,16 +330,14 @@ extern "C" __global__ void __launch_bounds__(288, 1)
 // Launch: 288 threads, grid (P / 64, K / 128, splits). 1850 x 520 x 512: (8, 5, 3).
 // Shared memory: as fused_product.
 // Traffic: reads 4 N K for each 64 columns and 4 N P for each 128 of K, writes 4 K P splits.
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dw_tf32(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
-                          int capacity, int early) {
-  fused::product_dw<1>(partials, u, dy_t, size, K, P, capacity, early);
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
+    fused_wide_product_dw_tf32(const __grid_constant__ ProductDwParams params) {
+  product_dw<1>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_product_dw_3xtf32(float* partials, const float* u, const float* dy_t, const int* size, int K, int P,
-                            int capacity, int early) {
-  fused::product_dw<3>(partials, u, dy_t, size, K, P, capacity, early);
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
+    fused_wide_product_dw_3xtf32(const __grid_constant__ ProductDwParams params) {
+  product_dw<3>(params);
 }
 
 // The weights in the two forms in which the products read them: `forward`, panels of the transpose of W' (P rows, C F +
@@ -343,11 +346,8 @@ extern "C" __global__ void __launch_bounds__(288, 1)
 // null) with batch norm folded into them, and its shift (P,).
 //
 // Launch: 32 x 8 threads, grid ((C F + C) / 32, P / 32). Traffic: reads 4 K P, writes 8 K P.
-extern "C" __global__ void __launch_bounds__(256)
-    fused_weight_panels(float* forward, float* backward, float* shift, const float* weight, const float* bias,
-                        const float* gamma, const float* beta, const float* running_mean, const float* running_var,
-                        float epsilon, int F, int C, int P, int round) {
-  fused::wait_for_previous();
-  fused::pack(forward, backward, shift, weight, bias, {gamma, beta, running_mean, running_var, epsilon}, F, C, P,
-              round);
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    fused_wide_weights(const __grid_constant__ WeightPanelsParams params) {
+  wait_for_previous();
+  pack(params);
 }
