@@ -17,7 +17,7 @@ __device__ __forceinline__ void fence_async_proxy() {
 
 // Copy to the same shared memory in all blocks of `mask`; each block's `full` counts the bytes.
 __device__ __forceinline__ void tma_multicast(void* to, const void* from, int bytes, unsigned long long* full,
-                                                 int mask) {
+                                              int mask) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
@@ -39,7 +39,7 @@ __device__ __forceinline__ void fetch_high(StepShared& at, const Fp16* weights, 
   if (bytes <= 0) return;
   expect_bytes(&at.w_high_full, bytes);
   tma_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
-            &at.w_high_full);
+           &at.w_high_full);
 }
 
 // The phases of its barriers that a product waits for.
@@ -54,7 +54,7 @@ constexpr int CHUNK_BYTES = GROUP_ROWS * FP16_PANEL * 2;
 template <int S>
 __device__ __forceinline__ void send_chunk(StepShared& at, const Fp16* panel, int q, int group) {
   tma_multicast(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
-                   (1 << S) - 1);
+                (1 << S) - 1);
 }
 
 // ---- products ----
@@ -165,8 +165,8 @@ struct TileRows {
 };
 
 // Add Σ value rows[column] over the entries of a row to this thread's columns; entries come from global memory, slowly.
-__device__ __forceinline__ void add_entries(RowSlice& sum, unsigned rows, const StepParams& params, int tile, int lane, int k,
-                                            int end, bool transposed) {
+__device__ __forceinline__ void add_entries(RowSlice& sum, unsigned rows, const StepParams& params, int tile, int lane,
+                                            int k, int end, bool transposed) {
   const TileRows from(params, tile, transposed);
 #pragma unroll 1
   for (; k < end; ++k) {

@@ -157,8 +157,9 @@ struct StepReadout {
       }
       __syncwarp();
       float* gradient = r.gradient[graph];
-      const double loss = loss_of_graph(gradient, r.logits[graph], r.targets + graph * (at.params.loss == SOFTMAX ? 1 : K),
-                                        r.loss_weight, K, at.params.loss, r.label_weight);
+      const double loss =
+          loss_of_graph(gradient, r.logits[graph], r.targets + graph * (at.params.loss == SOFTMAX ? 1 : K),
+                        r.loss_weight, K, at.params.loss, r.label_weight);
       if (own.lane == 0) r.losses[graph] = loss;
       if (K + own.lane < padded()) gradient[K + own.lane] = 0.f;
       if (graph % S != slice) continue;
@@ -181,7 +182,8 @@ struct StepReadout {
     for (int i = 0; i < 2; ++i) {
       const int graph = own.g + 8 * i;
       if (graph >= n) continue;
-      const float share = at.params.readout == MEAN ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
+      const float share =
+          at.params.readout == MEAN ? 1.f / max(static_cast<int>(at.graph_rows[first + graph]), 1) : 1.f;
       *reinterpret_cast<float2*>(&r.back[first + graph][n0 + 2 * own.t]) =
           make_float2(share * c[2 * i], share * c[2 * i + 1]);
     }

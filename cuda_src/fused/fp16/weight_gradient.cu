@@ -29,12 +29,12 @@ namespace fused {
 
 // The product of a layer.
 struct Fp16Product {
-  const Fp16 *u, *dy;            // panels, scaled
-  const float* scale;            // (1,), of dy
-  float* partials;               // (splits, F, P)
-  const float* bias_partials;    // (tiles, P)
-  float* dbias;                  // (P,)
-  int F, P, K;                   // rows and columns of dW; columns of U
+  const Fp16 *u, *dy;          // panels, scaled
+  const float* scale;          // (1,), of dy
+  float* partials;             // (splits, F, P)
+  const float* bias_partials;  // (tiles, P)
+  float* dbias;                // (P,)
+  int F, P, K;                 // rows and columns of dW; columns of U
   float u_scale;
 };
 
@@ -45,8 +45,8 @@ struct GradientTile {
 
 struct WeightGradientParams {
   Fp16Product products[MAX_LAYERS];
-  const GradientTile* places;  // (n_places,)
-  float* head;                 // (F + 1, P), of the head
+  const GradientTile* places;     // (n_places,)
+  float* head;                    // (F + 1, P), of the head
   const float *input, *gradient;  // (B, F), (B, P)
   const int *shape, *size;        // (2,): tiles of the step; (4,): N, B, step, epoch
   int n_products, n_places, splits;
@@ -135,13 +135,14 @@ __device__ __forceinline__ void fill_ring(const GradientShare& share, GradientBa
       tma_copy(stage + panel * PIECE, share.piece(share.of.u, step, panels_of_u, share.first_u + panel), BYTES, full);
     for (int panel = 0; panel < 2; ++panel)
       tma_copy(stage + (DW_GROUPS + panel) * PIECE,
-                share.piece(share.of.dy, step, panels_of_dy, share.first_dy + panel), BYTES, full);
+               share.piece(share.of.dy, step, panels_of_dy, share.first_dy + panel), BYTES, full);
     turn.next(DW_STAGES);
   }
 }
 
 // Four warps multiply a panel of U. They release a stage once the next one is in the tensor cores.
-__device__ __forceinline__ void multiply_stages(GradientSums& sum, int group, const GradientShare& share, GradientBarriers& barriers) {
+__device__ __forceinline__ void multiply_stages(GradientSums& sum, int group, const GradientShare& share,
+                                                GradientBarriers& barriers) {
   RingPosition turn;
   unsigned long long* read = nullptr;
 #pragma unroll 1
@@ -193,7 +194,7 @@ struct HeadGradient {
 
   // Load columns c0 … of rows of `matrix`, four for each of sixteen threads. Column F is 1 if `has_ones`: the bias.
   __device__ __forceinline__ void load_tile(float* tile, const float* matrix, int first, int n, int c0, int columns,
-                                        bool has_ones) const {
+                                            bool has_ones) const {
     constexpr int AT_ONCE = 8, LANES = HEAD_TILE / 4, ROWS = SMALL_THREADS / LANES;
     const int c = c0 + threadIdx.x % LANES * 4;
 #pragma unroll 1

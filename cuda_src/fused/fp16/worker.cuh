@@ -304,7 +304,8 @@ struct StepWorker {
     const float2 norm = *norm_of(l);
     inverse[0] = norm.x, inverse[1] = norm.y;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) gamma[h] = at.params.layers[l].gamma[column(h)], beta[h] = at.params.layers[l].beta[column(h)];
+    for (int h = 0; h < 2; ++h)
+      gamma[h] = at.params.layers[l].gamma[column(h)], beta[h] = at.params.layers[l].beta[column(h)];
   }
 
   // G of the layer below; its Y - mean is loaded beside the product.
@@ -335,7 +336,8 @@ struct StepWorker {
     for (int l = 0; l < L; ++l) {
       own.forget();
       forward(y, l);
-      if (l + 1 < L) propagate(at, panel(at.params.layers[l + 1].u), nullptr, at.params.layers[l + 1].u_scale, own, tile, false);
+      if (l + 1 < L)
+        propagate(at, panel(at.params.layers[l + 1].u), nullptr, at.params.layers[l + 1].u_scale, own, tile, false);
     }
     readout.run(g, [&](int i) { return is_positive(y, i); });
     arrive_named(READOUT_DONE);

@@ -124,7 +124,7 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams params, fl
 #pragma unroll 1
   for (int unit = blockIdx.x; unit < params.common.n_chunks + params.common.n_stages; unit += gridDim.x) {
     if (unit != blockIdx.x) __syncthreads();  // shared memory is free again
-    if (unit < params.common.n_stages) {             // first, for they follow the longest chain of pointers before they wait
+    if (unit < params.common.n_stages) {      // first, for they follow the longest chain of pointers before they wait
       stage_batch(*params.stage, unit, params.common.n_stages, wait_once);
     } else {
       update_chunk(params, unit - params.common.n_stages, reinterpret_cast<float*>(shared4), wait_once);

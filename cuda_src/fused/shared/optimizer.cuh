@@ -14,11 +14,11 @@ enum UpdateMode { UPDATE, ONLY_GRADIENTS, APPLY };
 // What the updates of all forms read and write; a form's parameters add its jobs and the staging of the next batch.
 struct UpdateParams {
   float *parameters, *m, *v, *gradients;  // flat, (n,)
-  double *norms, *totals;                 // (n_chunks,), squared norms; (2,), the epoch's loss and label weight, or null
-  const double* losses;                   // (n_losses,)
-  const float *weight_decay, *l2;         // (n,); null where nothing decays, if the form allows it
-  const Rate* rates;                      // (steps,)
-  const int *progress, *chunks;           // (4,): next step, N, B, step; which part of which job a block updates
+  double *norms, *totals;          // (n_chunks,), squared norms; (2,), the epoch's loss and label weight, or null
+  const double* losses;            // (n_losses,)
+  const float *weight_decay, *l2;  // (n,); null where nothing decays, if the form allows it
+  const Rate* rates;               // (steps,)
+  const int *progress, *chunks;    // (4,): next step, N, B, step; which part of which job a block updates
   int n_chunks, n_stages, n_losses, mode, sgd;
   float beta1, rest1, beta2, rest2, epsilon, max_norm;
 

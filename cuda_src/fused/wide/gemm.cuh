@@ -1,34 +1,34 @@
-// The wide products of the fused backend: tiles of C = A B on the tensor cores (fused/wide/layers.cu has the kernels).
+// The products of the wide form: tiles of C = A B on the tensor cores. fused/wide/layers.cu has the kernels.
 //
-// Panels. What the products read lies in memory as panels of 32 columns: element (i, k) of a matrix is in panel k / 32,
-// which holds the matrix's rows, 128 bytes each, chunk (k % 32) / 4 of row i at chunk ^ (i % 8). So what a stage takes
-// of a matrix is one piece of memory, or a few, that is copied as it is; it conflicts in shared memory neither when read
-// along rows nor across them, and tensor cores read it there themselves. These panels are
+// Panels. Operands are stored as panels of 32 columns. Element (i, k) of a matrix is in panel k / 32. A panel holds the
+// matrix's rows, 128 bytes each, chunk (k % 32) / 4 of row i at chunk ^ (i % 8): the 128-byte swizzle of wgmma. So TMA copies
+// a stage of a matrix as one piece of memory, or a few. Reads of it in shared memory have no bank conflicts, along rows or
+// across them, and wgmma reads it directly. The panels are
 //
-//   U (N, K)             rows N ... N rounded up to 32 and columns up to whole panels are 0; of `capacity` rows
-//   V (N, C P)           every channel begins with a panel and is filled up with 0; of `capacity` rows
-//   dYᵀ (P, N)           columns N ... N rounded up to 32 are 0
-//   W'ᵀ (P, C F + C)     the weights forward, filled up with 0
+//   U (N, K)             zeros in rows N … N rounded up to 32 and in columns up to whole panels; of `capacity` rows
+//   V (N, C P)           every channel begins with a panel and is filled up with zeros; of `capacity` rows
+//   dYᵀ (P, N)           zeros in columns N … N rounded up to 32
+//   W'ᵀ (P, C F + C)     the weights forward, filled up with zeros
 //   W (F, C P)           the weights backward, as V
 //
-// `capacity`, the most rows that a batch may have, rounded up to 128, is the same for all.
+// `capacity` is the most rows that a batch may have, rounded up to 128; all panels have the same. In 3xTF32, the residuals
+// that TF32 cuts off from W', W and dYᵀ (operand B) follow in as many panels again.
 //
-// Of what the tensor cores read as B (W', W and dYᵀ) there are, for 3xTF32, as many panels once more behind: the rests
-// that TF32 cuts off.
+// Warps. A block computes BM x BN = 128 x 64 values of C. Eight warps multiply; a ninth copies stages of 32 of the depth to a
+// ring in shared memory by TMA. Along the depth, four warps compute 64 x 64 by wgmma, with both operands in shared memory,
+// or, in 3xTF32, A in registers. Across the depth (Uᵀ), four warps compute 128 x 32 with A in registers, because wgmma does
+// not transpose 32-bit numbers. Then the sums go through shared memory, so that a thread owns 32 rows of one column: batch
+// norm and other sums over rows stay in a thread, and rows are stored in whole lines.
 //
-// Warps. A block computes BM x BN = 128 x 64 values of C. Eight warps multiply, a ninth fetches: the depth comes in
-// stages of 32 through a ring in shared memory, which the ninth fills with bulk copies; barriers in shared memory tell
-// when a stage is full and when it is empty. Along the depth four warps take 64 x 64 by wgmma; both operands from shared
-// memory, or, in 3xTF32, A from registers. Across it (Uᵀ) four warps take 128 x 32, A from registers: wgmma transposes
-// no 32-bit numbers.
+// Waits.
+//   full[stage]     arrives: a lane of the ninth warp, and the bytes that it expects; waits: the eight warps, which multiply
+//   empty[stage]    arrive: all 256 computing threads, when the tensor cores have read it; waits: the ninth warp, from the
+//                   ring's second round on, before it overwrites the stage
+//   __syncthreads   barriers are initialised; the ring is read, and sums replace it; the sums are stored
 //
-// Then sums go through shared memory once more, so that a thread owns 32 rows of one column: what is done by columns,
-// batch norm above all, happens in one thread, and rows are written in whole lines.
-//
-// Precision. Operands are rounded to TF32 (11 bits) by whoever writes the panels, or split in two such parts whose three
-// larger products are summed ("3xTF32", 22 bits; Ootomo, Yokota: "Recovering single precision accuracy from tensor
-// cores", IJHPCA 2022). Tensor cores cut sums off instead of rounding them; the second way therefore sums no more than a
-// stage on them, and the stages in ordinary float32.
+// Precision. The writer of a panel rounds to TF32 (11 bits), or operands are split into two TF32 numbers, and three of the
+// four products are summed ("3xTF32", 22 bits; Ootomo, Yokota: "Recovering single precision accuracy from tensor cores",
+// IJHPCA 2022). Tensor cores truncate sums. 3xTF32 therefore sums one stage on them, and stages in float32.
 //
 // Requires: sm_90a; for other architectures the products are empty.
 
@@ -38,13 +38,17 @@
 
 namespace fused {
 
-constexpr int BM = 128, BN = 64, DEPTH = 32, COMPUTE_THREADS = 256, GEMM_THREADS = 288;
+constexpr int BM = 128, BN = 64, DEPTH = PANEL, COMPUTE_THREADS = 256, GEMM_THREADS = COMPUTE_THREADS + 32;
 constexpr int A_FLOATS = BM * DEPTH, B_FLOATS = BN * DEPTH;
 constexpr int MAX_STAGES = 8;
-constexpr int OWN_ROWS = 32;     // of one column, in a thread
-constexpr int TILE_LD = BN + 8;  // floats from row to row of a tile in shared memory
+constexpr int OWN_ROWS = 32;     // of one column, owned by a thread
+constexpr int TILE_LD = BN + 8;  // floats between rows of a tile in shared memory
 
-// Row k of W' (P floats): W is (F, C P), the bias (C P,). Null for the rows that only round up K.
+// Bytes of a stage, and of what replaces the ring after the product: a tile of sums, and 12 bytes for each thread.
+constexpr int STAGE_BYTES_TF32 = 4 * (A_FLOATS + B_FLOATS), STAGE_BYTES_3XTF32 = 4 * (A_FLOATS + 2 * B_FLOATS);
+constexpr int EPILOGUE_BYTES = 4 * BM * TILE_LD + 12 * COMPUTE_THREADS;
+
+// Row k of W' (P floats) in W (F, C P) or the bias (C P,); null for the rows that round up K.
 __device__ __forceinline__ const float* weight_row(const float* weight, const float* bias, int k, int F, int C, int P) {
   if (k < F * C) return weight + static_cast<long long>(k % F) * C * P + k / F * P;
   return bias != nullptr && k < F * C + C ? bias + (k - F * C) * P : nullptr;
@@ -61,14 +65,14 @@ __device__ __forceinline__ int stages_of_ring(int stage_floats) {
   return min(static_cast<int>(bytes / sizeof(float)) / stage_floats, MAX_STAGES);
 }
 
-// Of a ring of stages.
+// The barriers of a ring of stages.
 struct Barriers {
   unsigned long long full[MAX_STAGES], empty[MAX_STAGES];
 };
 
 // ---- operands ----
 
-// Rows of panels, the depth along the panels; `existing` of a piece are there. A piece of A is BM rows, of B BN.
+// Rows of panels, with the depth along the panels. A piece is BM rows of A or BN rows of B, of which `existing` exist.
 struct PanelRows {
   const float* panels;
   int rows, existing;  // of a panel, of the piece
@@ -80,7 +84,7 @@ struct PanelRows {
   }
 };
 
-// BM columns from w0 of panels, the depth along the rows: pieces of 32 columns.
+// BM columns from w0 on, in pieces of 32 columns, with the depth along the rows.
 struct PanelColumns {
   static constexpr int FLOATS = DEPTH * PANEL;
   const float* panels;
@@ -95,7 +99,7 @@ struct PanelColumns {
 
 // ---- fragments ----
 
-// Four 8 x 4 matrices; a lane brings the address of one row of them and gets an element of each.
+// Load four 8 x 4 matrices; a lane gives the address of one row and receives an element of each.
 __device__ __forceinline__ void ldmatrix_x4(float* to, const float* row) {
   unsigned bits[4];
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -106,23 +110,23 @@ __device__ __forceinline__ void ldmatrix_x4(float* to, const float* row) {
   for (int i = 0; i < 4; ++i) to[i] = __uint_as_float(bits[i]);
 }
 
-// Where a lane stands in a fragment.
+// A lane's position in a fragment.
 struct Place {
   int lane, g, t;
   __device__ Place() { lane = threadIdx.x % 32, g = lane / 4, t = lane % 4; }
 };
 
-// Lanes that read a piece of PanelColumns take its chunks in this order, so that eight that read together, of two
-// chunks and four rows, meet different banks.
+// The chunk that a lane reads of a piece of PanelColumns: the order avoids bank conflicts among eight lanes that read two
+// chunks of four rows together.
 __device__ __forceinline__ int chunk_of(int g) { return g / 2 + g % 2 * 4; }
 
 __device__ __forceinline__ float4 load_chunk(const float* piece, const Place& at, int k) {
   return *reinterpret_cast<const float4*>(piece + k * PANEL + (chunk_of(at.g) ^ k % 8) * 4);
 }
 
-// Of each product, how a stage is fetched.
+// How each product fetches a stage.
 
-// A and B along the depth: Y = U W', from U and the transpose of W'; dZ = V Wᵀ, from V and W.
+// Both operands along the depth: Y = U W' from U and the transpose of W'; dZ = V Wᵀ from V and W.
 struct AlongDepth {
   static constexpr bool PREFETCHES_B = true, ALONG_DEPTH = true;
   PanelRows a, b;
@@ -130,7 +134,9 @@ struct AlongDepth {
 
   __device__ __forceinline__ int steps() const { return ceil_div(depth, DEPTH); }
   __device__ __forceinline__ const float* of_b(int step) const { return b.piece(n0, step); }
-  __device__ __forceinline__ long long residuals_of_b() const { return static_cast<long long>(steps()) * b.rows * PANEL; }
+  __device__ __forceinline__ long long residuals_of_b() const {
+    return static_cast<long long>(steps()) * b.rows * PANEL;
+  }
   __device__ __forceinline__ void fetch_a(float* tile, int step, unsigned long long* full) const {
     if (threadIdx.x % 32 == 0) tma_copy(tile, a.piece(m0, step), a.bytes(), full);
   }
@@ -155,7 +161,7 @@ struct AcrossDepth {
 
 // ---- product ----
 
-// A fragment as the tensor cores take it: rounded, or in two parts.
+// A fragment as wgmma reads it: rounded to TF32, or split into two TF32 numbers.
 template <int PRODUCTS, int COUNT>
 struct Fragment {
   unsigned large[COUNT], small[PRODUCTS == 3 ? COUNT : 1];
@@ -163,7 +169,7 @@ struct Fragment {
   __device__ __forceinline__ void split(const float* values) {
 #pragma unroll
     for (int v = 0; v < COUNT; ++v) {
-      large[v] = __float_as_uint(values[v]);  // for one product it was rounded by who wrote it
+      large[v] = __float_as_uint(values[v]);  // for one product its writer rounded it
       if constexpr (PRODUCTS == 3) {
         large[v] = to_tf32(values[v]);
         small[v] = to_tf32(values[v] - __uint_as_float(large[v]));
@@ -171,7 +177,7 @@ struct Fragment {
     }
   }
 
-  // Called when the tensor cores are done: no register is given to anything else before.
+  // Called when the tensor cores are done: keeps the compiler from reusing the registers before.
   __device__ __forceinline__ void hold() {
 #pragma unroll
     for (int v = 0; v < COUNT; ++v) {
@@ -181,10 +187,11 @@ struct Fragment {
   }
 };
 
-// The ninth warp fills the ring; weights are older than the kernel before, and their first stages come early.
+// Fill the ring; the ninth warp calls. The first stages of weights are fetched before the previous kernel has ended.
 template <int PRODUCTS, int STAGE, class Operands>
 __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, bool waits) {
-  const int stages = stages_of_ring(STAGE), steps = from.steps(), early = Operands::PREFETCHES_B ? min(stages, steps) : 0;
+  const int stages = stages_of_ring(STAGE), steps = from.steps(),
+            early = Operands::PREFETCHES_B ? min(stages, steps) : 0;
   const bool is_one = threadIdx.x % 32 == 0;
   const auto fetch_b = [&](int stage, int step) {
     unsigned long long* full = &barriers.full[stage];
@@ -201,7 +208,7 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
   for (int step = 0; step < steps; ++step) {
     if (step >= stages) wait_barrier(&barriers.empty[turn.stage], turn.phase ^ 1);
     if (is_one && step >= early) fetch_b(turn.stage, step);
-    __syncwarp();  // the barrier expects what comes
+    __syncwarp();  // the barrier expects the bytes before they arrive
     from.fetch_a(ring() + turn.stage * STAGE, step, &barriers.full[turn.stage]);
     turn.next(stages);
   }
@@ -209,13 +216,12 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
 
 using Accumulators = float[32];  // of 64 x 64 values, in a thread
 
-// What the tensor cores are told of a piece of PanelRows: its address, 1024 bytes from 8 rows to the next 8, and that its
-// chunks are permuted as they are.
+// wgmma descriptor of a piece of PanelRows: 1024 bytes from 8 rows to the next 8, 128-byte swizzle.
 __device__ __forceinline__ unsigned long long descriptor(const float* piece) {
   return (shared_address(piece) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// sum (64, 64) += a (64, 8) bᵀ (8, 64), asynchronously.
+// d (64, 64) += a (64, 8) bᵀ (8, 64), asynchronously.
 __device__ __forceinline__ void wgmma_tf32(Accumulators& d, unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
@@ -230,7 +236,7 @@ __device__ __forceinline__ void wgmma_tf32(Accumulators& d, unsigned long long a
 #endif
 }
 
-// The same with a in registers, laid out as for `multiply_fragments`; without ADD sum = a bᵀ.
+// The same with a in registers, in the layout of `multiply_fragments`; without ADD d = a bᵀ.
 template <bool ADD>
 __device__ __forceinline__ void wgmma_tf32(Accumulators& d, const unsigned (&a)[4], unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -259,7 +265,7 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[16], const unsigned (&a)[4
 #endif
 }
 
-// Four warps take 64 rows; a stage is given back when the next one is under way.
+// Four warps multiply 64 rows. They release a stage once the next one is in the tensor cores.
 template <int STAGE, class Operands>
 __device__ __forceinline__ void multiply_warpgroups(Accumulators& sum, const Operands& from, Barriers& barriers) {
   const int stages = stages_of_ring(STAGE), steps = from.steps(), group = warp_number() / 4;
@@ -281,10 +287,11 @@ __device__ __forceinline__ void multiply_warpgroups(Accumulators& sum, const Ope
   wgmma_wait<0>();
 }
 
-// The same with three products. A is split in registers, that of the next stage while this one is multiplied. Of B the
-// tensor cores take the upper 11 bits as it is; the rests lie behind it.
+// The same in 3xTF32. A of the next stage is split in registers while this one is multiplied. wgmma reads the upper 11 bits
+// of B as stored; the residuals follow it.
 template <int STAGE, class Operands>
-__device__ __forceinline__ void multiply_warpgroups_3xtf32(Accumulators& sum, const Operands& from, Barriers& barriers) {
+__device__ __forceinline__ void multiply_warpgroups_3xtf32(Accumulators& sum, const Operands& from,
+                                                           Barriers& barriers) {
   const int stages = stages_of_ring(STAGE), steps = from.steps(), lane = threadIdx.x % 32, warp = warp_number();
   using Stage = Fragment<3, 4>[DEPTH / 8];
   Stage even, odd;
@@ -333,11 +340,10 @@ __device__ __forceinline__ void multiply_warpgroups_3xtf32(Accumulators& sum, co
   }
 }
 
-// A across the depth: a warp takes all of 32 rows, four neighbours of the width in two tiles, four warps 128 rows of 32
-// columns.
+// A across the depth: four warps compute 128 rows of 32 columns; a lane loads four neighbouring rows of C, for two tiles.
 template <int PRODUCTS, int STAGE, class Operands>
-__device__ __forceinline__ void multiply_warpgroups_transposed(Accumulators& sum, const Operands& from, Barriers& barriers,
-                                                          const Place& at) {
+__device__ __forceinline__ void multiply_warpgroups_transposed(Accumulators& sum, const Operands& from,
+                                                               Barriers& barriers, const Place& at) {
   const int stages = stages_of_ring(STAGE), steps = from.steps(), warp = warp_number() % 4, group = warp_number() / 4;
   RingPosition turn;
   float part[2][16] = {};
@@ -394,8 +400,7 @@ __device__ __forceinline__ void multiply_warpgroups_transposed(Accumulators& sum
 
 // ---- the tile ----
 
-// What a thread owns of the product: 32 rows from first_row() on, of one column; `value` of the threads below
-// MULTIPLYING. Sums come here through shared memory.
+// A thread's share of the product: 32 rows from first_row() on, of one column. Threads below COMPUTE_THREADS have one.
 struct OwnValues {
   float value[OWN_ROWS];
 
@@ -424,7 +429,7 @@ struct OwnValues {
     for (int r = 0; r < OWN_ROWS; ++r) value[r] = tile[r * TILE_LD];
   }
 
-  // Rows m0 ... of C (rows, columns) from column n0 on.
+  // Store to rows m0 … of C (rows, columns), columns from n0 on.
   __device__ __forceinline__ void store(float* c, int m0, int n0, int rows, int columns) const {
     const int m = m0 + first_row(), n = n0 + column();
     if (n >= columns) return;
@@ -435,14 +440,15 @@ struct OwnValues {
   }
 };
 
-// The floats of shared memory behind that tile.
+// Shared memory after that tile.
 __device__ __forceinline__ float* epilogue_scratch() { return ring() + BM * TILE_LD; }
 
-// The product; every thread must call. Lets the next kernel start, and waits for the one before if `waits`: else all
-// that is read must be older, and the caller waits before it ends.
-//   read_ahead()   what the epilogue wants, asked for when the sums are put down
+// The product; every thread must call. It lets the next kernel start. If `waits`, it waits for the previous one; else it must
+// read nothing of that kernel, and the caller waits before it ends.
+//   prefetch_epilogue()   loads for the epilogue, issued when the sums are stored
 template <int PRODUCTS, class Operands, class ReadAhead>
-__device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, bool waits, ReadAhead prefetch_epilogue) {
+__device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, bool waits,
+                                         ReadAhead prefetch_epilogue) {
   constexpr int STAGE = A_FLOATS + (PRODUCTS == 3 ? 2 : 1) * B_FLOATS;
   const Place at;
   const bool multiplies = warp_number() < COMPUTE_THREADS / 32;
@@ -476,7 +482,7 @@ __device__ __forceinline__ void multiply(OwnValues& own, const Operands& from, b
     } else {
       own.put_transposed(sum, at);
     }
-    asm volatile("" ::: "memory");  // not earlier: the sums still take their registers
+    asm volatile("" ::: "memory");  // not earlier: the sums still need the registers
     prefetch_epilogue();
   }
   __syncthreads();

@@ -1,15 +1,15 @@
-// The sparse rows of wide layers: U from the Y of the layer before, and V and the transpose of dY from G (fused/wide/layers.cu has
-// the kernels, their shapes and launches), and the panels of the weights.
+// The sparse products of wide layers: U from the Y of the layer before, V and the transpose of dY from G; and the panels of
+// the weights. fused/wide/layers.cu has the kernels, their shapes and launches.
 #pragma once
 
 #include "fused/wide/gemm.cuh"
 
 namespace fused {
 
-// Tiles of rows that the products have.
+// Tiles of rows of the products.
 __device__ __forceinline__ int tiles_of(int N) { return max(ceil_div(N, BM), 1); }
 
-// What batch norm and relu make of a column: z = (y - mean) slope + beta.
+// Batch norm of a column: z = (y - mean) slope + beta.
 struct Column {
   float mean, inverse, slope, beta;
 };
@@ -21,7 +21,7 @@ __device__ inline Column column_of(const float* stats, const float* gamma, const
   return {stats[p], inverse, gamma[p] * inverse, offset};
 }
 
-// Rows that the products read of panels.
+// Rows of panels that the products read.
 __device__ __forceinline__ int padded(int N) { return ceil_div(N, DEPTH) * DEPTH; }
 
 constexpr int ROW_THREADS = 256;
@@ -43,7 +43,7 @@ __device__ __forceinline__ Vector<WIDTH> load(const float* from) {
   return to;
 }
 
-// What a product in TF32 takes as it is: 11 bits.
+// Round for a product in TF32.
 template <int WIDTH>
 __device__ __forceinline__ Vector<WIDTH> rounded(Vector<WIDTH> from, int round) {
 #pragma unroll
@@ -80,7 +80,7 @@ struct Columns {
   }
 };
 
-// Up to BATCH entries of a sparse row from k on, on their way at once; index -1: none.
+// Up to BATCH entries of a sparse row from k on, loaded together; index -1: none.
 template <int BATCH>
 struct Entries {
   int index[BATCH];
@@ -100,12 +100,12 @@ struct Entries {
   }
 };
 
-// 32 rows and columns of a matrix, in shared memory.
+// 32 rows and columns of a matrix in shared memory.
 struct RowTile {
   static constexpr int LD = PANEL + 1;
   float of[PANEL * LD];
 
-  // Whether row i of the matrix is here.
+  // Whether row i of the matrix is in the tile.
   __device__ __forceinline__ static bool has(int i, int i0) { return static_cast<unsigned>(i - i0) < PANEL; }
   template <int WIDTH>
   __device__ __forceinline__ void put(int row, int column, const Vector<WIDTH>& from) {
@@ -122,7 +122,7 @@ struct RowTile {
 };
 
 struct PropagateParams {
-  float* u;                             // (N, K) panels
+  float* u;                               // (N, K) panels
   const float *y, *stats, *gamma, *beta;  // (N, F), (2, F), (F,): of the layer before
   const unsigned char* kept;
   const int *indptr, *indices;  // (N + 1,), (nnz,)
@@ -139,7 +139,7 @@ __device__ void propagate(const PropagateParams& params) {
   const int pair = blockIdx.x * blockDim.y + threadIdx.y, i = C == 1 ? pair : pair / C, c = C == 1 ? 0 : pair % C;
   const int f = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x);
   const int N = params.size[0];
-  if (blockIdx.x > 0 && i >= padded(N)) return;  // makes room
+  if (blockIdx.x > 0 && i >= padded(N)) return;  // frees the multiprocessor
   constexpr int BATCH = 4;
   Entries<BATCH> entries;
   int k = 0, end = 0;
@@ -196,8 +196,8 @@ __device__ void propagate(const PropagateParams& params) {
   if (sums_row) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, params.round).v[0];
 }
 
-// Sum over `parts` parts of COLUMNS columns; `get(part)` is that of column threadIdx.x % COLUMNS. The total is returned to
-// the first COLUMNS threads. All THREADS threads call; `slots` holds a pair of each.
+// Sum `partials` partial sums of COLUMNS columns; get(i) loads that of column threadIdx.x % COLUMNS. The first COLUMNS
+// threads get the total. All THREADS threads call; `slots` holds a pair for each.
 template <int COLUMNS, int THREADS, class Get>
 __device__ __forceinline__ float2 reduce_partials(float2* slots, int partials, Get get) {
   constexpr int GROUPS = THREADS / COLUMNS;
@@ -231,11 +231,11 @@ struct Backward {
 };
 
 struct PropagateBackwardParams {
-  float *dy_t, *v, *sums;                 // (P, N) panels; (N, C P) panels, or null; (2, P): dbeta, dgamma
-  const float *g, *y, *stats;             // (N, P), (N, P), (2, P)
-  const float2* partials;                 // (n, partial_stride): partial sums of G and G x̂
-  const float* gamma;                     // (P,)
-  const int *t_indptr, *t_indices;        // (N C + 1,), (nnz,)
+  float *dy_t, *v, *sums;           // (P, N) panels; (N, C P) panels, or null; (2, P): dbeta, dgamma
+  const float *g, *y, *stats;       // (N, P), (N, P), (2, P)
+  const float2* partials;           // (n, partial_stride): partial sums of G and G x̂
+  const float* gamma;               // (P,)
+  const int *t_indptr, *t_indices;  // (N C + 1,), (nnz,)
   const float* t_values;
   const int* size;
   int partial_stride, max_partials, graphs_per_partial;  // graphs of each; 0: 128 rows each, whatever max_partials
@@ -254,7 +254,7 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
   const int i0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL, column = threadIdx.x % LANES * WIDTH;
   const int p = p0 + column, N = params.size[0];
   const bool gathers = v != nullptr && !identity, exists = p < P;
-  if (blockIdx.x > 0 && i0 >= N) return;  // makes room
+  if (blockIdx.x > 0 && i0 >= N) return;  // frees the multiprocessor
   Entries<BATCH> entries;
   int k = 0, end = 0;
   const auto open = [&](int i, int c) {
@@ -269,7 +269,7 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
     const int e = j * P + p;
     return Read{load<WIDTH>(g + e), load<WIDTH>(y + e)};
   };
-  int far = -1;  // the first entry at hand whose row is not here, as few are not: it is asked for early
+  int far = -1;  // the first loaded entry whose row is not in the tile; few are not, so one is prefetched
   Read found;
   const auto read_far = [&] {
     far = -1;
@@ -294,14 +294,18 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
   const int own_p = p0 + threadIdx.x % PANEL;
   float2 total = make_float2(0.f, 0.f);
   if (stats != nullptr) {
-    const int n_partials = params.graphs_per_partial > 0 ? min(params.max_partials, ceil_div(params.size[1], params.graphs_per_partial)) : tiles_of(N);
+    const int n_partials = params.graphs_per_partial > 0
+                               ? min(params.max_partials, ceil_div(params.size[1], params.graphs_per_partial))
+                               : tiles_of(N);
     total = reduce_partials<PANEL, ROW_THREADS>(slots, n_partials, [&](int part) {
-      return own_p < P ? params.partials[static_cast<long long>(part) * params.partial_stride + own_p] : make_float2(0.f, 0.f);
+      return own_p < P ? params.partials[static_cast<long long>(part) * params.partial_stride + own_p]
+                       : make_float2(0.f, 0.f);
     });
   }
   if (threadIdx.x < PANEL) {
     columns.set(threadIdx.x, stats, total, params.gamma, own_p, P, N);
-    if (stats != nullptr && blockIdx.x == 0 && own_p < P) params.sums[own_p] = total.x, params.sums[P + own_p] = total.y;
+    if (stats != nullptr && blockIdx.x == 0 && own_p < P)
+      params.sums[own_p] = total.x, params.sums[P + own_p] = total.y;
   }
   __syncthreads();
 #pragma unroll 1
@@ -357,15 +361,15 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
 
 // ---- weights ----
 
-// Thread (x, y) takes column p of row k of W', through shared memory, so that both copies are written in whole lines.
 struct WeightPanelsParams {
-  float *forward, *backward, *shift;       // panels; panels, or null; (P,), in inference
-  const float *weight, *bias;              // (F, C P), (C P,)
+  float *forward, *backward, *shift;                       // panels; panels, or null; (P,), in inference
+  const float *weight, *bias;                              // (F, C P), (C P,)
   const float *gamma, *beta, *running_mean, *running_var;  // as Folding; null in training
   float epsilon;
   int F, C, P, round;
 };
 
+// Thread (x, y) reads column p of row k of W'; both forms are written in whole lines, through shared memory.
 __device__ inline void pack(const WeightPanelsParams& params) {
   const Folding folding = {params.gamma, params.beta, params.running_mean, params.running_var, params.epsilon};
   const int F = params.F, C = params.C, P = params.P, round = params.round;

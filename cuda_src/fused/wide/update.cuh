@@ -56,13 +56,13 @@ struct Four {
 
 // The parameters of a layer, or a vector of them.
 struct WideJob {
-  static constexpr bool BY_GRAPHS = true;        // `left` may be given
-  static constexpr bool PREFETCHES = false;      // to shared memory; else to L2
-  static constexpr int HEIGHT = 1;               // tiles of a chunk
-  static constexpr int PARTIALS_AT_ONCE = 4;     // that a thread loads before it adds the first
-  const float *left, *right;                     // partial sums in `right` (n_partials, rows, P); or (graphs, F), (graphs, P)
-  float *forward, *backward;                     // panels, or null
-  int weight, bias;                              // first element in the flat arrays
+  static constexpr bool BY_GRAPHS = true;     // `left` may be given
+  static constexpr bool PREFETCHES = false;   // to shared memory; else to L2
+  static constexpr int HEIGHT = 1;            // tiles of a chunk
+  static constexpr int PARTIALS_AT_ONCE = 4;  // that a thread loads before it adds the first
+  const float *left, *right;  // partial sums in `right` (n_partials, rows, P); or (graphs, F), (graphs, P)
+  float *forward, *backward;  // panels, or null
+  int weight, bias;           // first element in the flat arrays
   int F, C, P;
   int n_partials, partial_stride;
   int round;  // panels are for TF32
@@ -140,9 +140,7 @@ struct WideUpdate {
 
   const UpdateParams& of;
 
-  __device__ __forceinline__ int4 place_of(int chunk) const {
-    return reinterpret_cast<const int4*>(of.chunks)[chunk];
-  }
+  __device__ __forceinline__ int4 place_of(int chunk) const { return reinterpret_cast<const int4*>(of.chunks)[chunk]; }
 
   // The gradients of four neighbours in each of the chunk's tiles.
   __device__ __forceinline__ void sum_partials(Four (&sum)[HEIGHT], const Job& job, int k, int p,
