@@ -18,7 +18,7 @@ import numpy as np
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.bench.clock import DeviceClock
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.environment import collect
 
 CALLS, REPLAYS = 10, 20

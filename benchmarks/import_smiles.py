@@ -21,7 +21,7 @@ import rdkit
 import gcnbatch
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.importers.smiles import find_targets, import_smiles
-from gcnbatch.data.molecules import read_molecules
+from gcnbatch.data.molecule_graphs import read_molecules
 
 
 def measure(source: Path, processes: int, runs: int) -> dict[str, object]:

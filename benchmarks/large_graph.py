@@ -25,7 +25,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import large as spmm_large
 from gcnbatch.backends.cuda.spmm.large import Large, Scales
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import CudaConfig, KipfConfig, TrainConfig
+from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.environment import collect
 from gcnbatch.model.gcn import Loss, build, uniform_weights

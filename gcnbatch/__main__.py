@@ -1,4 +1,4 @@
-"""``python -m gcnbatch``: the same door as the ``gcnbatch`` command."""
+"""Entry point of ``python -m gcnbatch``: the same as the ``gcnbatch`` command."""
 
 from gcnbatch.cli.app import main
 

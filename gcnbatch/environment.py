@@ -1,4 +1,4 @@
-"""What a run depends on outside its configuration: versions, processor, BLAS, NVIDIA devices."""
+"""The environment of a run outside its configuration: versions, processor, BLAS, NVIDIA devices."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _GPU_FIELDS = {
     "memory": "memory.total",
     "driver": "driver_version",
     "compute_capability": "compute_cap",
-    "clock": "clocks.sm",  # as they stand: they sink when the device idles, and when it is hot or short of power
+    "clock": "clocks.sm",  # now: clocks drop when the device idles, is hot or lacks power
     "memory_clock": "clocks.mem",
 }
-GPU_SECONDS = 20.0  # patience with the driver
+GPU_SECONDS = 20.0  # time limit of nvidia-smi
 
 
 def collect() -> dict[str, Any]:
-    """Return the environment as plain values for JSON: `host` and what the NVIDIA driver lists."""
+    """Return the environment as plain values for JSON: `host` and the devices that the NVIDIA driver lists."""
     devices, note = gpus()
     return {**host(), "gpus": devices, "gpu_note": note}
 
 
 def host() -> dict[str, Any]:
-    """Return versions and machine without asking for GPUs; a package that is not installed has version None."""
+    """Return versions and machine, without GPUs; a package that is not installed has version None."""
     return {
         "gcnbatch": __version__,
         "commit": commit(),
@@ -53,7 +53,7 @@ def host() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that the package runs from, with ``+`` when files differ; None elsewhere."""
+    """Return the commit of the checkout that the package runs from, ``+`` added if files differ; None outside one."""
     root = Path(__file__).resolve().parent.parent
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
@@ -68,7 +68,7 @@ def commit() -> str | None:
 
 
 def cpu_model() -> str:
-    """Return the processor's name as the kernel gives it, else the machine type."""
+    """Return the processor's name from /proc/cpuinfo, else the machine type."""
     if _CPU_INFO.exists():
         for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
@@ -78,7 +78,7 @@ def cpu_model() -> str:
 
 
 def blas() -> list[dict[str, Any]]:
-    """Return the BLAS that NumPy multiplies with, and others that are loaded: name, version, architecture, threads."""
+    """Return NumPy's BLAS and other loaded ones: name, version, architecture, threads."""
     import numpy as np  # noqa: F401  loads its BLAS
     from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
@@ -96,10 +96,10 @@ def blas() -> list[dict[str, Any]]:
 
 
 def gpus() -> tuple[list[dict[str, str]], str]:
-    """Ask the NVIDIA driver for its devices; return them and, when there are none, why.
+    """Return the devices that nvidia-smi lists and, if there are none, the reason.
 
-    Each device has name, memory, driver, compute_capability, and clock and memory_clock as they stand now. Nothing of
-    CUDA is loaded into this process.
+    Each device has name, memory, driver, compute_capability, and the current clock and memory_clock. CUDA is not loaded
+    into this process.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:

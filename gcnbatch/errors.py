@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each says in one line what, where, what was expected and how to mend it.
+"""Errors for the user. Each says in one line what is wrong, where, what was expected and how to fix it.
 
 The command line turns an error into its message on stderr and its ``exit_code``; nothing else decides exit codes.
 """
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 
 
 class GcnbatchError(Exception):
-    """Base of every error that is the user's to read.
+    """Base of every error that the user reads.
 
     Parameters
     ----------
     subject : str
-        The thing at fault and where it is: a file, a key, a row (``"data.h5:/edges/src"``, ``"train.epochs"``).
+        What is wrong and where: a file, a key, a row (``"data.h5:/edges/src"``, ``"train.epochs"``).
     got : str
         What was found there.
     expected : str
-        What would have been right.
+        What is allowed there.
     hint : str
-        The mend, as an instruction.
+        The fix, as an instruction.
     """
 
     exit_code = 1
@@ -31,7 +31,7 @@ class GcnbatchError(Exception):
         super().__init__(self._message())
 
     def advise(self, more: str) -> None:
-        """Add to the hint what only a caller knows."""
+        """Add to the hint what only the caller knows."""
         self.hint = f"{self.hint} {more}".strip()
         self.args = (self._message(),)
 
@@ -47,7 +47,7 @@ class GcnbatchError(Exception):
 
 
 class CheckFailed(GcnbatchError):
-    """A comparison or check that was asked for did not hold (exit code 1)."""
+    """A requested comparison or check failed (exit code 1)."""
 
     exit_code = 1
 
@@ -59,17 +59,17 @@ class InputError(GcnbatchError):
 
 
 class MachineError(GcnbatchError):
-    """The machine is at fault: GPU, memory, disk (exit code 3)."""
+    """The machine failed: GPU, memory, disk (exit code 3)."""
 
     exit_code = 3
 
 
 class DeviceLost(MachineError):
-    """A device answers nothing but errors any more: not even its memory can be given back (exit code 3)."""
+    """A device returns only errors from now on; not even its memory can be freed (exit code 3)."""
 
 
 class BackendUnavailable(MachineError):
-    """A backend that was asked for cannot start here; the hint says what to install or change (exit code 3)."""
+    """A requested backend cannot start here; the hint says what to install or change (exit code 3)."""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -79,7 +79,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the closest known spelling of `name`, or lists what is known."""
+    """Return a hint with the known name closest to `name`, or with all known names."""
     names = sorted(known)
     if hint := closest(name, names):
         return hint

@@ -1,15 +1,15 @@
-"""What all figures share: panels, colours, legends, names, and PNG files whose bytes depend on the picture alone.
+"""Common parts of all figures: panels, colours, legends, names, and reproducible PNG files.
 
-matplotlib is imported when a figure is drawn; no pyplot, no display. Colours are Okabe and Ito's, which stay apart for
-colour-blind readers.
+matplotlib is imported when a figure is drawn; pyplot and a display are not used. The colours are Okabe and Ito's, which
+colour-blind readers can distinguish.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from gcnbatch import fileio
+from gcnbatch.fileio import StrPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,11 +40,11 @@ def legend_above(ax: Axes, columns: int = 2) -> None:
 
 
 def plain(name: str, length: int = 24) -> str:
-    """Return a user's name as one short line without mathematics markup."""
+    """Return a name given by the user as one short line, with mathematics markup escaped."""
     short = name if len(name) <= length else name[: length - 1] + "…"
     return " ".join(short.split()).replace("$", r"\$")
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a PNG in one step."""
+def save(figure: Figure, path: StrPath) -> None:
+    """Write a PNG atomically; its bytes depend on the picture alone."""
     fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))

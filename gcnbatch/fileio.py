@@ -1,8 +1,9 @@
-"""Writing files so that a crash leaves either the old file or the new one, never half of one."""
+"""Writing files so that a crash leaves either the old file or the new one, never a part; and digests of files."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from gcnbatch.errors import InputError, MachineError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+StrPath = str | os.PathLike[str]
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DISK_ERRORS = _FULL | {errno.EIO, errno.EROFS}
 
@@ -28,17 +30,17 @@ def _write_error(target: Path, error: OSError) -> MachineError:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary name beside `path`; on a clean exit sync it and rename it to `path`, else remove it.
+def atomic_path(path: StrPath) -> Iterator[Path]:
+    """Yield a temporary file in the folder of `path`; on success sync it and rename it to `path`, else remove it.
 
-    A symbolic link is followed: the file that it names is replaced. Errors of the block that are not the disk's pass.
+    A symbolic link is followed: its target is replaced. Errors in the block pass through, except those of the disk.
 
     Raises
     ------
     InputError
         When `path` is a folder or a device.
     MachineError
-        When the folder cannot be written or the disk is full. `path` is then as it was before.
+        When the folder cannot be written or the disk is full. `path` is then unchanged.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -79,23 +81,23 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 class HeldErrors(io.FileIO):
-    """A file for a library that cannot bear a failing write: errors are held back and raised by `check` or on leaving.
+    """A file for a library that crashes when a write fails: `check` and the end of the block raise the error instead.
 
     Parameters
     ----------
     path : path
-        The existing file that is written.
+        An existing file to write to.
     target : path
-        The name that the error message carries.
+        The name in the error message.
     """
 
-    def __init__(self, path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath, target: StrPath) -> None:
         super().__init__(path, "r+")
         self._target = Path(target)
         self._failure: OSError | None = None
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write, or pretend to when a write has failed before."""
+        """Write; do nothing after a failed write."""
         if self._failure is None:
             try:
                 return super().write(data)
@@ -104,7 +106,7 @@ class HeldErrors(io.FileIO):
         return memoryview(data).nbytes
 
     def truncate(self, size: int | None = None) -> int:
-        """Resize, or pretend to when a write has failed before."""
+        """Resize; do nothing after a failed write."""
         if self._failure is None:
             try:
                 return super().truncate(size)
@@ -113,7 +115,7 @@ class HeldErrors(io.FileIO):
         return self.tell() if size is None else size
 
     def check(self) -> None:
-        """Raise MachineError when anything could not be written."""
+        """Raise MachineError if a write has failed."""
         if self._failure is not None:
             raise _write_error(self._target, self._failure) from self._failure
 
@@ -125,18 +127,24 @@ class HeldErrors(io.FileIO):
             self.check()
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` in one step (UTF-8)."""
+def sha256(path: StrPath) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_text(path: StrPath, text: str) -> None:
+    """Write `text` to `path` atomically, as UTF-8."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as indented JSON; NaN and infinities are refused, so a reader in any language can parse it."""
+def write_json(path: StrPath, value: Any) -> None:
+    """Write `value` as indented JSON; NaN and infinities are refused, so that every JSON reader can parse it."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_with(path: str | os.PathLike[str], save: Callable[[Path], object]) -> None:
-    """Let `save(temporary_path)` write a file, then move it to `path`."""
+def write_with(path: StrPath, save: Callable[[Path], object]) -> None:
+    """Call `save(temporary_path)`, then move that file to `path`."""
     with atomic_path(path) as temporary:
         save(temporary)

@@ -1,13 +1,13 @@
-"""Counter-based random bits: what is drawn depends only on (seed, purpose, epoch, step, element).
+"""Counter-based random bits: a value depends only on (seed, purpose, epoch, step, element).
 
-The generator is Philox4x64-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011) as
-NumPy ships it, used with explicit keys and counters, so a kernel can reproduce any element without the ones before it:
+The generator is NumPy's Philox4x64-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011) with explicit keys and counters, so a kernel can compute any element without the ones before it:
 
     key     = (seed, purpose)            counter = (block + 1, step, epoch, 0)
     block b gives four 64-bit words = eight 32-bit values; element e reads value e % 8 of block e // 8,
     the low half of a word before its high half. (NumPy increments the counter before a block: hence the + 1.)
 
-Nothing of a generator has to be saved to resume a run: the counters are the run's own epoch and step.
+Resuming a run needs no saved generator state: the counters are the epoch and step of the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def bits(seed: int, purpose: str, epoch: int, step: int, count: int) -> NDArray[
     key = np.array([seed, purpose_key(purpose)], dtype=np.uint64)
     counter = np.array([0, step, epoch, 0], dtype=np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw((count + 1) // 2)
-    # As little-endian words the low half comes first on any machine.
+    # In little-endian words the low half comes first on every machine.
     return np.ascontiguousarray(words, dtype="<u8").view("<u4")[:count]
 
 

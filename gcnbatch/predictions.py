@@ -1,10 +1,10 @@
-"""Predictions with ids: the table that training writes for its test rows and that `infer` writes for any data.
+"""Tables of predictions with ids: training writes one for its test rows, `infer` for any data.
 
-Columns: ``id`` first; binary and regression sets one column per task with the probability or the value in the target's
-unit; multiclass sets the predicted class under the task's name, then one ``p(<class>)`` column per class. An ensemble
-adds ``<name>_std`` after each number. Predictions from a file of molecules end with ``error``: why a row could not be
-read, blank for every other row. A row that could not be read keeps its place with blank numbers. A name that is already
-taken (a task called ``id``) gets ``_`` behind it.
+The first column is ``id``. Binary and regression sets have one column per task: the probability, or the value in the
+target's unit. Multiclass sets have the predicted class under the task's name, then a ``p(<class>)`` column per class.
+An ensemble adds ``<name>_std`` after each number. Predictions from a file of molecules end with ``error``: the reason
+why a row could not be read, else blank. Such a row keeps its place, with blank numbers. A name that is already taken (a
+task called ``id``) gets ``_`` appended.
 
 - ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 ENDINGS = (".csv", ".jsonl", ".h5")
 STDOUT = "-"
@@ -44,14 +44,14 @@ class Predictions:
     Parameters
     ----------
     header : Header
-        Names the outputs.
+        Header of the data set; it names the outputs.
     ids : (R,) str
     outputs : (R, K) float32
         Probabilities, or values in the targets' unit; NaN in a row that could not be read.
     std : (R, K) float32 or None
         Standard deviation over the members of an ensemble.
     errors : (R,) str or None
-        Why a row could not be read, "" for the others.
+        Reason why a row could not be read, "" for the others.
     """
 
     header: Header
@@ -90,14 +90,14 @@ class Predictions:
 
 
 class Sink(Protocol):
-    """Where predictions go, part by part."""
+    """Destination of predictions, written part by part."""
 
     def append(self, table: Predictions) -> None:
-        """Write these rows behind those already written; every part has the same columns."""
+        """Append these rows; every part has the same columns."""
 
 
 def check_target(out: str) -> None:
-    """Refuse a name whose ending says no known format.
+    """Refuse a name whose ending is not that of a known format.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def check_target(out: str) -> None:
 
 @contextmanager
 def open_sink(out: str) -> Iterator[Sink]:
-    """Open `out` for writing; a file appears under its name when the block is left without an error.
+    """Open `out` for writing; the file appears under its name when the block ends without an error.
 
     Raises
     ------
@@ -137,14 +137,14 @@ def open_sink(out: str) -> Iterator[Sink]:
                 yield _Csv(text) if ending == ".csv" else _JsonLines(text)
 
 
-def write_csv(path: str | os.PathLike[str], table: Predictions) -> None:
+def write_csv(path: StrPath, table: Predictions) -> None:
     """Write the table as CSV."""
     with open_sink(str(path)) as sink:
         sink.append(table)
 
 
-def read_outputs(path: str | os.PathLike[str], header: Header) -> NDArray[np.float32]:
-    """Return the outputs (R, K) of a CSV that `write_csv` wrote without deviations, equal to the bit."""
+def read_outputs(path: StrPath, header: Header) -> NDArray[np.float32]:
+    """Return the outputs (R, K) of a CSV that `write_csv` wrote without standard deviations, bit for bit."""
     first = 2 if header.target == "multiclass" else 1
     with open(path, encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream))[1:]
@@ -207,7 +207,7 @@ class _Hdf5:
 
 
 def _refuse_nul(name: str, texts: Sequence[str]) -> None:
-    """HDF5 ends a text at its first NUL."""
+    """Refuse NUL characters, at which HDF5 would end a text."""
     for text in texts:
         if "\0" in text:
             raise InputError(
@@ -226,6 +226,6 @@ def _texts(values: NDArray[Any]) -> list[str]:
 def _json_values(values: NDArray[Any]) -> list[str | float | None]:
     if values.dtype.kind != "f":
         return [text or None for text in values.tolist()]
-    # By way of the text: the shortest number that reads back as the float32, not all digits of its float64.
+    # Convert through text: the shortest number that reads back as the float32, not all digits of its float64.
     finite = np.isfinite(values).tolist()
     return [float(text) if known else None for text, known in zip(_texts(values), finite, strict=True)]

@@ -1,4 +1,4 @@
-"""Files that ship with the package, configurations, CUDA sources, docs: found in a checkout and in a wheel."""
+"""Paths of the files that ship with the package (configurations, CUDA sources, docs), in a checkout or a wheel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _folder(installed: str, checkout: str) -> Path:
-    """A wheel carries the folder inside the package; a checkout has it beside the package."""
+    """Return a folder of the package: a wheel has it inside the package, a checkout next to the package."""
     inside = _PACKAGE / installed
     return inside if inside.is_dir() else _PACKAGE.parent / checkout
 

@@ -123,7 +123,7 @@ def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
 
 
 def assert_graphsets_equal(left: GraphSet, right: GraphSet) -> None:
-    """Hold two sets equal in header, splits, and the values and dtypes of every array (missing equals missing)."""
+    """Assert that two sets are equal: header, splits, values and dtypes of all arrays (missing equals missing)."""
     assert left.header == right.header
     for name in ("node_ptr", "edge_ptr", "src", "dst", "channel", "weight", "y", "groups"):
         _assert_arrays_equal(name, getattr(left, name), getattr(right, name))

@@ -16,17 +16,18 @@ struct Rule {
   int sgd;
   float beta1, rest1, beta2, rest2, epsilon;  // rest = 1 - beta, which the host computes in float64
 
-  // Return the new value of a parameter p; m and v become new, too. SGD leaves v alone.
+  // Return the new value of a parameter p; m and v become new, too. SGD leaves v alone. Fused multiply-adds are written out:
+  // otherwise the compiler chooses which product of a sum it rounds, and kernels that inline this differ in the last bit.
   __device__ __forceinline__ float apply(float p, float gradient, float& m, float& v, float decay, float penalty,
                                          const Rate& rate) const {
-    const float g = gradient + penalty * p;
-    m = sgd ? beta1 * m + g : beta1 * m + rest1 * g;
+    const float g = fmaf(penalty, p, gradient);
+    m = fmaf(beta1, m, sgd ? g : rest1 * g);
     float update = m;
     if (!sgd) {
-      v = beta2 * v + rest2 * (g * g);
+      v = fmaf(beta2, v, rest2 * (g * g));
       update = m * rate.correction1 / (sqrtf(v * rate.correction2) + epsilon);
     }
-    return p - rate.learning_rate * (update + decay * p);
+    return fmaf(-rate.learning_rate, fmaf(decay, p, update), p);
   }
 };
 

@@ -1,26 +1,26 @@
-"""How many threads BLAS shares a product among."""
+"""The number of threads that BLAS uses for a product."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
 
-# Multiply-adds up to which a product is left to one thread: a third of a millisecond. A second thread gains 30 us of 80
-# in a Tox21 layer where it has a core of its own; where other programs use that, the first waits for it, milliseconds.
+# Multiply-adds up to which a product runs on one thread: a third of a millisecond. In a Tox21 layer, a second thread on
+# an idle core saves 30 of 80 us; when other programs use that core, the first thread waits milliseconds for it.
 SMALL = 25_000_000
 
 
 class BlasThreads:
-    """Sets the number of BLAS's threads for the next product, when it has to change.
+    """Sets the thread count of BLAS before each product, when it has to change.
 
-    The number is the process's: it stays as the last product left it.
+    The count belongs to the process: it stays as the last product set it.
     """
 
     def __init__(self) -> None:
         self._one: bool | None = None
 
     def fit(self, multiply_adds: int) -> None:
-        """Give a product of this size one thread if it is small, else as many as there were at first."""
+        """Set one thread for a small product, else the initial number of threads."""
         one = multiply_adds <= SMALL
         if one is not self._one:
             self._one = one

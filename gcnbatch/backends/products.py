@@ -1,30 +1,26 @@
-"""Products of sparse matrices on the host (SciPy) or a device (our SpGEMM), the same to callers."""
+"""Products of sparse matrices behind one interface: on the host (SciPy) or on a device (our SpGEMM)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends import cuda
-from gcnbatch.data.sparse import Csr
+from gcnbatch.data.sparse import Csr, ScipyCsr
 from gcnbatch.errors import BackendUnavailable, InputError
-
-Matrix = Any  # scipy.sparse.csr_array of float32
 
 
 class HostProducts:
-    """SciPy, in float32. Sums are taken in the order of A's entries."""
+    """SciPy in float32; it sums in the order of A's entries."""
 
     name = "cpu"
 
-    def multiply(self, a: Matrix, b: Matrix) -> Matrix:
+    def multiply(self, a: ScipyCsr, b: ScipyCsr) -> ScipyCsr:
         """Return A B, columns rising, without entries of value 0."""
         return _tidy(a @ b)
 
-    def propagate(self, a: Matrix, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
+    def propagate(self, a: ScipyCsr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
         """Return A^times X."""
         for _ in range(times):
             x = a @ x
@@ -32,7 +28,7 @@ class HostProducts:
 
 
 class DeviceProducts:
-    """Our kernels. `multiply` gives the host's bits, but for rows of thousands of products; `propagate` to rounding."""
+    """Our kernels. `multiply` gives the host's bits except in rows of thousands of products; `propagate` rounds."""
 
     name = "cuda"
 
@@ -42,9 +38,9 @@ class DeviceProducts:
 
         opened = cuda.open_ready(device)
         self._device, self._spgemm, self._ops = opened, SpGemm(opened), SparseOps(opened)
-        self._right: tuple[Matrix, Csr] | None = None  # the last one: rows are multiplied with it slab by slab
+        self._right: tuple[ScipyCsr, Csr] | None = None  # the last one: rows are multiplied with it slab by slab
 
-    def multiply(self, a: Matrix, b: Matrix) -> Matrix:
+    def multiply(self, a: ScipyCsr, b: ScipyCsr) -> ScipyCsr:
         """Return A B, columns rising, without entries of value 0."""
         if self._right is None or self._right[0] is not b:
             self._right = (b, self._spgemm.upload(b))
@@ -52,7 +48,7 @@ class DeviceProducts:
         left = right if a is b else self._spgemm.upload(a)
         return _tidy(self._spgemm.download(self._spgemm(left, right)))
 
-    def propagate(self, a: Matrix, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
+    def propagate(self, a: ScipyCsr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
         """Return A^times X."""
         matrix: Csr = self._spgemm.upload(a)
         features = self._device.upload(x)
@@ -62,7 +58,7 @@ class DeviceProducts:
 
 
 def open_products(name: str, device: int = 0) -> HostProducts | DeviceProducts:
-    """Return who multiplies: ``"cpu"``, ``"cuda"``, or ``"auto"``: the device if there is one.
+    """Open ``"cpu"``, ``"cuda"`` or ``"auto"``, which takes the device if there is one.
 
     Raises
     ------
@@ -83,7 +79,7 @@ def open_products(name: str, device: int = 0) -> HostProducts | DeviceProducts:
         return HostProducts()
 
 
-def _tidy(found: Matrix) -> Matrix:
+def _tidy(found: ScipyCsr) -> ScipyCsr:
     found = sp.csr_array(found)
     found.sort_indices()
     found.eliminate_zeros()

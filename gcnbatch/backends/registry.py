@@ -15,7 +15,7 @@ from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Backend, Runner
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config_sections import CudaConfig
     from gcnbatch.runners.task import RunnerTask
 
 AUTO = "auto"  # what users type for the fastest backend that is ready and takes the task

@@ -1,4 +1,4 @@
-"""How long a call takes on a device: CUDA events, warm-up, repetitions, the second-level cache warm or cold."""
+"""Timing of calls on a device: CUDA events, warm-up, repetitions, warm or cold L2."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
 
 WARM_UP, BRIEF = 3, 5
-CALLS = 10  # of a warm measurement, back to back, as in the papers
-MAX_NODES = 400  # of a captured graph: a call of many launches is captured fewer times
-FLUSHED = 256 << 20  # bytes written before a cold call: more than any second-level cache holds
-COPIED = 512 << 20
+CALLS = 10  # back-to-back calls of a warm measurement, as in the papers
+MAX_NODES = 400  # most nodes of a captured graph; a call with many launches is captured fewer times
+FLUSHED = 256 << 20  # bytes written before a cold call: more than any L2 holds
+COPIED = 512 << 20  # bytes of the copy that measures the memory's speed
 
-Call = Callable[[], object]
-Measured = list[float]
+TimedCall = Callable[[], object]
+Times = list[float]
 
 
 class DeviceClock:
-    """Times calls on a backend's device, in microseconds; every list holds one value per repetition.
+    """Times calls on a backend's device in microseconds; each list has one value per repetition.
 
     Parameters
     ----------
@@ -37,22 +37,22 @@ class DeviceClock:
         self._device, self._meter, self.repeats = backend.device, backend.meter, repeats
         self._flushed = self._device.empty(FLUSHED, np.uint8)
 
-    def launches(self, call: Call) -> int:
-        """Return how many of our kernels a call launches; 0 where a library launches its own."""
+    def launches(self, call: TimedCall) -> int:
+        """Return the number of our kernels that a call launches; 0 if a library launches its own."""
         before = self._device.launches
         call()
         return self._device.launches - before
 
-    def warm(self, call: Call) -> Measured:
-        """Time `call` inside a replayed CUDA graph of several calls: no launch cost of the host, operands in cache."""
+    def warm(self, call: TimedCall) -> Times:
+        """Time a replayed CUDA graph of several calls: no launch overhead on the host, operands in L2."""
         return self._warm(call, self.repeats)
 
-    def cold(self, call: Call) -> Measured:
-        """Time a replayed CUDA graph of one call, each time after the second-level cache was filled with other data."""
+    def cold(self, call: TimedCall) -> Times:
+        """Time a replayed CUDA graph of one call, each time after L2 was filled with other data."""
         return self._replayed(call, lambda: self._device.clear(self._flushed), 1, self.repeats)
 
-    def host(self, call: Call) -> Measured:
-        """Time several calls asked for by the host one by one: launch cost in it, operands in cache."""
+    def host(self, call: TimedCall) -> Times:
+        """Time several calls launched one by one by the host: with launch overhead, operands in L2."""
         calls, times = self._calls(call), []
         for _ in range(WARM_UP + self.repeats):
             self._device.synchronize()
@@ -62,8 +62,8 @@ class DeviceClock:
             times.append(self._meter.microseconds(start, self._meter.mark()) / calls)
         return times[WARM_UP:]
 
-    def fastest(self, calls: Mapping[str, Call]) -> str:
-        """Return the name of the call that is fastest on warm operands; one that no graph can hold only for want."""
+    def fastest(self, calls: Mapping[str, TimedCall]) -> str:
+        """Return the name of the fastest call on warm operands; calls that no graph can capture come last."""
 
         def time_of(name: str) -> float:
             try:
@@ -74,7 +74,7 @@ class DeviceClock:
         return min(calls, key=time_of)
 
     def copy_speed(self) -> float:
-        """Return the bytes read and written per second, in GB/s, of a copy inside the device's memory."""
+        """Return the speed of a copy within the device's memory in GB/s, bytes read plus bytes written."""
         source, target = (self._device.empty(COPIED, np.uint8) for _ in range(2))
         self._device.clear(source)
         driver, stream = self._device.driver, self._device.stream
@@ -85,7 +85,7 @@ class DeviceClock:
 
         return 2e-3 * COPIED / float(np.median(self.host(copy)))
 
-    def _warm(self, call: Call, repeats: int) -> Measured:
+    def _warm(self, call: TimedCall, repeats: int) -> Times:
         calls = self._calls(call)
 
         def work() -> None:
@@ -94,11 +94,11 @@ class DeviceClock:
 
         return self._replayed(work, lambda: None, calls, repeats)
 
-    def _calls(self, call: Call) -> int:
-        """Return how often a warm measurement runs `call`; runs it once."""
+    def _calls(self, call: TimedCall) -> int:
+        """Return the number of calls in a warm measurement; runs `call` once."""
         return max(1, min(CALLS, MAX_NODES // max(self.launches(call), 1)))
 
-    def _replayed(self, work: Call, before: Call, calls: int, repeats: int) -> Measured:
+    def _replayed(self, work: TimedCall, before: TimedCall, calls: int, repeats: int) -> Times:
         replay, times = Replay(self._device, work), []
         try:
             for _ in range(WARM_UP + repeats):
@@ -114,10 +114,10 @@ class DeviceClock:
         return times[WARM_UP:]
 
 
-def host_times(call: Call, repeats: int, enough: float = 0.2) -> Measured:
-    """Time a call on the host, in microseconds: `repeats` times after one to warm up, or until `enough` seconds."""
+def host_times(call: TimedCall, repeats: int, enough: float = 0.2) -> Times:
+    """Time a call on the host in microseconds: after one warm-up, `repeats` times or for `enough` seconds."""
     call()
-    times: Measured = []
+    times: Times = []
     while len(times) < repeats and (len(times) < 3 or sum(times) < enough * 1e6):
         start = time.perf_counter()
         call()
@@ -126,16 +126,16 @@ def host_times(call: Call, repeats: int, enough: float = 0.2) -> Measured:
 
 
 def summary(times: Sequence[float]) -> dict[str, Any]:
-    """Return median and spread as the fields of a record: us, us_p20, us_p80."""
+    """Return median and percentiles as fields of a record: us, us_p20, us_p80."""
     low, middle, high = np.percentile(times, (20, 50, 80))
     return {"us": short(middle), "us_p20": short(low), "us_p80": short(high)}
 
 
 def rates(flops: int, nbytes: int, us: float) -> dict[str, Any]:
-    """Return a median time's rates as the fields of a record: gflops, gb_per_s."""
+    """Return the rates of a median time as fields of a record: gflops, gb_per_s."""
     return {"gflops": short(flops / us * 1e-3), "gb_per_s": short(nbytes / us * 1e-3)}
 
 
 def short(value: float) -> float:
-    """Return a measured number with the four digits that it is worth."""
+    """Return a measured number rounded to four significant digits."""
     return float(f"{value:.4g}")

@@ -1,8 +1,7 @@
-"""`gcnbatch bench spmm` from its options to its folder."""
+"""The command `gcnbatch bench spmm`: options, measurement, result folder."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch.bench import plots, problems, records, tables
-from gcnbatch.bench.problems import Problem
+from gcnbatch import folders
+from gcnbatch.bench import problems, records, spmm_plots, spmm_tables
+from gcnbatch.bench.problems import SpmmProblem
 from gcnbatch.bench.records import Change
-from gcnbatch.bench.spmm import Outcome, Say, chosen_methods, run
+from gcnbatch.bench.spmm_runs import Outcome, Say, chosen_methods, run
 from gcnbatch.errors import CheckFailed, InputError
 
 ROWS, PLOT = "rows.jsonl", "spmm.png"
@@ -21,7 +21,7 @@ ROWS, PLOT = "rows.jsonl", "spmm.png"
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that say what is measured, as they were given."""
+    """The options that select the measurements, as given by the user."""
 
     figures: Sequence[str]
     batch: int | None
@@ -34,8 +34,8 @@ class Asked:
     repeats: int
     device: int
 
-    def problems(self) -> list[tuple[Callable[[], Problem], Sequence[int]]]:
-        """Return what makes each problem, and its columns.
+    def problems(self) -> list[tuple[Callable[[], SpmmProblem], Sequence[int]]]:
+        """Return a function that creates each problem, and the problem's columns.
 
         Raises
         ------
@@ -54,7 +54,7 @@ class Asked:
 
 
 class Done(NamedTuple):
-    """A run's folder, what it found, and how that differs from an old one."""
+    """Result of a run: its folder, its measurements, and their changes against an old run."""
 
     folder: Path
     outcome: Outcome
@@ -62,56 +62,45 @@ class Done(NamedTuple):
 
 
 def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> Done:
-    """Measure, and write records and plots into `folder`; they stay if they turn out not to compare.
+    """Measure, and write records and plots into `folder`; they stay even if the comparison with an old run fails.
 
     Raises
     ------
     InputError
-        Options, an old record or a folder that cannot be used.
+        When options, an old record or the folder cannot be used.
     CheckFailed
         When nothing could be timed.
     """
     names = chosen_methods(asked.methods)
     wanted = asked.problems()
     before = records.read(compare) if compare else []
-    target = _make_folder(folder)
+    target = folder or folders.default_folder("bench-spmm")
+    folders.check_new(target)
+    folders.make(target)
     try:
         outcome = run(wanted, names, asked.repeats, asked.device, say)
         if not outcome.records:
-            reasons = [*outcome.wrong, *tables.absent(outcome.absent)]
+            reasons = [*outcome.wrong, *spmm_tables.absent(outcome.absent)]
             raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
     except BaseException:
         with suppress(OSError):
             target.rmdir()
         raise
     records.write(target / ROWS, outcome.records)
-    plots.draw(target / PLOT, outcome.records)
+    spmm_plots.draw(target / PLOT, outcome.records)
     return Done(target, outcome, records.compare(before, outcome.records) if compare else [])
 
 
 def judge(done: Done) -> None:
-    """Raise when a result was wrong, or something became slower.
+    """Raise if a result was wrong or something became slower.
 
     Raises
     ------
     CheckFailed
-        With what.
+        Lists the wrong results, or counts what became slower.
     """
     if done.outcome.wrong:
         raise CheckFailed("bench spmm", f"wrong, and not timed: {'; '.join(done.outcome.wrong)}")
     if count := sum(change.slower for change in done.changes):
         found = f"{count} of {len(done.changes)} figures became slower"
         raise CheckFailed("bench spmm", found, hint=f"See {done.folder}.")
-
-
-def _make_folder(given: Path | None) -> Path:
-    folder = given or Path("runs") / f"bench-spmm-{time.strftime('%Y%m%d-%H%M%S')}"
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(str(folder), "already exists", "a new or empty folder", "Choose another -o.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
-        ) from error
-    return folder

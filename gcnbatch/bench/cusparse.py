@@ -1,4 +1,4 @@
-"""cuSPARSE's SpGEMM on the arrays of our device, through nvmath-python's bindings: the peer of `bench spgemm`."""
+"""cuSPARSE's SpGEMM on arrays of our device, through nvmath-python's bindings; `bench spgemm` compares with it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class CusparseSpGemm:
 
     @property
     def version(self) -> str:
-        """Such as ``"12.6.3"``."""
+        """Version of the library, such as ``"12.6.3"``."""
         number = int(self._api.get_version(self._handle))
         return f"{number // 1000}.{number % 1000 // 100}.{number % 100}"
 
     def __call__(self, a: Csr, b: Csr) -> Csr:
-        """Return A B; its columns need not rise."""
+        """Return A B; its columns need not be sorted."""
         api, device = self._api, self._device
         n_rows = a.indptr.size - 1
         indptr = device.empty(n_rows + 1, np.int32)

@@ -1,6 +1,6 @@
-"""The ways to multiply a batch that `bench spmm` compares, each as a call on operands that are on the device already.
+"""The methods that `bench spmm` compares, each as a call on operands on the device.
 
-A way that does not serve a problem raises `Absent` with the reason.
+A method that cannot compute a problem raises `Absent` with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
 from gcnbatch.backends.cuda.spmm.ops import launch_each
-from gcnbatch.bench.problems import Problem
+from gcnbatch.bench.problems import SpmmProblem
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.errors import BackendUnavailable
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
     from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-DENSIFIED_BYTES = 4 << 30
-MAX_LOOP = 1000  # matrices that a loop is measured on
+DENSIFIED_BYTES = 4 << 30  # most bytes of the matrices in dense form
+MAX_LOOP = 1000  # most matrices for a loop
 
 
 class Absent(Exception):
-    """A method does not serve this problem, or cannot run here; the message says why."""
+    """A method cannot compute this problem, or cannot run here; the message says why."""
 
 
 class NotInstalled(Absent):
-    """A method needs a library that is not here, whatever the problem."""
+    """A method needs a library that is not installed, for every problem."""
 
 
 class Prepared(NamedTuple):
-    """A method on its operands: the call, and what it chose (a kernel, an algorithm)."""
+    """A method with its operands: the call, and the kernel or algorithm that it chose."""
 
     call: Callable[[], object]
     choice: str = ""
@@ -49,10 +49,10 @@ class Prepared(NamedTuple):
 
 @dataclass
 class Operands:
-    """A problem of one width on the device; `out` is what every method writes."""
+    """A problem of one width on the device; every method writes `out`."""
 
     device: Device
-    problem: Problem
+    problem: SpmmProblem
     columns: int
 
     def __post_init__(self) -> None:
@@ -62,28 +62,28 @@ class Operands:
 
     @cached_property
     def whole(self) -> Any:
-        """The block-diagonal matrix, with the rows of its entries."""
+        """The block-diagonal matrix, with a row number per entry."""
         return batch.adjacency(self.problem.adjacency, self.problem.layout, coo=True).map(self.device.upload)
 
     @cached_property
     def each(self) -> Any:
-        """A matrix per graph and channel."""
+        """One matrix per graph and channel."""
         return batch.channel_adjacency(self.problem.adjacency, self.problem.layout, coo=True).map(self.device.upload)
 
     def poison(self) -> None:
-        """Fill `out` with NaN, so that an element left out is seen."""
+        """Fill `out` with NaN, so that an unwritten element shows."""
         with self.device.errors():
             self.device.driver.memset_d8_async(self.out.ptr, 0xFF, self.out.nbytes, self.device.stream)
 
 
 class Methods:
-    """All ways on one device.
+    """All methods on one device.
 
     Parameters
     ----------
     device : Device
     fastest_of : callable
-        Returns the name of the fastest of several named calls.
+        Takes calls by name and returns the name of the fastest.
     """
 
     def __init__(self, device: Device, fastest_of: Callable[[Mapping[str, Callable[[], None]]], str]) -> None:
@@ -97,12 +97,12 @@ class Methods:
 
     @contextmanager
     def prepared(self, name: str, operands: Operands) -> Iterator[Prepared]:
-        """Give the method `name` on these operands; what it holds of a library goes back at the end.
+        """Yield the method `name` on these operands; free its library objects at the end.
 
         Raises
         ------
         Absent
-            With the reason.
+            When the method cannot compute this problem.
         """
         with contextmanager(DEVICE_METHODS[name])(self, operands) as found:
             yield found
@@ -112,26 +112,26 @@ class Methods:
         yield Prepared(lambda: launch_batch(*about), _choice(operands) if kernel == "auto" else "")
 
     def fastest(self, operands: Operands) -> Iterator[Prepared]:
-        """Ours: what cuda.spmm = "auto" runs."""
+        """Our kernel that cuda.spmm = "auto" chooses."""
         yield from self._batched(operands, "auto")
 
     def swa_csr(self, operands: Operands) -> Iterator[Prepared]:
-        """Batched SWA SpMM for CSR, as published."""
+        """The published batched SWA SpMM for CSR."""
         yield from self._batched(operands, "swa_csr")
 
     def swa_coo(self, operands: Operands) -> Iterator[Prepared]:
-        """Batched SWA SpMM for SparseTensor, as published."""
+        """The published batched SWA SpMM for SparseTensor."""
         yield from self._batched(operands, "swa_coo")
 
     def tf_loop(self, operands: Operands) -> Iterator[Prepared]:
-        """TensorFlow's SparseTensorDenseMatMul, matrix by matrix: zeros, then atomic additions."""
+        """TensorFlow's SparseTensorDenseMatMul, one call per matrix: zeros, then atomic additions."""
         _check_loop(operands)
         each, layout, kernel = operands.each, operands.problem.layout, spmm_kernel("tf")
         about = (operands.out, operands.dense.reshape(layout.n_nodes, -1), each.forward, layout, operands.columns)
         yield Prepared(lambda: launch_each(self._device, kernel, *about, sums_channels=True))
 
     def cusparse_loop(self, operands: Operands) -> Iterator[Prepared]:
-        """Loop of cuSPARSE's CSR SpMM, a call per matrix, its best algorithm."""
+        """cuSPARSE's CSR SpMM with its fastest algorithm, one call per matrix."""
         vendor = self._libraries()
         _check_loop(operands)
         layout, forward = operands.problem.layout, operands.each.forward
@@ -148,7 +148,7 @@ class Methods:
         yield from self._best(vendor, products, indptr)
 
     def cusparse(self, operands: Operands) -> Iterator[Prepared]:
-        """The library's CSR SpMM, its best algorithm, on the block-diagonal matrix."""
+        """cuSPARSE's CSR SpMM with its fastest algorithm, on the block-diagonal matrix."""
         vendor, csr = self._libraries(), operands.whole.forward
         (rows, inner), width = operands.problem.matrix.shape, operands.columns
         matrix = vendor.csr(csr.indptr.ptr, csr.indices.ptr, csr.data.ptr, rows, inner, csr.indices.size)
@@ -156,7 +156,7 @@ class Methods:
         yield from self._best(vendor, [(matrix, *dense)], csr)
 
     def cublas(self, operands: Operands) -> Iterator[Prepared]:
-        """The library's gemmBatched, fp32, on the matrices written out with their zeros."""
+        """cuBLAS's fp32 gemmBatched, on the matrices in dense form."""
         vendor, layout = self._libraries(), operands.problem.layout
         if not operands.problem.equal or layout.n_channels > 1:
             raise Absent("matrices of one size only")
@@ -167,7 +167,7 @@ class Methods:
         yield Prepared(vendor.gemm_batched(operands.out, operands.dense, matrices, *shape[:2], operands.columns))
 
     def _best(self, vendor: Vendor, products: list[tuple[int, int, int]], kept: Any) -> Iterator[Prepared]:
-        """Give cuSPARSE's best algorithm; `kept` are arrays that the descriptions point into."""
+        """Yield cuSPARSE's fastest algorithm; `kept` keeps the arrays alive that the descriptors point into."""
         try:
             calls = dict(vendor.spmm(products))
             if not calls:
@@ -213,14 +213,14 @@ TITLES = {
 def launch_batch(
     device: Device, kernel: SpmmKernel, out: DeviceArray, dense: DeviceArray, found: DeviceAdjacency
 ) -> None:
-    """Multiply a whole batch by one kernel: `out` (N, P) = A `dense`, (N*C, P)."""
+    """Launch one kernel for a whole batch: `out` (N, P) = A `dense` (N*C, P)."""
     matrix, width = found.forward, out.shape[1]
     product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, matrix.indices.size, out.shape[0], width, 0)
     kernel.batched(device, product, Blocks(found.node_ptr, found.layout, 1))
 
 
 def _choice(operands: Operands) -> str:
-    """Return which kernel "auto" takes."""
+    """Return the kernel that "auto" chooses."""
     problem, vector = operands.problem, vector_width(operands.columns, operands.out, operands.dense)
     size = (problem.matrix.shape[0], problem.matrix.nnz, operands.columns, problem.layout.n_graphs)
     return spmm_table.choose(spmm_table.load(operands.device.name, frozenset(CANDIDATES)), *size, vector) or "csr"
@@ -232,16 +232,16 @@ def _check_loop(operands: Operands) -> None:
         raise Absent(f"a loop over more than {MAX_LOOP} matrices")
 
 
-def _local_pointers(problem: Problem) -> tuple[Any, Any]:
-    """Return every graph's own row pointers, which begin at 0, end to end, and where each graph's begin."""
+def _local_pointers(problem: SpmmProblem) -> tuple[Any, Any]:
+    """Return the start of each graph's own row pointers, and these pointers, each from 0, concatenated."""
     indptr, node_ptr = problem.adjacency.forward.indptr, problem.layout.node_ptr
     parts = [indptr[first : last + 1] - indptr[first] for first, last in pairwise(node_ptr)]
     starts = (node_ptr[:-1] + np.arange(len(parts))).tolist()
     return starts, np.concatenate(parts).astype(np.int32)
 
 
-def _densified(problem: Problem, shape: tuple[int, int, int]) -> Any:
-    """Return the matrices as one array (batch, dim, dim), zeros written out."""
+def _densified(problem: SpmmProblem, shape: tuple[int, int, int]) -> Any:
+    """Return the matrices in dense form, (batch, dim, dim)."""
     coo, dim = problem.matrix.tocoo(), max(shape[1], 1)
     dense = np.zeros(shape, np.float32)
     np.add.at(dense, (coo.row // dim, coo.row % dim, coo.col % dim), coo.data)

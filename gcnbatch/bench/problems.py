@@ -1,7 +1,7 @@
-"""What `bench spmm` multiplies: the papers' random batches (figures 8 to 10), others like them, batches of a data set.
+"""Problems of `bench spmm`: the papers' random batches (figures 8 to 10), similar ones, batches of a data set.
 
 Source: Nagasaka, Nukada, Kojima, Matsuoka, "Batched sparse matrix multiplication for accelerating graph convolutional
-networks", CCGrid 2019, section V. Matrices are square, each with a pattern of its own; every row has the same number of
+networks", CCGrid 2019, section V. Matrices are square, each with its own pattern; every row has the same number of
 entries.
 """
 
@@ -33,10 +33,10 @@ HOST_BYTES = 3 * 4 + 3 * 8
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A family of problems: `batch` matrices, sizes and entries per row each drawn from (fewest, most).
+class BatchShape:
+    """A family of problems: `batch` matrices; sizes and entries per row are drawn from ranges (fewest, most).
 
-    Entries per row are one number per matrix, as in the papers, or, with `ragged`, drawn for every row.
+    Entries per row are drawn once per matrix, as in the papers, or, with `ragged`, for every row.
     """
 
     name: str
@@ -50,31 +50,31 @@ class Shape:
 FIGURES = {
     shape.name: shape
     for shape in (
-        Shape("8a", 50, (50, 50), (2, 2)),
-        Shape("8b", 100, (50, 50), (3, 3)),
-        Shape("9a", 100, (32, 32), (3, 3)),
-        Shape("9b", 100, (64, 64), (3, 3)),
-        Shape("9c", 100, (128, 128), (3, 3)),
-        Shape("9d", 50, (64, 64), (3, 3)),
-        Shape("9e", 100, (64, 64), (1, 1)),
-        Shape("9f", 100, (64, 64), (5, 5)),
-        Shape("10", 100, (32, 256), (1, 5)),
+        BatchShape("8a", 50, (50, 50), (2, 2)),
+        BatchShape("8b", 100, (50, 50), (3, 3)),
+        BatchShape("9a", 100, (32, 32), (3, 3)),
+        BatchShape("9b", 100, (64, 64), (3, 3)),
+        BatchShape("9c", 100, (128, 128), (3, 3)),
+        BatchShape("9d", 50, (64, 64), (3, 3)),
+        BatchShape("9e", 100, (64, 64), (1, 1)),
+        BatchShape("9f", 100, (64, 64), (5, 5)),
+        BatchShape("10", 100, (32, 256), (1, 5)),
     )
 }
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A batch of sparse matrices, block-diagonal, as the backends hold it.
+class SpmmProblem:
+    """A block-diagonal batch of sparse matrices, in the backends' form.
 
     Parameters
     ----------
     name : str
-        Of the figure or data set.
+        Name of the figure or data set.
     about : dict
-        What identifies it in a record: batch, dim, nnz_per_row, seed.
+        Identification in a record: batch, dim, nnz_per_row, seed.
     adjacency : Adjacency
-        Host arrays; only its forward matrix is multiplied.
+        Host arrays; only the forward matrix is used.
     layout : GraphLayout
     """
 
@@ -101,7 +101,7 @@ class Problem:
         return rng.random((self.matrix.shape[1], columns), dtype=np.float32)
 
     def work(self, columns: int) -> traffic.Traffic:
-        """Return the product's unavoidable bytes, and 2 nnz `columns` flops."""
+        """Return the compulsory bytes of the product and its 2 nnz `columns` flops."""
         n_nodes, channels = self.matrix.shape[0], self.adjacency.n_channels
         return traffic.spmm(self.adjacency, _Shaped((n_nodes, channels * columns)))
 
@@ -117,20 +117,20 @@ def chosen(
     dim: str | None,
     per_row: str | None,
     columns: str | None,
-) -> list[Shape]:
-    """Return the shapes that a command line asks for.
+) -> list[BatchShape]:
+    """Return the shapes for the options of the command line.
 
     Parameters
     ----------
     figures : sequence of str
-        Names in `FIGURES`, or "all"; none with free parameters, which then stand on those of figure 8b.
+        Names in `FIGURES`, or "all"; none with free parameters, whose defaults are those of figure 8b.
     batch, dim, per_row, columns
-        What replaces a figure's own: a count, "50" or "32-256", "3" or "1-5", "64" or "2,64,512".
+        Replacements for the figure's values: a count, "50" or "32-256", "3" or "1-5", "64" or "2,64,512".
 
     Raises
     ------
     InputError
-        An unknown figure; numbers that are none, or that do not go together.
+        For an unknown figure, and numbers that are invalid or inconsistent.
     """
     free = (batch, dim, per_row) != (None, None, None)
     names = list(FIGURES) if "all" in figures or not (figures or free) else list(dict.fromkeys(figures))
@@ -167,13 +167,13 @@ def counts(option: str, text: str) -> tuple[int, ...]:
     return numbers
 
 
-def checked(shape: Shape) -> Shape:
-    """Return `shape` if its numbers go together.
+def checked(shape: BatchShape) -> BatchShape:
+    """Return `shape` after checking that its numbers are consistent.
 
     Raises
     ------
     InputError
-        More entries in a row than columns; more rows or entries than 32-bit indices reach.
+        For more entries in a row than columns, and more rows or entries than 32-bit indices can address.
     """
     if shape.batch < 1:
         raise InputError("--batch", str(shape.batch), "at least 1")
@@ -192,12 +192,12 @@ def checked(shape: Shape) -> Shape:
 
 
 def check_memory(what: str, nbytes: int, available: int | None = None, where: str = "this machine") -> None:
-    """Refuse what does not fit.
+    """Refuse a problem that does not fit in memory.
 
     Raises
     ------
     InputError
-        When `nbytes` are more than `available`; None: than the memory that is free here.
+        When `nbytes` exceed `available`; None: the free memory of this machine.
     """
     if available is None:
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
@@ -210,7 +210,7 @@ def check_memory(what: str, nbytes: int, available: int | None = None, where: st
         )
 
 
-def random_batch(shape: Shape, seed: int = 0) -> Problem:
+def random_batch(shape: BatchShape, seed: int = 0) -> SpmmProblem:
     """Return a batch of random matrices, each row's columns drawn without repetition."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(shape.dim[0], shape.dim[1] + 1, shape.batch)
@@ -226,11 +226,11 @@ def random_batch(shape: Shape, seed: int = 0) -> Problem:
     data = rng.random(len(indices), dtype=np.float32)
     csr = Csr(indptr, indices, data, len(n))
     about = {"batch": shape.batch, "dim": list(shape.dim), "nnz_per_row": list(shape.per_row), "seed": seed}
-    return Problem(shape.name, about, Adjacency(csr, csr, 1), GraphLayout(node_ptr))
+    return SpmmProblem(shape.name, about, Adjacency(csr, csr, 1), GraphLayout(node_ptr))
 
 
 def _distinct(n: NDArray[Any], z: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return per row i z[i] distinct numbers below n[i], by Floyd's algorithm; what is beyond z[i] means nothing.
+    """Return z[i] distinct random numbers below n[i] in row i, by Floyd's algorithm; ignore columns from z[i] on.
 
     Source: Bentley and Floyd, "A sample of brilliance", CACM 30 (1987).
     """
@@ -243,13 +243,13 @@ def _distinct(n: NDArray[Any], z: NDArray[Any], rng: np.random.Generator) -> NDA
     return found
 
 
-def from_dataset(path: Path, batch: int | None, columns: Sequence[int], seed: int = 0) -> Problem:
-    """Return `batch` graphs (default 50) of an HDF5 data set, drawn at random; symmetric normalisation, all channels.
+def from_dataset(path: Path, batch: int | None, columns: Sequence[int], seed: int = 0) -> SpmmProblem:
+    """Return `batch` random graphs (default 50) of an HDF5 data set, with all channels, symmetrically normalised.
 
     Raises
     ------
     InputError
-        When the file is no data set, or has fewer graphs.
+        When the file is not a data set, or has fewer graphs.
     """
     with Dataset(path) as dataset:
         size = min(50, dataset.n_graphs) if batch is None else batch
@@ -261,4 +261,4 @@ def from_dataset(path: Path, batch: int | None, columns: Sequence[int], seed: in
     rows = found.n_nodes * found.adjacency.n_channels
     check_memory(str(path), HOST_BYTES * rows * max(columns))
     about = {"data": name, "batch": size, "channels": found.adjacency.n_channels, "seed": seed}
-    return Problem(name, about, found.adjacency, GraphLayout(found.node_ptr, found.adjacency.n_channels))
+    return SpmmProblem(name, about, found.adjacency, GraphLayout(found.node_ptr, found.adjacency.n_channels))

@@ -1,8 +1,8 @@
-"""Records of `bench spmm` as JSON lines, and what became slower between two of them.
+"""Records of `bench spmm` as JSON lines, and the comparison of two files of records.
 
-A line without a time holds what the lines below it share: machine, problem, columns. Of them each is a method, with
-[median, 20th percentile, 80th] of its microseconds per state: {"warm graph": [1.9, 1.9, 1.9], …}. A record as `--json`
-prints it, which says all itself, is read too.
+A line without a time has the common values of the lines after it: machine, problem, columns. Each of those is a method,
+with [median, 20th percentile, 80th percentile] of its microseconds per state: {"warm graph": [1.9, 1.9, 1.9], …}.
+Complete records, as `--json` prints them, can be read too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from gcnbatch import fileio
 from gcnbatch.bench.clock import rates
 from gcnbatch.bench.methods import SCIPY
-from gcnbatch.bench.spmm import Record, point_of
+from gcnbatch.bench.spmm_runs import Record, point_of
 from gcnbatch.errors import InputError
 
-SLOWER = 1.1  # a median this many times the old one, and beyond both spreads, is slower
-SLOWER_HOST = 1.5  # where the host's speed is in it, which differs from run to run
+SLOWER = 1.1  # slower: a median above this multiple of the old one, with spreads that do not overlap
+SLOWER_HOST = 1.5  # if the time includes the host, whose speed varies from run to run
 _TIMES = ("us", "us_p20", "us_p80")
 _NEEDED = ("bench", "figure", "columns", "method", "cache", "launch", *_TIMES)
 _METHOD = ("method", "choice", "error")
@@ -27,7 +27,7 @@ _STATE = ("cache", "launch", *_TIMES, "gflops", "gb_per_s")
 
 
 class Change(NamedTuple):
-    """A figure that is in both: new over old median, and whether it counts as slower."""
+    """A measurement in both files: ratio of the new median to the old one, and whether it counts as slower."""
 
     old: Record
     new: Record
@@ -36,7 +36,7 @@ class Change(NamedTuple):
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
-    """Write a line per method, and one before those that share what else they say."""
+    """Write one line per method, after a line with the values that these methods share."""
     lines: list[Record] = []
     shared: Record = {}
     for record in records:
@@ -53,12 +53,12 @@ def write(path: Path, records: Sequence[Record]) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """Return the records of a file.
+    """Read the records of a file.
 
     Raises
     ------
     InputError
-        When it cannot be read, or a line is no record of `bench spmm`.
+        When it cannot be read, or a line is not a record of `bench spmm`.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -86,13 +86,13 @@ def _line(text: str) -> Record:
 
 
 def _rows(shared: Record, line: Record) -> list[Record]:
-    """Return the records of a line; none where it is no such line."""
+    """Return the records of a line, or none if it is not a line of records."""
     if not isinstance(line.get("us"), dict):
         return [line] if _whole(line) else []
     rows = []
     for state, times in line["us"].items():
-        told = [*state.split(" "), *(times if isinstance(times, list) else [])]
-        row = {**shared, **line, **dict(zip(_STATE, told, strict=False))}
+        values = [*state.split(" "), *(times if isinstance(times, list) else [])]
+        row = {**shared, **line, **dict(zip(_STATE, values, strict=False))}
         if not _whole(row) or not {"flops", "bytes"} <= row.keys():
             return []
         rows.append({**row, **rates(row["flops"], row["bytes"], row["us"])})
@@ -100,19 +100,19 @@ def _rows(shared: Record, line: Record) -> list[Record]:
 
 
 def _whole(record: Record) -> bool:
-    """Return whether all is there, and the times are times."""
+    """Whether a record is complete and its times are positive numbers."""
     if record.get("bench") != "spmm" or any(name not in record for name in _NEEDED):
         return False
     return all(isinstance(record[name], int | float) and record[name] > 0 for name in _TIMES)
 
 
 def compare(old: Sequence[Record], new: Sequence[Record]) -> list[Change]:
-    """Return what both have, the most slowed down first.
+    """Return the measurements in both, the largest slowdown first.
 
     Raises
     ------
     InputError
-        When the two were measured on different machines, or have nothing in common.
+        When the two come from different machines, or have no measurement in common.
     """
     known = {_key(record): record for record in old}
     changes = []

@@ -1,4 +1,4 @@
-"""The rows of ``bench spgemm`` as a table, as JSON with where they come from, as a picture."""
+"""Output of ``bench spgemm``: a table, JSON with the environment, a figure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gcnbatch import environment, figures, fileio
-from gcnbatch.bench import matrices
-from gcnbatch.bench.matrices import Problem
-from gcnbatch.bench.spgemm import CONTENDERS, Row
+from gcnbatch.bench import spgemm_matrices
+from gcnbatch.bench.spgemm_matrices import SpgemmProblem
+from gcnbatch.bench.spgemm_runs import CONTENDERS, SpgemmTiming
 
 OURS = CONTENDERS[0]
 COLOURS = {"gcnbatch": figures.BLUE, "cusparse": figures.ORANGE, "scipy": figures.GREY}
@@ -23,18 +23,20 @@ def names(option: str) -> list[str]:
     return [name for name in (part.strip() for part in option.split(",")) if name]
 
 
-def problems(files: Sequence[Path], classes: str | None, scale: float, seed: int) -> list[Callable[[], Problem]]:
-    """Return what makes each problem; names are checked at once, matrices made when their turn comes."""
-    wanted = names(classes) if classes is not None else [] if files else list(matrices.CLASSES)
+def problems(files: Sequence[Path], classes: str | None, scale: float, seed: int) -> list[Callable[[], SpgemmProblem]]:
+    """Return a function that creates each problem; names are checked now, matrices are created later."""
+    wanted = names(classes) if classes is not None else [] if files else list(spgemm_matrices.CLASSES)
     for name in wanted:
-        matrices.check_class(name, scale)
-    of_classes = [partial(matrices.of_class, name, scale, seed) for name in wanted]
-    of_files = [partial(matrices.of_dataset if path.suffix == ".h5" else matrices.of_file, path) for path in files]
+        spgemm_matrices.check_class(name, scale)
+    of_classes = [partial(spgemm_matrices.of_class, name, scale, seed) for name in wanted]
+    of_files = [
+        partial(spgemm_matrices.of_dataset if path.suffix == ".h5" else spgemm_matrices.of_file, path) for path in files
+    ]
     return [*of_classes, *of_files]
 
 
-def shown(made: Sequence[Callable[[], Problem]]) -> Iterator[Problem]:
-    """Yield the problems with progress on stderr."""
+def shown(made: Sequence[Callable[[], SpgemmProblem]]) -> Iterator[SpgemmProblem]:
+    """Create and yield the problems, with a progress bar on stderr."""
     from tqdm import tqdm
 
     for make in tqdm(made, unit="matrix", leave=False, disable=None):
@@ -44,15 +46,15 @@ def shown(made: Sequence[Callable[[], Problem]]) -> Iterator[Problem]:
 HEADER = ("matrix", "contender", "rows", "entries", "products", "results", "ratio", "ms", "GFLOPS", "phases, us")
 
 
-def cells(row: Row) -> list[Any]:
+def cells(row: SpgemmTiming) -> list[Any]:
     """Return a row's cells under `HEADER`."""
     phases = " ".join(f"{name} {ms * 1e3:.0f}" for name, ms in row.phases.items())
     sizes = [row.rows, row.entries, row.products, row.results, row.compression]
     return [row.matrix, row.contender, *sizes, row.ms, row.gflops, phases]
 
 
-def speedups(rows: Sequence[Row]) -> dict[str, float]:
-    """Return by matrix how many times as long cuSPARSE takes."""
+def speedups(rows: Sequence[SpgemmTiming]) -> dict[str, float]:
+    """Return the ratio of cuSPARSE's time to ours, by matrix."""
     ms = {(row.matrix, row.contender): row.ms for row in rows}
     return {
         matrix: ms[matrix, "cusparse"] / ours
@@ -61,8 +63,8 @@ def speedups(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def summary(rows: Sequence[Row]) -> list[str]:
-    """Return a line about the ratio to cuSPARSE over all matrices; none if it was not measured."""
+def summary(rows: Sequence[SpgemmTiming]) -> list[str]:
+    """Return a line about the ratio to cuSPARSE over all matrices, or none if it was not measured."""
     found = speedups(rows)
     if not found:
         return []
@@ -70,8 +72,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
     return [f"cuSPARSE takes {mean:.2f} times as long in the geometric mean, {min(found.values()):.2f} at least"]
 
 
-def as_json(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the rows with the machine that they were measured on."""
+def as_json(rows: Sequence[SpgemmTiming]) -> dict[str, Any]:
+    """Return the rows and the environment of the measurement."""
     about = environment.collect()
     return {
         "rows": [row._asdict() for row in rows],
@@ -80,15 +82,15 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def save(rows: Sequence[Row], folder: Path) -> None:
-    """Write ``spgemm.json`` and ``spgemm.png`` into a folder, which is made."""
+def save(rows: Sequence[SpgemmTiming], folder: Path) -> None:
+    """Create a folder and write ``spgemm.json`` and ``spgemm.png`` into it."""
     folder.mkdir(parents=True, exist_ok=True)
     fileio.write_json(folder / "spgemm.json", as_json(rows))
     draw(rows, folder / "spgemm.png")
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw GFLOPS and, for our kernel, where the time goes."""
+def draw(rows: Sequence[SpgemmTiming], path: Path) -> None:
+    """Draw GFLOPS and, for our kernel, the share of each phase."""
     kinds = [name for name in CONTENDERS if any(row.contender == name for row in rows)]
     labels = list(dict.fromkeys(row.matrix for row in rows))
     phased = [row for row in rows if row.phases and row.contender == OURS]
@@ -105,7 +107,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     figures.save(figure, path)
 
 
-def _draw_phases(ax: Any, rows: Sequence[Row]) -> None:
+def _draw_phases(ax: Any, rows: Sequence[SpgemmTiming]) -> None:
     left = np.zeros(len(rows))
     for name in dict.fromkeys(name for row in rows for name in row.phases):
         share = np.array([row.phases.get(name, 0.0) / sum(row.phases.values()) for row in rows])

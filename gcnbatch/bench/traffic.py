@@ -1,13 +1,13 @@
-"""Bytes and floating-point operations of every operation: the one place that GB/s and GFLOP/s come from.
+"""Bytes and floating-point operations of every operation, from which all GB/s and GFLOP/s are computed.
 
-Each function has the name of the operation in `gcnbatch.backends.base.Ops` and its first arguments, as many as the
-formula needs, and looks at nothing but shapes, so that arrays of any backend will do. The rules:
+Each function has the name and the first arguments of an operation in `gcnbatch.backends.base.Ops`. It reads only their
+shapes, so arrays of any backend are accepted. The rules:
 
-- Bytes are those that cannot be avoided: every array that the formula needs is read once, every result written once,
-  4 bytes an element (1 for a dropout mask), whatever a kernel really moves. Kernels may move more (a second pass over
-  the rows) or less (the cache still holds the input), so GB/s from here compare kernels and may exceed the memory's.
-- Flops count additions, multiplications, divisions, comparisons of the formula, each 1; an exponential, a logarithm, a
-  square root too. A multiply-add is 2. Index arithmetic and random numbers are none.
+- Bytes are compulsory traffic: every input is read once, every result written once, with 4 bytes per element (1 for a
+  dropout mask). A kernel may move more (a second pass over the rows) or less (the input is still in cache). So these
+  GB/s compare kernels, and may exceed the memory's bandwidth.
+- An addition, multiplication, division, comparison, exponential, logarithm or square root of the formula is 1 flop; a
+  multiply-add is 2. Index arithmetic and random numbers count 0.
 
 Dimensions as in `gcnbatch.backends.base`: N nodes, F / P features in / out, C channels, B graphs, R rows of targets, K
 outputs, nnz stored entries.
@@ -24,14 +24,14 @@ from gcnbatch.backends.base import Adjacency, Array, Batch, Csr, Readout
 
 
 class Traffic(NamedTuple):
-    """Unavoidable bytes and floating-point operations of one call."""
+    """Compulsory bytes and floating-point operations of one call."""
 
     bytes: int
     flops: int
 
 
 def of(operation: str, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Traffic | None:
-    """Return the traffic of a call of `operation` that gave `result`; None when no formula is known."""
+    """Return the traffic of a call of `operation` that returned `result`; None if there is no formula."""
     if operation == "gather":
         return gather(result)
     formula = FORMULAS.get(operation)
@@ -49,7 +49,7 @@ def matmul(x: Array, w: Array) -> Traffic:
 
 
 def matmul_backward(dy: Array, x: Array, w: Array, need_dx: bool = True) -> Traffic:
-    """DW = Xᵀ dY: 4 (N P + N F + F P) bytes, 2 N F P flops; dX = dY Wᵀ where needed: 4 (F P + N F) and 2 N F P more."""
+    """dW = Xᵀ dY: 4 (N P + N F + F P) bytes, 2 N F P flops; dX = dY Wᵀ if needed: 4 (F P + N F) and 2 N F P more."""
     (n, f), p = x.shape, w.shape[1]
     return Traffic(4 * (n * p + n * f + f * p + (f * p + n * f if need_dx else 0)), 2 * n * f * p * (1 + need_dx))
 
@@ -61,7 +61,7 @@ def sparse_matmul(x: Csr, w: Array) -> Traffic:
 
 
 def sparse_matmul_backward(dy: Array, x: Csr) -> Traffic:
-    """DW = Xᵀ dY for sparse X: 4 (N + 1) + 8 nnz + 4 (N P + F P) bytes, 2 nnz P flops."""
+    """dW = Xᵀ dY for sparse X: 4 (N + 1) + 8 nnz + 4 (N P + F P) bytes, 2 nnz P flops."""
     p = dy.shape[1]
     return Traffic(_csr(x) + 4 * (_rows(x) * p + x.n_cols * p), 2 * _entries(x) * p)
 
@@ -85,7 +85,7 @@ def linear(x: Array, w: Array) -> Traffic:
 
 
 def linear_backward(dy: Array, x: Array, w: Array, need_dx: bool = True) -> Traffic:
-    """As `matmul_backward`; db takes 4 P bytes, N P flops more."""
+    """`matmul_backward`, plus 4 P bytes and N P flops for db."""
     n, p = dy.shape
     both = matmul_backward(dy, x, w, need_dx)
     return Traffic(both.bytes + 4 * p, both.flops + n * p)
@@ -118,18 +118,18 @@ def batch_norm(
 ) -> Traffic:
     """Training: 4 (2 N P + 6 P) bytes, 7 N P flops; with running statistics: 4 (2 N P + 4 P) bytes, 2 N P flops.
 
-    In training a value is summed (1), centred, squared, summed (3), centred, scaled, shifted (3), and the running
-    statistics are read and written. ReLU adds N P flops and no byte.
+    Training sums each value (1), centres, squares and sums it (3), centres, scales and shifts it (3), and reads and
+    writes the running statistics. ReLU adds N P flops and no byte.
     """
     n, p = x.shape
     return Traffic(4 * (2 * n * p + (6 if training else 4) * p), ((7 if training else 2) + relu) * n * p)
 
 
 def batch_norm_backward(dy: Array) -> Traffic:
-    """DX from dY, x and, where ReLU came behind it as in our models, y: 4 (4 N P + 5 P) bytes, 9 N P flops.
+    """dX from dY, x and y (for ReLU, as in our models): 4 (4 N P + 5 P) bytes, 9 N P flops.
 
-    Mean, deviation and gamma come in, dgamma and dbeta go out. A value passes ReLU (1), adds to dbeta (1) and, centred
-    and multiplied, to dgamma (3); dx = a dy + b x + c (4).
+    Inputs are also mean, deviation and gamma; results are also dgamma and dbeta. Per value: ReLU (1), sum for dbeta
+    (1), centred product for dgamma (3), dx = a dy + b x + c (4).
     """
     n, p = dy.shape
     return Traffic(4 * (4 * n * p + 5 * p), 9 * n * p)
@@ -148,7 +148,7 @@ def relu_backward(dy: Array) -> Traffic:
 
 
 def dropout(x: Array) -> Traffic:
-    """9 n bytes, the mask among them, n flops."""
+    """9 n bytes including the mask, n flops."""
     n = prod(x.shape)
     return Traffic(9 * n, n)
 
@@ -189,13 +189,13 @@ def mean_squared_error(logits: Array) -> Traffic:
 
 
 def clip_norm(gradients: Array) -> Traffic:
-    """8 P bytes, 3 P flops (square, sum, scale), as if the norm were always too large."""
+    """8 P bytes, 3 P flops (square, sum, scale), as if the norm always exceeded the limit."""
     p = prod(gradients.shape)
     return Traffic(8 * p, 3 * p)
 
 
 def adam_step(parameters: Array) -> Traffic:
-    """Six arrays read, three written: 36 P bytes; 18 P flops.
+    """36 P bytes for six arrays read and three written; 18 P flops.
 
     g + l2 p (2), m (3), v (4), both corrections (2), root, + epsilon, quotient (3), decay (2), the step (2).
     """
@@ -204,13 +204,13 @@ def adam_step(parameters: Array) -> Traffic:
 
 
 def sgd_step(parameters: Array) -> Traffic:
-    """Five arrays read, two written: 28 P bytes; 8 P flops: g + l2 p (2), velocity (2), decay (2), the step (2)."""
+    """28 P bytes for five arrays read, two written; 8 P flops: g + l2 p (2), velocity (2), decay (2), step (2)."""
     p = prod(parameters.shape)
     return Traffic(28 * p, 8 * p)
 
 
 def gather(batch: Batch) -> Traffic:
-    """Every array of a batch, read from the set and written: 8 bytes an element; the transpose only if it differs."""
+    """8 bytes per element of a batch, read from the set and written; the transpose counts only if it differs."""
     matrices = [batch.adjacency.forward]
     if batch.adjacency.transpose is not batch.adjacency.forward:
         matrices.append(batch.adjacency.transpose)

@@ -1,4 +1,4 @@
-"""`gcnbatch bench tune`: the candidates for adjacency products on a grid of batches, and the table of the fastest."""
+"""`gcnbatch bench tune`: times candidate kernels for adjacency products on a grid; tabulates the fastest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, vector_width
 from gcnbatch.backends.cuda.spmm.table import Table
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
-from gcnbatch.bench.problems import FIGURES, Problem, Shape, random_batch
+from gcnbatch.bench.problems import FIGURES, BatchShape, SpmmProblem, random_batch
 from gcnbatch.errors import BackendUnavailable, CheckFailed
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ COLUMNS = (4, 16, 32, 64, 128, 256, 512, 1024)
 BATCHES = (10, 50, 100, 1000, 10_000)
 GRID: tuple[tuple[int, ...], ...] = (ROWS, PER_ROW, COLUMNS, BATCHES)
 REPEATS = 9
-LARGEST_BYTES = 1 << 28  # of the dense operand; a wider point takes the choice of the widest measured
-CHECKED = 1 << 17  # elements of a result up to which candidates are held to each other
-CLOSE = 1.08  # how far from the fastest on rows of equal length ragged ones may lead
+LARGEST_BYTES = 1 << 28  # of the dense operand; wider points take the choice of the widest measured one
+CHECKED = 1 << 17  # most elements of a result for which candidates are compared
+CLOSE = 1.08  # most time on equal rows, relative to the fastest, of a candidate chosen for ragged rows
 
 Point = tuple[int, int, int, int]
 
 
 class Check(NamedTuple):
-    """A point of the papers' figures: the candidate that a table chooses, the fastest, and their times' ratio."""
+    """A point of the papers' figures: the candidate that a table chooses, the fastest one, and their ratio."""
 
     figure: str
     columns: int
@@ -60,11 +60,11 @@ class Tuning:
     axes : tuple of tuples
         As `Table.axes`.
     measured : dict
-        On what.
+        GPU, driver, CUDA version and commit.
     times : dict
-        Per point (rows, per_row, columns, batch), per candidate, on each batch of `batches_of`.
+        By point (rows, per_row, columns, batch): times by candidate on each batch of `batches_of`.
     checks : list of Check
-        What the table chooses on the papers' figures, which are not points of the grid, against the best there.
+        The table's choices on the papers' figures, which are not grid points, against the fastest.
     """
 
     axes: tuple[tuple[int, ...], ...]
@@ -73,7 +73,7 @@ class Tuning:
     checks: list[Check] = field(default_factory=list)
 
     def table(self) -> Table:
-        """Return the table of the fastest; a point not measured takes the choice of the next fewer columns."""
+        """Return the table of the fastest; an unmeasured point takes the choice for the next smaller width."""
         fastest: dict[Point, str] = {}
         for point in points(self.axes):
             rows, per_row, columns, size = point
@@ -84,18 +84,18 @@ class Tuning:
         return Table(self.axes, names, self.measured)
 
     def counts(self) -> list[list[Any]]:
-        """Return how many points each candidate wins, the most first."""
+        """Return the number of points that each candidate wins, the most first."""
         return [[name, count] for name, count in Counter(self.table().fastest).most_common()]
 
     def save(self, path: Path | None = None) -> Path:
-        """Write the table to `path`; None: where "auto" looks for it. Returns the path."""
+        """Write the table to `path` (None: where "auto" reads it); return the path."""
         target = path or spmm_table.user_table(str(self.measured["gpu"]))
         spmm_table.save(self.table(), target)
         return target
 
 
 def _fastest(measured: Sequence[Mapping[str, float]], narrower: str | None) -> str:
-    """Return, of the candidates close to the fastest on equal rows, the fastest on both batches together."""
+    """Among candidates close to the fastest on equal rows, return the fastest on both batches together."""
     if not measured:
         return narrower or next(iter(CANDIDATES))
     equal, ragged = measured[0], measured[-1]
@@ -104,29 +104,29 @@ def _fastest(measured: Sequence[Mapping[str, float]], narrower: str | None) -> s
 
 
 def points(axes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:
-    """Yield the points of a grid, the last axis running fastest."""
+    """Yield the points of a grid, with the last axis fastest."""
     yield from product(*axes)
 
 
-def batches_of(rows: int, per_row: int, size: int) -> list[Shape]:
-    """Return the batches that stand for a point: rows of equal length, and of 1 to 2 `per_row` - 1 entries."""
-    equal = Shape("tune", size, (rows, rows), (per_row, per_row))
+def batches_of(rows: int, per_row: int, size: int) -> list[BatchShape]:
+    """Return the batches of a point: rows of equal length, and rows of 1 to 2 `per_row` - 1 entries."""
+    equal = BatchShape("tune", size, (rows, rows), (per_row, per_row))
     return [equal, *([replace(equal, per_row=(1, 2 * per_row - 1), ragged=True)] if per_row > 1 else [])]
 
 
 def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int = REPEATS) -> Tuning:
-    """Measure on a device.
+    """Measure all candidates on a device.
 
     Raises
     ------
     InputError, BackendUnavailable
-        No such device, or none at all.
+        When the device does not exist, or there is none.
     CheckFailed
-        When candidates do not agree to the bit.
+        When candidates do not give the same bits.
 
     Notes
     -----
-    Figures 8 to 10 are measured behind the grid, and tell how good the table's choices are.
+    Figures 8 to 10 are measured after the grid, to check the table's choices.
     """
     try:
         backend = cuda.open_backend("batched", device)
@@ -150,14 +150,14 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
 
 
 class _Measured:
-    """One batch on the device, and the candidates' times on it."""
+    """A batch on the device, on which candidates are timed."""
 
-    def __init__(self, backend: CudaBackend, clock: DeviceClock, problem: Problem) -> None:
+    def __init__(self, backend: CudaBackend, clock: DeviceClock, problem: SpmmProblem) -> None:
         self._device, self._clock, self._problem = backend.device, clock, problem
         self._found = batch.adjacency(problem.adjacency, problem.layout, coo=False).map(self._device.upload)
 
     def times(self, columns: int) -> dict[str, float]:
-        """Return the median microseconds of every candidate that differs at this width."""
+        """Return the median microseconds of each distinct candidate at this width."""
         device, (rows, inner) = self._device, self._problem.matrix.shape
         noise = np.random.default_rng(columns).random((1 << 16,), dtype=np.float32)
         dense = device.upload(np.resize(noise, (inner, columns)))
@@ -179,7 +179,7 @@ class _Measured:
         return times
 
     def check(self, table: Table, columns: int) -> Check:
-        """Return how the choice of `table` compares with the fastest at this width."""
+        """Compare the choice of `table` with the fastest candidate at this width."""
         problem, times, vector = self._problem, self.times(columns), 4 if columns % 4 == 0 else 1
         rows, per_row = problem.matrix.shape[0], problem.matrix.nnz / problem.matrix.shape[0]
         named = table.nearest((rows / problem.layout.n_graphs, per_row, columns, problem.layout.n_graphs))
@@ -188,12 +188,12 @@ class _Measured:
 
 
 def candidates(n_rows: int, columns: int, vector: int) -> list[str]:
-    """Return the candidates that differ at this size, the first of those that do not."""
+    """Return the distinct candidates at this size, the first of equal ones."""
     return list(dict.fromkeys(served_as(name, n_rows, columns, vector) for name in CANDIDATES))
 
 
 def served_as(name: str, n_rows: int, columns: int, vector: int) -> str:
-    """Return the first candidate that launches at this size what `name` does."""
+    """Return the first candidate with the same launches as `name` at this size."""
     size = (n_rows, columns, vector)
     plan = CANDIDATES[name].plan(*size)
     return next(other for other in CANDIDATES if CANDIDATES[other].plan(*size) == plan)

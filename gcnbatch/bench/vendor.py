@@ -19,7 +19,7 @@ EXTRA = "pip install 'gcnbatch[bench]'"
 
 
 class Vendor:
-    """Handles of both libraries on a device's stream.
+    """cuBLAS and cuSPARSE handles on a device's stream.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Vendor:
     Raises
     ------
     BackendUnavailable
-        nvmath-python or one of the libraries is not installed, or does not fit the driver.
+        nvmath-python or a library is not installed, or does not match the driver.
     """
 
     def __init__(self, device: Device) -> None:
@@ -51,7 +51,7 @@ class Vendor:
     ) -> Callable[[], None]:
         """Return a call of cuBLAS gemmBatched in fp32: out_b = matrices_b dense_b, all row-major.
 
-        Row-major operands are the transposes of cuBLAS's column-major ones: it computes out_bᵀ = dense_bᵀ matrices_bᵀ.
+        A row-major operand is the transpose of a column-major one, so cuBLAS computes out_bᵀ = dense_bᵀ matrices_bᵀ.
         """
         places = (
             (matrices, 4 * dim * dim),
@@ -69,19 +69,19 @@ class Vendor:
         return call
 
     def csr(self, indptr: int, indices: int, data: int, rows: int, columns: int, entries: int) -> int:
-        """Return cuSPARSE's description of a matrix at these addresses."""
+        """Return cuSPARSE's descriptor of a CSR matrix at these addresses."""
         types = (INT32, INT32, int(self._cusparse.IndexBase.ZERO), FLOAT32)
         found: int = self._cusparse.create_csr(rows, columns, entries, indptr, indices, data, *types)
         return found
 
     def dense(self, address: int, rows: int, columns: int) -> int:
-        """Return cuSPARSE's description of a row-major matrix."""
+        """Return cuSPARSE's descriptor of a row-major matrix."""
         order = int(self._cusparse.Order.ROW)
         found: int = self._cusparse.create_dn_mat(rows, columns, columns, address, FLOAT32, order)
         return found
 
     def spmm(self, products: list[tuple[int, int, int]]) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yield a call per algorithm of cuSPARSE that takes these products (matrix, operand, result), one by one."""
+        """Yield one call per cuSPARSE algorithm that supports these products (matrix, operand, result)."""
         for name in CSR_ALGORITHMS:
             about = [self._spmm_arguments(product, int(self._cusparse.SpMMAlg[name])) for product in products]
             try:
@@ -109,7 +109,7 @@ class Vendor:
         return call
 
     def release(self, products: list[tuple[int, int, int]]) -> None:
-        """Give descriptions back."""
+        """Destroy the descriptors."""
         for matrix in {matrix for matrix, *_ in products}:
             self._cusparse.destroy_sp_mat(matrix)
         for description in {found for _, *dense in products for found in dense}:

@@ -1,4 +1,4 @@
-"""The ``gcnbatch`` command: registers the commands and turns errors into one line and an exit code."""
+"""The ``gcnbatch`` command: registers its commands and reports an error as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train graph convolutional networks on many small graphs or one large graph."""
@@ -56,7 +56,7 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _fail_usage(error: typer.TyperException) -> NoReturn:
-    """Leave with one line for wrong options; with the help, where a group of commands was called without one."""
+    """Exit with one line for wrong options, or with the help of a group that was called without a command."""
     message, context = error.format_message(), getattr(error, "ctx", None)
     if message.startswith("Usage: "):
         print(message, file=sys.stderr)
@@ -68,12 +68,12 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line; every expected failure leaves as one line on stderr and an exit code.
+    """Run the command line; report every expected failure as one line on stderr and an exit code.
 
-    SIGTERM ends it as Ctrl-C does, so that temporary files are removed; training stops at its next step on either.
+    SIGTERM acts like Ctrl-C, so that temporary files are removed; training stops at its next step on either.
     """
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    atexit.register(gc.freeze)  # else Python walks through all that was imported, several times, before it leaves
+    atexit.register(gc.freeze)  # else Python's exit scans all imported objects several times
     try:
         sys.exit(app(standalone_mode=False))
     except typer.TyperException as error:
@@ -81,11 +81,11 @@ def main() -> None:
     except DeviceLost as error:
         print(f"error: {error}", file=sys.stderr)
         sys.stdout.flush()
-        os._exit(error.exit_code)  # at an ordinary end, PyCUDA complains of everything that it cannot give back
+        os._exit(error.exit_code)  # a normal exit lets PyCUDA print an error for each object that it cannot free
     except GcnbatchError as error:
         _fail(str(error), error.exit_code)
     except MemoryError:
-        _fail("out of memory. Use a smaller batch, or lower data.memory_mb so that the set is read by slices.", 3)
+        _fail("out of memory. Use a smaller batch, or lower data.memory_mb so that the set is read in slices.", 3)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

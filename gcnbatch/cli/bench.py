@@ -1,4 +1,4 @@
-"""``gcnbatch bench``: single operations measured, and the tables that come of it."""
+"""``gcnbatch bench``: measures single operations."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ app.command("spgemm", epilog=bench_spgemm.EPILOG)(bench_spgemm.spgemm)
 SPMM_EPILOG = """\b
 Methods:
   scipy          SciPy on the CPU
-  tf-loop        TensorFlow's kernel for a SparseTensor, a call per matrix
-  cusparse-loop  cuSPARSE on CSR, a call per matrix; its best algorithm
-  cublas         cuBLAS gemmBatched on the matrices with their zeros
-  cusparse       cuSPARSE on the block-diagonal matrix; its best algorithm
+  tf-loop        TensorFlow's kernel for a SparseTensor, one call per matrix
+  cusparse-loop  cuSPARSE on CSR, one call per matrix; its fastest algorithm
+  cublas         cuBLAS gemmBatched on the matrices in dense form
+  cusparse       cuSPARSE on the block-diagonal matrix; its fastest algorithm
   swa-coo        the papers' batched kernel for SparseTensors
   swa-csr        the papers' batched kernel for CSR
-  fastest        ours: what cuda.spmm = "auto" runs
-cuSPARSE and cuBLAS need pip install 'gcnbatch[bench]'; what cannot run is listed with the reason.
+  fastest        our kernel that cuda.spmm = "auto" chooses
+cuSPARSE and cuBLAS need pip install 'gcnbatch[bench]'. Methods that cannot run are listed with the reason.
 
 \b
 Examples:
@@ -37,12 +37,12 @@ Examples:
   gcnbatch bench spmm tox21.h5 --batch 50 --columns 64    a batch of your data
   gcnbatch bench spmm --figure 8b --compare runs/old/rows.jsonl
 
-Exit code 1 when a method's result is wrong, or something became slower.
+Exit code 1 if a result is wrong or a method became slower.
 """
 TUNE_EPILOG = """\b
 Examples:
   gcnbatch bench tune                 a table for this GPU, in the user's cache folder
-  gcnbatch bench tune -o table.json   as a file; nothing else changes
+  gcnbatch bench tune -o table.json   to a file; nothing else changes
 """
 
 
@@ -69,16 +69,16 @@ def spmm(
         str | None,
         typer.Option("--columns", metavar="A,B,…", help="Columns of the dense matrix (nB).", show_default="2,4,…,1024"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random matrices.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random matrices.")] = 0,
     methods: Annotated[
-        str, typer.Option("--methods", metavar="A,B,…", help="Of those below.", show_default="all")
+        str, typer.Option("--methods", metavar="A,B,…", help="Methods, listed below.", show_default="all")
     ] = "",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repetitions of a measurement.")] = 20,
     device: DeviceOption = None,
     compare: Annotated[
         Path | None,
         typer.Option(
-            "--compare", metavar="OLD.jsonl", help="Flag what is slower than in that rows.jsonl.", show_default=False
+            "--compare", metavar="OLD.jsonl", help="Report what is slower than in that rows.jsonl.", show_default=False
         ),
     ] = None,
     out: Annotated[
@@ -87,10 +87,10 @@ def spmm(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records.")] = False,
 ) -> None:
-    """Multiply batches of sparse matrices in every way there is: check against float64, then time.
+    """Multiply batches of sparse matrices with all methods: check against float64, then time.
 
-    Random batches as in the papers' figures 8 to 10, or with --batch, --dim and --nnz-per-row of your own, or a batch
-    of a data set. Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
+    Random batches as in the papers' figures 8 to 10, or with your own --batch, --dim and --nnz-per-row, or a batch of
+    a data set. Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
     """
     from gcnbatch.bench import command
 
@@ -104,18 +104,18 @@ def spmm(
 
 
 def _show(done: Done) -> None:
-    from gcnbatch.bench import tables
-    from gcnbatch.cli.tables import table
+    from gcnbatch.bench import spmm_tables
+    from gcnbatch.cli.text_tables import table
 
     records = done.outcome.records
-    typer.echo(f"{tables.caption(records)}\n")
-    for shown in (tables.times(records), tables.ratios(records), tables.slower(done.changes)):
+    typer.echo(f"{spmm_tables.caption(records)}\n")
+    for shown in (spmm_tables.times(records), spmm_tables.ratios(records), spmm_tables.slower(done.changes)):
         if shown.rows:
             typer.echo("\n".join([*table(shown.header, shown.rows), ""]))
     if done.changes:
-        typer.echo(f"{tables.changed(done.changes)}\n")
+        typer.echo(f"{spmm_tables.changed(done.changes)}\n")
     if done.outcome.absent:
-        typer.echo("\n".join([*tables.absent(done.outcome.absent), ""]))
+        typer.echo("\n".join([*spmm_tables.absent(done.outcome.absent), ""]))
     typer.echo(str(done.folder))
 
 
@@ -129,7 +129,7 @@ def tune(
 ) -> None:
     """Measure the candidates for adjacency products on this GPU and write the table that cuda.spmm = "auto" uses."""
     from gcnbatch.bench import tune as tuning
-    from gcnbatch.cli.tables import table
+    from gcnbatch.cli.text_tables import table
 
     found = tuning.tune(device or 0)
     worst = sorted(found.checks, key=lambda check: -check.ratio)[:5]

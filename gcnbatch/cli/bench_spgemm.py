@@ -1,4 +1,4 @@
-"""``gcnbatch bench spgemm``: sparse times sparse on matrix classes and Matrix Market files."""
+"""``gcnbatch bench spgemm``: measures sparse times sparse on matrix classes and Matrix Market files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPILOG = """\b
 Classes, all at scale 1:
   molecules  8,000 molecules of the sizes of Tox21, block-diagonal
   power_law  200,000 nodes, 1 M entries, degrees ~ d^-3
-  stencil    27 points, on a cube of 64 a side
+  stencil    27 points, on a cube with 64 points per side
   uniform    500,000 rows of 8 random columns
 \b
 Examples:
@@ -36,17 +36,17 @@ def spgemm(
     methods: Annotated[
         str | None,
         typer.Option(
-            "--methods", metavar="A,B,…", help="Of gcnbatch, cusparse, scipy.", show_default="all that can start"
+            "--methods", metavar="A,B,…", help="Methods: gcnbatch, cusparse, scipy.", show_default="all that can start"
         ),
     ] = None,
     scale: Annotated[float, typer.Option(help="Size of the classes, at most 16.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the classes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the classes.")] = 0,
     repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Timed calls of what takes less than half a second.")
+        int, typer.Option("--repeats", min=1, help="Timed calls; a call above half a second is timed once.")
     ] = 20,
     device: DeviceOption = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Also write rows (JSON) and a picture.")
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Also write the rows (JSON) and a figure.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
@@ -55,8 +55,8 @@ def spgemm(
     Exit code 1 if a result is wrong.
     """
     from gcnbatch.bench import spgemm_report as report
-    from gcnbatch.bench.spgemm import measure, open_contenders
-    from gcnbatch.cli.tables import table
+    from gcnbatch.bench.spgemm_runs import measure, open_contenders
+    from gcnbatch.cli.text_tables import table
 
     problems = report.problems(files or [], classes, scale, seed)
     found, notes = open_contenders(report.names(methods) if methods else None, device or 0)

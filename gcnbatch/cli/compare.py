@@ -1,4 +1,4 @@
-"""``gcnbatch compare-backends``: gathers the options given and shows what was found."""
+"""``gcnbatch compare-backends``: collects its options and prints the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Examples:
   gcnbatch compare-backends --backends cpu,batched --timeline step.json -o report
   gcnbatch compare-backends --quick --json | jq .parity.passed
 
-Exit code 1 when a backend does not agree with the reference; then nothing about speed is shown.
+Exit code 1 if a backend does not agree with the reference; then no speeds are shown.
 """
 
 
@@ -27,7 +27,7 @@ def compare_backends(
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
     backends: Annotated[
-        str, typer.Option("--backends", metavar="A,B,…", help="What to compare.", show_default="all there are")
+        str, typer.Option("--backends", metavar="A,B,…", help="Backends to compare.", show_default="all")
     ] = "",
     device: DeviceOption = None,
     resident: ResidentOption = None,
@@ -44,7 +44,7 @@ def compare_backends(
         typer.Option("--steps", min=0, help="Timed steps of a repetition; 0: a whole epoch.", show_default="50"),
     ] = None,
     repeats: Annotated[int | None, typer.Option("--repeats", min=1, help="Repetitions.", show_default="5")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few steps of everything: a look, not a record.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run a few steps only: for a quick look.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -57,16 +57,16 @@ def compare_backends(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
 ) -> None:
-    """Prove that backends agree on a model and its data, then measure what each costs.
+    """Check that backends agree on a model and its data, then measure them.
 
-    Compared are losses, every gradient and the parameters after some steps. Timed are training, inference and each
+    It compares losses, all gradients, and the parameters after some steps. It times training, inference and each
     operation. The report goes to a folder; the last line on stdout is its path.
     """
     from dataclasses import replace
 
     from gcnbatch.cli.configuration import load
-    from gcnbatch.cli.tables import facts, table
-    from gcnbatch.compare import session, tables
+    from gcnbatch.cli.text_tables import facts, table
+    from gcnbatch.compare import report_tables, session
     from gcnbatch.compare.workload import QUICK, Effort
     from gcnbatch.errors import CheckFailed
 
@@ -89,11 +89,11 @@ def compare_backends(
     if as_json:
         typer.echo(json.dumps(report, indent=2, allow_nan=False))
     else:
-        for shown in tables.build(report):
-            texts = shown.title == tables.STATES
+        for shown in report_tables.build(report):
+            texts = shown.title == report_tables.STATES
             lines = facts([(row[0], row[1]) for row in shown.rows]) if texts else table(shown.header, shown.rows)
             typer.echo("\n".join([shown.title, *lines, ""]))
-        typer.echo(tables.verdict(report))
+        typer.echo(report_tables.verdict(report))
         typer.echo(str(folder))
     if not report["parity"]["passed"]:
-        raise CheckFailed("parity", tables.verdict(report).rstrip("."), hint=f"See {folder}.")
+        raise CheckFailed("parity", report_tables.verdict(report).rstrip("."), hint=f"See {folder}.")

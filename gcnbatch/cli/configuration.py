@@ -1,4 +1,4 @@
-"""How the commands that train arrive at a configuration: a TOML file, named options, ``--set``, the later winning."""
+"""Configuration of a command: a TOML file, then named options, then ``--set``; the later source wins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import typer
 from gcnbatch.backends import registry
 
 if TYPE_CHECKING:
-    from gcnbatch.config import Config, CudaConfig
+    from gcnbatch.config import Config
+    from gcnbatch.config_sections import CudaConfig
 
 BACKENDS = f"{', '.join(registry.choices()[:-1])} or {registry.choices()[-1]}."
 DeviceOption = Annotated[
@@ -27,7 +28,7 @@ ResidentOption = Annotated[
 
 
 def load(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> Config:
-    """Return the configuration that `gather` merges; a message about a key of the file names the file."""
+    """Return the configuration merged by `gather`; a message about a key of the file names the file."""
     from gcnbatch.config import parse_assignment, resolve
 
     tree = gather(config, options, assignments)
@@ -37,10 +38,10 @@ def load(config: Path | None, options: dict[tuple[str, ...], Any], assignments: 
 
 
 def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> dict[str, Any]:
-    """Merge TOML file, named options (None: not given) and ``--set``. Nothing given means the quickstart.
+    """Merge TOML file, named options (None: not given) and ``--set``; without any, use the quickstart.
 
-    A bare word that is no file is the name of a shipped configuration. A run without a name of its own is named after
-    its configuration, else after its data.
+    A bare word that is not a file is the name of a shipped configuration. A run without a name gets that of its
+    configuration, else that of its data.
     """
     from gcnbatch.config import parse_assignment, put, read_toml
     from gcnbatch.resources import shipped_config
@@ -74,7 +75,7 @@ def gather_cuda(resident: str | None, assignments: list[str]) -> CudaConfig:
     for path, value in [*pairs, *([(("cuda", "resident"), resident)] if resident is not None else [])]:
         if path[0] != "cuda":
             known = [key for key in keys() if key.startswith("cuda.")]
-            raise InputError(f"--set {'.'.join(path)}", "not of how a GPU computes", "cuda.key", nearest("", known))
+            raise InputError(f"--set {'.'.join(path)}", "not a key of [cuda]", "cuda.key", nearest("", known))
         put(tree, path, value)
     return resolve(tree, where="--set").cuda
 

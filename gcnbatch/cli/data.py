@@ -1,4 +1,4 @@
-"""``gcnbatch data``: look at, check, generate, import and widen data sets."""
+"""``gcnbatch data``: describe, check, generate, import and extend data sets."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import typer
 from gcnbatch.cli import data_import, data_khop
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at, check, generate, import and widen data sets.", rich_markup_mode=None
+    no_args_is_help=True, help="Describe, check, generate, import and extend data sets.", rich_markup_mode=None
 )
 app.add_typer(data_import.app, name="import")
 app.command("khop", epilog=data_khop.EPILOG)(data_khop.khop)
 
 File = Annotated[Path, typer.Argument(metavar="FILE.h5", help="Data set.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Memory = Annotated[int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read by slices.")]
+Memory = Annotated[int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read in slices.")]
 
-_ANNOUNCED = 256 << 20  # bytes of memory from which a preset's cost is told before it is made
+_ANNOUNCED = 256 << 20  # bytes of memory from which the cost of a preset is reported first
 
 INFO_EXAMPLES = """\b
 Examples:
@@ -35,11 +35,11 @@ Examples:
   gcnbatch data check tox21.h5 --json && gcnbatch train --data tox21.h5
 """
 SYNTH_EXAMPLES = """\b
-Many graphs, --graphs says how many:
-  quickstart   1,000 small graphs, 3 binary tasks; learnt in seconds
+Many graphs; --graphs sets their number:
+  quickstart   1,000 small graphs, 3 binary tasks; trains in seconds
   tox21        7,831 graphs of the sizes of Tox21, 12 binary tasks, a fifth of the labels missing
   reaction100  75,477 graphs of at most 50 nodes, 100 classes
-One graph, --scale makes it smaller or larger:
+One graph; --scale sets its size:
   citation     2,708 nodes, 1,433 sparse features, 7 classes, 20 training nodes per class (Cora)
   reddit       232,965 nodes, 114 million edges, 602 dense features, 41 classes (Reddit)
 \b
@@ -59,7 +59,7 @@ def info(
     ] = None,
     memory_mb: Memory = 4096,
 ) -> None:
-    """Describe a data set: sizes, distributions, channels, labels per task, splits, where it came from.
+    """Describe a data set: sizes, distributions, channels, labels per task, splits, origin.
 
     The file is checked first, as by 'gcnbatch data check'.
     """
@@ -78,9 +78,9 @@ def info(
 
 @app.command(epilog=CHECK_EXAMPLES)
 def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
-    """Hold a file against every rule of the format; the first offence is named, with its place in the file.
+    """Check a file against all rules of the format; report the first error with its position in the file.
 
-    Exit code 0 if the file is valid, 2 if not. With --json the verdict stands on stdout either way.
+    Exit code 0 if the file is valid, 2 if not. With --json, the result is on stdout in both cases.
     """
     from gcnbatch.data.store import Dataset
     from gcnbatch.errors import InputError
@@ -106,7 +106,7 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
 
 @app.command(epilog=SYNTH_EXAMPLES)
 def synth(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="What to imitate.", show_default=False)],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Preset, listed below.", show_default=False)],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")],
     graphs: Annotated[int | None, typer.Option(metavar="N", help="Graphs of a many-graph preset.")] = None,
     scale: Annotated[float, typer.Option(metavar="S", help="Size of a one-graph preset, at most 4.")] = 1.0,
@@ -115,13 +115,13 @@ def synth(
         bool, typer.Option("--bond-channels", help="Molecules: a channel per bond type, and one for self-loops.")
     ] = False,
 ) -> None:
-    """Generate a data set whose labels a GCN can learn and a bag of atoms cannot.
+    """Generate a data set whose labels a GCN can learn and a model of single atoms cannot.
 
-    The labels are decided by which atoms are bonded, while the atoms themselves, one by one, are the same for every
-    label; in the networks the neighbours tell far more than the node. Good for timing and for proving that learning
-    works, not for science.
+    In the molecules, the bonds determine the labels, while the atoms alone are independent of them. In the networks,
+    the neighbours predict the class far better than the node itself. Use these sets for timing and to check that
+    training works, not for science.
     """
-    from gcnbatch.cli.tables import size
+    from gcnbatch.cli.text_tables import size
     from gcnbatch.data import synthetic
 
     synthetic.check_options(preset, seed, graphs, scale, bond_channels)

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from gcnbatch.data.importers.common import Summary
+    from gcnbatch.data.importers.common import ImportSummary
 
 app = typer.Typer(no_args_is_help=True, help="Convert other formats into a data set.", rich_markup_mode=None)
 
-Task = Literal["binary", "regression", "multiclass"]
+TargetKind = Literal["binary", "regression", "multiclass"]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set.", show_default=False)]
 TaskOption = Annotated[
-    Task | None,
+    TargetKind | None,
     typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
 ]
 SelfLoops = Annotated[bool, typer.Option("--self-loops/--no-self-loops", help="Store A + I or A.")]
 Name = Annotated[str, typer.Option("--name", help="Name of the data set. Default: the file's.", show_default=False)]
 Undirected = Annotated[
-    bool, typer.Option("--undirected/--directed", help="Count each listed edge both ways, or only from src to dst.")
+    bool,
+    typer.Option("--undirected/--directed", help="Store each listed edge in both directions, or only from src to dst."),
 ]
 
 # \b keeps the lines of a paragraph as they are.
@@ -61,14 +62,14 @@ Node targets:    E.csv            N.csv
 """
 
 
-def _report(summary: Summary) -> None:
+def _report(summary: ImportSummary) -> None:
     for note in summary.notes:
         print(note, file=sys.stderr)
     print("\n".join(summary.lines()))
 
 
 def _names(option: str | None) -> list[str] | None:
-    from gcnbatch.data.importers.tables import split_names
+    from gcnbatch.data.importers.csv_tables import split_names
 
     return None if option is None else split_names(option)
 
@@ -88,7 +89,7 @@ def smiles(
     ] = "",
     target_columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help="Columns of targets. Default: the numeric ones, if it is clear which."),
+        typer.Option(metavar="A,B,…", help="Columns of targets. Default: the numeric ones, if unambiguous."),
     ] = None,
     task: TaskOption = None,
     bond_channels: Annotated[
@@ -97,7 +98,7 @@ def smiles(
     self_loops: Annotated[
         bool,
         typer.Option(
-            "--self-loops/--no-self-loops", help="Store A + I; with --bond-channels I is a channel of its own."
+            "--self-loops/--no-self-loops", help="Store A + I; with --bond-channels, I is a channel of its own."
         ),
     ] = True,
     normalize: Annotated[
@@ -106,7 +107,7 @@ def smiles(
     max_nodes: Annotated[int, typer.Option(min=0, help="Molecules with more atoms are bad rows; 0: no limit.")] = 0,
     on_bad_row: Annotated[
         Literal["fail", "skip"],
-        typer.Option(help="Stop at a molecule that gives no graph, or leave it out and list it in FILE.skipped.csv."),
+        typer.Option(help="Stop at a molecule that gives no graph, or skip it and list it in FILE.skipped.csv."),
     ] = "fail",
     processes: Annotated[int, typer.Option(min=0, help="Processes that run RDKit; 0: one per processor.")] = 0,
     name: Name = "",
@@ -114,7 +115,7 @@ def smiles(
     """Molecules: a CSV file with a column of SMILES and columns of targets (blank: missing).
 
     Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. Blanks around a SMILES are
-    ignored, one inside it is an error of the row. A column name that holds a comma goes in double quotes.
+    ignored; a blank inside it is an error in the row. Put a column name with a comma in double quotes.
     """
     from gcnbatch.data.featurizer import FeaturizerOptions
     from gcnbatch.data.importers.smiles import import_smiles
@@ -150,7 +151,7 @@ def planetoid(
 ) -> None:
     """Citation networks: the files ind.NAME.* of the Planetoid repository, with their public split.
 
-    The files are Python pickles; their arrays are read as data, and nothing in them is run.
+    The files are Python pickles; their arrays are read as data, and no code in them is executed.
     """
     from gcnbatch.data.importers.planetoid import import_planetoid
 
@@ -161,9 +162,9 @@ def planetoid(
 def tudataset(folder: Folder, out: Out, self_loops: SelfLoops = True) -> None:
     """TUDataset collection: the text folder with DS_A.txt, DS_graph_indicator.txt and so on.
 
-    Graph labels become classes (without them, graph attributes become regression targets). Node labels (one-hot) and
-    node attributes become features; without both, the degree does (one-hot, 63 and more share a column). Each edge
-    label is a channel.
+    Graph labels become classes; without them, graph attributes become regression targets. Node labels (one-hot) and
+    node attributes become features; without both, the degree is the feature (one-hot, 63 and more share a column). Each
+    edge label is a channel.
     """
     from gcnbatch.data.importers.tudataset import import_tudataset
 
@@ -181,7 +182,7 @@ def ogb(
         bool, typer.Option("--edge-channels", help="A channel per value of the first edge feature.")
     ] = False,
 ) -> None:
-    """Open Graph Benchmark, graph property prediction: the folder that holds raw/ and split/.
+    """Open Graph Benchmark, graph property prediction: the folder with raw/ and split/.
 
     Whole-numbered node features become one-hot columns. Blank and nan labels are missing. The splits are kept.
     """
@@ -211,15 +212,15 @@ def plain_csv(
     self_loops: SelfLoops = True,
     name: Name = "",
 ) -> None:
-    """Plain tables (.csv or .csv.gz) of any other graphs. Names of graphs and nodes are any texts.
+    """Plain tables (.csv or .csv.gz) of any other graphs. Names of graphs and nodes are arbitrary texts.
 
-    Every node stands in N.csv; its columns beside graph, node and the node targets are features and hold numbers. A
-    channel is any text (such as a bond type), each becomes an adjacency channel. Leave the column graph out of both
-    tables if all is one graph. Of an edge listed twice the first weight counts. Blank targets are missing. Without
-    features the degree is used (one-hot, 63 and more share a column).
+    Every node must be in N.csv. Its columns besides graph, node and the node targets are features and contain numbers.
+    Each distinct text in the column channel (such as a bond type) becomes an adjacency channel. Omit the column graph
+    in both tables if there is one graph. For a repeated edge, the first weight counts. Blank targets are missing.
+    Without features, the degree is the feature (one-hot, 63 and more share a column).
 
-    The tables may be larger than memory, which holds graphs and nodes only: edges and features wait on disk beside
-    FILE.h5, about 20 bytes for each listed edge and 4 for each number among the features.
+    The tables may be larger than memory, which holds only graphs and nodes. Edges and features are kept in temporary
+    files next to FILE.h5: about 20 bytes per listed edge and 4 bytes per feature value.
     """
     from gcnbatch.data.importers.plain_csv import import_csv
 

@@ -1,15 +1,15 @@
-"""How ``gcnbatch data info`` shows a description: facts, distributions, channels, labels, splits."""
+"""Text output of ``gcnbatch data info``: facts, distributions, channels, labels, splits."""
 
 from __future__ import annotations
 
-from gcnbatch.cli.tables import facts, size, table
-from gcnbatch.data.describe import Description, Task
+from gcnbatch.cli.text_tables import facts, size, table
+from gcnbatch.data.describe import Description, TaskLabels
 
-_CLASSES = 20  # the largest classes that are listed
+_CLASSES = 20  # largest classes to list
 
 
 def lines(description: Description) -> list[str]:
-    """Return the description as lines of text, its tables set apart by blank lines."""
+    """Return the description as lines of text, with blank lines between its tables."""
     blocks = [
         _facts(description),
         _distributions(description),
@@ -79,7 +79,7 @@ def _percent(part: int, whole: int) -> str | None:
     return f"{100 * part / whole:.1f}" if whole else None
 
 
-def _classes(task: Task) -> list[str]:
+def _classes(task: TaskLabels) -> list[str]:
     ordered = sorted(task.values.items(), key=lambda item: -item[1])
     total = sum(task.values.values())
     rows = [(name, count, _percent(count, total)) for name, count in ordered[:_CLASSES]]

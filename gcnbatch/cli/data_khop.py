@@ -21,7 +21,7 @@ Examples:
 def khop(
     file: Annotated[Path, typer.Argument(metavar="IN.h5", help="Data set.", show_default=False)],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT.h5", help="Data set to write.")],
-    hops: Annotated[int, typer.Option("--hops", metavar="K", help="How far, at most 64.")],
+    hops: Annotated[int, typer.Option("--hops", metavar="K", help="Number of hops, at most 64.")],
     mode: Annotated[
         Literal["channels", "propagated"],
         typer.Option(help="Store A^2 … A^K as further channels, or replace the features X by S^K X."),
@@ -33,25 +33,25 @@ def khop(
         bool | None,
         typer.Option(
             "--normalize/--no-normalize",
-            help="D^-1/2 A D^-1/2: stored for every channel, or what features are propagated by.",
+            help="Use D^-1/2 A D^-1/2: as weights of every channel, or to propagate features.",
             show_default="propagated: yes; channels: no",
         ),
     ] = None,
     keep: Annotated[
         int, typer.Option(min=0, metavar="N", help="Keep the N largest entries of each row of a power; 0: all.")
     ] = 0,
-    max_edges: Annotated[int, typer.Option(min=1, help="Refuse a result that is expected to be larger.")] = 200_000_000,
+    max_edges: Annotated[int, typer.Option(min=1, help="Refuse a result with a larger expected size.")] = 200_000_000,
     backend: Annotated[str, typer.Option(help="auto, cpu (SciPy) or cuda (our SpGEMM).")] = "auto",
     device: DeviceOption = None,
     memory_mb: Annotated[
-        int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read by slices.")
+        int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read in slices.")
     ] = 4096,
 ) -> None:
     """Let a layer see K hops: powers of the adjacency as channels, or features propagated K times (SGC).
 
-    Graphs never mix, so that a batch of small graphs and one large graph both work. The expected size of the result is
-    told before the work starts. GPU and CPU give the same file; dense features, and rows summed from more than 4,096
-    products, to float32 rounding.
+    Graphs never mix, so many small graphs and one large graph both work. The command prints the expected size of the
+    result before it starts. GPU and CPU give the same file, except for float32 rounding in dense features and in rows
+    of more than 4,096 products.
     """
     from gcnbatch.backends.products import open_products
     from gcnbatch.data.khop import Options, write

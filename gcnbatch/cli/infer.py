@@ -1,4 +1,4 @@
-"""``gcnbatch infer``: gathers the options given and shows the figures."""
+"""``gcnbatch infer``: collects its options and prints the metrics."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ EPILOG = """\b
 Examples:
   gcnbatch infer runs/tox21 new.h5 -o predictions.csv
   gcnbatch infer runs/tox21 molecules.csv -o new.jsonl     straight from SMILES
-  gcnbatch infer runs/a runs/b new.h5 -o mean.csv          mean and deviation
+  gcnbatch infer runs/a runs/b new.h5 -o mean.csv          mean and standard deviation
   gcnbatch infer runs/tox21 molecules.csv.gz | head        CSV on stdout
 
-A run with folds is the ensemble of its folds. Rows come in the order of the input; a molecule that cannot be read keeps
-its row, blank, with the reason in the column 'error'.
+A run with folds is the ensemble of its folds. Rows are in the order of the input; a molecule that cannot be read has a
+blank row with the reason in the column 'error'.
 """
 
 
 class OnBadRow(StrEnum):
-    """What a molecule that cannot be read does."""
+    """Treatment of a molecule that cannot be read."""
 
     keep = "keep"
     fail = "fail"
@@ -48,13 +48,13 @@ def infer(
     resident: ResidentOption = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="cuda.KEY=VALUE", help="How a GPU computes; see train --keys."),
+        typer.Option("--set", metavar="cuda.KEY=VALUE", help="Set a key of [cuda]; see train --keys."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="what suits the backend")
+        int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="chosen by the backend")
     ] = None,
     on_bad_row: Annotated[
-        OnBadRow, typer.Option("--on-bad-row", help="A molecule that cannot be read: keep its row blank, or fail.")
+        OnBadRow, typer.Option("--on-bad-row", help="For a molecule that cannot be read: keep a blank row, or fail.")
     ] = OnBadRow.keep,
     smiles_column: Annotated[
         str, typer.Option("--smiles-column", help="CSV: column of SMILES.", show_default="as in training")
@@ -68,7 +68,7 @@ def infer(
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
-    """Predict with trained runs: ids and probabilities (or values in the target's unit) of every row of DATA."""
+    """Predict with trained runs: write ids and probabilities (or values in the target's unit) for all rows of DATA."""
     from gcnbatch.errors import InputError
     from gcnbatch.infer import infer as predict
     from gcnbatch.infer.inputs import CsvOptions
@@ -96,7 +96,7 @@ def infer(
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
-        from gcnbatch.cli.tables import table
+        from gcnbatch.cli.text_tables import table
 
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
         for line in table(list(figures), [list(figures.values())]):

@@ -1,4 +1,4 @@
-"""``gcnbatch info``: what this installation can do here."""
+"""``gcnbatch info``: the state of this installation on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
 
 
 def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
-    from gcnbatch.cli.tables import facts, size
+    from gcnbatch.cli.text_tables import facts, size
 
     cpu = found["cpu"]
     blas = (
@@ -72,14 +72,14 @@ def _measured(backends: list[dict[str, Any]]) -> str:
 
 
 def _gpus(listed: str, found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what nvidia-smi lists or why it lists nothing, which tells nothing where CUDA lists devices."""
+    """Return nvidia-smi's devices, or why it lists none, unless CUDA lists devices itself."""
     if not listed and found["cuda"]["devices"]:
         return []
     return [("GPU", listed or f"none: {found['gpu_note']}")]
 
 
 def _cuda(found: dict[str, Any]) -> list[tuple[str, str]]:
-    from gcnbatch.cli.tables import size
+    from gcnbatch.cli.text_tables import size
 
     missing, cache = found["missing"], found["cache"]
     devices = [

@@ -25,7 +25,7 @@ def build(
         typer.Option("--arch", metavar="sm_XY", help="Architecture; may be repeated.", show_default="the devices here"),
     ] = None,
 ) -> None:
-    """Compile every kernel that is not in the cache yet."""
+    """Compile every kernel that is not yet in the cache."""
     from tqdm import tqdm
 
     from gcnbatch.backends.cuda.runtime import loader
@@ -65,8 +65,8 @@ def clear() -> None:
 
 
 def _show(cubins: list[Cubin]) -> None:
-    """Print a line per file: its kernels, the most registers that one takes, bytes spilled by all."""
-    from gcnbatch.cli.tables import size, table
+    """Print a line per file: number of kernels, most registers of one, bytes spilled by all."""
+    from gcnbatch.cli.text_tables import size, table
 
     rows = []
     for cubin in cubins:

@@ -1,4 +1,4 @@
-"""``gcnbatch train``: gathers the options given and shows the result."""
+"""``gcnbatch train``: collects its options and prints the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Examples:
   gcnbatch train configs/tox21.toml --data tox21.h5  your data, a shipped configuration
   gcnbatch train --data my.h5 --folds 5              5-fold cross-validation
   gcnbatch train --data my.h5 --set model.widths=[128,128] --set train.epochs=100
-  gcnbatch train --resume runs/tox21-20260101-120000 go on after a stop
+  gcnbatch train --resume runs/tox21-20260101-120000 continue a stopped run
 """
 
 
@@ -50,7 +50,7 @@ def train(
         typer.Option("-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-<time>"),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN_DIR", help="Go on with a stopped run.", show_default=False)
+        Path | None, typer.Option("--resume", metavar="RUN_DIR", help="Continue a stopped run.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
@@ -124,7 +124,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 
 def _show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
-    from gcnbatch.cli.tables import table
+    from gcnbatch.cli.text_tables import table
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]

@@ -1,5 +1,5 @@
-"""``gcnbatch compare-backends``: prove that backends agree on a model and its data, then measure what each costs.
+"""``gcnbatch compare-backends``: checks that backends agree on a model and its data, then measures them.
 
-`session.compare` does all of it: `workload` opens the data, `parity` compares, `timing` and `operations` measure,
-`timeline` traces one step, `tables`, `charts`, `page` and `report` show what was found.
+`session.compare` runs the whole comparison: `workload` opens the data, `parity` compares, `timing` and `operations`
+measure, `timeline` traces one step; `report_tables`, `charts`, `page` and `report_files` write the report.
 """

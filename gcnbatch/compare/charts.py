@@ -1,4 +1,4 @@
-"""The report's charts as PNG: training, inference, time per operation, and one step of each backend on a time axis."""
+"""Charts of the report as PNG: training, inference, time per operation, and a timeline of one step per backend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.compare.operations import FAMILIES
-from gcnbatch.compare.tables import number, ratio
+from gcnbatch.compare.report_tables import number, ratio
 from gcnbatch.compare.timeline import OTHER, Span, Trace
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, save
 
@@ -19,11 +19,11 @@ FAMILY_COLOURS = (
     *("#BBBBBB", "#0072B2", "#56B4E9", "#E69F00", "#117733", "#D55E00", "#009E73"),
     *("#F0E442", "#CC79A7", "#882255", "#44AA99", "#332288", "#666666"),
 )
-LOGARITHMIC_FROM = 30  # ratio of the longest to the shortest bar from which an axis is logarithmic
+LOGARITHMIC_FROM = 30  # ratio of the longest to the shortest bar above which an axis is logarithmic
 
 
 def draw(folder: Path, content: dict[str, Any], traces: Sequence[Trace]) -> list[str]:
-    """Draw every chart into `folder` and return the files' names; nothing without measurements."""
+    """Draw all charts into `folder` and return the names of the files; none without measurements."""
     if not content["timing"]:
         return []
     for work, unit in (("training", "an epoch"), ("inference", "the data set")):
@@ -54,7 +54,7 @@ def _passes(content: dict[str, Any], work: str, unit: str, path: Path) -> None:
 
 
 def _operations(operations: dict[str, dict[str, Any]], path: Path) -> None:
-    """Bars of every operation, forward and backward, one colour per backend."""
+    """Draw a bar per operation and backend, forward and backward."""
     labels = list(dict.fromkeys(label for rows in operations.values() for label in rows))
     figure, (ax,) = panels(1, 1, width=7.2, height=1.2 + 0.24 * len(labels) * len(operations))
     thickness = 0.8 / len(operations)
@@ -76,7 +76,7 @@ def _operations(operations: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def _timeline(traces: Sequence[Trace], path: Path) -> None:
-    """A panel per backend with its own time axis: calls on the host above kernels on the device."""
+    """Draw a panel per backend with its own time axis: calls on the host above kernels on the device."""
     figure, axes = panels(len(traces), 1, width=9.0, height=1.45)
     families = [*FAMILIES, OTHER.family]
     colours = dict(zip(families, FAMILY_COLOURS, strict=True))
@@ -108,7 +108,7 @@ def _name_bars(ax: Axes, lengths: Sequence[float], labels: Sequence[str]) -> Non
 
 
 def _finish(ax: Axes, lengths: Sequence[float]) -> None:
-    """First bar on top, room for the labels; a logarithmic axis where bars differ much, and it says so."""
+    """Put the first bar on top and make room for labels; use a logarithmic axis, and say so, if bars differ much."""
     ax.invert_yaxis()
     ax.tick_params(labelsize=8)
     ax.grid(axis="y", visible=False)

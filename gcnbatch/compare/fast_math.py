@@ -1,4 +1,4 @@
-"""What compiling with fast-math buys on a backend, and what it costs in accuracy (cuda.fast_math)."""
+"""Speed and accuracy of a backend compiled with fast-math (cuda.fast_math)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from gcnbatch.train.schedule import Plateau, learning_rate
 
 @dataclass(frozen=True)
 class FastMath:
-    """One backend compiled with fast-math, beside the same with IEEE arithmetic.
+    """Comparison of one backend with fast-math and with IEEE arithmetic.
 
     Parameters
     ----------
     training : Timing
         An epoch with fast-math.
     agreement : Agreement
-        How far it is from the reference in float64; it need not agree.
+        Deviations from the float64 reference; it need not agree.
     figure : str
-        What `exact` and `fast` are of the test rows after a whole training: roc_auc, accuracy or rmse.
+        Name of the metric: roc_auc, accuracy or rmse.
     exact, fast : float or None
+        The metric on the test rows after a complete training, with IEEE arithmetic and with fast-math.
     """
 
     training: Timing
@@ -40,7 +41,7 @@ class FastMath:
     fast: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return figures for the report."""
+        """Return plain values for the report."""
         worst = self.agreement.worst
         share = worst.ratio if np.isfinite(worst.ratio) else None
         return {
@@ -54,14 +55,14 @@ class FastMath:
 
 
 def compare(exact: Backend, fast: Backend, parity: Parity, workload: Workload, effort: Effort) -> FastMath:
-    """Measure `fast`, and train on both to the configured end."""
+    """Measure `fast`; train on both for all configured epochs."""
     figure = metrics.default_monitor(workload.experiment.header.target)
     scores = [_trained(backend, workload, figure) for backend in (exact, fast)]
     return FastMath(measure(fast, workload, effort).training, parity.check(fast), figure, *scores)
 
 
 def _trained(backend: Backend, workload: Workload, figure: str) -> float | None:
-    """Return a figure of the test rows after the last epoch."""
+    """Return the metric `figure` of the test rows after the last epoch."""
     experiment, split = workload.experiment, workload.split
     train, target = experiment.config.train, experiment.header.target
     graphs = experiment.source.graphs_of(split.train)

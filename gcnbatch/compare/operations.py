@@ -1,6 +1,6 @@
-"""What each operation costs: a stand-in for a backend that notes every call of an operation, and sums over steps.
+"""Cost of each operation: a wrapper around a backend records every call of an operation.
 
-Operations are not changed: the stand-in's `ops` hands every call on and sets marks before and behind it.
+Operations are unchanged: the wrapper's `ops` passes each call on, with marks before and after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gcnbatch.runners.ops import OpsRunner
 
 
 class Row(NamedTuple):
-    """A row of the table: the papers' name of an operation, and the pass."""
+    """A row of the table: the papers' name of an operation, and its direction (forward or backward)."""
 
     family: str
     direction: str
@@ -73,15 +73,15 @@ class OperationCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """One row, per training step.
+    """Cost of one row of the table, per training step.
 
     Parameters
     ----------
     calls, launches : float
-        Of the operation, of kernels; medians over steps, as are the microseconds.
+        Calls of the operation and launches of kernels; medians over steps, like the microseconds.
     microseconds : float
     traffic : Traffic or None
-        Of one step; None when any call's is not known.
+        Traffic of one step; None if that of any call is unknown.
     """
 
     calls: float
@@ -91,7 +91,7 @@ class Cost:
 
     @property
     def gigabytes_per_second(self) -> float | None:
-        """Unavoidable bytes over time."""
+        """Compulsory bytes over time."""
         return self.traffic.bytes / self.microseconds / 1e3 if self.traffic and self.microseconds else None
 
     @property
@@ -115,18 +115,18 @@ class Cost:
 
 @dataclass
 class RecordingBackend:
-    """Stands in for `backend` and notes the calls of its operations and of its feed's `batch` ("gather").
+    """Wraps `backend`; records the calls of its operations and of its feed's `batch` ("gather").
 
     Parameters
     ----------
     backend : Backend
     queued : bool
-        Whether a call's work is held back until the call returns, so that marks tell the device's time alone.
+        Hold a call's launches back until it returns, so that marks measure the device's time alone.
     batch : HostBatch or None
-        The batch of the step that runs, as the host has it. Traffic is that of these arrays, so that it is the same for
-        every backend, whatever form it keeps them in; None: traffic is not noted.
+        The batch of the current step in host memory. Traffic is computed from these arrays, so it does not depend on
+        the backend's own form; None: no traffic.
     apart : bool
-        Whether `linear` runs as the papers' MatMul and Add, each a call of its own.
+        Run `linear` as separate calls of MatMul and Add, as in the papers.
     """
 
     backend: Backend
@@ -142,11 +142,11 @@ class RecordingBackend:
         return getattr(self.backend, name)
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
-        """Return the backend's feed, noted."""
+        """Return the backend's feed, with recorded calls."""
         return cast(Feed, _RecordedFeed(self, self.backend.feed(source, targets)))
 
     def note(self, name: str, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Call `function` and note the call."""
+        """Call `function` and record the call."""
         meter = self.backend.meter
         launches = meter.launches
         if self.queued:
@@ -207,14 +207,14 @@ class _RecordedFeed:
 
 
 def recorded_runner(recorder: RecordingBackend, workload: Workload) -> OpsRunner:
-    """Return a runner whose every operation the recorder notes."""
+    """Return a runner whose operations are all recorded."""
     return OpsRunner(cast(Backend, recorder), workload.task)
 
 
 def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
-    """Return what each operation costs per training step, in the table's order; the first step is not counted.
+    """Return the cost of each operation per training step, in the table's order, without the first step.
 
-    MatMul and Add are apart, as in the papers' table IV, also where a step does both at once.
+    MatMul and Add are separate, as in the papers' table IV, even if a training step fuses them.
     """
     if not registry.entry(backend.name).steps_are_operations:
         return _profile_kernels(backend, workload, effort)
@@ -236,7 +236,7 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
 
 
 def _profile_kernels(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
-    """Return what each kernel costs per training step of a backend whose steps are not made of operations."""
+    """Return the cost of each kernel per training step, for a backend that does not run `Ops`."""
     meter, runner = backend.meter, make_runner(backend, workload.task)
     steps = workload.repeated(effort.profiled + 1)
     runner.begin_epoch(0, steps, workload.learning_rate)
@@ -283,6 +283,6 @@ def _median(costs: Iterable[Cost]) -> Cost:
 
 
 def _ordered(rows: Iterable[Row]) -> list[Row]:
-    """Rows as in `ROWS`, unknown ones behind."""
+    """Return rows in the order of `ROWS`, unknown ones last."""
     order = list(dict.fromkeys(ROWS.values()))
     return sorted(rows, key=lambda row: order.index(row) if row in order else len(order))

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: styles and pictures lie inside, nothing is fetched."""
+"""The report as one self-contained HTML file, with embedded styles and images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gcnbatch.compare import tables
-from gcnbatch.compare.tables import Table
+from gcnbatch.compare import report_tables
+from gcnbatch.compare.report_tables import ReportTable
 
 STYLE = """
 :root { --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8; --good: #00704f; --bad: #b3261e; --wash: #f5f7f9; }
@@ -54,8 +54,8 @@ PLACED = {
 }
 
 
-def render(content: dict[str, Any], shown: Sequence[Table], pictures: Sequence[Path]) -> str:
-    """Return the page; each picture stands under the table it belongs to."""
+def render(content: dict[str, Any], shown: Sequence[ReportTable], pictures: Sequence[Path]) -> str:
+    """Return the page; each image is below its table."""
     images = {path.stem: base64.b64encode(path.read_bytes()).decode("ascii") for path in pictures}
     data = content["data"]
     about = (
@@ -65,11 +65,13 @@ def render(content: dict[str, Any], shown: Sequence[Table], pictures: Sequence[P
     body = [
         f"<h1>Backends compared: {escape(content['name'])}</h1>",
         f'<p class="soft">{escape(about)}</p>',
-        f'<p class="verdict">{escape(tables.verdict(content))}</p>',
+        f'<p class="verdict">{escape(report_tables.verdict(content))}</p>',
     ]
     for table in shown:
         body += _section(table, images.get(PLACED.get(table.title, ""), ""))
-    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in tables.environment(content))
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in report_tables.environment(content)
+    )
     body += ["<section><h2>Environment</h2>", f"<dl>{facts}</dl></section>"]
     state = "passed" if content["parity"]["passed"] else "failed"
     return (
@@ -80,7 +82,7 @@ def render(content: dict[str, Any], shown: Sequence[Table], pictures: Sequence[P
     )
 
 
-def _section(table: Table, image: str) -> list[str]:
+def _section(table: ReportTable, image: str) -> list[str]:
     head, *rows = (
         _row(table, cells, tag) for tag, cells in [("th", table.header), *(("td", row) for row in table.rows)]
     )
@@ -97,6 +99,6 @@ def _section(table: Table, image: str) -> list[str]:
     return [*lines, "</section>"]
 
 
-def _row(table: Table, cells: Sequence[str], tag: str) -> str:
+def _row(table: ReportTable, cells: Sequence[str], tag: str) -> str:
     styles = (' class="words"' if column in table.words else "" for column in range(len(cells)))
     return "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for style, cell in zip(styles, cells, strict=True))

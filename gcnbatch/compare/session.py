@@ -1,4 +1,4 @@
-"""A comparison from configuration to report: parity first, and only where it holds, measurements."""
+"""A comparison of backends: parity first; measurements only if all backends agree."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gcnbatch import environment, fileio
+from gcnbatch import environment, fileio, folders
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
-from gcnbatch.compare import fast_math, report, timeline
+from gcnbatch.compare import fast_math, report_files, timeline
 from gcnbatch.compare.fast_math import FastMath
 from gcnbatch.compare.operations import Cost, Row, profile
 from gcnbatch.compare.parity import Agreement, Parity
@@ -39,33 +39,35 @@ def compare(
     effort: Effort | None = None,
     say: Say = lambda line: None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Compare backends on a model and its data; write the report; return its folder and content.
+    """Compare backends on a model and its data; write the report and return its folder and content.
 
     Parameters
     ----------
     config : Config
     names : sequence of str
-        Backends, in the order of the report; none: every one there is, slowest first.
+        Backends in the order of the report; none: all backends, slowest first.
     folder : Path or None
         New or empty; None: ``runs/compare-<name>-<time>``.
     trace_file : Path or None
-        Where the timeline goes, if it is wanted as a file.
+        File for the timeline; None: no file.
     effort : Effort or None
     say : callable
-        Told what happens, line by line.
+        Called with each message for the user.
 
     Raises
     ------
     InputError
-        An unknown backend, a folder that holds something, data that cannot be used.
+        For an unknown backend, a folder that is not empty, and data that cannot be used.
     BackendUnavailable
-        When none of the backends can be compared here. One that fails is left out, and the report says why.
+        When no backend can be compared here. A failing backend is left out, and the report gives the reason.
     MachineError
         When the host fails, or a device is lost.
     """
     effort = effort or Effort()
     states = _wanted(names, config.device)
-    target = _make_folder(folder, config.name)
+    target = folder or folders.default_folder(f"compare-{config.name}")
+    folders.check_new(target)
+    folders.make(target)
     try:
         if trace_file is not None:
             _check_writable(trace_file)
@@ -78,14 +80,14 @@ def compare(
         with suppress(OSError):
             target.rmdir()
         raise
-    report.write(target, content, found.traces)
+    report_files.write(target, content, found.traces)
     if trace_file is not None and found.traces:
         fileio.write_json(trace_file, timeline.events(found.traces))
     return target, content
 
 
 class _Comparison:
-    """What was found, backend by backend; one that fails is noted in `states` and forgotten."""
+    """Results by backend; a failing backend is recorded in `states` and removed."""
 
     def __init__(
         self,
@@ -157,10 +159,10 @@ class _Comparison:
             "seconds": round(self._seconds, 1),
             "command": sys.argv[1:],
             "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in self._states],
-            "data": report.data(self._workload),
+            "data": report_files.data(self._workload),
             "effort": vars(self._effort),
-            "parity": report.parity(self.parity, self.agreements),
-            **report.measurements(self.measured, self.costs, self.traces),
+            "parity": report_files.parity(self.parity, self.agreements),
+            **report_files.measurements(self.measured, self.costs, self.traces),
             "fast_math": {name: found.to_json() for name, found in self.fast.items()},
             "environment": environment.collect(),
             "config": self._config.model_dump(mode="json"),
@@ -176,7 +178,7 @@ def _wanted(names: Sequence[str], device: int) -> list[BackendStatus]:
 
 
 def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Backend]:
-    """Open what can start, without fast-math; note in `states` why others cannot."""
+    """Open the backends that can start, without fast-math; record in `states` why others cannot."""
     opened_ones: dict[str, Backend] = {}
     exact = config.cuda.model_copy(update={"fast_math": False})
     for state in list(states):
@@ -193,7 +195,7 @@ def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Ba
 
 
 def _leave_out(states: list[BackendStatus], name: str, error: MachineError, say: Say) -> None:
-    """Note in `states` why a backend failed; what is not its own failure, the host's or a lost device, is raised."""
+    """Record in `states` why a backend failed; raise failures of the host and lost devices."""
     if isinstance(error, DeviceLost) or not registry.entry(name).on_gpu:
         raise error
     number = next(number for number, state in enumerate(states) if state.name == name)
@@ -208,7 +210,7 @@ def _none(states: Sequence[BackendStatus]) -> BackendUnavailable:
 
 
 def _leave_out_refused(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:
-    """Note in `states` which backends refuse this model and data, and forget them."""
+    """Record in `states` which backends refuse this model and data, and remove them."""
     for number, state in enumerate(states):
         if state.name in backends and (why := refusal(backends[state.name], workload.task)):
             states[number] = state._replace(ready=False, reason=f"it does not take {why}", hint="")
@@ -219,20 +221,7 @@ def _leave_out_refused(states: list[BackendStatus], backends: dict[str, Backend]
         raise InputError("--backends", "none that takes this model and data", f"one of {', '.join(others)}")
 
 
-def _make_folder(folder: Path | None, name: str) -> Path:
-    target = folder or Path("runs") / f"compare-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(str(target), "already exists", "a new or empty folder", "Choose another -o.")
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            str(target), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
-        ) from error
-    return target
-
-
 def _check_writable(path: Path) -> None:
-    """Refuse now what could not be written after all the work."""
+    """Refuse a file that could not be written, before the work starts."""
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
         raise InputError(f"--timeline {path}", "cannot be written", "a file in a folder that exists and is writable")

@@ -1,8 +1,8 @@
-"""One training step of each backend as a trace of what the host asks for and what the device does (papers: figure 11).
+"""Trace of one training step per backend: calls on the host and kernels on the device (papers: figure 11).
 
-The device's rows come from two passes over the same step. In the first, each operation's launches are queued before
-they run, so that a kernel's time does not contain the host's; in the second the step runs as in training, which tells
-when each kernel ended. A kernel is drawn with the shorter of its two times, up to its end in the second pass.
+The device's kernels are measured in two runs of the same step. In the first, each operation's launches are queued
+before they run, so that a kernel's time excludes the host. In the second, the step runs as in training, which gives the
+end of each kernel. The trace has the shorter of a kernel's two times, and its end in the second run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gcnbatch.compare.operations import ROWS, RecordingBackend, Row, recorded_ru
 from gcnbatch.compare.workload import Workload
 from gcnbatch.runners.choice import make_runner
 
-STEP = 1  # the step traced, after STEP others
+STEP = 1  # index of the traced step
 HOST, DEVICE = 1, 2
 OTHER = Row("Other", "")
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time: `start` and `length` in microseconds from the beginning of the step."""
+    """A call or kernel: `start` and `length` in microseconds, from the beginning of the step."""
 
     name: str
     family: str
@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Trace:
-    """One step: calls on the host, kernels on the device (none for a backend on the host), its length in us."""
+    """One step: calls on the host, kernels on the device (none for a host backend), its length in us."""
 
     backend: str
     host: list[Span]
@@ -44,7 +44,7 @@ class Trace:
 
     @property
     def busy(self) -> float:
-        """Microseconds in kernels; on the host in calls."""
+        """Microseconds in kernels, or in calls for a host backend."""
         return sum(span.length for span in self.device or self.host)
 
 
@@ -89,10 +89,10 @@ def trace(backend: Backend, workload: Workload) -> Trace:
 
 
 def _trace_kernels(backend: Backend, workload: Workload) -> Trace:
-    """Return the trace of a step that is not made of operations: its kernels, queued before they run."""
+    """Return the trace of a step that does not run `Ops`: its kernels, queued before they run."""
     meter, runner = backend.meter, make_runner(backend, workload.task)
     runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
-    with meter.traced():  # one by one, so that none is left waiting for the step that is traced
+    with meter.traced():  # traced one by one, so that no launch of these steps waits until the traced step
         for step in range(STEP):
             runner.step(step)
     meter.synchronize()
@@ -115,7 +115,7 @@ def _trace_kernels(backend: Backend, workload: Workload) -> Trace:
 
 
 def events(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return the traces in the Trace Event Format, which Perfetto and chrome://tracing open: a process per backend."""
+    """Return the traces in the Trace Event Format of Perfetto and chrome://tracing, one process per backend."""
     found: list[dict[str, Any]] = []
     for pid, one in enumerate(traces, 1):
         found += _names(pid, one)

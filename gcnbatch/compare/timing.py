@@ -1,4 +1,4 @@
-"""How long training and inference take on a backend: warm-up excluded, several repetitions, median and spread."""
+"""Timing of training and inference on a backend: several repetitions after warm-up, median and percentiles."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from gcnbatch.runners.choice import make_runner
 
 @dataclass(frozen=True)
 class Figure:
-    """Repeated measurements of one thing: all of them, in the order taken."""
+    """Repeated measurements of one quantity, in the order taken."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """Median of the values."""
         return float(np.median(self.values))
 
     def scaled(self, factor: float) -> Figure:
-        """Return the same in another unit."""
+        """Return the values multiplied by `factor`."""
         return Figure(tuple(value * factor for value in self.values))
 
     def to_json(self) -> dict[str, float]:
-        """Return median and spread: the 20th and 80th percentile."""
+        """Return the median and the 20th and 80th percentiles."""
         low, high = np.percentile(self.values, (20, 80))
         return {"median": self.median, "p20": float(low), "p80": float(high)}
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One pass over the data, training or inference.
+    """Timing of training or inference on the data set.
 
     Parameters
     ----------
     seconds : Figure
         Wall time of the timed part.
     batches, graphs : int
-        What the timed part held.
+        Size of the timed part.
     all_batches, all_graphs : int
-        What the whole pass holds.
+        Size of the whole epoch or data set.
     batch_size : int
         Graphs of a full batch.
     """
@@ -62,7 +62,7 @@ class Timing:
 
     @property
     def whole(self) -> Figure:
-        """Seconds of the whole pass; where only a part was timed, in proportion to its graphs."""
+        """Seconds of the whole epoch or data set, extrapolated by the number of graphs if only a part was timed."""
         return self.seconds.scaled(self.all_graphs / self.graphs)
 
     @property
@@ -71,7 +71,7 @@ class Timing:
         return self.seconds.scaled(1e6 / self.batches)
 
     def to_json(self) -> dict[str, Any]:
-        """Return figures for the report."""
+        """Return plain values for the report."""
         return {
             "seconds": self.whole.to_json(),
             "microseconds_per_batch": self.per_batch.to_json(),
@@ -86,18 +86,18 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a backend costs end to end.
+    """End-to-end cost of a backend.
 
     Parameters
     ----------
     training, inference : Timing
-        An epoch; the whole data set in the workload's batches.
+        Of an epoch, and of the whole data set in the workload's batches.
     own_inference : Timing or None
-        The whole data set in batches of the size that the backend takes by itself, where they are others.
+        Of the whole data set in the backend's own batch size, if that differs.
     launches : int or None
-        Kernel launches of one training step, the gather of its batch among them; None on the host.
+        Kernel launches of one training step, including the gather of its batch; None on the host.
     peak_bytes : int
-        Of a runner with its data, two training steps and two batches of inference.
+        Peak of a runner with its data, two training steps and two batches of inference.
     """
 
     training: Timing
@@ -108,7 +108,7 @@ class Measured:
 
 
 def measure(backend: Backend, workload: Workload, effort: Effort, tick: Say = lambda what: None) -> Measured:
-    """Measure `backend` on `workload`. Nothing is read back in a timed step but what a step needs."""
+    """Measure `backend` on `workload`. A timed step reads back only what a step needs."""
     tick("memory")
     peak = backend.meter.peak_bytes(lambda: _short_run(backend, workload))
     runner = make_runner(backend, workload.task)
@@ -130,7 +130,7 @@ def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effo
     for step in range(effort.warmup):
         runner.step(step)
     batches = workload.batches[: effort.steps or None]
-    if len(batches) < effort.warmup:  # an epoch alone would be timed with the wait for its end
+    if len(batches) < effort.warmup:  # a short epoch would mainly measure the wait for its end
         batches = workload.repeated(effort.warmup)
     number = itertools.count(1)
 
@@ -143,7 +143,7 @@ def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effo
 
 
 def _own_batches(runner: Runner, workload: Workload) -> list[Int64]:
-    """Return all graphs in batches of the runner's size; nothing where they are the workload's, or a size is given."""
+    """Return all graphs in batches of the runner's size; none if that is the workload's size, or a size is given."""
     graphs, size = np.concatenate(workload.inference), runner.eval_batch_size
     found = np.split(graphs, range(size, len(graphs), size))
     same = len(found[0]) == len(workload.inference[0])
@@ -181,7 +181,7 @@ def _launches(backend: Backend, runner: Runner, workload: Workload) -> int | Non
         return None
     runner.begin_epoch(0, workload.repeated(2), workload.learning_rate)
     runner.step(0)
-    runner.take_loss()  # no step is left waiting for company
+    runner.take_loss()  # launches any step that the runner still holds to batch with others
     before = backend.meter.launches
     runner.step(1)
     return backend.meter.launches - before

@@ -1,4 +1,4 @@
-"""What is compared: a model with its data, the batches of the first epoch, and how much of them is run."""
+"""Workload of a comparison: a model with its data, the batches of the first epoch, and how much is run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Say = Callable[[str], object]  # receives what happens, line by line
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is run.
+    """Amount of work of a comparison.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class Effort:
     parity_steps : int
         Training steps after which parameters are compared.
     samples : int
-        Float32 runs of the reference that tell what rounding costs.
+        Float32 runs of the reference that measure the effect of rounding.
     warmup : int
-        Steps (and batches of inference) that run before anything is timed.
+        Untimed steps (and batches of inference) before each measurement.
     steps : int
-        Timed training steps of a repetition, and batches of inference; 0: a whole epoch, the whole set.
+        Timed training steps (and batches of inference) per repetition; 0: a whole epoch, the whole set.
     repeats : int
-        Repetitions; figures are their median.
+        Repetitions; the report shows medians.
     profiled : int
-        Steps whose operations are timed one by one.
+        Steps in which each operation is timed.
     """
 
     parity_batches: int = 3
@@ -65,14 +65,14 @@ class Workload:
     ----------
     experiment : Experiment
     task : RunnerTask
-        Of the split's training rows, the first fold's where the configuration asks for folds.
+        On the training rows of the split, or of the first fold if the configuration has folds.
     batches : list of int64 arrays
         The first epoch's batches of graph numbers.
     inference : list of int64 arrays
         All graphs of the set in batches of `train.eval_batch_size`, or of 200.
     split : Split
     scaling : Scaling
-        Of the targets.
+        Scaling of the targets.
     """
 
     experiment: Experiment
@@ -84,7 +84,7 @@ class Workload:
 
     @property
     def learning_rate(self) -> float:
-        """The first epoch's."""
+        """Learning rate of the first epoch."""
         return self.task.train.learning_rate
 
     def repeated(self, steps: int) -> list[Int64]:

@@ -1,8 +1,8 @@
 """Opening an HDF5 file that may be damaged or hostile.
 
-HDF5 can name other files, load plugins, declare terabytes in a few bytes and build Python objects. The file's tree
-is therefore audited before a single value is read: only known names, reached by hard links, that are plain arrays of
-the exact type, stored in chunks of bounded size that are all there and all carry a checksum. The numbers in brackets
+HDF5 can name other files, load plugins, declare terabytes in a few bytes and build Python objects. So the structure of
+the file is checked before any value is read. Only known names are allowed, reached by hard links, and only plain arrays
+of the exact type. Their chunks have a bounded size, are all stored, and all carry a checksum. The numbers in brackets
 are the rules of ``datasets/FORMAT.md``.
 """
 
@@ -26,7 +26,7 @@ from gcnbatch.resources import format_specification
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK = 3  # the first version whose metadata, down to the chunk index, is checksummed throughout
 _MAX_NAMES = 1000  # links in one group
-_MIN_CHUNK_STORED = 12  # bytes that a stored chunk and its index entry take at the least
+_MIN_CHUNK_STORED = 12  # least bytes of a stored chunk and its index entry
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 _SUPERBLOCK_HINT = (
@@ -37,7 +37,7 @@ _WRITE_HINT = f"{format_specification()} says how to write one."
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what HDF5 raises about a damaged file into one InputError, and lack of memory into a MachineError."""
+    """Turn errors of HDF5 about a damaged file into an InputError, and lack of memory into a MachineError."""
     try:
         yield
     except MemoryError as error:
@@ -50,7 +50,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def open_file(path: Path, cache_bytes: int) -> h5py.File:
-    """Open a file for reading; `cache_bytes` bounds the chunks that HDF5 keeps per array [1, 2]."""
+    """Open a file for reading; `cache_bytes` bounds HDF5's chunk cache of each array [1, 2]."""
     if not path.exists():
         raise InputError(str(path), "no such file", "an HDF5 data set", _CONVERT_HINT)
     if not path.is_file():
@@ -74,7 +74,7 @@ def open_file(path: Path, cache_bytes: int) -> h5py.File:
 
 
 def audit(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
-    """Return the file's arrays by path; nothing but plain, known, fully stored arrays passes [3-9]."""
+    """Return the file's arrays by path; only plain, known, fully stored arrays are allowed [3-9]."""
     with reading(path):
         _check_format(file, path)
         found: dict[str, h5py.Dataset] = {}
@@ -96,7 +96,7 @@ def audit(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
 
 
 def _check_format(file: h5py.File, path: Path) -> None:
-    """Read the two attributes only when they have the exact types, so that nothing large or strange is built [3]."""
+    """Check the two attributes; read them only if they have the exact types, which bounds their size [3]."""
     size = len(schema.FORMAT_NAME)
     if (
         not _plain_attribute(file, "format", h5py.h5t.STRING, size)
@@ -128,7 +128,7 @@ def _plain_attribute(file: h5py.File, name: str, kind: int, size: int) -> bool:
 
 
 def _children(file: h5py.File, folder: str, path: Path) -> Iterator[tuple[str, h5py.Dataset | h5py.Group]]:
-    """Yield the arrays and groups in `folder` by path; links and names are judged before an object is opened [4, 5]."""
+    """Yield the arrays and groups in `folder` by path; check links and names before an object is opened [4, 5]."""
     group = file[f"/{folder}"]
     if len(group) > _MAX_NAMES:
         raise InputError(f"{path}:/{folder}", f"{len(group)} names", f"at most {_MAX_NAMES}")
@@ -149,7 +149,7 @@ def _children(file: h5py.File, folder: str, path: Path) -> Iterator[tuple[str, h
 
 
 def _audit_array(item: h5py.Dataset, name: str, place: str, file_bytes: int) -> int:
-    """Check one array and return the bytes it takes in the file; storage is judged before type and values."""
+    """Check one array and return its bytes in the file; storage comes before type and values."""
     rule = schema.array_rule(name)
     assert rule is not None
     kinds, rank = rule
@@ -168,7 +168,7 @@ def _audit_array(item: h5py.Dataset, name: str, place: str, file_bytes: int) -> 
 
 
 def _check_type(item: h5py.Dataset, name: str, place: str, kinds: tuple[str, ...]) -> None:
-    """Compare the stored type with the allowed ones at the low level: NumPy would import objects for some types [6]."""
+    """Compare the stored type with the allowed ones in HDF5's terms: NumPy would build objects for some types [6]."""
     stored = item.id.get_type()
     if kinds == ("S",):
         limit = schema.MAX_HEADER_BYTES if name == "header" else schema.MAX_ID_BYTES
@@ -181,7 +181,7 @@ def _check_type(item: h5py.Dataset, name: str, place: str, kinds: tuple[str, ...
 
 
 def _check_chunks(item: h5py.Dataset, place: str, file_bytes: int) -> int:
-    """Every chunk is there, of bounded size and with all its filters; nothing is declared that is not stored [8, 9]."""
+    """Check that every declared chunk is stored, with a bounded size and all its filters [8, 9]."""
     chunk_bytes = math.prod(item.chunks) * item.dtype.itemsize
     if chunk_bytes > schema.MAX_CHUNK_BYTES:
         raise InputError(place, f"chunks of {chunk_bytes} bytes", f"at most {schema.MAX_CHUNK_BYTES}", _WRITE_HINT)
@@ -219,7 +219,7 @@ def read_header(array: h5py.Dataset | None, path: Path) -> schema.Header:
         raw = bytes(array[0])
     try:
         values = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-        json.dumps(values, ensure_ascii=False).encode("utf-8")  # half a surrogate pair cannot be printed or saved
+        json.dumps(values, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be printed or saved
     except (ValueError, RecursionError) as error:
         raise InputError(place, "not a JSON text in UTF-8", "the header of format version 1") from error
     try:

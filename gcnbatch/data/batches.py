@@ -1,8 +1,8 @@
-"""Batches: the gather of any list of graphs into flat arrays with their block-diagonal adjacency.
+"""Batches: gathers any list of graphs into flat arrays with a block-diagonal adjacency.
 
-The adjacency of the whole set is prepared once (sorted rows, normalised values, the transpose); a batch is then a
-gather of row ranges with shifted columns, without a Python loop over graphs. Batches of a set too large for memory are
-read from the file by slices and prepared one by one; both ways give the same batch to the bit.
+The adjacency of the whole set is prepared once: sorted rows, normalised values, the transpose. A batch gathers row
+ranges and shifts their columns, without a Python loop over graphs. If a set is too large for memory, each batch is read
+from the file in slices and prepared on its own. Both ways give the same bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gcnbatch.data.store import Dataset
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """B graphs with N nodes, side by side.
+    """A batch of B graphs with N nodes.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class GraphBatch:
     adjacency : Adjacency
         Block-diagonal over the graphs, node numbers counted in the batch.
     rows : int64, (R,)
-        Target rows of the data set that the batch covers: its graphs, or its nodes for a node-level set.
+        Target rows of the data set in this batch: its graphs, or its nodes for a node-level set.
     """
 
     node_ptr: Int64
@@ -49,19 +49,19 @@ class GraphBatch:
 
 
 class BatchSource:
-    """Gives batches of one data set.
+    """Source of batches of one data set.
 
     Parameters
     ----------
     data : GraphSet or Dataset
-        A set in memory, or an open file that is read by slices, batch by batch.
+        A set in memory, or an open file that is read batch by batch.
     adjacency : {"symmetric", "stored"}
-        Normalise each channel to D^-1/2 A D^-1/2 (left alone when the file already is), or take the weights as stored.
+        Normalise each channel to D^-1/2 A D^-1/2 unless the file is normalised, or take the weights as stored.
 
     Attributes
     ----------
     prepared : PreparedSet or None
-        The whole set, ready to be gathered from (or to be copied to a device); None for an open file.
+        The whole set, ready to gather from or to copy to a device; None for an open file.
     """
 
     def __init__(self, data: GraphSet | Dataset, adjacency: str = "symmetric") -> None:
@@ -73,13 +73,13 @@ class BatchSource:
         self.prepared = PreparedSet(data, self._normalize) if isinstance(data, GraphSet) else None
 
     def graphs_of(self, rows: Int64) -> Int64:
-        """Return the graphs that hold these target rows: the rows themselves, or the nodes' graphs, ascending."""
+        """Return the graphs of these target rows: the rows themselves, or the graphs of the nodes, ascending."""
         if self.header.level == "graph":
             return rows
         return np.unique(np.searchsorted(self.node_ptr, rows, side="right") - 1)
 
     def batch(self, graphs: Int64) -> GraphBatch:
-        """Return these graphs, in this order, as one batch."""
+        """Return these graphs as one batch, in this order."""
         nodes, node_ptr = ragged_rows(self.node_ptr, graphs)
         rows = graphs if self.header.level == "graph" else nodes
         if self.prepared is not None and self.header.level == "node" and self.n_graphs == len(graphs) == 1:
@@ -92,9 +92,9 @@ class BatchSource:
 
 
 class PreparedRows:
-    """One sparse matrix of the whole set, with columns counted inside each graph, ready to be gathered by rows.
+    """One sparse matrix of the whole set, prepared for gathering rows; columns count within each graph.
 
-    Rows come in blocks of `per_node` rows per node; columns of `stride` per node.
+    Each node has `per_node` rows and `stride` columns.
 
     Attributes
     ----------
@@ -122,12 +122,12 @@ class PreparedRows:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.row_length, dtype=np.int64)])
 
     def whole(self, n_columns: int) -> Csr:
-        """Return the matrix of a set of one graph; the arrays are shared."""
+        """Return the matrix of a set of one graph; it shares the arrays."""
         check_reach(len(self.indices), "edges")
         return Csr(self.indptr.astype(np.int32), self.indices, self.data, n_columns)
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64) -> Csr:
-        """Return the rows of these graphs, which own `nodes` of the set and `node_ptr` in the batch."""
+        """Return the rows of these graphs, whose nodes are `nodes` in the set; `node_ptr` is the batch's pointer."""
         check_reach(int(node_ptr[-1]) * max(self.stride, self.per_node), "nodes times channels")
         entries, entry_ptr = ragged_rows(self.entry_ptr, graphs)
         check_reach(len(entries), "edges")
@@ -145,14 +145,14 @@ class PreparedSet:
     Attributes
     ----------
     stored_x : (N, F)
-        Features in the type they are stored in; a batch's are float32.
+        Features in their stored type; those of a batch are float32.
     forward, transpose : PreparedRows
         As in `Adjacency`.
     symmetric : bool
-        Whether `transpose` is `forward` itself: one channel, symmetric values.
+        Whether `transpose` is `forward`: one channel with symmetric values.
     scales : (float32 (N,), float32 (N,)) or None
-        Where every value of `forward` is 1, times a scale of its row, times one of its column: one channel, no edge
-        twice, normalised here. Values computed as scales differ by a rounding.
+        Row and column scales whose product is each value of `forward`; None unless the set has one channel, no repeated
+        edge, no weights, and is normalised here. The product differs from the stored value by a rounding.
     """
 
     def __init__(self, graphs: GraphSet, normalize: bool) -> None:
@@ -174,7 +174,7 @@ class PreparedSet:
 
     @cached_property
     def whole(self) -> GraphBatch:
-        """The batch of a node-level set of one graph, made once; it shares the set's arrays, so do not write to it."""
+        """The only batch of a node-level set of one graph; it shares the set's arrays, so do not write to it."""
         n = len(self.forward.row_length)
         check_reach(n * self.channels, "nodes times channels")
         forward = self.forward.whole(n * self.channels)
@@ -182,7 +182,7 @@ class PreparedSet:
         return GraphBatch(np.array([0, n]), _features(self.stored_x), adjacency, np.arange(n))
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64, rows: Int64) -> GraphBatch:
-        """Return these graphs, which own `nodes` of the set, as a batch with these rows of targets."""
+        """Return these graphs as a batch with these target rows; `nodes` are their nodes in the set."""
         forward = self.forward.gather(graphs, nodes, node_ptr)
         transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
         x = self.stored_x[nodes] if sp.issparse(self.stored_x) else self.stored_x.take(nodes, axis=0)
@@ -195,7 +195,7 @@ def _features(x: Any) -> Any:
 
 
 def _coordinates(graphs: GraphSet) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return row and column of every edge in the matrix of the whole set; int32 where that reaches."""
+    """Return row and column of every edge in the matrix of the whole set; int32 if that is wide enough."""
     channels = graphs.header.n_channels
     kind = np.int32 if graphs.n_nodes * channels < 2**31 else np.int64
     if graphs.n_graphs == channels == 1:
@@ -205,5 +205,5 @@ def _coordinates(graphs: GraphSet) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether two matrices with sorted rows and no entry twice hold the same."""
+    """Whether two matrices with sorted rows and no repeated entry are equal."""
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "indices", "data"))

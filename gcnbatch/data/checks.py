@@ -1,13 +1,12 @@
-"""The rules of the data format that concern meaning: header, layout, offsets, index ranges, numbers, labels, splits.
+"""Checks of the data format's contents: header, layout, offsets, index ranges, numbers, labels, splits.
 
-The reader and the writer run the same checks, so what is written can be read. Each raises InputError with the array's
-path inside the file and the first offending position. Values are checked on parts of a set (whole graphs), so that a
-file larger than memory is checked in pieces. The numbers in brackets are the rules of ``datasets/FORMAT.md``.
+The reader and the writer run the same checks, so every written file can be read. A check raises InputError with the
+array's path in the file and the first wrong position. Values are checked on parts of a set (whole graphs), so that a
+file larger than memory can be checked. The numbers in brackets are the rules of ``datasets/FORMAT.md``.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -19,13 +18,13 @@ from numpy.typing import NDArray
 from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
-Path = str | os.PathLike[str]
 _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 
 
 class Described(Protocol):
-    """What the layout rules look at: an array in memory or one in a file."""
+    """Type and shape of an array, in memory or in a file."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -36,8 +35,8 @@ class Described(Protocol):
         """Length of each dimension."""
 
 
-def check_header(path: Path, header: schema.Header) -> None:
-    """Names are printable, not empty and unique; their numbers fit the target kind and the features [10, 11]."""
+def check_header(path: StrPath, header: schema.Header) -> None:
+    """Check that names are printable, unique and not empty, and fit the target kind and the features [10, 11]."""
     place = f"{path}:/header"
     for key in ("task_names", "class_names", "feature_names", "channel_names"):
         names = getattr(header, key)
@@ -59,8 +58,8 @@ def check_header(path: Path, header: schema.Header) -> None:
         raise InputError(place, f"class_names with a {header.target} target", "none")
 
 
-def check_layout(path: Path, header: schema.Header, arrays: Mapping[str, Described]) -> None:
-    """The arrays that this header needs are there, none that contradicts it, with fitting types and shapes [12-14]."""
+def check_layout(path: StrPath, header: schema.Header, arrays: Mapping[str, Described]) -> None:
+    """Check that the arrays are those that the header asks for, with the right types and shapes [12-14]."""
     row = schema.row_folder(header.level)
     _check_presence(path, header, row, set(arrays))
     kind = np.dtype(np.int32 if header.target == "multiclass" else np.float32)
@@ -74,7 +73,7 @@ def check_layout(path: Path, header: schema.Header, arrays: Mapping[str, Describ
             raise InputError(f"{path}:/{name}", f"shape {arrays[name].shape}", f"shape {expected}")
 
 
-def _check_presence(path: Path, header: schema.Header, row: str, names: set[str]) -> None:
+def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[str]) -> None:
     sparse = any(name.startswith("nodes/x_csr/") for name in names)
     if sparse and "nodes/x" in names:
         raise InputError(f"{path}:/nodes", "both x and x_csr are present", "one of them")
@@ -117,10 +116,10 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
     return wanted
 
 
-def check_pointers(path: Path, name: str, pointer: Int64, total: int, piece_at: int | None = None) -> None:
-    """Offsets start at 0, never decrease and end at `total`, the number of rows they cover [15].
+def check_pointers(path: StrPath, name: str, pointer: Int64, total: int, piece_at: int | None = None) -> None:
+    """Check that offsets start at 0, never decrease and end at `total`, the number of rows they cover [15].
 
-    With `piece_at`, `pointer` is the piece of a longer one that starts there and need only stay within 0 … total.
+    With `piece_at`, `pointer` is the part of a longer pointer from that position on, and must stay within 0 … total.
     """
     place, offset, last = f"{path}:/{name}", piece_at or 0, len(pointer) - 1
     if pointer[0] != 0 if piece_at is None else pointer[0] < 0:
@@ -138,8 +137,8 @@ def check_pointers(path: Path, name: str, pointer: Int64, total: int, piece_at: 
         )
 
 
-def check_graph_sizes(path: Path, node_ptr: Int64) -> None:
-    """A graph's nodes can be counted in an int32 [15]."""
+def check_graph_sizes(path: StrPath, node_ptr: Int64) -> None:
+    """Check that int32 can count the nodes of each graph [15]."""
     large = np.flatnonzero(np.diff(node_ptr) > schema.MAX_GRAPH_NODES)
     if len(large):
         at = int(large[0])
@@ -150,8 +149,11 @@ def check_graph_sizes(path: Path, node_ptr: Int64) -> None:
         )
 
 
-def check_part(path: Path, part: GraphSet, node0: int, edge0: int, graph0: int, entry0: int = 0) -> None:
-    """Check edges and features of whole graphs whose first node, edge, graph and sparse entry are given [16-18]."""
+def check_part(path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: int, entry0: int = 0) -> None:
+    """Check edges and features of whole graphs [16-18].
+
+    `node0`, `edge0`, `graph0` and `entry0` are the numbers of their first node, edge, graph and sparse entry.
+    """
     _check_edges(path, part, edge0, graph0)
     if sp.issparse(part.x):
         _check_sparse(path, part.x, node0, entry0)
@@ -159,7 +161,7 @@ def check_part(path: Path, part: GraphSet, node0: int, edge0: int, graph0: int, 
         _check_finite(path, "nodes/x", part.x, node0)
 
 
-def _check_edges(path: Path, part: GraphSet, edge0: int, graph0: int) -> None:
+def _check_edges(path: StrPath, part: GraphSet, edge0: int, graph0: int) -> None:
     limit = np.repeat(np.diff(part.node_ptr).astype(np.int32), np.diff(part.edge_ptr))
     for name in ("src", "dst"):
         values = getattr(part, name)
@@ -182,7 +184,7 @@ def _check_edges(path: Path, part: GraphSet, edge0: int, graph0: int) -> None:
         _check_finite(path, "edges/weight", part.weight, edge0)
 
 
-def _check_finite(path: Path, name: str, values: NDArray[Any], offset: int) -> None:
+def _check_finite(path: StrPath, name: str, values: NDArray[Any], offset: int) -> None:
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
     at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
@@ -190,7 +192,7 @@ def _check_finite(path: Path, name: str, values: NDArray[Any], offset: int) -> N
     raise InputError(f"{path}:/{name}[{shown}]", str(values[tuple(at)]), "finite numbers")
 
 
-def _check_sparse(path: Path, x: sp.csr_array, node0: int, entry0: int) -> None:
+def _check_sparse(path: StrPath, x: sp.csr_array, node0: int, entry0: int) -> None:
     place = f"{path}:/nodes/x_csr/indices"
     wrong = (x.indices < 0) | (x.indices >= x.shape[1])
     if wrong.any():
@@ -211,7 +213,7 @@ def _check_sparse(path: Path, x: sp.csr_array, node0: int, entry0: int) -> None:
 
 
 def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:
-    """No id holds a NUL: ids are padded with them, so one inside would cut the id short for other readers [19]."""
+    """Check that no id holds a NUL: it pads ids, so other readers would cut the id there [19]."""
     width = encoded.dtype.itemsize
     blank = np.ascontiguousarray(encoded).view(np.uint8).reshape(len(encoded), width) == 0
     inside = (blank[:, :-1] & ~blank[:, 1:]).any(axis=1)
@@ -219,8 +221,8 @@ def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:
         raise InputError(f"{place}[{int(np.argmax(inside))}]", "an id with a NUL inside", "text without NUL")
 
 
-def check_targets(path: Path, header: schema.Header, y: NDArray[Any]) -> None:
-    """Labels are in range; only NaN (or -1 for classes) may stand for a missing one [19]."""
+def check_targets(path: StrPath, header: schema.Header, y: NDArray[Any]) -> None:
+    """Check that labels are in range; only NaN (or -1 for classes) means missing [19]."""
     if header.target == "multiclass":
         classes = len(header.class_names)
         wrong, expected = (y < -1) | (y >= classes), f"-1 (missing) or a class 0 to {classes - 1}"
@@ -234,15 +236,15 @@ def check_targets(path: Path, header: schema.Header, y: NDArray[Any]) -> None:
         raise InputError(f"{path}:/{name}[{row}, {column}]", str(y[row, column]), expected)
 
 
-def check_groups(path: Path, groups: NDArray[np.int32] | None) -> None:
-    """Group numbers are not negative [20]."""
+def check_groups(path: StrPath, groups: NDArray[np.int32] | None) -> None:
+    """Check that group numbers are not negative [20]."""
     if groups is not None and (groups < 0).any():
         at = int(np.argmax(groups < 0))
         raise InputError(f"{path}:/graphs/group[{at}]", str(groups[at]), "0 or more")
 
 
-def check_splits(path: Path, splits: Mapping[str, Split], rows: int) -> None:
-    """Rows of a split lie in range and stand in one part only, once; names are plain [21]."""
+def check_splits(path: StrPath, splits: Mapping[str, Split], rows: int) -> None:
+    """Check the names of splits, that their rows are in range, and that no row is there twice [21]."""
     for name, split in splits.items():
         if not schema.SPLIT_NAME.fullmatch(name):
             raise InputError(

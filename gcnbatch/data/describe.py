@@ -1,4 +1,4 @@
-"""The numbers that describe a data set: sizes, distributions, labels, splits. Reads whole graphs block by block."""
+"""Description of a data set in numbers: sizes, distributions, labels, splits; reads whole graphs in blocks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 
 
-class Summary(NamedTuple):
-    """Five order statistics and the mean of whole numbers; a percentile is the smallest value that covers its share."""
+class Statistics(NamedTuple):
+    """Five order statistics and the mean of whole numbers; a percentile is one of the values."""
 
     min: int
     p5: int
@@ -29,7 +29,7 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class Distribution:
-    """How often each whole number occurs: distinct `values` in rising order and their `counts`, both int64."""
+    """Histogram of whole numbers: distinct `values`, ascending, and their `counts`, both int64."""
 
     values: Int64
     counts: Int64
@@ -40,7 +40,7 @@ class Distribution:
         values, counts = np.unique(numbers, return_counts=True)
         return cls(values.astype(np.int64), counts.astype(np.int64))
 
-    def summary(self) -> Summary | None:
+    def summary(self) -> Statistics | None:
         """Return the statistics; None when nothing was counted."""
         if not len(self.values):
             return None
@@ -48,7 +48,7 @@ class Distribution:
         total = int(reached[-1])
         at = {share: int(self.values[np.searchsorted(reached, share * total)]) for share in (0.05, 0.5, 0.95)}
         mean = float(np.dot(self.values, self.counts.astype(np.float64)) / total)
-        return Summary(int(self.values[0]), at[0.05], at[0.5], mean, at[0.95], int(self.values[-1]))
+        return Statistics(int(self.values[0]), at[0.05], at[0.5], mean, at[0.95], int(self.values[-1]))
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,10 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Task:
-    """Labels of one task; `values` holds what its kind of target has.
+class TaskLabels:
+    """Labels of one task; the keys of `values` depend on the kind of target.
 
-    Binary: positive, negative. Multiclass: the count per class name. Regression: min, mean, std, max (None if all are
-    missing).
+    Binary: positive, negative. Multiclass: the class names. Regression: min, mean, std, max (None if all are missing).
     """
 
     name: str
@@ -75,10 +74,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything `gcnbatch data info` shows.
+    """Contents of `gcnbatch data info`.
 
-    `degree` counts stored edges into a node over all channels without self-loops. `groups` is the number of groups,
-    None when the set has none. `splits` has the rows of each part by split name. Sizes in bytes.
+    `degree` counts the stored edges into a node, over all channels, without self-loops. `groups` is the number of
+    groups, None if the set has none. `splits` has the number of rows of each part, by split name.
     """
 
     path: str
@@ -93,14 +92,14 @@ class Description:
     edges_per_graph: Distribution
     degree: Distribution
     channels: dict[str, int]
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskLabels, ...]
     groups: int | None
     splits: dict[str, dict[str, int]]
     file_bytes: int
     memory_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; distributions as their summaries."""
+        """Return plain values for JSON; a distribution becomes its statistics."""
         header = self.header.model_dump(
             mode="json", exclude={"task_names", "class_names", "channel_names", "feature_names"}
         )
@@ -158,11 +157,13 @@ def describe(dataset: Dataset) -> Description:
     )
 
 
-def label_counts(header: Header, y: NDArray[Any]) -> list[Task]:
+def label_counts(header: Header, y: NDArray[Any]) -> list[TaskLabels]:
     """Count the labels of each task; `y` is (R, K) as in GraphSet."""
     if header.target == "multiclass":
         counts = np.bincount(y[y >= 0], minlength=len(header.class_names)).tolist()
-        return [Task(header.task_names[0], int((y < 0).sum()), dict(zip(header.class_names, counts, strict=True)))]
+        return [
+            TaskLabels(header.task_names[0], int((y < 0).sum()), dict(zip(header.class_names, counts, strict=True)))
+        ]
     tasks = []
     for name, column in zip(header.task_names, y.T, strict=True):
         known = column[~np.isnan(column)].astype(np.float64)
@@ -176,12 +177,12 @@ def label_counts(header: Header, y: NDArray[Any]) -> list[Task]:
                 "std": float(known.std()) if len(known) else None,
                 "max": float(known.max()) if len(known) else None,
             }
-        tasks.append(Task(name, len(column) - len(known), values))
+        tasks.append(TaskLabels(name, len(column) - len(known), values))
     return tasks
 
 
 class _Scan:
-    """What has to be counted edge by edge and feature by feature."""
+    """Counters over edges and features, updated block by block."""
 
     def __init__(self, channels: int) -> None:
         self.channels = np.zeros(channels, dtype=np.int64)

@@ -1,25 +1,25 @@
-"""The picture of a data set: how large its graphs are, how connected its nodes, how its labels fall."""
+"""Figure of a data set: distributions of graph sizes, degrees and labels."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.describe import Description, Distribution, Task
+from gcnbatch.data.describe import Description, Distribution, TaskLabels
 from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save
+from gcnbatch.fileio import StrPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BARS = 60  # at most; wider ranges are binned
-_TAIL = 5  # a distribution whose maximum exceeds its 95th percentile so many times is drawn on logarithmic axes
+_TAIL = 5  # logarithmic axes if the maximum exceeds the 95th percentile by more than this factor
 _NAMED = 30  # more tasks or classes than this are drawn without names
 
 
-def draw(description: Description, y: NDArray[Any], path: str | os.PathLike[str]) -> None:
+def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
     """Write a PNG with node counts (unless there is one graph), degrees, and labels per task.
 
     Parameters
@@ -28,7 +28,7 @@ def draw(description: Description, y: NDArray[Any], path: str | os.PathLike[str]
     y : (R, K)
         The targets, for the histograms of a regression set.
     path : path
-        PNG file, written in one step.
+        PNG file, written atomically.
     """
     many = description.graphs > 1
     rows = len(description.header.class_names) or len(description.tasks)
@@ -67,7 +67,7 @@ def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -
 
 
 def _tail(ax: Axes, distribution: Distribution) -> None:
-    """Draw the share of values that reach each abscissa, on logarithmic axes: a power law is a straight line."""
+    """Draw the number of values at or above each abscissa, on logarithmic axes: a power law is a straight line."""
     reached = np.cumsum(distribution.counts[::-1])[::-1]
     shown = distribution.values > 0
     ax.step(distribution.values[shown], reached[shown], where="pre", color=BLUE, linewidth=1.8)
@@ -95,7 +95,7 @@ def _labels(ax: Axes, description: Description, y: NDArray[Any]) -> None:
         _boxes(ax, description, y)
 
 
-def _column(tasks: tuple[Task, ...], name: str) -> NDArray[np.int64]:
+def _column(tasks: tuple[TaskLabels, ...], name: str) -> NDArray[np.int64]:
     return np.array([task.missing if name == "missing" else task.values[name] for task in tasks], dtype=np.int64)
 
 

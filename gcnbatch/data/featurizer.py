@@ -1,8 +1,8 @@
-"""From SMILES to arrays: what one worker process does with one chunk of molecules. Imports NumPy and RDKit only.
+"""Converts one chunk of SMILES into arrays, in a worker process; imports NumPy and RDKit only.
 
-The 75 atom features are those of DeepChem's graph convolution: element symbol (44, the last for every other element),
-degree 0-10, implicit valence 0-6, formal charge, radical electrons, hybridisation (sp, sp2, sp3, sp3d, sp3d2; all zero
-otherwise), aromaticity, hydrogens 0-4. A value beyond the end of a one-hot range takes its last place.
+The 75 atom features are those of DeepChem's graph convolution: element symbol (44, the last for all other elements),
+degree 0-10, implicit valence 0-6, formal charge, radical electrons, hybridisation (sp, sp2, sp3, sp3d, sp3d2; else all
+zero), aromaticity, hydrogens 0-4. A value beyond a one-hot range counts as the last of the range.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 
 @dataclass(frozen=True)
 class FeaturizerOptions:
-    """How a molecule becomes a graph.
+    """Options of the conversion of a molecule into a graph.
 
     Parameters
     ----------
     bond_channels : bool
-        A channel per bond type (single, double, triple, aromatic; any other counts as single) instead of one for all.
+        One channel per bond type (single, double, triple, aromatic; others count as single) instead of one channel.
     self_loops : bool
-        Add I: to the only channel, or as a fifth channel ``self``.
+        Add I to the only channel, or as a fifth channel ``self``.
     normalize : bool
         Store D^-1/2 A D^-1/2 per channel as edge weights.
     max_nodes : int
@@ -87,7 +87,7 @@ class FeaturizerOptions:
         return (*BOND_CHANNELS, "self") if self.self_loops else BOND_CHANNELS
 
     def to_header(self) -> dict[str, Any]:
-        """Return the part of a header's `featurizer` that `from_header` reads back."""
+        """Return the entries of a header's `featurizer` that `from_header` reads."""
         return {
             "kind": "smiles",
             "bond_channels": self.bond_channels,
@@ -104,7 +104,7 @@ class FeaturizerOptions:
         Raises
         ------
         InputError
-            When the set was not made from SMILES, or with atom features that this version does not know.
+            When the set was not made from SMILES, or its atom features are unknown to this version.
         """
         values = featurizer or {}
         if values.get("kind") != "smiles" or values.get("atom_features") != ATOM_FEATURES:
@@ -127,7 +127,7 @@ class FeaturizerOptions:
 
 @dataclass(frozen=True)
 class BadMolecule:
-    """A SMILES that gives no graph: its position in the input and why."""
+    """A SMILES that gives no graph: its position in the input and the reason."""
 
     index: int
     reason: str
@@ -137,8 +137,8 @@ class BadMolecule:
 class MoleculeArrays:
     """The graphs of a chunk, flat as in GraphSet: G molecules, N atoms, E stored edges.
 
-    `rows (G,)` are positions in the input; `scaffolds` is empty or holds the Murcko scaffold of each molecule ("" for
-    one without rings); `bad` are the positions left out.
+    `rows (G,)` are positions in the input. `scaffolds` is empty or has the Murcko scaffold of each molecule ("" for one
+    without rings). `bad` lists the molecules without a graph.
     """
 
     rows: NDArray[np.int64]
@@ -153,7 +153,7 @@ class MoleculeArrays:
 
 
 def load_rdkit() -> Any:
-    """Return ``rdkit.Chem`` with RDKit's own log silenced.
+    """Return ``rdkit.Chem``; RDKit's log is switched off.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def load_rdkit() -> Any:
 
 
 class _AtomTable:
-    """Distinct atoms by their RDKit values; an atom is then a row number, looked up instead of computed."""
+    """Table of distinct atoms by their RDKit values, so that features are computed once per distinct atom."""
 
     def __init__(self, chem: Any) -> None:
         self.rows: dict[tuple[int, ...], int] = {}
@@ -179,7 +179,7 @@ class _AtomTable:
         self._hybridisations = [getattr(chem.HybridizationType, name) for name in HYBRIDISATIONS]
 
     def add(self, key: tuple[int, ...]) -> int:
-        """Return the row of an atom not seen before; `key` as `_atom_rows` builds it."""
+        """Add an atom and return its row; `key` as `_atom_rows` builds it."""
         number, degree, valence, charge, radicals, hybridisation, aromatic, hydrogens = key
         x = np.zeros(len(FEATURE_NAMES), dtype=np.int8)
         x[self._symbols.get(number, len(SYMBOLS) - 1)] = 1
@@ -201,7 +201,7 @@ def _atom_table() -> _AtomTable:
 
 
 def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:
-    """Turn SMILES into graphs; `first` is the position of the chunk in the whole input."""
+    """Convert SMILES into graphs; `first` is the position of the chunk in the whole input."""
     chem = load_rdkit()
     table = _atom_table()
     implicit = chem.ValenceType.IMPLICIT
@@ -212,7 +212,7 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
     channel: list[int] = []
     rows, node_ptr, edge_ptr, cores, bad = [], [0], [0], [], []
     for index, text in enumerate(smiles, first):
-        # RDKit would take what stands behind a blank for the molecule's name, and leave it out.
+        # RDKit would drop everything after a blank, as the name of the molecule.
         molecule: Any = None if len(text.split()) > 1 else chem.MolFromSmiles(text)
         count = 0 if molecule is None else molecule.GetNumAtoms()
         if count == 0 or 0 < options.max_nodes < count:
@@ -252,7 +252,7 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
 def _atom_rows(molecule: Any, count: int, table: _AtomTable, implicit: Any) -> list[int]:
     """Return the row of each atom in the table; `implicit` names RDKit's implicit valence."""
     rows = []
-    # By index: RDKit's own iterators ask for the number of atoms or bonds at every step.
+    # By index: RDKit's iterators ask for the number of atoms or bonds at every step.
     for atom in map(molecule.GetAtomWithIdx, range(count)):
         key = (
             atom.GetAtomicNum(),

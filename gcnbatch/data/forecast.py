@@ -1,10 +1,10 @@
-"""How many entries a product of sparse matrices will have, without the product.
+"""Estimate of the number of entries of a product of sparse matrices, without computing it.
 
 Source: Cohen, "Size-estimation framework with applications to transitive closure and reachability", 1997. Every column
-draws an exponential key; the smallest key that a row reaches is exponential with the number of columns reached as rate,
-and travels through a further factor as a minimum over its entries. From k keys the number is (k - 1) / their sum,
-without bias, to a relative deviation of 1 / sqrt(k - 2) for a row, and less for many rows as far as they reach
-different columns.
+draws an exponential key. The smallest key among the columns that a row reaches is exponential, with their number as
+rate. A further factor takes minima of these keys over its entries. From k keys, (k - 1) / sum of the k minima is an
+unbiased estimate of the number, with a relative standard deviation of 1 / sqrt(k - 2) for a row. For many rows it is
+smaller if they reach different columns.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 
 MOST_KEYS, FEWEST_KEYS = 128, 6
-KEY_WORK = 100_000_000  # entries looked at, times keys
+KEY_WORK = 100_000_000  # entries read, times keys
 
 
 class Reach:
-    """The columns that the rows of a product B, A B, A A B, … reach.
+    """Columns that the rows of a product B, A B, A A B, … reach.
 
     Parameters
     ----------
     matrix : sparse (N, M)
         B.
     work : int
-        Entries of all factors to come: with many, fewer keys are drawn.
+        Entries of all further factors: the more, the fewer keys are drawn.
     """
 
     def __init__(self, matrix: Any, work: int) -> None:
@@ -42,7 +42,7 @@ class Reach:
         self._smallest = np.stack([_row_minimum(matrix, key) for key in self._smallest])
 
     def entries(self, most: int = 0) -> float:
-        """Return the expected number of entries of the product, of each row at most `most` if that is not 0."""
+        """Return the expected number of entries of the product; with `most`, at most that many count per row."""
         of_row = (len(self._smallest) - 1) / self._smallest.sum(axis=0, dtype=np.float64)  # nothing reached: 1 / inf
         return float(np.minimum(of_row, most).sum() if most else of_row.sum())
 

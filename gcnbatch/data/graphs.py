@@ -1,20 +1,20 @@
-"""Graphs as flat arrays: a whole data set (`GraphSet`) and the gather of any of its graphs.
+"""Graphs as flat arrays: a data set (`GraphSet`) and the gather of any of its graphs.
 
-A set of G graphs with N nodes and E stored edges in total is ragged, never padded. Worked example, two graphs, the
-first with nodes 0, 1, 2 and edges 0→1, 1→2, the second with one node and no edge::
+The arrays of a set of G graphs with N nodes and E stored edges are concatenated, never padded. Worked example: the
+first of two graphs has nodes 0, 1, 2 and edges 0→1, 1→2, the second has one node and no edge::
 
     node_ptr = [0, 3, 4]      graph g owns the node rows  node_ptr[g] … node_ptr[g+1]-1
     edge_ptr = [0, 2, 2]      graph g owns the edge rows  edge_ptr[g] … edge_ptr[g+1]-1
-    src      = [0, 1]         counted inside the graph
+    src      = [0, 1]         node numbers within the graph
     dst      = [1, 2]
 
 An edge carries features from `src` to `dst`: row `dst` of the adjacency matrix has an entry in column `src`.
-An undirected bond is stored as two edges. Nothing here is ever changed in place.
+An undirected bond is stored as two edges. No function changes an array in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,11 +47,11 @@ class GraphSet:
     Parameters
     ----------
     header : Header
-        What the numbers mean: level, target kind, names, featuriser, source.
+        Level, target kind, names, featuriser, source.
     node_ptr, edge_ptr : int64, (G+1,)
         First node and edge row of each graph; start at 0, never decrease.
     src, dst : int32, (E,)
-        Node numbers inside the edge's graph.
+        Node numbers within the edge's graph.
     channel : uint8, (E,)
         Adjacency channel of each edge, ``< len(header.channel_names)``.
     weight : float32, (E,) or None
@@ -66,7 +66,7 @@ class GraphSet:
     groups : int32, (G,) or None
         Group of each graph (molecular scaffold) for grouped splits.
     splits : dict of Split
-        The splits that the file carries.
+        The splits stored in the file.
     """
 
     header: Header
@@ -108,7 +108,7 @@ class GraphSet:
         return self.n_graphs if self.header.level == "graph" else self.n_nodes
 
     def take(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
-        """Return the graphs with these numbers, in this order (repeats allowed), as a set of its own without splits.
+        """Return the graphs with these numbers, in this order (repeats allowed), as a new set without splits.
 
         Raises IndexError when a number is not one of 0 … G-1, TypeError when they are not whole numbers.
         """
@@ -146,8 +146,21 @@ def ragged_rows(ptr: Int64, picked: Int64) -> tuple[Int64, Int64]:
     return rows, new_ptr
 
 
+def bounded_ranges(ptr: Int64, most: int) -> Iterator[tuple[int, int]]:
+    """Yield consecutive ranges (first, stop) of segments: each of at most `most` rows, or of one larger segment.
+
+    ``bounded_ranges([0, 3, 4, 9], 4)`` yields (0, 2) and (2, 3).
+    """
+    first, count = 0, len(ptr) - 1
+    while first < count:
+        stop = int(np.searchsorted(ptr, ptr[first] + most, side="right")) - 1
+        stop = min(max(stop, first + 1), count)
+        yield first, stop
+        first = stop
+
+
 def graph_numbers(graphs: NDArray[np.integer[Any]] | Sequence[int], n_graphs: int) -> Int64:
-    """Return `graphs` as int64; refuse what NumPy would quietly reinterpret: masks, fractions, negative numbers."""
+    """Return `graphs` as int64; refuse masks, fractions and negative numbers, which NumPy would reinterpret."""
     numbers = np.asarray(graphs)
     if numbers.dtype.kind not in "iu" and numbers.size:
         raise TypeError(f"graph numbers must be integers, not {numbers.dtype}")
@@ -157,7 +170,7 @@ def graph_numbers(graphs: NDArray[np.integer[Any]] | Sequence[int], n_graphs: in
 
 
 def layout(graphs: GraphSet) -> dict[str, str]:
-    """Return what two sets must share to be joined, in words by aspect."""
+    """Return the properties that sets must share to be joined, in words, by name."""
     x = graphs.x
     return {
         "rows per": graphs.header.level,
@@ -171,7 +184,7 @@ def layout(graphs: GraphSet) -> dict[str, str]:
 def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
     """Join sets of the same layout into one, with the first one's header and without splits.
 
-    Raises ValueError when the layouts differ: joining would invent or lose something.
+    Raises ValueError when the layouts differ.
     """
     first = parts[0]
     if len(parts) == 1:

@@ -1,15 +1,14 @@
-"""k-hop adjacency: powers of the adjacency as further channels, or features propagated by it.
+"""k-hop adjacency: powers of the adjacency as further channels, or propagated features.
 
-With A the adjacency of a set, its channels added up (row `dst`, column `src`), entry (i, j) of A^h sums the walks of h
-edges from j to i. Mode "channels" stores A^2 … A^K beside the set's own channels, so that one layer sees K hops; mode
-"propagated" replaces the features X by S^K X, S the normalised adjacency, so that a linear model on them is a K-hop
+Let A be the adjacency of a set, summed over its channels (row `dst`, column `src`). Entry (i, j) of A^h sums the walks
+of h edges from j to i. Mode "channels" stores A^2 … A^K as further channels, so that one layer sees K hops. Mode
+"propagated" replaces the features X by S^K X with the normalised adjacency S, so that a linear model on them is a K-hop
 graph convolution (Wu et al., "Simplifying graph convolutional networks", ICML 2019). Graphs never mix: the adjacency of
-a part of the set is block-diagonal.
+several graphs is block-diagonal.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -19,36 +18,36 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.forecast import Reach
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, bounded_ranges
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
-from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 MAX_HOPS = 64
-EXPLODES = 10.0  # times the edges of the set, from which a forecast is a warning
+EXPLODES = 10.0  # times the edges of the set, from which the forecast is a warning
 BYTES_PER_EDGE, NORMALIZED_BYTES_PER_EDGE = 50, 100  # of memory, measured
-SLAB_ENTRIES = 20_000_000  # of a power, at most, that are made before its rows are cut to --keep
-ANNOUNCED = 256 << 20  # bytes of memory that are told before they are taken
-Csr = Any  # scipy.sparse.csr_array of float32
+SLAB_ENTRIES = 20_000_000  # most entries of a power that are computed before --keep cuts its rows
+ANNOUNCED = 256 << 20  # bytes of memory from which the need is reported before the work
 Tell = Callable[[str], object]
 
 
-class Products(Protocol):
-    """Who multiplies: `gcnbatch.backends.products` has the host and the device."""
+class MatrixProducts(Protocol):
+    """Products of sparse matrices; `gcnbatch.backends.products` implements them on the host and on a device."""
 
-    def multiply(self, a: Csr, b: Csr) -> Csr:
+    def multiply(self, a: ScipyCsr, b: ScipyCsr) -> ScipyCsr:
         """Return A B, float32, columns rising, without entries of value 0."""
 
-    def propagate(self, a: Csr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
+    def propagate(self, a: ScipyCsr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
         """Return A^times X."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to compute.
+    """Options of the k-hop adjacency.
 
     Parameters
     ----------
@@ -58,13 +57,13 @@ class Options:
     values : {"walks", "binary"}
         Weights of the new channels: the sums over walks, or 1.
     normalize : bool
-        Channels: give every channel weights D^-1/2 A D^-1/2. Propagated: propagate by D^-1/2 A D^-1/2 and not by A.
-        The weights of a set that is normalised already stay as they are.
+        Channels: give every channel weights D^-1/2 A D^-1/2. Propagated: propagate by D^-1/2 A D^-1/2 instead of A.
+        The weights of a normalised set stay unchanged.
     keep : int
-        The most entries of a row of each power, those of largest absolute value, the smaller column first among equals;
-        0: all. The next power is of what was kept.
+        Most entries per row of each power: those of largest absolute value, among equals the smaller columns; 0: all.
+        The next power is computed from the kept entries.
     max_edges : int
-        The most edges (channels) or sparse feature entries (propagated) that are expected of the result.
+        Limit on the expected number of edges (channels) or sparse feature entries (propagated) of the result.
     """
 
     hops: int
@@ -84,14 +83,18 @@ class Options:
 
 
 def write(
-    source: Dataset, path: str | os.PathLike[str], options: Options, products: Products, tell: Tell = lambda line: None
+    source: Dataset,
+    path: StrPath,
+    options: Options,
+    products: MatrixProducts,
+    tell: Tell = lambda line: None,
 ) -> None:
-    """Write the k-hop version of `source` to `path`; `tell` gets lines about the expected size before the work starts.
+    """Write the k-hop version of `source` to `path`; first call `tell` with lines about the expected size.
 
     Raises
     ------
     InputError
-        Options out of range, more expected than `max_edges`, more than 256 channels.
+        Options out of range, an expected size above `max_edges`, more than 256 channels.
     """
     options.check()
     header = new_header(source.header, options)
@@ -107,8 +110,8 @@ def write(
         writer.finish(header, source.splits)
 
 
-def adjacency(graphs: GraphSet) -> Csr:
-    """Return the block-diagonal adjacency of all graphs, channels and repeated edges added up: float32 (N, N)."""
+def adjacency(graphs: GraphSet) -> ScipyCsr:
+    """Return the block-diagonal adjacency of all graphs, float32 (N, N); channels and repeated edges add up."""
     first = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
     values = np.ones(graphs.n_edges, np.float32) if graphs.weight is None else graphs.weight
     found = sp.csr_array((values, (graphs.dst + first, graphs.src + first)), shape=(graphs.n_nodes,) * 2)
@@ -116,8 +119,8 @@ def adjacency(graphs: GraphSet) -> Csr:
     return found
 
 
-def normalized(matrix: Csr) -> Csr:
-    """Return D^-1/2 A D^-1/2, ``a_ij / sqrt(rowsum_i * colsum_j)``, 0 where that is undefined; float64 inside."""
+def normalized(matrix: ScipyCsr) -> ScipyCsr:
+    """Return D^-1/2 A D^-1/2, ``a_ij / sqrt(rowsum_i * colsum_j)``, or 0 where undefined; computed in float64."""
     values = matrix.data.astype(np.float64)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     row_sum = np.bincount(rows, weights=values, minlength=matrix.shape[0])
@@ -129,7 +132,7 @@ def normalized(matrix: Csr) -> Csr:
 
 
 def new_header(header: Header, options: Options) -> Header:
-    """Return the header of the result. It has no featuriser: a molecule's features alone no longer make its graph."""
+    """Return the header of the result; it has no featuriser, which could not rebuild the new channels or features."""
     source = {**header.source, "khop": _describe(options)}
     if options.mode == "propagated":
         return header.model_copy(update={"featurizer": None, "source": source})
@@ -155,8 +158,8 @@ def _describe(options: Options) -> str:
 # ---- channels
 
 
-def powers(matrix: Csr, options: Options, products: Products) -> Iterator[Csr]:
-    """Yield A^2 … A^K as they are stored."""
+def powers(matrix: ScipyCsr, options: Options, products: MatrixProducts) -> Iterator[ScipyCsr]:
+    """Yield A^2 … A^K in their stored form."""
     base = matrix.copy()
     if options.values == "binary":
         base.data[:] = 1.0
@@ -166,8 +169,8 @@ def powers(matrix: Csr, options: Options, products: Products) -> Iterator[Csr]:
         yield power
 
 
-def _next_power(power: Csr, base: Csr, options: Options, products: Products) -> Csr:
-    """Return ``power @ base`` as it is stored; with a cap, slab by slab, so that no more is ever held."""
+def _next_power(power: ScipyCsr, base: ScipyCsr, options: Options, products: MatrixProducts) -> ScipyCsr:
+    """Return ``power @ base`` in its stored form; with `keep`, compute it in slabs to bound the memory."""
     parts = []
     for rows in _slabs(power, base) if options.keep else [power]:
         part = products.multiply(rows, base)
@@ -177,23 +180,18 @@ def _next_power(power: Csr, base: Csr, options: Options, products: Products) -> 
     return parts[0] if len(parts) == 1 else sp.csr_array(sp.vstack(parts, format="csr"))
 
 
-def _slabs(power: Csr, base: Csr) -> Iterator[Csr]:
-    """Yield runs of rows whose product with `base` has at most `SLAB_ENTRIES` entries, or one row."""
+def _slabs(power: ScipyCsr, base: ScipyCsr) -> Iterator[ScipyCsr]:
+    """Yield consecutive rows whose product with `base` has at most `SLAB_ENTRIES` entries, or one row."""
     products = np.concatenate([[0], np.cumsum(np.diff(base.indptr)[power.indices], dtype=np.int64)])
     of_row = np.minimum(np.diff(products[power.indptr]), base.shape[1])
-    reached = np.concatenate([[0], np.cumsum(of_row)])
-    start = 0
-    while start < power.shape[0]:
-        stop = int(np.searchsorted(reached, reached[start] + SLAB_ENTRIES, side="right")) - 1
-        stop = min(max(stop, start + 1), power.shape[0])
+    for start, stop in bounded_ranges(np.concatenate([[0], np.cumsum(of_row)]), SLAB_ENTRIES):
         yield power[start:stop]
-        start = stop
 
 
-def keep_largest(matrix: Csr, count: int) -> Csr:
+def keep_largest(matrix: ScipyCsr, count: int) -> ScipyCsr:
     """Return at most `count` entries of each row: largest absolute values, the smaller column first among equals.
 
-    The columns of a row rise; values are float32, whose bits without the sign order them.
+    The columns of a row ascend. Values are float32; without the sign bit, their bits sort like their values.
     """
     lengths = np.diff(matrix.indptr)
     if lengths.max(initial=0) <= count:
@@ -201,14 +199,14 @@ def keep_largest(matrix: Csr, count: int) -> Csr:
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.uint64), lengths)
     key = rows << np.uint64(32) | ~np.abs(matrix.data).view(np.uint32)
     order = np.argsort(key, kind="stable")
-    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)  # rows stay together in that order
+    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)  # the sort keeps rows together
     kept = np.sort(order[rank < count])
     indptr = np.concatenate([[0], np.cumsum(np.minimum(lengths, count))]).astype(matrix.indptr.dtype)
     return sp.csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
 
 
-def with_channels(part: GraphSet, header: Header, options: Options, products: Products) -> GraphSet:
-    """Return a part with its powers as further channels; a graph's own edges come first."""
+def with_channels(part: GraphSet, header: Header, options: Options, products: MatrixProducts) -> GraphSet:
+    """Return a part with its powers as further channels; the original edges of a graph come first."""
     own = part.header.n_channels
     weights = np.ones(part.n_edges, np.float32) if part.weight is None else part.weight
     edges: list[tuple[NDArray[Any], ...]] = [(part.src, part.dst, part.channel, weights)]
@@ -246,8 +244,8 @@ def with_channels(part: GraphSet, header: Header, options: Options, products: Pr
 # ---- propagated
 
 
-def with_features(part: GraphSet, header: Header, options: Options, products: Products) -> GraphSet:
-    """Return a part with propagated features: float32, or sparse as they were."""
+def with_features(part: GraphSet, header: Header, options: Options, products: MatrixProducts) -> GraphSet:
+    """Return a part with propagated features: dense ones become float32, sparse ones stay sparse."""
     step = _step(part, options)
     x: Any = part.x
     if sp.issparse(x):
@@ -258,7 +256,7 @@ def with_features(part: GraphSet, header: Header, options: Options, products: Pr
     return replace(part, header=header, x=x)
 
 
-def _step(part: GraphSet, options: Options) -> Csr:
+def _step(part: GraphSet, options: Options) -> ScipyCsr:
     matrix = adjacency(part)
     return normalized(matrix) if options.normalize and not part.header.normalized else matrix
 
@@ -267,7 +265,7 @@ def _step(part: GraphSet, options: Options) -> Csr:
 
 
 def _announce(source: Dataset, options: Options, tell: Tell) -> None:
-    """Say how large the result will be; refuse what is larger than allowed."""
+    """Report the expected size of the result; refuse one above the limit."""
     if options.mode == "channels":
         what, hops = "edges", range(1, options.hops)
     elif sp.issparse(source.read([]).x):
@@ -305,5 +303,5 @@ def _announce(source: Dataset, options: Options, tell: Tell) -> None:
 
 
 def _round(value: float) -> str:
-    """Return a number with three digits that mean something."""
+    """Return a number rounded to three significant digits."""
     return f"{float(f'{value:.3g}'):,.0f}"

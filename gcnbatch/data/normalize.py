@@ -1,4 +1,4 @@
-"""Symmetric normalisation of adjacency channels, the same function for stored weights and for training."""
+"""Symmetric normalisation of adjacency channels, for stored weights and for training."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
 
-_EDGES = 1 << 22  # edges computed with at once
+_EDGES = 1 << 22  # edges per block
 
 
 def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
-    """Return the edge weights of D^-1/2 A D^-1/2, each channel by itself.
+    """Return the edge weights of D^-1/2 A D^-1/2, per channel.
 
     ``w_ij / sqrt(rowsum_i * colsum_j)`` for the edge j → i (row i = `dst`, column j = `src`); for a symmetric A both
-    sums are the degree of the node in that channel. Self-loops count like any other edge and are not added here.
+    sums are the degree of the node in that channel. Self-loops count like other edges; this function adds none.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def symmetric_scales(row_ptr: NDArray[Any], column_ptr: NDArray[Any]) -> tuple[N
     return tuple((1.0 / np.sqrt(np.maximum(np.diff(ptr), 1))).astype(np.float32) for ptr in (row_ptr, column_ptr))
 
 
-class _Block(NamedTuple):
-    """Some edges: which, the cells (node, channel) of their rows and columns, their weights."""
+class _EdgeBlock(NamedTuple):
+    """A block of edges: their range, the cells (node, channel) of their rows and columns, their weights."""
 
     edges: slice
     row: Int64
@@ -63,8 +63,8 @@ class _Block(NamedTuple):
     weight: NDArray[np.float64]
 
 
-def _blocks(graphs: GraphSet) -> Iterator[_Block]:
-    """Yield all edges, so many at once that what is computed of them stays small beside the set."""
+def _blocks(graphs: GraphSet) -> Iterator[_EdgeBlock]:
+    """Yield all edges in blocks, which bounds the memory of intermediate arrays."""
     channels = graphs.header.n_channels
     for first in range(0, graphs.n_edges, _EDGES):
         edges = slice(first, min(first + _EDGES, graphs.n_edges))
@@ -73,4 +73,4 @@ def _blocks(graphs: GraphSet) -> Iterator[_Block]:
         row = (node + graphs.dst[edges]) * channels + channel
         column = (node + graphs.src[edges]) * channels + channel
         weight = np.ones(len(row)) if graphs.weight is None else graphs.weight[edges].astype(np.float64)
-        yield _Block(edges, row, column, weight)
+        yield _EdgeBlock(edges, row, column, weight)

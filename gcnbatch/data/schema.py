@@ -1,6 +1,6 @@
 """The HDF5 format "gcnbatch", version 1: names, types, limits and the header. ``datasets/FORMAT.md`` specifies it.
 
-This module holds what the reader, the writer and the importers must agree on; it reads no file.
+The reader, the writer and the importers share this module; it reads no file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Target = Literal["binary", "multiclass", "regression"]
 
 
 class Header(BaseModel):
-    """What the arrays of a data set mean. Stored as JSON in ``/header``.
+    """Meaning of the arrays of a data set. Stored as JSON in ``/header``.
 
     ``task_names`` has one name per column of the targets (K); a multiclass set has one task and names its classes.
-    ``n_features`` is F; ``feature_names`` is empty or has F names. ``normalized`` says that edge weights already hold
-    D^-1/2 A D^-1/2 per channel. ``featurizer`` holds the options that turned molecules into this set, so that
-    predictions can repeat them. ``source`` is free text per key: where the data came from, its sha256.
+    ``n_features`` is F; ``feature_names`` is empty or has F names. ``normalized``: edge weights already are
+    D^-1/2 A D^-1/2 per channel. ``featurizer`` has the options that converted molecules into this set, so that
+    predictions can repeat them. ``source`` is free text by key: the origin of the data, its sha256.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -83,7 +83,7 @@ MAX_GRAPH_NODES = 2**31 - 1
 
 
 def row_folder(level: Level) -> str:
-    """Return the group whose rows carry ids and targets: ``graphs`` or ``nodes``."""
+    """Return the group whose rows have ids and targets: ``graphs`` or ``nodes``."""
     return "nodes" if level == "node" else "graphs"
 
 

@@ -1,7 +1,7 @@
-"""The sparse matrices that operations multiply with: plain arrays, whoever holds them (host or device).
+"""Sparse matrices as plain arrays, on the host or on a device.
 
-Nothing changes a matrix once it is made. The classes are not frozen, because every step makes some, and a frozen one
-takes three times as long to make.
+No function changes a matrix. The classes are not frozen: every step creates some, and a frozen instance takes three
+times as long to create.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 from gcnbatch.errors import InputError
 
 Array = Any
-MAX_ENTRIES = 2**31 - 4096  # indices are int32, and loops may step this far beyond the end
+ScipyCsr = Any  # scipy.sparse.csr_array of float32
+MAX_ENTRIES = 2**31 - 4096  # indices are int32, and a loop may step up to 4096 beyond the end
 
 
 def check_reach(count: int, what: str) -> None:
-    """Refuse a batch that has more of something than 32-bit indices reach.
+    """Refuse a batch with a count that 32-bit indices cannot address.
 
     Raises
     ------
@@ -53,13 +54,13 @@ class Csr:
 
 @dataclass(slots=True, eq=False)
 class Adjacency:
-    """The adjacency of a batch, its channels side by side, and the transpose that the backward pass multiplies with.
+    """The adjacency of a batch, with its channels interleaved, and its transpose for the backward pass.
 
-    `forward` has N rows and N*C columns: the entry of channel c from node j to node i stands in row i, column j*C + c.
-    With H of shape (N, C*P) seen as (N*C, P), which costs nothing in row-major order, sum_c A_c H_c is one product
+    `forward` has N rows and N*C columns: the entry of channel c from node j to node i is in row i, column j*C + c.
+    With H of shape (N, C*P) viewed as (N*C, P), a free reshape in row-major order, sum_c A_c H_c is one product
     ``forward @ H``. `transpose` has N*C rows and N columns.
 
-    Worked example, two nodes, two channels, channel 0 an edge 0→1, channel 1 the self-loops::
+    Worked example with two nodes and two channels; channel 0 has the edge 0→1, channel 1 the self-loops::
 
         forward = [[0, 1, 0, 0],        columns: (node 0, ch 0) (node 0, ch 1) (node 1, ch 0) (node 1, ch 1)
                    [1, 0, 0, 1]]

@@ -1,8 +1,8 @@
-"""Which rows train, validate and test: one split, or the k folds of cross-validation.
+"""Splits: rows for training, validation and test, once or for the k folds of cross-validation.
 
-Everything here depends on the seed and the data alone. The draws come from `gcnbatch.philox` and the dealing is written
-out in this module, so a split does not change with the version of another library: a result that names its split can be
-repeated years later. (scikit-learn's stratified splitters also refuse strata of one row, which rare labels have.)
+A split depends only on the seed and the data. The random numbers come from `gcnbatch.philox`, and this module contains
+the whole algorithm. So no other library's version changes a split, and a result can be repeated years later.
+(scikit-learn's stratified splitters also refuse strata of one row, which rare labels have.)
 
 Row numbers of a part are int64 and ascending.
 """
@@ -16,31 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.config import SplitConfig
+from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.errors import InputError, nearest
 
-REGRESSION_BINS = 10  # quantile bins that stratify a regression target
+REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
 
 
 @dataclass(frozen=True)
 class SplitRows:
-    """What a split is made from.
+    """The data that a split depends on.
 
     Parameters
     ----------
     subject : str
-        The data set's name in messages, usually its path.
+        Name of the data set in messages, usually its path.
     level : {"graph", "node"}
-        What a row is. Rows of a node-level set without any label are left out of every split but a predefined one: they
-        bear no loss and no metric, and the graph still carries their features. A graph without labels keeps its place.
+        Kind of the rows. A node without any label is in no split but a predefined one: it has no loss and no metric,
+        and the graph still uses its features. A graph without labels stays in the split.
     target : {"binary", "multiclass", "regression"}
     y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
     groups : int32, (R,) or None
         Group (molecular scaffold) of each row.
     splits : dict of Split
-        The splits that the file carries.
+        The splits stored in the file.
     """
 
     subject: str
@@ -60,22 +60,22 @@ class PartSizes(NamedTuple):
 
 
 def split_seed(config: SplitConfig, seed: int) -> int:
-    """Return the seed that decides the split: the split's own, or the run's where that is -1."""
+    """Return the seed of the split: the split's own, or the run's if that is -1."""
     return seed if config.seed == -1 else config.seed
 
 
 def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
-    """Deal the rows into train, valid and test.
+    """Assign the rows to train, valid and test.
 
     random
-        Within one row of the shares ``config.valid`` and ``config.test``; each share above 0 gets at least one row.
+        Each part has its share of rows within one row; a part with a share above 0 has at least one row.
     stratified
-        As random, and every stratum (see `strata`) is spread over the parts in the same shares, within two rows.
+        As random; every stratum (see `strata`) is divided in the same shares, within two rows.
     scaffold
-        Whole groups: the largest first, into train while it has room, then valid, then test. Deterministic; the rule,
-        cutoffs and order of ties (later first row first) are MoleculeNet's and DeepChem's, so that figures compare.
+        Whole groups, the largest first, fill train, then valid, then test. Deterministic; the rule, the cutoffs and the
+        order of ties (the group with the later first row first) are those of MoleculeNet and DeepChem.
     predefined
-        As the file says; `config.name` may be empty when the file has one split.
+        The split stored in the file; `config.name` may be empty if the file has one split.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
     Raises
     ------
     InputError
-        When a part whose share is above 0 would be empty, the groups or the named split are missing.
+        When a part with a share above 0 would be empty, or the groups or the named split are missing.
     """
     if config.kind == "predefined":
         split = _predefined(config.name, rows)
@@ -98,12 +98,12 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
 
 
 def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
-    """Deal the rows into ``config.folds`` splits of which each row is in exactly one test part.
+    """Return ``config.folds`` splits; each row is in exactly one of their test parts.
 
-    Test parts differ by at most one row (random, stratified), or hold whole groups, balanced by size: the largest group
-    goes to the smallest fold (scaffold). Of the rows that a fold does not test, the share ``config.valid`` validates,
-    chosen as `make_split` would. Parameters and errors are those of `make_split`; also refused: more folds than rows or
-    groups.
+    Sizes of test parts differ by at most one row (random, stratified). With scaffolds, test parts hold whole groups:
+    the largest remaining group goes to the smallest fold. Of the other rows of a fold, the share ``config.valid``
+    validates, chosen as in `make_split`. Parameters and errors are those of `make_split`; more folds than rows or
+    groups are refused.
     """
     candidates, draws = _candidates(rows), _draws(config, seed)
     if config.kind == "scaffold":
@@ -124,12 +124,12 @@ def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
 
 
 def part_sizes(rows: int, valid: float, test: float) -> PartSizes:
-    """Return how many of `rows` rows each part gets.
+    """Return the number of rows of each part.
 
     The cuts are ``floor((1 - valid - test) rows)`` and ``floor((1 - test) rows)``; a part with a share above 0 then
-    gets at least one row, which train gives up.
+    gets at least one row, taken from train.
     """
-    slack = 1e-9  # 1 - 0.1 - 0.2 is a little off 0.7; a whole product must not lose a row to that
+    slack = 1e-9  # 1 - 0.1 - 0.2 is slightly below 0.7: that must not cost a row
     train_cut = int((1.0 - valid - test) * rows + slack)
     valid_cut = int((1.0 - test) * rows + slack)
     n_test = min(max(rows - valid_cut, int(test > 0.0)), rows)
@@ -138,11 +138,11 @@ def part_sizes(rows: int, valid: float, test: float) -> PartSizes:
 
 
 def strata(target: Target, y: NDArray[Any]) -> Int64:
-    """Return a stratum number per row, (R,), for stratified dealing.
+    """Return a stratum number per row, (R,).
 
     - multiclass: the class.
-    - binary: the row's rarest positive task (rarest over all rows; of equals the first); "no positive" is a stratum of
-      its own. With one task that is positive or negative.
+    - binary: the row's rarest positive task (rarest over all rows; the first of equals), or "no positive". With one
+      task, these are positive and negative.
     - regression: one of ten quantile bins of the target; with several tasks, of the mean of their standard scores.
 
     Rows without any label form one more stratum.
@@ -199,7 +199,7 @@ def _shuffled_by_stratum(config: SplitConfig, rows: SplitRows, candidates: Int64
 
 
 def _evenly_spaced(length: int, count: int, draws: np.random.Generator) -> NDArray[np.bool_]:
-    """Mark `count` of `length` positions at even distances from a random start.
+    """Mark `count` of `length` positions at equal distances, from a random start.
 
     Any run of m neighbours (a stratum) holds ``m count / length`` marks, rounded up or down.
     """
@@ -227,7 +227,7 @@ def _deal_groups(candidates: Int64, groups: NDArray[np.int32], sizes: PartSizes)
 
 
 def _balanced_folds(groups: NDArray[np.int32], folds: int) -> Int64:
-    """Return the fold of each row, whole groups, the largest group to the smallest fold; ties by first row and fold."""
+    """Return the fold of each row: the largest group goes to the smallest fold; ties by first row, then by fold."""
     _, first, group, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     fold_of = np.empty(len(count), dtype=np.int64)
     filled = np.zeros(folds, dtype=np.int64)
@@ -296,11 +296,11 @@ def _refuse_more_folds(subject: str, folds: int, available: int, what: str) -> N
 
 
 def _refuse_empty(subject: str, split: Split, valid: float, test: float) -> None:
-    """A part may be empty only when its share is 0."""
+    """Refuse an empty part, unless its share is 0."""
     sizes = {part: len(numbers) for part, numbers in split.parts().items()}
     shares = {"train": 1.0, "valid": valid, "test": test}
     for part, size in sizes.items():
         if size == 0 and shares[part] > 0.0:
             shown = ", ".join(f"{name} {count}" for name, count in sizes.items())
-            mend = "Use more rows or another split" + ("." if part == "train" else f", or set split.{part} to 0.")
-            raise InputError(subject, f"the {part} part of the split has no row ({shown})", "at least one row", mend)
+            hint = "Use more rows or another split" + ("." if part == "train" else f", or set split.{part} to 0.")
+            raise InputError(subject, f"the {part} part of the split has no row ({shown})", "at least one row", hint)

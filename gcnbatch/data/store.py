@@ -1,12 +1,11 @@
 """Reading data sets: HDF5 files in the format of ``datasets/FORMAT.md``.
 
-Reading trusts nothing. `gcnbatch.data.audit` judges the file's structure before any value is read,
-`gcnbatch.data.checks` every value before the rest of the program sees it. Writing lives in `gcnbatch.data.writer`.
+A file is not trusted. `gcnbatch.data.audit` checks its structure before any value is read, `gcnbatch.data.checks` its
+values before the program uses them. `gcnbatch.data.writer` writes files.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,32 +17,31 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data import audit, checks, schema
-from gcnbatch.data.graphs import GraphSet, Int64, Split, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.fileio import StrPath
 
-BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs of about this size
-_SLICED = ("nodes/x", "nodes/x_csr/", "edges/")  # what is read by slices when the set does not fit in memory
-_ARRAYS_IN_CACHE = 8  # at most so many sliced arrays share the chunk cache
+BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs, of about this size
+_SLICED = ("nodes/x", "nodes/x_csr/", "edges/")  # arrays that are read in slices when the set does not fit in memory
+_ARRAYS_IN_CACHE = 8  # most arrays read in slices, which share the chunk cache
 
 
 class Dataset:
     """An open, audited and checked data set file.
 
-    A set of at most `memory_mb` is read once, as a whole, when it is checked or loaded. Of a larger set only the
-    pointers, ids, targets, groups and splits are in memory; node and edge arrays are read by slices. Threads may read
-    at the same time.
+    A set of at most `memory_mb` is read into memory when it is checked or loaded. Of a larger set, only pointers, ids,
+    targets, groups and splits are in memory; node and edge arrays are read in slices. Several threads may read.
 
     Parameters
     ----------
     path : path
         An HDF5 file of format version 1.
     memory_mb : int
-        Bound in MiB on the arrays held in memory, or, when they do not fit, on the chunks that HDF5 keeps for slice
-        reads.
+        Limit in MiB on the arrays in memory or, if they do not fit, on HDF5's chunk cache.
     check : bool
-        Check every rule of the format (default). False checks only structure, pointers and splits, not each edge,
-        feature and target: for callers that have checked the same file before.
+        Check every rule of the format (default). False skips the checks of edges, features and targets, for callers
+        that have checked the same file before.
 
     Attributes
     ----------
@@ -59,12 +57,12 @@ class Dataset:
     Raises
     ------
     InputError
-        Naming the path inside the file and the first offending position.
+        Names the array's path in the file and the first wrong position.
     MachineError
-        When even the arrays that are always held, or a single graph, take more than `memory_mb`.
+        When the arrays that stay in memory, or a single graph, take more than `memory_mb`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], memory_mb: int = 4096, check: bool = True) -> None:
+    def __init__(self, path: StrPath, memory_mb: int = 4096, check: bool = True) -> None:
         self.path = Path(path)
         self.memory_mb = memory_mb
         self._file = audit.open_file(self.path, (memory_mb << 20) // _ARRAYS_IN_CACHE)
@@ -106,11 +104,11 @@ class Dataset:
 
     @property
     def fits_in_memory(self) -> bool:
-        """Whether the whole set stays within `memory_mb`."""
+        """Whether the whole set fits in `memory_mb`."""
         return self.nbytes <= self.memory_mb << 20
 
     def load(self) -> GraphSet:
-        """Return the whole set in memory.
+        """Read the whole set into memory.
 
         Raises
         ------
@@ -118,12 +116,12 @@ class Dataset:
             When the arrays take more than `memory_mb`.
         """
         self._check_fits(self.nbytes)
-        for name in self._arrays:  # one by one: an array's chunk cache goes when its values are here
+        for name in self._arrays:  # one by one: this frees the chunk cache of each array
             self._arrays[name] = self._rows(name, 0, None)
         return replace(self._slice(0, self.n_graphs), splits=self.splits)
 
     def read(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
-        """Read the graphs with these numbers, in this order (repeats allowed); runs of neighbours cost one read."""
+        """Read the graphs with these numbers, in this order (repeats allowed); consecutive ones take one read."""
         picked = graph_numbers(graphs, self.n_graphs)
         if len(picked) == 0:
             return self._slice(0, 0)
@@ -133,18 +131,13 @@ class Dataset:
         return whole if np.array_equal(unique, picked) else whole.take(place)
 
     def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, GraphSet]]:
-        """Yield ``(first graph, part)`` over the set in parts of whole graphs, of about `max_bytes` each."""
+        """Yield the set as ``(first graph, part)``, in parts of whole graphs of about `max_bytes` each."""
         cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
-        step = min(max_bytes, (self.memory_mb << 20) // 2)
-        start = 0
-        while start < self.n_graphs:
-            stop = int(np.searchsorted(cost, cost[start] + step, side="right")) - 1
-            stop = min(max(stop, start + 1), self.n_graphs)
+        for start, stop in bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2)):
             yield start, self._slice(start, stop)
-            start = stop
 
     def check(self) -> None:
-        """Check every rule of the format on every value; the first offence is raised as InputError."""
+        """Check every value against the rules of the format; raise InputError for the first violation."""
         checks.check_targets(self.path, self.header, self.y)
         if self.fits_in_memory:
             self.load()
@@ -156,7 +149,7 @@ class Dataset:
     # -------------------------------------------------------------------------------------------- internals
 
     def _read_rows(self, stored: dict[str, h5py.Dataset]) -> None:
-        """Read and check what is always in memory: pointers, ids, targets, groups, splits."""
+        """Read and check the arrays that stay in memory: pointers, ids, targets, groups, splits."""
         held = sum(map(_bytes_in_memory, stored.values()))
         self._check_fits(held)
         with audit.reading(self.path):
@@ -193,13 +186,13 @@ class Dataset:
             return rows
 
     def _row_bytes(self, folder: str) -> int:
-        """Return the bytes of one node or edge; for sparse features on average."""
+        """Return the bytes of one node or edge; the mean for sparse features."""
         arrays = [array for name, array in self._arrays.items() if name.startswith(folder)]
         rows = len(self._arrays["edges/src"]) if folder == "edges/" else int(self.node_ptr[-1])
         return sum(array.nbytes for array in arrays) // max(rows, 1)
 
     def _slice(self, first: int, stop: int) -> GraphSet:
-        """Return graphs first … stop-1 as one contiguous part."""
+        """Return the graphs first … stop-1 as one part."""
         node0, node1 = int(self.node_ptr[first]), int(self.node_ptr[stop])
         edge0, edge1 = int(self.edge_ptr[first]), int(self.edge_ptr[stop])
         self._check_fits((node1 - node0) * self._row_bytes("nodes/") + (edge1 - edge0) * self._row_bytes("edges/"))
@@ -241,7 +234,7 @@ class Dataset:
 
 
 def _bytes_in_memory(array: h5py.Dataset) -> int:
-    """Texts are read as fixed-width Unicode, four bytes per stored byte."""
+    """Return the bytes of an array in memory; text also becomes fixed-width Unicode, four bytes per stored byte."""
     return int(array.nbytes) * (5 if array.dtype.kind == "S" else 1)
 
 

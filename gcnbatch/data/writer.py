@@ -1,12 +1,11 @@
 """Writing data sets, part by part, in the format of ``datasets/FORMAT.md``.
 
-Every rule that a reader holds a file to is checked while it is written, so what is written can be read. The file
-appears at its path when it is complete, and not at all when anything fails.
+The writer checks every rule that the reader checks, so every written file can be read. The file appears at its path
+when it is complete, and not at all if anything fails.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,15 +22,16 @@ from gcnbatch import fileio
 from gcnbatch.data import checks, schema
 from gcnbatch.data.graphs import GraphSet, Split, layout
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 _CHUNK_BYTES = 1 << 17  # before compression: large enough for long reads, small enough for one graph
 _POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
 
 
 class DatasetWriter:
-    """Write a data set part by part; `finish` makes it appear at its path, leaving the block without it removes it.
+    """Writes a data set part by part; the file appears after `finish`; without `finish` nothing is left.
 
-    Ids and targets are kept in memory until `finish`, everything else goes to disk as it comes.
+    Ids and targets stay in memory until `finish`; everything else is written at once.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class DatasetWriter:
         When the disk is full or the folder cannot be written. Nothing is left behind.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath) -> None:
         self.path = Path(path)
         self._stack = ExitStack()
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
@@ -64,7 +64,7 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         with ExitStack() as stack:
             temporary = stack.enter_context(fileio.atomic_path(self.path))
-            # HDF5 brings the process down when a write fails; this stream holds the error back until we ask for it.
+            # HDF5 aborts the process when a write fails; this stream keeps the error until `check`.
             self._stream = stack.enter_context(fileio.HeldErrors(temporary, self.path))
             self._file = stack.enter_context(h5py.File(self._stream, "w", libver=("v110", "v110")))
             self._stack = stack.pop_all()
@@ -80,9 +80,9 @@ class DatasetWriter:
         self._stack.__exit__(kind, error, trace)
 
     def append(self, part: GraphSet) -> None:
-        """Add the graphs of `part` after those already written.
+        """Append the graphs of `part`.
 
-        Of its header only the level, the target kind and the number of features matter; its splits are not read.
+        Only level, target kind and number of features of its header matter; its splits are ignored.
         """
         part = _canonical(part)
         self._check_same_layout(part)
@@ -92,7 +92,7 @@ class DatasetWriter:
         for name in (f"{row}/y", f"{row}/id"):
             self._held.setdefault(name, []).append(arrays.pop(name))
         for name in _POINTERS.keys() & arrays.keys():
-            later = name in self._stored  # a later part's first offset is the former's last
+            later = name in self._stored  # the first offset of a later part repeats the last one
             arrays[name] = arrays[name][later:] + self._rows[_POINTERS[name]]
         for name, rows in arrays.items():
             self._extend(name, rows)
@@ -103,22 +103,22 @@ class DatasetWriter:
     def append_blocks(
         self, graphs: GraphSet, edges: Iterable[tuple[int, GraphSet]], features: Iterable[NDArray[Any]]
     ) -> GraphSet:
-        """Add graphs whose edges and dense features come in blocks: no more than a block is in memory.
+        """Append graphs whose edges and dense features arrive in blocks: at most one block is in memory.
 
         Parameters
         ----------
         graphs : GraphSet
-            Everything but edges (`edge_ptr` holds zeros) and rows of features.
+            The graphs without edges (`edge_ptr` is all zeros) and without rows of features.
         edges : iterable of (first graph, GraphSet)
-            Consecutive graphs with their edges and without rows of features. The last graph of a block may go on in the
-            next one.
+            Consecutive graphs with their edges, without rows of features. The last graph of a block may continue in the
+            next block.
         features : iterable of (n, F)
-            The rows of x in order, taken after the edges.
+            The rows of x in order, consumed after the edges.
 
         Returns
         -------
         GraphSet
-            `graphs` with its edge pointer.
+            `graphs` with its final `edge_ptr`.
         """
         self._check_same_layout(graphs)
         checks.check_graph_sizes(self.path, graphs.node_ptr)
@@ -152,7 +152,7 @@ class DatasetWriter:
         return graphs
 
     def finish(self, header: schema.Header, splits: Mapping[str, Split] | None = None) -> None:
-        """Write ids, targets, splits and the header. The file appears when the block is left."""
+        """Write ids, targets, splits and the header. The file appears at the end of the block."""
         if not self._held:
             raise InputError(str(self.path), "no graphs to write", "at least one part")
         arrays = {name: np.concatenate(parts) for name, parts in self._held.items()}
@@ -185,7 +185,7 @@ class DatasetWriter:
                 raise InputError(str(self.path), f"a part with {key} {this[key]}", f"{first}, as in the first part")
 
     def _check(self, part: GraphSet, arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, int]) -> None:
-        """Hold a part to every rule that does not need the final header."""
+        """Check the rules that do not need the final header."""
         for name, array in arrays.items():
             kinds, rank = schema.ARRAYS[name]
             kind = array.dtype.kind if array.dtype.kind == "S" else f"{array.dtype.kind}{array.dtype.itemsize}"
@@ -226,13 +226,13 @@ class DatasetWriter:
 
 
 def _counts(part: GraphSet) -> dict[str, int]:
-    """Return how many rows the part's arrays have; its pointers must end there."""
+    """Return the number of rows of the part's arrays, where its pointers must end."""
     entries = part.x.nnz if sp.issparse(part.x) else 0
     return {"graphs": part.n_graphs, "nodes": part.x.shape[0], "edges": len(part.src), "entries": entries}
 
 
 def _canonical(part: GraphSet) -> GraphSet:
-    """Sort the columns of sparse rows and add up repeated ones, when needed."""
+    """Return the part with sorted columns in sparse rows and repeated entries added up."""
     if not sp.issparse(part.x) or part.x.has_canonical_format:
         return part
     x = part.x.copy()
@@ -264,7 +264,7 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
 
 
 def encode_ids(ids: NDArray[np.str_], place: str) -> NDArray[np.bytes_]:
-    """Return ids as UTF-8 bytes of equal width, as the file holds them."""
+    """Return ids as UTF-8 bytes of equal width, as stored in the file."""
     try:
         encoded = ids.astype("S") if len(ids) else np.zeros(0, dtype="S1")
     except UnicodeEncodeError:
@@ -278,7 +278,7 @@ def encode_ids(ids: NDArray[np.str_], place: str) -> NDArray[np.bytes_]:
     return encoded
 
 
-def write_graphset(path: str | os.PathLike[str], graphs: GraphSet) -> None:
+def write_graphset(path: StrPath, graphs: GraphSet) -> None:
     """Write a whole set in memory, with its splits, to `path`."""
     with DatasetWriter(path) as writer:
         writer.append(graphs)

@@ -1,5 +1,5 @@
 """Predictions of trained runs for new data: ``gcnbatch infer``."""
 
-from gcnbatch.infer.predict import Summary, infer
+from gcnbatch.infer.ensemble import InferenceSummary, infer
 
-__all__ = ["Summary", "infer"]
+__all__ = ["InferenceSummary", "infer"]

@@ -1,4 +1,4 @@
-"""What is predicted: a data set file as one part, or a CSV file of molecules part by part, however long it is."""
+"""Inputs of predictions: a data set file as one part, or a CSV file of molecules in parts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.config import DataConfig
+from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
-from gcnbatch.data.importers.tables import open_table
-from gcnbatch.data.molecules import CHUNK, featurize, find_columns, graph_part, missing_targets
+from gcnbatch.data.importers.csv_tables import open_table
+from gcnbatch.data.molecule_graphs import CHUNK, featurize, find_columns, graph_part, missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
@@ -34,13 +34,13 @@ class Part:
     Parameters
     ----------
     ids : (R,) str
-        Of every row.
+        Ids of all rows.
     data : GraphSet or Dataset
         The rows that could be read.
     rows : (M,) int64
-        Place among the R rows of each row of `data`.
+        Position among the R rows of each row of `data`.
     errors : (R,) str or None
-        Why a row could not be read; None where the input has no such rows.
+        Reason why a row could not be read; None if the input has no such rows.
     """
 
     ids: NDArray[np.str_]
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Input:
-    """An opened input: the number of its graphs, its parts in order, and its targets (R, K) where it has any."""
+    """An opened input: the number of its graphs, its parts in order, and its targets (R, K) or None."""
 
     n_graphs: int
     parts: Iterator[Part]
@@ -60,7 +60,7 @@ class Input:
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How a CSV file of molecules is read; empty columns: as in training, else found by name; see `featurize`."""
+    """Options of a CSV file of molecules; empty columns: as in training, else detected; see `featurize`."""
 
     smiles_column: str = ""
     id_column: str = ""
@@ -69,12 +69,13 @@ class CsvOptions:
 
 @contextmanager
 def open_input(path: Path, members: Sequence[Member], options: CsvOptions, batch_size: int) -> Iterator[Input]:
-    """Open `path` by its ending and hold it against every member.
+    """Open `path` by its ending and check that it fits every member.
 
     Raises
     ------
     InputError
-        For an unknown ending, a damaged file, data that do not fit, and a CSV file for models not trained on SMILES.
+        For an unknown ending, a damaged file, data that do not fit, and a CSV file if the models were not trained on
+        SMILES.
     """
     name = path.name.lower()
     if name.endswith(HDF5_ENDINGS):
@@ -93,12 +94,12 @@ def open_input(path: Path, members: Sequence[Member], options: CsvOptions, batch
         yield from _molecules(path, header, options, max(PART_ROWS, batch_size))
     else:
         known = ", ".join((*HDF5_ENDINGS, *CSV_ENDINGS))
-        raise InputError(str(path), "unknown ending", f"{known}; the data come last, behind the runs")
+        raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
 
 
 def _check_members(members: Sequence[Member], path: Path, header: Header) -> None:
     for member in members:
-        check_fit(member, str(path), header, "Make the data as those of the run were made.")
+        check_fit(member, str(path), header, "Prepare the data as for the run.")
 
 
 def _whole(dataset: Dataset) -> Input:
@@ -111,7 +112,7 @@ def _whole(dataset: Dataset) -> Input:
 
 
 def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int) -> Iterator[Input]:
-    """Yield the one Input of a CSV file. A first pass counts the rows and finds what is wrong with the table."""
+    """Yield the Input of a CSV file; a first pass counts the rows and checks the table."""
     recorded = header.featurizer or {}
     with open_table(path) as table:
         wished = {
@@ -129,7 +130,7 @@ def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int) 
 def _parts(
     path: Path, header: Header, columns: tuple[str, str], total: int, processes: int, part_rows: int
 ) -> Generator[Part]:
-    ids: deque[str] = deque()  # of the rows that are read but not yet yielded
+    ids: deque[str] = deque()  # of rows that are read but not yet yielded
     with open_table(path) as table:
         smiles_at, id_at = (table.names.index(name) if name else -1 for name in columns)
 
@@ -148,7 +149,7 @@ def _parts(
 
 
 def _part(header: Header, chunks: list[MoleculeArrays], ids: list[str], first: int) -> Part:
-    """Join chunks into a part; `first` is the place of its first row in the file."""
+    """Join chunks into a part; `first` is the position of its first row in the file."""
     errors = [""] * len(ids)
     graphs, rows = [], []
     for chunk in chunks:

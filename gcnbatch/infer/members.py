@@ -1,4 +1,4 @@
-"""The trained models that predict: one per run, or one per fold of a run; what fits them and what does not."""
+"""Trained models of an ensemble, one per run or fold, and the checks that data fit them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gcnbatch.config import ModelConfig, TrainConfig
+from gcnbatch.config_sections import ModelConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.molecules import missing_targets
+from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Gcn, Loss, build, uniform_weights
@@ -36,7 +36,7 @@ class _Scale(BaseModel):
 
 
 class _About(BaseModel):
-    """The description that training writes beside the weights."""
+    """The description that training stores with the weights."""
 
     model_config = ConfigDict(extra="forbid")
     model: ModelConfig
@@ -52,9 +52,9 @@ class Member:
     Parameters
     ----------
     place : Path
-        The folder that it comes from.
+        Its folder.
     about : _About
-        Configuration, header of the data it was trained on, scaling of its targets, epoch.
+        Configuration, header of the training data, scaling of the targets, epoch.
     model : Gcn
     weights : dict of float32 arrays
         Parameters and running statistics by name.
@@ -67,18 +67,21 @@ class Member:
 
     @property
     def header(self) -> Header:
-        """What its inputs and outputs mean."""
+        """Header of its inputs and outputs."""
         return self.about.header
 
     @property
     def adjacency(self) -> str:
-        """How it wants the adjacency; see `BatchSource`."""
+        """Its normalisation of the adjacency; see `BatchSource`."""
         return self.about.model.adjacency
 
     def outputs(
         self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
     ) -> tuple[NDArray[np.float32], str]:
-        """Return probabilities, or values in the targets' unit, (R, K) for every row of `source`, and what computed."""
+        """Return outputs (R, K) for all rows of `source`, and the name of the backend that computed them.
+
+        Outputs are probabilities, or values in the targets' unit.
+        """
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
         task = RunnerTask(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
@@ -95,17 +98,17 @@ class Member:
 
 
 def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[Member]:
-    """Return the models of these run folders; a run with folds gives one per fold.
+    """Load the models of these run folders: one per run, or one per fold.
 
     Parameters
     ----------
     say : callable
-        Told which runs are not finished.
+        Called with a message about each unfinished run.
 
     Raises
     ------
     InputError
-        For a folder without weights or given twice, damaged weights, and models that do not predict the same thing.
+        For a folder without weights or given twice, damaged weights, and models with different inputs or outputs.
     """
     places: list[Path] = []
     for folder in folders:
@@ -124,7 +127,7 @@ def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[
 
 
 def _weights_of(folder: Path) -> Iterator[Path]:
-    """Yield the folders that hold the weights of this run: itself, or its folds in order."""
+    """Yield the folders with the weights of this run: itself, or its folds in order."""
     if (folder / BEST).is_file():
         yield folder
         return
@@ -161,17 +164,17 @@ def _load(folder: Path) -> Member:
 
 
 def check_fit(member: Member, place: str, header: Header, hint: str) -> None:
-    """Refuse data (or the data of another model) of other rows, features, channels or tasks than the member's own.
+    """Refuse data (or a model) with other rows, features, channels or tasks than those of the member.
 
     Parameters
     ----------
     place, header
-        Name and header of what is held against the member.
+        Name and header of the data to check.
 
     Raises
     ------
     InputError
-        Naming the first difference and both sides.
+        Names the first difference and both values.
     """
     trained = member.header
     for what, got, expected in _aspects(header, trained, member.adjacency == "stored"):
@@ -181,7 +184,7 @@ def check_fit(member: Member, place: str, header: Header, hint: str) -> None:
 
 
 def _aspects(header: Header, trained: Header, stored: bool) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what must agree: its name and both sides."""
+    """Yield the name and both values of each property that must agree."""
     yield "level", header.level, trained.level
     yield "number of features", header.n_features, trained.n_features
     if header.feature_names and trained.feature_names:
@@ -198,7 +201,7 @@ def _aspects(header: Header, trained: Header, stored: bool) -> Iterator[tuple[st
 
 
 def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:
-    """Return both lists if they are of different lengths, else their first names that differ."""
+    """Return both lists if their lengths differ, else their first different names."""
     if len(got) != len(expected):
         return _shown(got), _shown(expected)
     at = next(i for i, pair in enumerate(zip(got, expected, strict=True)) if pair[0] != pair[1])

@@ -1,4 +1,4 @@
-"""The stack: built from a configuration and a data set's shape, run forward, run backward as the reversed list."""
+"""The model: a list of layers, built from a configuration and a data set's header."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Ops
-from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.model.layers import (
@@ -36,22 +36,22 @@ class Gcn:
 
     @property
     def constant_layers(self) -> int:
-        """How many layers come before any parameter or dropout: what they make of a batch never changes."""
+        """Number of leading layers without parameters or dropout: their output for a batch never changes."""
         constant = [isinstance(layer, Propagate) for layer in self.layers]
         return constant.index(False)
 
     def layout(self) -> ParameterLayout:
-        """Return the place of every parameter."""
+        """Return the layout of all parameters."""
         return ParameterLayout(spec for layer in self.layers for spec in layer.specs())
 
     def prepare(self, ctx: Context, x: Array) -> Array:
-        """Return what the constant layers make of the features `x`."""
+        """Return the output of the constant layers for the features `x`."""
         for layer in self.layers[: self.constant_layers]:
             x, _ = layer.forward(ctx, x)
         return x
 
     def forward(self, ctx: Context, x: Array, prepared: bool = False) -> tuple[Array, list[Any]]:
-        """Return the logits and what each layer saved; `x` may have been through `prepare`."""
+        """Return the logits and each layer's saved values; with `prepared`, `x` is the output of `prepare`."""
         first = self.constant_layers if prepared else 0
         saved: list[Any] = [None] * first
         for layer in self.layers[first:]:
@@ -62,8 +62,8 @@ class Gcn:
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
         """Return the gradient of every parameter by name.
 
-        The gradient by the features is never formed: layers up to the first one with parameters need none by their
-        input.
+        The layers run in reverse order. The gradient by the features is never computed: the first layer with parameters
+        needs none by its input.
         """
         first = next(i for i, layer in enumerate(self.layers) if layer.specs())
         gradients: Gradients = {}
@@ -75,10 +75,10 @@ class Gcn:
 
 
 def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: bool = False) -> Gcn:
-    """Return the model that `config` describes for data of this header.
+    """Return the model of `config` for data with this header.
 
-    With `one_dense_graph`, a Kipf convolution on features without dropout is (A X) W instead of A (X W), the same up
-    to rounding: A X of the only batch is then found once. Parameters do not depend on it.
+    With `one_dense_graph`, a Kipf convolution on features without dropout computes (A X) W instead of A (X W), equal up
+    to rounding: A X of the only batch is then computed once. Parameters do not depend on it.
     """
     if isinstance(config, KipfConfig):
         return Gcn(tuple(_kipf(config, header, one_dense_graph)))
@@ -140,7 +140,7 @@ def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Lay
 class Loss:
     """The loss of a target kind: masked sigmoid cross-entropy, softmax cross-entropy or squared error.
 
-    `weights` is (K,) float32: of positives per task (binary), of classes (multiclass), unused for regression.
+    `weights` (K,) float32: of positives per task (binary), of classes (multiclass), unused for regression.
     """
 
     target: str
@@ -151,7 +151,7 @@ class Loss:
     ) -> tuple[Any, Any, Array]:
         """Return (sum of the loss, sum of its weights, gradient of their quotient by the logits).
 
-        `weights` are the loss's own, where the backend computes; `totals` as in `Ops`.
+        `weights` are the loss's own, in the backend's memory; `totals` as in `Ops`.
         """
         if self.target == "binary":
             return ops.sigmoid_cross_entropy(logits, y, weights, totals)

@@ -1,7 +1,7 @@
 """The layers of a GCN, each with its forward and backward pass side by side.
 
-`forward` returns ``(out, saved)``; `backward` takes the gradient by `out` and what was saved and returns the gradient
-by the input and those of the layer's parameters, which always overwrite. Nothing is kept on the layer.
+`forward` returns ``(out, saved)``. `backward` takes the gradient by `out` and `saved`, and returns the gradients by the
+input and by the layer's parameters, which overwrite their arrays. A layer keeps no state.
 
 Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features in, P features out.
 """
@@ -19,11 +19,11 @@ Parameters = Mapping[str, Array]
 Gradients = dict[str, Array]
 
 
-@dataclass(slots=True, eq=False)  # not frozen: a step makes one
+@dataclass(slots=True, eq=False)  # not frozen: every step makes one, and a frozen one takes longer
 class Context:
-    """What a pass knows besides its input: operations, parameters by name, the batch's structure, where training is.
+    """Context of a forward or backward pass: operations, parameters by name, the batch, the position in training.
 
-    `gradients` holds the arrays that the gradients of parameters are written to, by name; without it they are new ones.
+    `gradients` has the arrays that receive the gradients of parameters, by name; without it, new arrays are made.
     """
 
     ops: Ops
@@ -36,11 +36,11 @@ class Context:
 
 
 class Layer(Protocol):
-    """One step of the stack."""
+    """One layer of the stack."""
 
     @property
     def name(self) -> str:
-        """Unique in the model; prefixes the names of parameters."""
+        """Unique name in the model, the prefix of the names of its parameters."""
 
     def specs(self) -> list[ParameterSpec]:
         """Return the layer's parameters."""
@@ -49,15 +49,15 @@ class Layer(Protocol):
         """Return the output and what the backward pass needs."""
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        """Return the gradient by the input (None when not needed) and those of the parameters."""
+        """Return the gradients by the input (None unless `need_dh`) and by the parameters."""
 
 
 @dataclass(frozen=True)
 class GraphConv:
     """Y = sum_c A_c (X W_c + b_c): MatMul, bias Add, SpMM with the sum over channels (papers: ChemGCN; Kipf without b).
 
-    `weight` is (F, C*P), `bias` (C*P,); channel c owns columns c*P … (c+1)*P-1. X may be sparse (Csr), then no gradient
-    by X exists.
+    `weight` is (F, C*P), `bias` (C*P,); channel c owns columns c*P … (c+1)*P-1. X may be sparse (Csr); then there is no
+    gradient by X.
     """
 
     name: str
@@ -106,9 +106,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class Propagate:
-    """Y = A X: the neighbours' sum alone, for the convolution (A X) W whose weights follow as `Weights`.
+    """Y = A X: the aggregation of the convolution (A X) W; the layer `Weights` follows.
 
-    A X is as wide as X, A (X W) as W's columns: the narrower one costs less. One channel; X dense.
+    A X has the width of X, A (X W) that of W; the narrower product costs less. One channel; X dense.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class BatchNormRelu:
-    """Batch norm over the N real nodes, then ReLU; running statistics in inference. All arrays (P,)."""
+    """Batch norm over the N nodes of the batch, then ReLU; running statistics in inference. All arrays (P,)."""
 
     name: str
     width: int
@@ -176,7 +176,7 @@ class BatchNormRelu:
 
 @dataclass(frozen=True)
 class Relu:
-    """max(x, 0), in place: no layer needs what it returned once another has taken it."""
+    """max(x, 0), in place: no layer needs its output once the next layer has read it."""
 
     name: str
 
@@ -193,7 +193,7 @@ class Relu:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout in training, nothing in inference. On sparse features the stored values are dropped."""
+    """Dropout in training, the identity in inference. On sparse features it drops stored values."""
 
     name: str
     rate: float

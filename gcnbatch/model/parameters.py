@@ -1,4 +1,4 @@
-"""Parameters by name in one flat array: an optimiser step is one operation, a checkpoint a table of names."""
+"""Parameters by name in one flat array, which an optimiser step updates in one operation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 
-ALIGN = 32  # elements: each parameter starts on a 128-byte boundary, so that device code may load vectors
+ALIGN = 32  # elements: each parameter starts on a 128-byte boundary, so that kernels can use vector loads
 
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One array of a layer.
+    """Shape and initialisation of one array of a layer.
 
     Parameters
     ----------
@@ -25,13 +25,13 @@ class ParameterSpec:
         Layer and array, such as ``"conv1.weight"``.
     shape : tuple of int
     init : {"glorot", "zeros", "ones"}
-        glorot: uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010), with the fans given.
+        glorot: uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010), with these `fans`.
     fans : (int, int)
-        Fan in and out; for a weight of several channels those of one channel.
+        Fan in and fan out; for a weight of several channels, those of one channel.
     trainable : bool
         False for running statistics.
     decays : bool
-        Whether weight decay and L2 may shrink it (weights, not biases or norms).
+        Whether weight decay and L2 apply (to weights, not to biases or norms).
     """
 
     name: str
@@ -44,21 +44,21 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter lies in its flat array."""
+    """Range of a parameter in its flat array."""
 
     spec: ParameterSpec
     start: int
 
     @property
     def stop(self) -> int:
-        """First element behind it."""
+        """End of the range."""
         return self.start + prod(self.spec.shape)
 
 
 class ParameterLayout:
-    """Assigns every parameter its place: trainable ones in one flat array, running statistics in another.
+    """Assigns every parameter its range: trainable ones in one flat array, running statistics in another.
 
-    Gaps that alignment leaves hold zeros and stay zero under every optimiser.
+    Alignment gaps hold zeros, and every optimiser keeps them zero.
     """
 
     def __init__(self, specs: Iterable[ParameterSpec]) -> None:
@@ -72,11 +72,11 @@ class ParameterLayout:
         self.n_trainable, self.n_buffers = sizes[True], sizes[False]
 
     def names(self, trainable: bool) -> list[str]:
-        """Return the names in the trainable (or the other) array, in order."""
+        """Return the names in the array of trainable parameters, or in that of running statistics, in order."""
         return [name for name, slot in self.slots.items() if slot.spec.trainable == trainable]
 
     def count(self) -> int:
-        """Return the number of trainable values (without alignment gaps)."""
+        """Return the number of trainable values, without alignment gaps."""
         return sum(prod(self.slots[name].spec.shape) for name in self.names(True))
 
     def views(self, flat: NDArray[np.float32], trainable: bool) -> dict[str, NDArray[np.float32]]:
@@ -88,7 +88,7 @@ class ParameterLayout:
         }
 
     def initial(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Return every parameter's first value. Each depends on (seed, name) only, so all backends start alike."""
+        """Return the initial value of every parameter; it depends on (seed, name) only, so all backends start alike."""
         return {name: _initial(slot.spec, seed) for name, slot in self.slots.items()}
 
     def fill(self, values: Mapping[str, float]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Logits for any target rows of a data set, in their order, batch by batch."""
+"""Logits of any target rows of a data set, computed batch by batch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def predict_rows(
     Parameters
     ----------
     batch_size : int
-        Graphs per batch; 0: what suits the runner.
+        Graphs per batch; 0: the runner's own number.
     progress : callable
-        Told how many graphs each batch had.
+        Called with the number of graphs of each finished batch.
     """
     node_level = source.header.level == "node"
     graphs = source.graphs_of(rows)

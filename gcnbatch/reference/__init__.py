@@ -1,8 +1,8 @@
 """The executable specification: every operation of `gcnbatch.backends.base.Ops`, forward and backward, in plain NumPy.
 
-Written to be read and to be right, never to be fast. The functions take any float type and compute in it, so that
-float64 gives the yardstick that every backend is measured with. ``tests/reference`` proves them by hand-worked numbers,
-central differences and dense algebra; ``tests/ops`` holds every backend to them.
+This code is written to be read and to be correct, not to be fast. The functions accept any float type and compute in
+it; the float64 result is the exact value that every backend is compared with. ``tests/reference`` checks the functions
+against hand-worked numbers, central differences and dense algebra; ``tests/ops`` checks every backend against them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceOps:
-    """The reference as an implementation of `Ops` on NumPy arrays of any float type, without state."""
+    """The reference as a stateless implementation of `Ops` on NumPy arrays of any float type."""
 
     matmul = staticmethod(matmul)
     matmul_backward = staticmethod(matmul_backward)

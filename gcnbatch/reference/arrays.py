@@ -1,4 +1,4 @@
-"""The array type of the reference: any float type in, the same out."""
+"""The array type of the reference: a function returns the float type that it is given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Float = NDArray[np.floating[Any]]
 
 
 def into(out: Float | None, values: Float) -> Float:
-    """Return `values`, written to `out` when one is given."""
+    """Return `values`, or copy them to `out` and return that."""
     if out is None:
         return values
     out[...] = values

@@ -25,25 +25,25 @@ def batch_norm(
     training: bool,
     relu: bool = False,
 ) -> tuple[Float, Saved]:
-    """Y = gamma x̂ + beta with x̂ = (x - mean) / sqrt(var + epsilon), column by column of x (N, P).
+    """Return y = gamma x̂ + beta with x̂ = (x - mean) / sqrt(var + epsilon), column by column of x (N, P).
 
     Parameters
     ----------
     x : (N, P)
     gamma, beta : (P,)
     running_mean, running_var : (P,)
-        In training changed in place: running = (1 - momentum) running + momentum batch, where the batch's variance is
-        the unbiased one, N / (N - 1) times the biased (N = 1: as biased). N = 0 leaves them as they are.
+        Training changes them in place: running = (1 - momentum) running + momentum batch. The batch's variance is
+        then the unbiased one, N / (N - 1) times the biased one (N = 1: the biased one). N = 0 changes nothing.
     epsilon, momentum : float
     training : bool
-        Whether mean and (biased) variance are the batch's; else the running ones.
+        True: use the batch's mean and biased variance. False: use the running ones.
     relu : bool
-        Whether y is max(that, 0).
+        Apply ReLU to y.
 
     Returns
     -------
     y : (N, P)
-    saved : (x̂ (N, P), 1 / sqrt(var + epsilon) (P,), where y > 0 (N, P) or None without `relu`)
+    saved : (x̂ (N, P), 1 / sqrt(var + epsilon) (P,), y > 0 (N, P) or None without `relu`)
     """
     n = len(x)
     mean, var = running_mean, running_var
@@ -66,9 +66,8 @@ def batch_norm_backward(
 ) -> tuple[Float, Float, Float]:
     """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; mean and variance depend on x too.
 
-    dbeta = sum_n dy, dgamma = sum_n dy x̂, dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N); with ReLU
-    dy is first set to 0 where y was not positive.
-    N = 0 gives zeros for gamma and beta.
+    dbeta = sum_n dy, dgamma = sum_n dy x̂, dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N). With
+    ReLU, dy is first set to 0 where y is not positive. N = 0 gives dgamma = dbeta = 0.
     """
     x_hat, inverse_std, positive = saved
     if positive is not None:

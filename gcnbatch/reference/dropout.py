@@ -1,7 +1,7 @@
 """Inverted dropout with a counter-based mask.
 
 Source: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: "Dropout: a simple way to prevent neural networks from
-overfitting", JMLR 15 (2014); survivors are scaled up in training, so that inference leaves the operation out.
+overfitting", JMLR 15 (2014). Training scales the kept elements up, so inference skips the operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def dropout(x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.b
     """Zero each element with probability `rate` (0 <= rate < 1) and scale the others by 1 / (1 - rate).
 
     Element e of x, counted row by row, is kept when value e of ``philox.bits(*key)`` is at least floor(rate * 2^32).
-    The mask therefore depends on `key` and e only: not on the values, the dtype, or how many elements follow.
+    So the mask depends on `key` and e only, not on the values, the dtype or the number of elements.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A matrix product and its bias in one."""
+"""A matrix product with a bias."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gcnbatch.reference.matmul import matmul, matmul_backward
 
 
 def linear(x: Float, w: Float, b: Float, graphs: object = None) -> Float:
-    """Y = X W + b: X (N, F) times W (F, P), plus b (P,) on every row, is (N, P)."""
+    """Y = X W + b, (N, P), for X (N, F), W (F, P) and b (P,), which is added to every row."""
     return bias_add(matmul(x, w), b)
 
 

@@ -1,7 +1,7 @@
 """Losses with missing labels. Each returns (sum, weight, gradient of sum / weight by the logits).
 
-Sum and weight are handed out apart so that an epoch's mean is taken over all its labels. When nothing is labelled
-both are 0 and so is the gradient. Both are added to `totals` (2,), in place, when it is given.
+A loss returns sum and weight separately, so that an epoch's mean covers all its labels. Without any label both are 0
+and so is the gradient. With `totals` (2,), a loss adds both to it in place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def sigmoid_cross_entropy(
     y : (R, K)
         0, 1, or NaN where missing.
     pos_weight : (K,)
-        Factor of the positive labels of each task. It enters the sum, not the number.
+        Weight of the positive labels of each task. It scales the sum, not the number.
 
     Returns
     -------
@@ -63,8 +63,8 @@ def softmax_cross_entropy(
 ) -> tuple[Any, Any, Float]:
     """Softmax cross-entropy of R rows and K exclusive classes.
 
-    A row of class k costs -w_k log p_k with p = softmax(z), taken as shifted logits minus the logarithm of their summed
-    exponentials; the gradient of a row is w_k (p - onehot(k)).
+    A row of class k costs -w_k log p_k with p = softmax(z); log p is the shifted logits minus the logarithm of the sum
+    of their exponentials. The gradient of a row is w_k (p - onehot(k)).
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def softmax_cross_entropy(
     -------
     total : scalar
     weight : scalar
-        Sum of the labelled rows' weights. If it is 0, so is the gradient.
+        Sum of the labelled rows' weights. If it is 0, the gradient is 0.
     dlogits : (R, K)
         0 where missing.
     """

@@ -9,7 +9,7 @@ from gcnbatch.reference.arrays import Float, into
 
 
 def matmul(x: Float, w: Float, graphs: object = None) -> Float:
-    """Y = X W: X (N, F) times W (F, P) is (N, P). No rows give no rows."""
+    """Y = X W, (N, P), for X (N, F) and W (F, P). N = 0 gives an array without rows."""
     return x @ w
 
 
@@ -22,9 +22,9 @@ def matmul_backward(
 
 
 def sparse_matmul(x: Csr, w: Float) -> Float:
-    """Y = X W for sparse X (N, F) and W (F, P): y_n = sum over the entries (f, a) of row n of a w_f, (N, P).
+    """Y = X W, (N, P), for sparse X (N, F) and W (F, P): y_n = sum of a w_f over the entries (f, a) of row n.
 
-    Repeated entries of a row add up; a row without entries yields zeros.
+    Repeated entries of a row add up; a row without entries gives zeros.
     """
     n_rows = len(x.indptr) - 1
     y = np.zeros((n_rows, w.shape[1]), dtype=w.dtype)
@@ -35,9 +35,9 @@ def sparse_matmul(x: Csr, w: Float) -> Float:
 
 
 def sparse_matmul_backward(dy: Float, x: Csr, out: Float | None = None) -> Float:
-    """Gradient of `sparse_matmul` by W: dW = Xᵀ dY (F, P); a feature that no row has gets zeros.
+    """Gradient of `sparse_matmul` by W: dW = Xᵀ dY (F, P); a feature without entries gets zeros.
 
-    An entry a of X in row n, column f contributed a w_f to y_n, hence a dy_n to dw_f.
+    The entry a of X in row n, column f adds a w_f to y_n, hence a dy_n to dw_f.
     """
     dw = np.zeros((x.n_cols, dy.shape[1]), dtype=dy.dtype)
     for n in range(len(dy)):

@@ -1,7 +1,7 @@
-"""Gradient clipping and update rules over all parameters of a model, flat, in place.
+"""Gradient clipping and update rules over all parameters of a model as one flat array, in place.
 
-Both rules know two ways to shrink parameters, each with a factor per parameter that is 0 where it must not shrink: `l2`
-adds the gradient of l2 p² / 2, and passes through momentum and scaling; `weight_decay` is decoupled from them
+Both rules shrink parameters in two ways, each with a factor per parameter that is 0 where it must not shrink. `l2` adds
+the gradient of l2 p² / 2, which then passes through momentum and scaling. `weight_decay` is decoupled from both
 (Loshchilov, Hutter: "Decoupled weight decay regularization", ICLR 2019).
 """
 
@@ -13,7 +13,7 @@ from gcnbatch.reference.arrays import Float
 
 
 def clip_norm(gradients: Float, max_norm: float) -> None:
-    """Scale the gradients (P,), in place, by max_norm / |g| when their Euclidean norm |g| exceeds `max_norm`.
+    """Scale the gradients g (P,) in place by max_norm / |g| if their Euclidean norm |g| exceeds `max_norm`.
 
     Source: Pascanu, Mikolov, Bengio: "On the difficulty of training recurrent neural networks", ICML 2013.
     """
@@ -35,7 +35,7 @@ def adam_step(
     weight_decay: Float,
     l2: Float,
 ) -> None:
-    """One step of Adam (Kingma, Ba: "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1).
+    """Run one step of Adam (Kingma, Ba: "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1).
 
     g = gradient + l2 p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
     m̂ = m / (1 - beta1^step); v̂ = v / (1 - beta2^step);
@@ -67,7 +67,7 @@ def sgd_step(
     weight_decay: Float,
     l2: Float,
 ) -> None:
-    """One step of gradient descent with momentum (Polyak's heavy ball).
+    """Run one step of gradient descent with momentum (Polyak's heavy ball).
 
     g = gradient + l2 p; velocity = momentum velocity + g; p = p - learning_rate (velocity + weight_decay p).
 

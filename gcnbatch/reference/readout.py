@@ -26,9 +26,9 @@ def readout(h: Float, node_ptr: NDArray[np.integer[Any]], kind: Readout) -> tupl
     Returns
     -------
     r : (B, P)
-        A graph with 0 nodes yields a zero row.
+        A graph with 0 nodes gives a zero row.
     saved : int64, (B, P), or None
-        For "max" the row of H that each maximum came from, of equal ones the first; -1 for a graph with 0 nodes.
+        For "max" the row of H that holds each maximum, the first of equal ones; -1 for a graph with 0 nodes.
     """
     n_graphs = len(node_ptr) - 1
     r = np.zeros((n_graphs, h.shape[1]), dtype=h.dtype)
@@ -52,7 +52,8 @@ def readout_backward(
 ) -> Float:
     """Gradient of `readout` by H, (N, P), for dR (B, P).
 
-    "sum" hands dR_b to every node of graph b, "mean" the n_b-th part of it, "max" column p to the one node that won it.
+    Every node of graph b receives dR_b ("sum") or dR_b / n_b ("mean"). For "max", only the node that holds the maximum
+    of column p receives column p.
     """
     n_graphs, width = dr.shape
     dh = np.zeros((node_ptr[-1], width), dtype=dr.dtype)

@@ -8,7 +8,7 @@ from gcnbatch.reference.arrays import Float, into
 
 
 def relu(x: Float, out: Float | None = None) -> Float:
-    """max(x, 0), any shape."""
+    """max(x, 0) of an array of any shape."""
     return into(out, np.maximum(x, 0))
 
 

@@ -1,7 +1,7 @@
 """Sparse adjacency times dense features, summed over adjacency channels.
 
 Source: the graph convolution of ChemGCN (Nagasaka, Nukada, Kojima, Matsuoka: "Batched sparse matrix multiplication for
-accelerating graph convolutional networks", CCGrid 2019), whose SpMM and sum over channels are one operation here.
+accelerating graph convolutional networks", CCGrid 2019). SpMM and the sum over channels are one operation here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from gcnbatch.reference.arrays import Float
 
 
 def spmm(adjacency: Adjacency, h: Float) -> Float:
-    """Y = sum_c A_c H_c, (N, P), for H (N, C*P) that holds H_c in columns c*P … (c+1)*P-1.
+    """Y = sum_c A_c H_c, (N, P), for H (N, C*P) with H_c in columns c*P … (c+1)*P-1.
 
     Row i of ``adjacency.forward`` has in column j*C + c the weight of the edge j→i of channel c. Repeated entries add
-    up; a node that no edge reaches yields zeros.
+    up; a node without incoming edges gets zeros.
     """
     a, n_channels = adjacency.forward, adjacency.n_channels
     n_nodes, width = len(a.indptr) - 1, h.shape[1] // n_channels

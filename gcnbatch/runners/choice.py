@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, Runner
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.runners.task import RunnerTask
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Backend
-from gcnbatch.config import TrainConfig
+from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.parameters import ParameterLayout
 from gcnbatch.runners.task import RunnerTask

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gcnbatch.config import TrainConfig
+from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.model.gcn import Gcn, Loss
 

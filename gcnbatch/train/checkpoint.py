@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 FORMAT = "gcnbatch checkpoint"
 VERSION = 1
@@ -39,7 +39,7 @@ class Checkpoint:
         return {name.removeprefix(start): value for name, value in self.arrays.items() if name.startswith(start)}
 
 
-def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+def save(path: StrPath, checkpoint: Checkpoint) -> None:
     """Write `checkpoint` to `path` in one step.
 
     Raises
@@ -57,7 +57,7 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
         temporary.write_bytes(encode(arrays, metadata))
 
 
-def load(path: str | os.PathLike[str]) -> Checkpoint:
+def load(path: StrPath) -> Checkpoint:
     """Read and check a checkpoint.
 
     Raises

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import sha256
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import metrics
@@ -78,8 +78,7 @@ class Experiment:
     @cached_property
     def fingerprint(self) -> str:
         """The sha256 of the data set's file: a resumed run must meet the same data."""
-        with self.dataset.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(self.dataset.path)
 
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
         """Return what a runner trains on for this split, and the scaling of its targets."""

@@ -7,7 +7,6 @@ above the axes, never on data. Names of tasks and classes are shown as they are,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save
+from gcnbatch.fileio import StrPath
 from gcnbatch.train import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Path = str | os.PathLike[str]
 LABELS = {
     "roc_auc": "ROC-AUC",
     "pr_auc": "average precision",
@@ -38,7 +37,7 @@ ANNOTATED_CLASSES = 16  # more classes than this are drawn without counts
 NAMED_CLASSES = 50  # more classes than this are drawn without names
 
 
-def learning_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
+def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
     """Draw loss, each validation figure and, if it changes, the learning rate over epochs.
 
     Parameters
@@ -75,7 +74,7 @@ def learning_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: Path) -> None:
+def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: StrPath) -> None:
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
     Several tasks are thin lines under their mean (vertical: the mean over tasks of the ordinate at each abscissa).
@@ -108,7 +107,7 @@ def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str
     save(figure, path)
 
 
-def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: Path) -> None:
+def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: StrPath) -> None:
     """Draw the confusion matrix of a multiclass target: counts, coloured by the share of the true class.
 
     Parameters
@@ -144,7 +143,7 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
     save(figure, path)
 
 
-def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: Path) -> None:
+def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: StrPath) -> None:
     """Draw predicted against measured values of a regression target, a panel per task (the first 24).
 
     Parameters

@@ -11,7 +11,6 @@ import json
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch import environment, fileio
+from gcnbatch import environment, fileio, folders
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, put, read_toml, resolve
 from gcnbatch.data import splits
@@ -59,14 +58,8 @@ def start(
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
         )
-    target = folder or _default_folder(config.name)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(
-            str(target),
-            "already exists",
-            "a new or empty folder",
-            f"Choose another -o, or go on with --resume {target}.",
-        )
+    target = folder or folders.default_folder(config.name)
+    folders.check_new(target, f"Choose another -o, or go on with --resume {target}.")
     if config.data.path:
         absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": absolute})
@@ -154,21 +147,8 @@ def _generate(config: Config, folder: Path) -> None:
     synthetic.write(config.data.synthetic, folder / GENERATED)
 
 
-def _default_folder(name: str) -> Path:
-    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, number = stem, 2
-    while folder.exists():
-        folder, number = stem.with_name(f"{stem.name}-{number}"), number + 1
-    return folder
-
-
 def _create(folder: Path, config: Config) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
-        ) from error
+    folders.make(folder)
     fileio.write_text(folder / CONFIG, config.to_toml())
     about = {**environment.host(), "backend": config.backend, "command": sys.argv[1:]}
     fileio.write_json(folder / ENVIRONMENT, about)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gcnbatch.config import TrainConfig
+from gcnbatch.config_sections import TrainConfig
 
 
 @dataclass

@@ -18,7 +18,7 @@ from gcnbatch.resources import cuda_sources
 
 
 def at(address: int, count: int, kind: Any) -> np.ndarray:
-    """Return `count` numbers at an address."""
+    """Return the array of `count` numbers at an address."""
     size = count * np.dtype(kind).itemsize
     return np.frombuffer((ctypes.c_char * size).from_address(address), dtype=kind)
 
@@ -65,7 +65,7 @@ class CuSparseError(Exception):
 
 
 class CuSparse:
-    """What of cuSPARSE is used; CSR_ALG3 refuses."""
+    """Stand-in for cuSPARSE; it does not support CSR_ALG3."""
 
     Operation, SpMMAlg, cuSPARSEError = Operation, SpMMAlg, CuSparseError  # noqa: N815  its name there
     IndexBase, Order = SimpleNamespace(ZERO=0), SimpleNamespace(ROW=2)
@@ -123,7 +123,7 @@ class CuSparse:
 
 
 class CuBlas:
-    """What of cuBLAS is used: column-major, as it is."""
+    """Stand-in for cuBLAS, column-major like the library."""
 
     Operation, Math = Operation, SimpleNamespace(PEDANTIC_MATH=2)
     cuBLASError = CuSparseError  # noqa: N815

@@ -1,4 +1,4 @@
-"""Records as `bench spmm` makes them, for tests of what is made of them."""
+"""Records of `bench spmm` for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock on a stand-in: what is repeated, what is flushed, what a time is divided by."""
+"""The device clock on a stand-in device: repetitions, cache flushes, time per call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcnbatch.bench import clock
 
 
 class Standing:
-    """A backend whose calls take a microsecond each, and whose time stands still otherwise."""
+    """A backend whose calls take a microsecond each; no other time passes."""
 
     def __init__(self) -> None:
         self.now, self.log = 0.0, []
@@ -65,7 +65,9 @@ def test_a_call_of_many_launches_is_captured_fewer_times(standing: Standing) -> 
     assert standing.log.count("call") == once + captured_and_replayed
 
 
-def test_the_fastest_is_one_that_a_graph_holds(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_no_graph_captures_is_never_the_fastest(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timed = clock.DeviceClock(standing, repeats=1)  # type: ignore[arg-type]
 
     def slow() -> None:
@@ -79,7 +81,7 @@ def test_the_fastest_is_one_that_a_graph_holds(standing: Standing, monkeypatch: 
     assert timed.fastest({"refused": refused, "slow": slow}) == "slow"
 
 
-def test_the_host_stops_when_it_has_enough() -> None:
+def test_host_times_stop_after_enough_seconds() -> None:
     ran = []
     assert len(clock.host_times(lambda: ran.append(1), repeats=7)) == 7
     assert len(ran) == 8

@@ -11,7 +11,7 @@ import pytest
 from gcnbatch.backends import cuda
 from gcnbatch.bench import command, records
 from gcnbatch.bench.methods import DEVICE_METHODS
-from gcnbatch.bench.spmm import Outcome
+from gcnbatch.bench.spmm_runs import Outcome
 from gcnbatch.cli import app
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable
@@ -39,7 +39,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     return run
 
 
-def test_without_a_gpu_scipy_is_measured_and_it_says_so(call, tmp_path: Path) -> None:
+def test_without_a_gpu_only_scipy_is_measured_with_a_message(call, tmp_path: Path) -> None:
     code, out, err = call("spmm", *SMALL)
     assert code == 0
     assert err == f"no GPU: SciPy on the CPU alone is measured ({REASON})\n"
@@ -62,14 +62,14 @@ def test_without_a_gpu_scipy_is_measured_and_it_says_so(call, tmp_path: Path) ->
     assert row["gflops"] == pytest.approx(2e-3 * row["nnz"] * 2 / row["us"], rel=0.1, abs=0.01)
 
 
-def test_json_and_a_folder(call, tmp_path: Path) -> None:
+def test_json_prints_the_records_of_the_folder(call, tmp_path: Path) -> None:
     code, out, _ = call("spmm", "--figure", "8a", "--columns", 4, "--repeats", 2, "--json", "-o", tmp_path / "a" / "b")
     assert code == 0
     assert [json.loads(line)["figure"] for line in out.splitlines()] == ["8a"]
     assert records.read(tmp_path / "a" / "b" / "rows.jsonl") == [json.loads(out)]
 
 
-def test_a_data_set(call, tmp_path: Path) -> None:
+def test_spmm_measures_a_batch_of_a_data_set(call, tmp_path: Path) -> None:
     write_graphset(tmp_path / "set.h5", build_graphset(9, n_channels=2))
     code, out, _ = call("spmm", "set.h5", "--batch", 4, "--columns", 8, "--json", "--repeats", 1)
     assert code == 0
@@ -82,7 +82,7 @@ def test_a_data_set(call, tmp_path: Path) -> None:
     )
 
 
-def test_what_became_slower_is_flagged(call, tmp_path: Path) -> None:
+def test_slower_results_give_exit_code_1(call, tmp_path: Path) -> None:
     assert call("spmm", *SMALL, "-o", tmp_path / "old")[0] == 0
     old = records.read(tmp_path / "old" / "rows.jsonl")
     fast = [{**row, **{key: row[key] / 50 for key in ("us", "us_p20", "us_p80")}} for row in old]
@@ -98,7 +98,7 @@ def test_what_became_slower_is_flagged(call, tmp_path: Path) -> None:
     assert "compared: 2 figures, 0 slower; new over old 0.0" in out
 
 
-def test_what_was_measured_stays_when_it_does_not_compare(call, tmp_path: Path) -> None:
+def test_records_stay_if_the_comparison_fails(call, tmp_path: Path) -> None:
     assert call("spmm", *SMALL, "-o", tmp_path / "old")[0] == 0
     other = (*SMALL, "--seed", 1, "--compare", tmp_path / "old" / "rows.jsonl", "-o", tmp_path / "new")
     code, _, err = call("spmm", *other)
@@ -125,7 +125,7 @@ def test_what_was_measured_stays_when_it_does_not_compare(call, tmp_path: Path) 
         (["tune"], 3, f"bench tune: {REASON}. It measures a GPU; see 'gcnbatch info'."),
     ],
 )
-def test_refusals_leave_nothing(call, tmp_path: Path, options: list[str], code: int, message: str) -> None:
+def test_refused_commands_leave_no_folder(call, tmp_path: Path, options: list[str], code: int, message: str) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     left, out, err = call(*options)
@@ -134,7 +134,9 @@ def test_refusals_leave_nothing(call, tmp_path: Path, options: list[str], code: 
     assert list(tmp_path.glob("runs/*")) == []
 
 
-def test_nothing_to_time(call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_without_any_timing_fails_and_leaves_no_folder(
+    call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = Outcome(
         absent={"cublas": "figure 10: one size only", "cusparse": "not installed", "swa-coo": "not installed"}
     )

@@ -8,31 +8,31 @@ import pytest
 
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
-from gcnbatch.bench import problems, spmm, tune
+from gcnbatch.bench import problems, spmm_runs, tune
 
 pytestmark = pytest.mark.gpu
 
 
-def test_every_method_is_right_and_timed_in_every_state() -> None:
-    shape = problems.Shape("small", 7, (20, 20), (2, 4), (2, 64))
-    found = spmm.run([(lambda: problems.random_batch(shape, 1), shape.columns)], repeats=3)
+def test_every_method_is_checked_and_timed_in_every_state() -> None:
+    shape = problems.BatchShape("small", 7, (20, 20), (2, 4), (2, 64))
+    found = spmm_runs.run([(lambda: problems.random_batch(shape, 1), shape.columns)], repeats=3)
     assert found.wrong == []
     states = {(record["cache"], record["launch"]) for record in found.records}
-    assert states == {*spmm.STATES, ("host", "none")}
+    assert states == {*spmm_runs.STATES, ("host", "none")}
     measured = {record["method"] for record in found.records}
-    assert measured | found.absent.keys() == set(spmm.NAMES)
+    assert measured | found.absent.keys() == set(spmm_runs.NAMES)
     assert {"fastest", "swa-coo", "swa-csr", "tf-loop"} <= measured
     assert all(0 < record["us_p20"] <= record["us"] <= record["us_p80"] for record in found.records)
 
 
-def test_mixed_sizes_leave_out_what_needs_equal_ones() -> None:
-    shape = problems.Shape("mixed", 5, (8, 40), (1, 5), (16,))
-    found = spmm.run([(lambda: problems.random_batch(shape, 2), shape.columns)], ["fastest", "cublas"], repeats=1)
+def test_mixed_sizes_skip_methods_that_need_equal_sizes() -> None:
+    shape = problems.BatchShape("mixed", 5, (8, 40), (1, 5), (16,))
+    found = spmm_runs.run([(lambda: problems.random_batch(shape, 2), shape.columns)], ["fastest", "cublas"], repeats=1)
     assert {record["method"] for record in found.records} == {"fastest"}
     assert "cublas" in found.absent
 
 
-def test_a_tuned_table_is_what_auto_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_a_tuned_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
     spmm_table.load.cache_clear()
     axes = ((20,), (2, 3), (4, 64), (5, 50))

@@ -1,4 +1,4 @@
-"""What the libraries are told, on stand-ins that compute just that; and what is left out, with the reason."""
+"""Methods of `bench spmm` on stand-in libraries that compute what they are asked, and absent methods."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
-from gcnbatch.bench import methods, problems, spmm
+from gcnbatch.bench import methods, problems, spmm_runs
 from gcnbatch.bench.methods import Absent, Methods, NotInstalled, Operands
-from gcnbatch.bench.problems import Shape
+from gcnbatch.bench.problems import BatchShape
 from gcnbatch.bench.vendor import Vendor
 from gcnbatch.cli.bench import SPMM_EPILOG
 from gcnbatch.data.writer import write_graphset
@@ -21,15 +21,15 @@ from gcnbatch.errors import BackendUnavailable, InputError
 from tests.bench.libraries import CuBlas, CuSparse, HostDevice
 from tests.builders import build_graphset
 
-EQUAL = problems.random_batch(Shape("equal", 4, (6, 6), (1, 3)), 1)
-MANY = problems.random_batch(Shape("many", 1001, (1, 1), (1, 1)))
-WIDE = problems.random_batch(Shape("wide", 1, (40_000, 40_000), (1, 1)))
-MIXED = problems.random_batch(Shape("mixed", 5, (1, 9), (1, 1)), 2)
+EQUAL = problems.random_batch(BatchShape("equal", 4, (6, 6), (1, 3)), 1)
+MANY = problems.random_batch(BatchShape("many", 1001, (1, 1), (1, 1)))
+WIDE = problems.random_batch(BatchShape("wide", 1, (40_000, 40_000), (1, 1)))
+MIXED = problems.random_batch(BatchShape("mixed", 5, (1, 9), (1, 1)), 2)
 
 
 @pytest.fixture
 def cusparse(monkeypatch: pytest.MonkeyPatch) -> CuSparse:
-    """Put stand-ins in nvmath's place."""
+    """Replace nvmath by stand-ins."""
     package, bindings = ModuleType("nvmath"), ModuleType("nvmath.bindings")
     bindings.cublas, bindings.cusparse = CuBlas(), CuSparse()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "nvmath", package)
@@ -41,7 +41,7 @@ def all_methods(best: Any = min) -> Methods:
     return Methods(HostDevice(), best)  # type: ignore[arg-type]
 
 
-def product(name: str, problem: problems.Problem, columns: int) -> tuple[np.ndarray, str]:
+def product(name: str, problem: problems.SpmmProblem, columns: int) -> tuple[np.ndarray, str]:
     operands = Operands(HostDevice(), problem, columns)  # type: ignore[arg-type]
     with all_methods().prepared(name, operands) as (call, choice):
         call()
@@ -52,8 +52,8 @@ def product(name: str, problem: problems.Problem, columns: int) -> tuple[np.ndar
 @pytest.mark.parametrize(
     ("name", "problem"), [("cublas", EQUAL), ("cusparse", EQUAL), ("cusparse", MIXED), ("cusparse-loop", MIXED)]
 )
-def test_the_libraries_multiply_what_they_are_given(
-    cusparse: CuSparse, name: str, problem: problems.Problem, columns: int
+def test_library_methods_compute_the_product(
+    cusparse: CuSparse, name: str, problem: problems.SpmmProblem, columns: int
 ) -> None:
     out, choice = product(name, problem, columns)
     assert np.allclose(out, problem.matrix @ problem.dense(columns), rtol=1e-5)
@@ -62,7 +62,7 @@ def test_the_libraries_multiply_what_they_are_given(
     assert cusparse.streams == [7]
 
 
-def test_the_best_algorithm_is_taken_of_those_that_work(cusparse: CuSparse) -> None:
+def test_the_fastest_supported_algorithm_is_chosen(cusparse: CuSparse) -> None:
     offered = []
 
     def best(calls: Any) -> str:
@@ -91,7 +91,9 @@ def test_the_best_algorithm_is_taken_of_those_that_work(cusparse: CuSparse) -> N
         ),
     ],
 )
-def test_what_does_not_serve_says_why(cusparse: CuSparse, name: str, problem: problems.Problem, reason: str) -> None:
+def test_an_unsupported_problem_is_absent_with_a_reason(
+    cusparse: CuSparse, name: str, problem: problems.SpmmProblem, reason: str
+) -> None:
     with pytest.raises(Absent, match=reason):
         product(name, problem, 1)
 
@@ -104,7 +106,7 @@ def test_what_does_not_serve_says_why(cusparse: CuSparse, name: str, problem: pr
         ("tf-loop", 64, ["spmm_zero", "spmm_tf"] * 4),
     ],
 )
-def test_our_kernels_get_what_they_declare(name: str, columns: int, launched: list[str]) -> None:
+def test_our_methods_launch_their_kernels(name: str, columns: int, launched: list[str]) -> None:
     operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
     with Methods(operands.device, min).prepared(name, operands) as (call, choice):
         call()
@@ -112,7 +114,7 @@ def test_our_kernels_get_what_they_declare(name: str, columns: int, launched: li
 
 
 @pytest.mark.parametrize("columns", [3, 64])
-def test_the_fastest_is_what_it_says(columns: int) -> None:
+def test_fastest_launches_the_kernel_that_it_names(columns: int) -> None:
     operands: Any = Operands(HostDevice(), EQUAL, columns)  # type: ignore[arg-type]
     with Methods(operands.device, min).prepared("fastest", operands) as (call, choice):
         call()
@@ -129,7 +131,7 @@ def test_beyond_the_table_the_fastest_is_the_general_kernel() -> None:
     assert (operands.device.launched, choice) == (["spmm_csr_float4"], "csr")
 
 
-def test_channels_are_for_our_kernels(cusparse: CuSparse, tmp_path: Path) -> None:
+def test_cublas_and_the_cusparse_loop_take_one_channel_only(cusparse: CuSparse, tmp_path: Path) -> None:
     write_graphset(tmp_path / "set.h5", build_graphset(5, n_channels=2))
     several = problems.from_dataset(tmp_path / "set.h5", 5, (3,))
     assert np.allclose(product("cusparse", several, 3)[0], several.matrix @ several.dense(3), rtol=1e-5, atol=1e-6)
@@ -138,7 +140,7 @@ def test_channels_are_for_our_kernels(cusparse: CuSparse, tmp_path: Path) -> Non
             product(name, several, 3)
 
 
-def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvmath_library_methods_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
     with pytest.raises(BackendUnavailable) as caught:
         Vendor(HostDevice())  # type: ignore[arg-type]
@@ -148,7 +150,9 @@ def test_without_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
         product("cublas", EQUAL, 1)
 
 
-def test_without_the_libraries(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_start_makes_methods_absent(
+    cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing() -> int:
         raise RuntimeError("no libcusparse")
 
@@ -158,7 +162,7 @@ def test_without_the_libraries(cusparse: CuSparse, monkeypatch: pytest.MonkeyPat
     assert str(caught.value) == "cuBLAS, cuSPARSE: do not start (no libcusparse). pip install 'gcnbatch[bench]'"
 
 
-def test_no_algorithm_at_all(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_without_a_supported_algorithm_is_absent(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*about: Any) -> int:
         raise cusparse.cuSPARSEError("not supported")
 
@@ -167,14 +171,14 @@ def test_no_algorithm_at_all(cusparse: CuSparse, monkeypatch: pytest.MonkeyPatch
         product("cusparse", EQUAL, 1)
 
 
-def test_methods_by_name() -> None:
-    assert spmm.chosen_methods("") == methods.NAMES
-    assert spmm.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
+def test_methods_are_chosen_by_name() -> None:
+    assert spmm_runs.chosen_methods("") == methods.NAMES
+    assert spmm_runs.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
     assert set(methods.TITLES) == set(methods.NAMES)
     told = [line.split()[0] for line in SPMM_EPILOG.partition("Methods:\n")[2].splitlines() if line.startswith("  ")]
     assert tuple(told[: len(methods.NAMES)]) == methods.NAMES
     with pytest.raises(InputError) as caught:
-        spmm.chosen_methods("cubla")
+        spmm_runs.chosen_methods("cubla")
     assert str(caught.value) == (
         "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest. "
         "Did you mean 'cublas'?"

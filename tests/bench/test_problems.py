@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcnbatch.bench import problems
-from gcnbatch.bench.problems import FIGURES, Shape, chosen
+from gcnbatch.bench.problems import FIGURES, BatchShape, chosen
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import build_graphset
@@ -20,10 +20,12 @@ SPANS = st.tuples(st.integers(1, 12), st.integers(0, 20))
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 9), SPANS, SPANS, st.integers(0, 2**40))
-def test_a_batch_is_what_its_shape_says(batch: int, dims: tuple[int, int], spread: tuple[int, int], seed: int) -> None:
+def test_a_random_batch_has_the_sizes_of_its_shape(
+    batch: int, dims: tuple[int, int], spread: tuple[int, int], seed: int
+) -> None:
     dim = (dims[0], sum(dims))
     per_row = (min(spread[0], dim[0]), min(sum(spread), dim[0]))
-    found = problems.random_batch(Shape("some", batch, dim, per_row), seed)
+    found = problems.random_batch(BatchShape("some", batch, dim, per_row), seed)
     matrix, node_ptr = found.matrix, found.layout.node_ptr
     sizes, counts = np.diff(node_ptr), np.diff(matrix.indptr)
     assert found.layout.n_graphs == batch
@@ -37,13 +39,13 @@ def test_a_batch_is_what_its_shape_says(batch: int, dims: tuple[int, int], sprea
         assert (np.diff(columns) > 0).all(), "sorted, none twice"
 
 
-def test_every_column_is_as_likely() -> None:
-    indices = problems.random_batch(Shape("some", 400, (10, 10), (3, 3))).matrix.indices % 10
+def test_random_columns_are_uniform() -> None:
+    indices = problems.random_batch(BatchShape("some", 400, (10, 10), (3, 3))).matrix.indices % 10
     assert np.bincount(indices).std() < 0.05 * len(indices) / 10
 
 
-def test_a_seed_repeats_and_every_matrix_has_a_pattern_of_its_own() -> None:
-    shape = Shape("some", 2, (30, 30), (3, 3))
+def test_a_seed_repeats_a_batch_whose_matrices_differ() -> None:
+    shape = BatchShape("some", 2, (30, 30), (3, 3))
     one, again, other = (problems.random_batch(shape, seed).matrix for seed in (1, 1, 2))
     assert (one != again).nnz == 0
     assert (one != other).nnz > 0
@@ -53,7 +55,7 @@ def test_a_seed_repeats_and_every_matrix_has_a_pattern_of_its_own() -> None:
     assert found.dense(4).shape == (60, 4)
 
 
-def test_flops_are_the_papers() -> None:
+def test_flops_are_counted_as_in_the_papers() -> None:
     found = problems.random_batch(FIGURES["8a"])
     assert found.work(64).flops == 2 * 50 * 50 * 2 * 64
     assert found.work(64).bytes == 4 * 2501 + 8 * 5000 + 2 * 4 * 2500 * 64
@@ -67,7 +69,7 @@ def test_options_become_shapes() -> None:
         ("8a", (64, 2)),
     ]
     (free,) = chosen([], 7, "32-256", "1-5", None)
-    assert free == Shape("free", 7, (32, 256), (1, 5))
+    assert free == BatchShape("free", 7, (32, 256), (1, 5))
 
 
 @pytest.mark.parametrize(
@@ -94,13 +96,13 @@ def test_options_become_shapes() -> None:
         ),
     ],
 )
-def test_options_that_cannot_be(options: tuple, message: str) -> None:
+def test_inconsistent_options_are_refused(options: tuple, message: str) -> None:
     with pytest.raises(InputError) as caught:
         chosen(*options)
     assert str(caught.value).startswith(message)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_a_problem_larger_than_memory_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         problems.check_memory("problem free", 3 << 30, 1 << 29, "Some GPU")
     assert str(caught.value) == (
@@ -111,7 +113,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_batch_of_a_data_set(tmp_path: Path, channels: int) -> None:
+def test_a_problem_from_a_data_set_is_a_batch_of_it(tmp_path: Path, channels: int) -> None:
     path = tmp_path / "set.h5"
     write_graphset(path, build_graphset(20, n_channels=channels))
     found = problems.from_dataset(path, 6, (64,), seed=3)

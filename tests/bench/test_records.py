@@ -1,4 +1,4 @@
-"""Records in a file, and what became slower."""
+"""Files of records, and the comparison of two of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.bench.rows import FIGURE, record
 POINT = {**FIGURE, "columns": 2, "flops": 1, "bytes": 1, "method": "cublas"}
 
 
-def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
+def test_records_read_back_equal(tmp_path: Path) -> None:
     rows = [record(), record("scipy", columns=2)]
     records.write(tmp_path / "rows.jsonl", rows)
     assert records.read(tmp_path / "rows.jsonl") == rows
 
 
-def test_what_rows_share_stands_once(tmp_path: Path) -> None:
+def test_common_values_are_written_once(tmp_path: Path) -> None:
     rows = [record(), record(cache="cold"), record("cublas"), record("cublas"), record(columns=128)]
     path = tmp_path / "rows.jsonl"
     records.write(path, rows)
@@ -39,7 +39,7 @@ def test_what_rows_share_stands_once(tmp_path: Path) -> None:
     assert records.read(path) == [*rows, record("scipy")], "a record that says all itself"
 
 
-def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
+def test_a_tenth_more_beyond_the_spread_is_slower() -> None:
     old = [record(columns=columns) for columns in (2, 4, 8, 16)]
     new = [
         record(us=12.0, columns=2),
@@ -57,7 +57,7 @@ def test_slower_is_by_a_tenth_and_beyond_the_spread() -> None:
     ]
 
 
-def test_what_the_host_takes_part_in_may_differ_more() -> None:
+def test_times_that_include_the_host_may_vary_more() -> None:
     host = {"launch": "host"}
     old = [record(**host), record(columns=2, **host), record("scipy")]
     new = [record(us=14.0, **host), record(us=16.0, columns=2, **host), record("scipy", us=14.0)]
@@ -101,7 +101,7 @@ def test_times_of_two_machines_are_not_compared() -> None:
         json.dumps({**FIGURE, "columns": 2, "method": "cublas", "us": {"warm graph": [1.0, 1.0, 1.0]}}),
     ],
 )
-def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_no_record_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "old.jsonl"
     path.write_text(json.dumps(record()) + "\n\n" + line + "\n")
     with pytest.raises(InputError) as caught:
@@ -112,6 +112,6 @@ def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
     )
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_of_records_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot be read \(.*\); expected rows.jsonl of an earlier 'bench spmm'"):
         records.read(tmp_path / "none.jsonl")

@@ -1,4 +1,4 @@
-"""From measurements to a table, without a GPU."""
+"""The table of kernels from measurements, without a GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_fastest_of_each_point() -> None:
     assert set(Tuning(AXES, {}).table().fastest) <= set(CANDIDATES)
 
 
-def test_of_those_close_on_equal_rows_both_batches_decide() -> None:
+def test_candidates_close_on_equal_rows_are_ranked_on_both_batches() -> None:
     axes = ((50,), (3,), (16,), (10,))
     equal = {"branches": 2.0, "even": 2.1, "masks": 2.15, "slow": 2.2}
     ragged = {"branches": 3.0, "even": 2.9, "masks": 2.5, "slow": 1.0}
@@ -40,7 +40,7 @@ def test_of_those_close_on_equal_rows_both_batches_decide() -> None:
     assert Tuning(axes, {}, {(50, 3, 16, 10): [equal, ragged]}).table().fastest == ("masks",)
 
 
-def test_a_point_stands_for_equal_and_for_ragged_rows() -> None:
+def test_a_point_is_measured_on_equal_and_on_ragged_rows() -> None:
     equal, ragged = tune.batches_of(32, 3, 10)
     assert (equal.per_row, equal.ragged) == ((3, 3), False)
     assert (ragged.per_row, ragged.ragged) == ((1, 5), True)
@@ -69,7 +69,7 @@ def test_a_table_is_saved_where_auto_looks(tmp_path: Path, monkeypatch: pytest.M
         (2**30, 64, 4, ["1x3m/16/256"]),
     ],
 )
-def test_only_what_differs_is_measured(rows: int, columns: int, vector: int, expected: list[str]) -> None:
+def test_equal_candidates_are_measured_once(rows: int, columns: int, vector: int, expected: list[str]) -> None:
     assert tune.candidates(rows, columns, vector) == expected
     for name in CANDIDATES:
         other = tune.served_as(name, rows, columns, vector)
@@ -77,7 +77,7 @@ def test_only_what_differs_is_measured(rows: int, columns: int, vector: int, exp
         assert CANDIDATES[other].plan(rows, columns, vector) == CANDIDATES[name].plan(rows, columns, vector)
 
 
-def test_the_grid_reaches_the_papers_figures() -> None:
+def test_the_grid_covers_the_papers_figures() -> None:
     for shape in problems.FIGURES.values():
         for points, (low, high) in zip(tune.GRID[:2], (shape.dim, shape.per_row), strict=True):
             assert points[0] / 2 <= low

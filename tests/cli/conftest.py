@@ -1,4 +1,4 @@
-"""What several tests of the command line begin with."""
+"""Fixtures of the tests of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry point: help, version, exit codes, and how little it imports."""
+"""The entry point: help, version, exit codes, few imports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_unknown_command_is_code_2() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
-def test_a_group_of_commands_without_one_shows_its_help(arguments: list[str]) -> None:
+def test_a_command_group_alone_shows_its_help(arguments: list[str]) -> None:
     done = gcnbatch(*arguments, check=2)
     assert done.stdout == ""
     assert re.match(r"Usage: .*gcnbatch (data )?\[OPTIONS\] COMMAND", done.stderr)
@@ -99,7 +99,7 @@ def test_errors_become_one_line_and_their_code(
     assert shown.err.count("\n") == 1
 
 
-def test_a_lost_device_ends_the_process_without_a_word_of_what_cannot_be_given_back() -> None:
+def test_a_lost_device_ends_the_process_without_messages_of_pycuda() -> None:
     text = """
 import atexit, sys
 import gcnbatch.cli.app as cli
@@ -139,7 +139,7 @@ gcnbatch.cli.app.main()
     assert (done.returncode, done.stderr.strip()) == (130, "")
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+def test_a_closed_pipe_gives_no_traceback() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "gcnbatch", "train", "--keys"],
         stdout=subprocess.PIPE,

@@ -9,8 +9,9 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from gcnbatch.bench import matrices, spgemm
-from gcnbatch.bench.spgemm import Scipy
+from gcnbatch.bench import spgemm_matrices as matrices
+from gcnbatch.bench import spgemm_runs as spgemm
+from gcnbatch.bench.spgemm_runs import Scipy
 from gcnbatch.errors import CheckFailed
 
 
@@ -55,7 +56,7 @@ def test_bench_spgemm_refuses_wrong_options(call, arguments, message) -> None:
     assert len(err.splitlines()) == 1
 
 
-def test_matrix_market_files_that_are_not_are_refused(call, tmp_path) -> None:
+def test_files_that_are_not_matrix_market_are_refused(call, tmp_path) -> None:
     (tmp_path / "text.mtx").write_text("not a matrix\n")
     code, _, err = call("bench", "spgemm", tmp_path / "text.mtx", "--methods", "scipy")
     assert code == 2
@@ -83,10 +84,10 @@ def test_a_wrong_result_is_found_before_it_is_timed() -> None:
         list(spgemm.measure([problem], [Short()], 1))
 
 
-def test_sums_of_zero_and_stored_zeros_belong_to_the_pattern() -> None:
+def test_zero_sums_and_stored_zeros_are_in_the_pattern() -> None:
     left = sp.csr_array(np.array([[1, -1], [0, 2]], np.float32))
     right = sp.csr_array(([1, 1, 0], [0, 0, 1], [0, 1, 3]), shape=(2, 2), dtype=np.float32)
-    problem = matrices.Problem("zeros", left, right)
+    problem = matrices.SpgemmProblem("zeros", left, right)
     expected = spgemm.expect(problem)
     assert expected.indices.tolist() == [0, 1, 0, 1]
     assert expected.values.tolist() == [0, 0, 2, 0]
@@ -94,7 +95,7 @@ def test_sums_of_zero_and_stored_zeros_belong_to_the_pattern() -> None:
     assert (row.results, row.error) == (4, 0.0)
 
 
-def test_the_picture_and_the_summary_compare_ours_with_cusparse(call, tmp_path) -> None:
+def test_the_figure_and_the_summary_compare_ours_with_cusparse(call, tmp_path) -> None:
     from gcnbatch.bench import spgemm_report as report
 
     problem = matrices.of_class("molecules", 0.002)

@@ -40,7 +40,7 @@ def test_the_quickstart_on_the_cpu(call, tmp_path: Path) -> None:
     assert (folder / "report.html").is_file()
 
 
-def test_json_options_and_what_cannot_run(call, tmp_path: Path, monkeypatch) -> None:
+def test_json_reports_options_and_backends_that_cannot_run(call, tmp_path: Path, monkeypatch) -> None:
     register(monkeypatch, MadeEntry("batched", made="no device"), MadeEntry("cpu"))
     options = ["--quick", "--json", "--seed", 3, "--batch-size", 100, "--set", "model.widths=[8]", "--steps", 2]
     code, out, err = call(*options, "--repeats", 3, "-o", tmp_path / "report", "--timeline", tmp_path / "trace.json")
@@ -68,7 +68,7 @@ def test_a_failing_parity_is_exit_code_1(call, tmp_path: Path, monkeypatch) -> N
     assert "speedup" not in out
 
 
-def test_refusals(call, tmp_path: Path) -> None:
+def test_wrong_options_are_refused(call, tmp_path: Path) -> None:
     code, out, err = call("--backends", "cpu,gpu", "-o", tmp_path / "report")
     assert (code, out) == (2, "")
     assert err.startswith("error: --backends: 'gpu'; expected cpu, ")
@@ -77,7 +77,7 @@ def test_refusals(call, tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
-def test_help(call) -> None:
+def test_help_shows_an_example(call) -> None:
     code, out, _ = call("--help")
     assert code == 0
     assert "gcnbatch compare-backends configs/tox21.toml --data tox21.h5" in out

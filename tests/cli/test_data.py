@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.cli import app
-from gcnbatch.cli.tables import facts, size, table
+from gcnbatch.cli.text_tables import facts, size, table
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset, write_graphset
 from tests.builders import build_graphset
@@ -48,7 +48,7 @@ def damaged(path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------ info
 
 
-def test_info_shows_what_is_in_the_file(call, quick) -> None:
+def test_info_describes_the_file(call, quick) -> None:
     code, out, err = call("info", quick)
     with Dataset(quick) as dataset:
         nodes, edges = int(dataset.node_ptr[-1]), int(dataset.edge_ptr[-1])
@@ -91,7 +91,7 @@ def test_info_of_a_regression_without_any_label_shows_dashes(call, tmp_path) -> 
     assert "target        regression, 1 task" in out
 
 
-def test_info_as_json_and_as_a_picture(call, quick, tmp_path) -> None:
+def test_info_as_json_and_as_a_figure(call, quick, tmp_path) -> None:
     code, out, err = call("info", quick, "--json", "--plot", tmp_path / "quick.png")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -111,7 +111,7 @@ def test_info_refuses_a_file_that_is_not_valid(call, quick) -> None:
 # ------------------------------------------------------------------------------------------------ check
 
 
-def test_check_says_what_was_checked(call, quick) -> None:
+def test_check_lists_its_checks(call, quick) -> None:
     code, out, err = call("check", quick)
     assert (code, err) == (0, "")
     assert out.startswith(f"{quick}: valid. Checked ")
@@ -121,7 +121,7 @@ def test_check_says_what_was_checked(call, quick) -> None:
     assert (code, verdict["valid"], verdict["checked"]["graphs"], verdict["checked"]["targets"]) == (0, True, 40, 120)
 
 
-def test_check_names_the_first_offence(call, quick) -> None:
+def test_check_names_the_first_error(call, quick) -> None:
     damaged(quick)
     code, out, err = call("check", quick)
     assert (code, out) == (2, "")
@@ -144,7 +144,7 @@ def test_synth_writes_the_preset_and_prints_its_path(call, tmp_path) -> None:
     assert out.read_bytes() == again.read_bytes()
 
 
-def test_synth_tells_the_cost_of_a_large_network_before_it_is_made(call, tmp_path, monkeypatch) -> None:
+def test_synth_shows_the_cost_of_a_large_network_before_it_starts(call, tmp_path, monkeypatch) -> None:
     made = []
     monkeypatch.setattr(synthetic, "write", lambda *arguments, **_: made.append(arguments))
     code, _, err = call("synth", "reddit", "-o", tmp_path / "set.h5")
@@ -154,7 +154,7 @@ def test_synth_tells_the_cost_of_a_large_network_before_it_is_made(call, tmp_pat
     assert call("synth", "reddit", "-o", tmp_path / "set.h5", "--scale", 0.01)[2] == ""
 
 
-def test_synth_refuses_more_graphs_than_there_is_room_for(call, tmp_path) -> None:
+def test_synth_refuses_more_graphs_than_fit_on_disk_or_in_memory(call, tmp_path) -> None:
     code, out, err = call("synth", "tox21", "-o", tmp_path / "set.h5", "--graphs", 10**20)
     assert (code, out) == (2, "")
     room = r"at most [\d,]+, for which this disk and memory have room"
@@ -163,14 +163,14 @@ def test_synth_refuses_more_graphs_than_there_is_room_for(call, tmp_path) -> Non
 
 
 @pytest.mark.parametrize("preset", ["quickstart", "tox21", "reaction100"])
-def test_every_preset_takes_the_room_that_is_asked_for(call, tmp_path, preset) -> None:
+def test_a_preset_takes_at_least_the_required_disk_space(call, tmp_path, preset) -> None:
     out = tmp_path / "set.h5"
     assert call("synth", preset, "-o", out, "--graphs", 500)[0] == 0
     assert out.stat().st_size > 500 * synthetic.DISK_PER_GRAPH
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_synth_that_is_ended_leaves_nothing(tmp_path, number) -> None:
+def test_synth_stopped_by_a_signal_leaves_no_file(tmp_path, number) -> None:
     command = [sys.executable, "-m", "gcnbatch", "data", "synth", "tox21", "-o", str(tmp_path / "set.h5")]
     with subprocess.Popen([*command, "--graphs", "2000000"], stderr=subprocess.PIPE, text=True) as running:
         while sum(path.stat().st_size for path in tmp_path.iterdir()) < 100_000:  # it is writing
@@ -191,7 +191,7 @@ def test_synth_that_is_ended_leaves_nothing(tmp_path, number) -> None:
         (["tox21"], "Missing option '-o'"),
     ],
 )
-def test_synth_refuses_in_words_and_leaves_nothing(call, tmp_path, monkeypatch, arguments, message) -> None:
+def test_synth_refuses_wrong_options_and_leaves_no_file(call, tmp_path, monkeypatch, arguments, message) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = call("synth", *arguments)
     assert (code in (2, 3), out) == (True, "")
@@ -202,7 +202,7 @@ def test_synth_refuses_in_words_and_leaves_nothing(call, tmp_path, monkeypatch, 
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def test_tables_align_and_keep_their_words() -> None:
+def test_text_tables_align_numbers_and_keep_text() -> None:
     assert table(("task", "count", "share"), [("a", 1_234, 0.5), ("bcdef", None, 12_345.6)]) == [
         "task   count   share",
         "a      1,234     0.5",

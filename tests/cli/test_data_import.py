@@ -100,7 +100,7 @@ def test_smiles_options_reach_the_file(run, tmp_path: Path) -> None:
         assert dataset.header.class_names == ("2", "3")
 
 
-def test_the_other_formats(run, tmp_path: Path) -> None:
+def test_each_other_format_is_imported(run, tmp_path: Path) -> None:
     out = tmp_path / "out.h5"
     cases = {
         "planetoid": (planetoid_folder(tmp_path), "--name", "mini", "--no-row-normalize", "--no-self-loops"),
@@ -119,7 +119,7 @@ def test_the_other_formats(run, tmp_path: Path) -> None:
     assert shown["ogb"]["tasks"] == "2 (regression, graph level)"
 
 
-def test_plain_csv(run, tmp_path: Path) -> None:
+def test_plain_csv_tables_are_imported(run, tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("src,dst\nu,v\n")
     (tmp_path / "n.csv").write_text("node,size,kind\nu,1,a\nv,2,b\n")
     out = tmp_path / "out.h5"

@@ -1,4 +1,4 @@
-"""``gcnbatch infer`` through the program's own entry point: what goes to stdout and stderr, files, exit codes."""
+"""``gcnbatch infer`` through the program's own entry point: stdout, stderr, files, exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.cli import app
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
 from tests.builders import build_graphset
 from tests.entries import MadeEntry, register
@@ -80,7 +80,7 @@ def test_json_is_a_summary_with_the_figures(call, files, tmp_path) -> None:
     assert json.loads(out)["metrics"] is None
 
 
-def test_how_a_gpu_computes_reaches_the_backend(call, files, tmp_path, monkeypatch) -> None:
+def test_cuda_options_reach_the_backend(call, files, tmp_path, monkeypatch) -> None:
     entry = MadeEntry("cpu")
     register(monkeypatch, entry)
     given = ("--device", 1, "--resident", "off", "--set", "cuda.precision=tf32")
@@ -89,7 +89,7 @@ def test_how_a_gpu_computes_reaches_the_backend(call, files, tmp_path, monkeypat
     code, _, err = call(files["run"], files["h5"], "--set", "train.epochs=3")
     assert code == 2
     assert err == (
-        "error: --set train.epochs: not of how a GPU computes; expected cuda.key. "
+        "error: --set train.epochs: not a key of [cuda]; expected cuda.key. "
         "Known: cuda.fast_math, cuda.precision, cuda.resident, cuda.spmm.\n"
     )
     assert "--set: cuda.resident: 'maybe'; expected" in call(files["run"], files["h5"], "--resident", "maybe")[2]
@@ -110,7 +110,7 @@ def test_refusals_are_one_line_and_leave_no_file(call, files, tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_leaves_early_ends_the_command_quietly(files) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(files) -> None:
     command = [sys.executable, "-m", "gcnbatch", "infer", str(files["run"]), str(files["h5"]), "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

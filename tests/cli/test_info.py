@@ -35,7 +35,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Put an nvidia-smi that runs these shell lines first on the path, or leave none there."""
+    """Put an nvidia-smi that runs these shell lines on the path, or remove it."""
 
     def install(lines: str | None) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -61,8 +61,8 @@ def test_info_lists_every_backend_and_version(call) -> None:
     assert all(entry["threads"] >= 1 for entry in found["blas"])
 
 
-def test_figures_are_those_of_the_readme(call) -> None:
-    """What info tells of speed is what README's table has."""
+def test_step_times_are_those_of_the_readme(call) -> None:
+    """The step times of `info` are those of the README's table."""
     measured = {state["name"]: state["measured_us"] for state in json.loads(call("--json")[1])["backends"]}
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     head, row = re.search(r"(\| \| `fused`.*)\n.*\n(.*a training step.*)", readme).groups()
@@ -124,13 +124,13 @@ def test_devices_come_from_the_driver(call, driver) -> None:
         ("true", "the NVIDIA driver lists no device"),
     ],
 )
-def test_without_devices_the_reason_is_told(call, driver, lines, note) -> None:
+def test_without_devices_the_reason_is_shown(call, driver, lines, note) -> None:
     driver(lines)
     line = next(line for line in call()[1].splitlines() if line.startswith("GPU"))
     assert f"none: {note}" in line
 
 
-def test_what_cuda_lists_is_not_denied_for_want_of_a_tool(call, driver, monkeypatch) -> None:
+def test_devices_of_cuda_are_listed_without_nvidia_smi(call, driver, monkeypatch) -> None:
     driver(None)
     device = {"number": 0, "name": "NVIDIA T4", "capability": "7.5", "memory": 2**34, "multiprocessors": 40}
     monkeypatch.setattr(report, "collect", lambda: {**NO_CUDA, "driver": "CUDA 13.0", "devices": [device]})
@@ -139,7 +139,7 @@ def test_what_cuda_lists_is_not_denied_for_want_of_a_tool(call, driver, monkeypa
     assert not any(line.startswith("GPU") for line in lines)
 
 
-def test_a_driver_that_hangs_is_left_alone(driver, monkeypatch) -> None:
+def test_a_hanging_nvidia_smi_is_stopped(driver, monkeypatch) -> None:
     monkeypatch.setattr(environment, "GPU_SECONDS", 0.2)
     driver(f"exec {shutil.which('sleep')} 60")
     devices, note = environment.gpus()

@@ -9,7 +9,7 @@ from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset
 
 
-def test_khop_tells_the_size_and_prints_the_path(call, quick, tmp_path) -> None:
+def test_khop_shows_the_expected_size_and_prints_the_path(call, quick, tmp_path) -> None:
     out = tmp_path / "two.h5"
     code, printed, told = call(
         "data", "khop", quick, "-o", out, "--hops", 2, "--mode", "channels", "--backend", "cpu", "--values", "binary"
@@ -37,7 +37,7 @@ def test_khop_propagates_normalized_by_default(call, quick, tmp_path) -> None:
     assert not np.array_equal(made["default"], made["no"])
 
 
-def test_khop_warns_of_what_explodes_and_refuses_what_is_too_large(call, tmp_path) -> None:
+def test_khop_warns_of_large_growth_and_refuses_too_large_results(call, tmp_path) -> None:
     synthetic.write("citation", tmp_path / "net.h5", scale=0.2)
     arguments = (
         "data",

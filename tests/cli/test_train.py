@@ -1,6 +1,6 @@
-"""``gcnbatch train`` through the real entry point: what it prints where, exit codes, options over TOML.
+"""``gcnbatch train`` through the real entry point: stdout, stderr, exit codes, options over TOML.
 
-The first runs are processes of their own; the other tests call the entry point here, which spares them the imports.
+The first runs are processes of their own; the other tests call the entry point here, which saves the imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Backends made for tests: honest ones that sum in another order, wrong ones, one that behaves like a device."""
+"""Backends for tests: correct ones with another order of summation, wrong ones, and one like a device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gcnbatch.backends.cpu import CpuBackend, CpuOps, HostMeter
 
 
 class Another(CpuBackend):
-    """A second backend on the host, with operations of one's choice."""
+    """A second backend on the host, with the given operations."""
 
     def __init__(self, name: str, ops: CpuOps | None = None) -> None:
         self.name, self.ops = name, ops or CpuOps()
 
 
 class Backwards(CpuOps):
-    """Products that add their terms up from the last to the first, one by one: honest, in another order."""
+    """Products that sum their terms from the last to the first: correct, in another order."""
 
     def matmul(self, x, w, *others, **keywords):
         total = np.zeros((len(x), w.shape[1]), np.float32)
@@ -77,14 +77,14 @@ class WrongUpdate(CpuOps):
 
 
 class NotANumber(CpuOps):
-    """An SpMM that yields NaN in backward."""
+    """An SpMM whose backward returns NaN."""
 
     def spmm_backward(self, *arguments):
         return super().spmm_backward(*arguments) * np.float32("nan")
 
 
 class CountingMeter(HostMeter):
-    """A meter as of a device: every operation counts as two launches."""
+    """A meter like that of a device: every operation counts as two launches."""
 
     clock = "device"
 
@@ -112,7 +112,7 @@ class CountingMeter(HostMeter):
 
 
 class LaunchingOps:
-    """`CpuOps` that tell a meter of their launches."""
+    """`CpuOps` that count their launches on a meter."""
 
     def __init__(self, meter: CountingMeter) -> None:
         self._meter, self._ops = meter, CpuOps()
@@ -128,7 +128,7 @@ class LaunchingOps:
 
 
 class DeviceLike(CpuBackend):
-    """What compare-backends sees of a device, on the host."""
+    """A host backend that looks like a device to compare-backends."""
 
     def __init__(self, name: str = "batched") -> None:
         self.name, self.meter = name, CountingMeter()
@@ -136,7 +136,7 @@ class DeviceLike(CpuBackend):
 
 
 class FusedLike(DeviceLike):
-    """A device whose steps are seen as kernels, not as operations."""
+    """A device whose steps consist of kernels, not of operations."""
 
     def __init__(self) -> None:
         super().__init__("fused")

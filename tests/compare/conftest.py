@@ -1,4 +1,4 @@
-"""Registries of test-made backends, and small sets to compare them on."""
+"""Registries of test backends, and small data sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compare-backends adds for node-level sets and for fast-math."""
+"""Additions of compare-backends for node-level sets and for fast-math."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.compare import session, tables
+from gcnbatch.compare import report_tables, session
 from gcnbatch.compare.workload import QUICK
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
@@ -39,7 +39,7 @@ def run(network: Path, tmp_path: Path):
 def test_a_node_level_set_has_the_table_of_functions(install, run) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     _, report = run()
-    table = next(table for table in tables.build(report) if table.title == "Functions")
+    table = next(table for table in report_tables.build(report) if table.title == "Functions")
     assert table.header == ["ms per epoch", "cpu", "batched", "batched over cpu"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == [
@@ -59,17 +59,17 @@ def test_a_node_level_set_has_the_table_of_functions(install, run) -> None:
     ]
     operations = report["operations"]
     expected = operations["cpu"]["SpMM forward"]["microseconds"] / operations["batched"]["SpMM forward"]["microseconds"]
-    assert rows["GraphSum forward"][2] == tables.ratio(expected)
-    assert rows["GraphSum forward"][0] == tables.number(operations["cpu"]["SpMM forward"]["microseconds"] / 1e3)
+    assert rows["GraphSum forward"][2] == report_tables.ratio(expected)
+    assert rows["GraphSum forward"][0] == report_tables.number(operations["cpu"]["SpMM forward"]["microseconds"] / 1e3)
 
 
-def test_a_graph_level_set_has_not(install, small, tmp_path: Path) -> None:
+def test_a_graph_level_set_has_no_table_of_functions(install, small, tmp_path: Path) -> None:
     install(cpu=Another("cpu"))
     _, report = session.compare(resolve({"data": {"path": str(small)}}), (), tmp_path / "report", effort=QUICK)
-    assert "Functions" not in [table.title for table in tables.build(report)]
+    assert "Functions" not in [table.title for table in report_tables.build(report)]
 
 
-def test_fast_math_is_measured_beside_exact_kernels(install, run) -> None:
+def test_fast_math_is_compared_with_exact_kernels(install, run) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     folder, report = run(cuda={"fast_math": True})
     assert list(report["fast_math"]) == ["batched"]
@@ -80,7 +80,7 @@ def test_fast_math_is_measured_beside_exact_kernels(install, run) -> None:
     assert "Fast-math" in (folder / "report.md").read_text()
 
 
-def test_without_the_option_nothing_is_said_of_it(install, run) -> None:
+def test_without_the_option_the_report_has_no_fast_math(install, run) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     folder, report = run()
     assert report["fast_math"] == {}

@@ -1,4 +1,4 @@
-"""Parity accepts honest backends and finds wrong ones, and says where."""
+"""Parity accepts correct backends, and finds and locates wrong ones."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_jitter_moves_floats_by_its_reach_and_nothing_else() -> None:
 
 
 def test_operands_of_products_are_moved_in_copies() -> None:
-    """As far as asked for, and the model's own arrays are left alone; without being asked for, not at all."""
+    """They move by the requested distance, or not at all; the model's own arrays stay unchanged."""
     ones, weights = np.ones((300, 1), np.float32), np.ones((1, 1), np.float32)
     for operands, lowest, highest in ((0, 0, 0), (512, 512, 1100)):
         backend = ReferenceBackend(np.float32, looped=False, jitter=Jitter(np.random.default_rng(0), 0, operands))

@@ -1,4 +1,4 @@
-"""Whole comparisons with test-made backends: what the report holds, what it leaves out, what is refused."""
+"""Complete comparisons of test backends: contents of the report, left-out backends, refused options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(small, tmp_path: Path):
     return compare
 
 
-def test_a_host_and_a_device(install, run, tmp_path: Path) -> None:
+def test_a_report_of_a_host_and_a_device_backend(install, run, tmp_path: Path) -> None:
     install(cpu=Another("cpu"), nonbatched="no driver", batched=DeviceLike())
     said: list[str] = []
     folder, report = run(trace_file=tmp_path / "trace.json", say=said.append)
@@ -68,9 +68,7 @@ def test_a_host_and_a_device(install, run, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_a_backend_that_takes_larger_batches_by_itself_is_timed_in_them_too(
-    install, run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_is_also_timed_with_its_own_batch_size(install, run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "EVAL_BATCH_SIZE", 12)
     sizes = {"cpu": 12, "batched": 35}
     monkeypatch.setattr(ModelState, "eval_batch_size", property(lambda self: sizes[self.backend]))
@@ -87,7 +85,7 @@ def test_a_backend_that_takes_larger_batches_by_itself_is_timed_in_them_too(
     assert any("Own batches: as many graphs" in line for line in lines)
 
 
-def test_the_page_stands_alone(install, run) -> None:
+def test_the_html_page_is_self_contained(install, run) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     folder, _ = run()
     page = (folder / "report.html").read_text()
@@ -135,7 +133,7 @@ def test_the_timeline_has_every_call_and_launch(install, run, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_steps_that_are_not_made_of_operations_are_shown_by_their_kernels(install, run, tmp_path) -> None:
+def test_a_fused_step_is_shown_by_its_kernels(install, run, tmp_path) -> None:
     install(batched=DeviceLike(), fused=FusedLike())
     _, report = run(trace_file=tmp_path / "trace.json")
     assert report["parity"]["backends"]["fused"]["passed"]
@@ -154,7 +152,7 @@ def test_steps_that_are_not_made_of_operations_are_shown_by_their_kernels(instal
     assert [span["ts"] for span in shown] == sorted(span["ts"] for span in shown)
 
 
-def test_without_agreement_there_is_no_speed(install, run, tmp_path: Path) -> None:
+def test_without_parity_no_speed_is_reported(install, run, tmp_path: Path) -> None:
     install(cpu=Another("cpu"), batched=Another("batched", backends.OneWrongElement()))
     trace = tmp_path / "trace.json"
     folder, report = run(trace_file=trace)
@@ -177,7 +175,7 @@ NO_ROOM = MachineError("device 0 (H)", "out of memory: 3 of 8 MiB free", hint="L
 
 
 class NoRoomMeter(CountingMeter):
-    """A meter whose `where` fails for want of memory."""
+    """A meter whose method `where` fails with too little memory."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -189,7 +187,7 @@ class NoRoomMeter(CountingMeter):
 
 
 class NoRoom(DeviceLike):
-    """A backend that fails for want of memory in what compare-backends asks of its meter."""
+    """A backend whose meter fails with too little memory."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -228,7 +226,7 @@ def left_out(report: dict[str, Any], folder: Path, said: list[str]) -> None:
     [Another("batched", FailingOps()), NoRoom("peak_bytes"), NoRoom("traced")],
     ids=["parity", "measuring", "operations"],
 )
-def test_a_backend_that_fails_on_the_way_is_left_out(install, run, failing) -> None:
+def test_a_backend_that_fails_during_the_comparison_is_left_out(install, run, failing) -> None:
     install(cpu=Another("cpu"), batched=failing)
     said: list[str] = []
     folder, report = run(say=said.append)
@@ -247,7 +245,7 @@ def test_a_backend_that_does_not_open_is_left_out(install, run) -> None:
         run("batched", folder=folder.parent / "none")
 
 
-def test_what_is_not_one_backends_failure_ends_the_comparison(install, run, tmp_path: Path) -> None:
+def test_failures_of_the_host_or_a_lost_device_end_the_comparison(install, run, tmp_path: Path) -> None:
     install(cpu=Another("cpu"), batched=Another("batched", FailingOps(DeviceLost("device 0 (H)", "illegal access"))))
     with pytest.raises(DeviceLost):
         run()
@@ -261,7 +259,7 @@ def test_what_is_not_one_backends_failure_ends_the_comparison(install, run, tmp_
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_values_that_are_no_numbers_are_no_json_either(install, run) -> None:
+def test_nan_is_null_in_the_report(install, run) -> None:
     install(cpu=Another("cpu", backends.NotANumber()))
     folder, report = run()
     assert json.loads((folder / "report.json").read_text()) == report
@@ -274,7 +272,7 @@ def test_values_that_are_no_numbers_are_no_json_either(install, run) -> None:
     [({"split": {"folds": 4}}, 27), ({"train": {"batch_size": 1000}}, 32), ({"train": {"optimizer": "sgd"}}, 32)],
     ids=["folds", "one batch", "sgd"],
 )
-def test_other_configurations(small, install, tmp_path: Path, section, graphs: int) -> None:
+def test_folds_one_batch_and_sgd_can_be_compared(small, install, tmp_path: Path, section, graphs: int) -> None:
     install(cpu=Another("cpu"))
     tree = {"data": {"path": str(small)}, "model": {"widths": [4]}, **section}
     _, report = session.compare(resolve(tree), (), tmp_path / "report", effort=QUICK)
@@ -282,12 +280,12 @@ def test_other_configurations(small, install, tmp_path: Path, section, graphs: i
     assert report["data"]["training_graphs"] == graphs
 
 
-def test_steps_that_run_past_the_epoch_start_it_again(small) -> None:
+def test_more_steps_than_an_epoch_repeat_its_batches(small) -> None:
     with opened(resolve({"data": {"path": str(small)}, "train": {"batch_size": 20}})) as work:
         assert [len(graphs) for graphs in work.repeated(5)] == [20, 12, 20, 12, 20]
 
 
-def test_refusals(install, run, small, tmp_path: Path) -> None:
+def test_refused_comparisons_leave_no_folder(install, run, small, tmp_path: Path) -> None:
     install(cpu=Another("cpu"), batched="no driver")
     with pytest.raises(InputError, match=r"--backends: 'batchd'; expected cpu, batched. Did you mean 'batched'"):
         run("batchd")

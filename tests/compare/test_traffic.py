@@ -1,4 +1,4 @@
-"""Bytes and flops of every operation against numbers worked by hand."""
+"""Bytes and flops of every operation against hand-worked numbers."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ VECTOR, POINTERS, X = shaped(100), shaped(5), csr(10, 3, 5)
         ("sgd_step", (VECTOR,), None, 2800, 800),
     ],
 )
-def test_by_hand(operation, arguments, result, n_bytes, flops) -> None:
+def test_bytes_and_flops_by_hand(operation, arguments, result, n_bytes, flops) -> None:
     assert traffic.of(operation, arguments, {}, result) == (n_bytes, flops)
 
 
-def test_a_batch_is_read_and_written() -> None:
+def test_gather_reads_and_writes_a_batch() -> None:
     targets, pointers = np.zeros((4, 6), np.float32), np.zeros(5, np.int64)
     matrices = 4 * 11 + 8 * 7 + 4 * 21 + 8 * 7
     dense = HostBatch(np.zeros((10, 3), np.float32), ADJACENCY, pointers, targets)

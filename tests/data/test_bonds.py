@@ -1,4 +1,4 @@
-"""The set of bonds of a synthetic network: distinct, in few bytes, and their edges in order."""
+"""The set of bonds of a synthetic network: distinct bonds, memory, and the order of their edges."""
 
 from __future__ import annotations
 

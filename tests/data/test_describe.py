@@ -1,4 +1,4 @@
-"""The numbers of `gcnbatch data info` against plain loops, for any set; and its figure for every kind of set."""
+"""Numbers of `gcnbatch data info` against plain loops, and its figure for every kind of set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 
 from gcnbatch.data import synthetic
-from gcnbatch.data.describe import Description, Distribution, Summary, describe
+from gcnbatch.data.describe import Description, Distribution, Statistics, describe
 from gcnbatch.data.describe_figure import draw
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
@@ -34,7 +34,7 @@ def as_counts(distribution: Distribution) -> dict[int, int]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs=graphsets())
-def test_every_number_is_what_a_loop_counts(tmp_path, graphs):
+def test_the_description_equals_plain_loops(tmp_path, graphs):
     found = described(graphs, tmp_path)
     sizes, degrees, loops, channels = Counter(), Counter(), 0, Counter()
     for g in range(graphs.n_graphs):
@@ -88,12 +88,12 @@ def test_labels_are_counted_per_task(tmp_path, graphs):
 def test_a_summary_of_numbers_worked_by_hand():
     # 20 numbers: one 1, ten 2s, eight 5s, one 40. 5 % of them is the first, the tenth is a 2, the nineteenth a 5.
     numbers = np.array([1] + [2] * 10 + [5] * 8 + [40])
-    assert Distribution.of(numbers).summary() == Summary(min=1, p5=1, median=2, mean=5.05, p95=5, max=40)
-    assert Distribution.of(np.array([7])).summary() == Summary(7, 7, 7, 7.0, 7, 7)
+    assert Distribution.of(numbers).summary() == Statistics(min=1, p5=1, median=2, mean=5.05, p95=5, max=40)
+    assert Distribution.of(np.array([7])).summary() == Statistics(7, 7, 7, 7.0, 7, 7)
     assert Distribution.of(np.array([], dtype=np.int64)).summary() is None
 
 
-def test_a_set_larger_than_memory_is_described_from_slices(tmp_path):
+def test_a_set_larger_than_memory_has_the_same_description(tmp_path):
     path = tmp_path / "large.h5"
     synthetic.write("reaction100", path, graphs=8_000)
     with Dataset(path, memory_mb=16) as sliced, Dataset(path) as whole:
@@ -102,7 +102,7 @@ def test_a_set_larger_than_memory_is_described_from_slices(tmp_path):
         assert describe(sliced).as_dict() == describe(whole).as_dict()
 
 
-def test_normalized_weights_are_called_so(tmp_path):
+def test_normalized_weights_are_reported_as_normalized(tmp_path):
     graphs = build_graphset(weights=True)
     assert described(graphs, tmp_path).edge_weights == "stored"
     graphs = replace(graphs, header=graphs.header.model_copy(update={"normalized": True}))
@@ -145,12 +145,12 @@ def test_a_heavy_tail_around_isolated_nodes_has_a_figure(tmp_path):
         ids=np.arange(9_000).astype(np.str_),
     )
     found = described(graphs, tmp_path)
-    assert found.degree.summary() == Summary(0, 0, 0, pytest.approx(300 / 9_000), 0, 300)
+    assert found.degree.summary() == Statistics(0, 0, 0, pytest.approx(300 / 9_000), 0, 300)
     draw(found, graphs.y, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
 
 
-def test_names_are_drawn_as_they_are(tmp_path):
+def test_names_are_drawn_without_mathematics_markup(tmp_path):
     graphs = build_graphset(n_tasks=2)
     names = ("$\\frac{", "a task with a name that is far too long for a figure")
     graphs = replace(graphs, header=graphs.header.model_copy(update={"task_names": names, "name": "50 $ _x_"}))

@@ -1,4 +1,4 @@
-"""Gathering, joining and taking apart graph sets."""
+"""Gathering, joining and splitting graph sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcnbatch.data.graphs import concatenate, ragged_rows
+from gcnbatch.data.graphs import bounded_ranges, concatenate, ragged_rows
 from tests.builders import assert_graphsets_equal, build_graphset, graphsets
 
 
@@ -28,6 +28,21 @@ def test_ragged_rows_equal_a_loop(lengths, data):
     segments = [list(range(ptr[g], ptr[g + 1])) for g in picked]
     assert rows.tolist() == list(itertools.chain(*segments))
     assert np.diff(pointer).tolist() == [len(segment) for segment in segments]
+
+
+def test_bounded_ranges_of_the_docstring():
+    assert list(bounded_ranges(np.array([0, 3, 4, 9]), 4)) == [(0, 2), (2, 3)]
+    assert list(bounded_ranges(np.array([0]), 4)) == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 9))
+def test_bounded_ranges_cover_all_segments_and_are_as_long_as_allowed(lengths, most):
+    ranges = list(bounded_ranges(np.concatenate([[0], np.cumsum(lengths)]), most))
+    assert [segment for first, stop in ranges for segment in range(first, stop)] == list(range(len(lengths)))
+    for first, stop in ranges:
+        assert sum(lengths[first:stop]) <= most or stop == first + 1
+        assert stop == len(lengths) or sum(lengths[first : stop + 1]) > most
 
 
 @settings(deadline=None, max_examples=40)

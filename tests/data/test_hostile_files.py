@@ -1,4 +1,4 @@
-"""Damaged and hostile HDF5 files: refused with one line that names the place; none crashes, hangs or passes wrong."""
+"""Damaged and hostile HDF5 files: each is refused with one line that names the position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Change = Callable[[h5py.File], object]
 
 
 def put(name: str, data: Any, **storage: Any) -> Change:
-    """Replace an array, by default in lawful storage."""
+    """Replace an array, by default in valid storage."""
 
     def change(file: h5py.File) -> None:
         if name in file:
@@ -99,7 +99,7 @@ def plain_chunks(properties: Any) -> None:
 
 
 def chunk(name: str, raw: bytes, filter_mask: int = 0) -> Change:
-    """Replace the bytes of an array's first chunk as they stand in the file."""
+    """Replace the stored bytes of an array's first chunk."""
 
     def change(file: h5py.File) -> None:
         item = file[name]
@@ -409,7 +409,7 @@ def test_unchecked_reading_still_keeps_within_the_sparse_arrays(tmp_path):
 # ------------------------------------------------------------ not a data set at all
 
 
-def test_what_is_no_data_set_is_named_for_what_it_is(tmp_path):
+def test_other_files_are_named_for_what_they_are(tmp_path):
     (tmp_path / "text.h5").write_text("graph,label\n")
     (tmp_path / "empty.h5").touch()
     os.mkfifo(tmp_path / "pipe.h5")
@@ -444,7 +444,7 @@ def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A small file's path for damaged copies, its bytes and what it holds."""
+    """A path for damaged copies of a small file, its bytes and its contents."""
     path = tmp_path_factory.mktemp("damage") / "x.h5"
     graphs = replace(build_graphset(4, splits=True, n_features=2, n_tasks=1), groups=None)
     write_graphset(path, graphs)

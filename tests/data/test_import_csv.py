@@ -1,4 +1,4 @@
-"""Plain CSV tables: graph-level and node-level sets, channels, weights, and what is refused."""
+"""Plain CSV tables: graph-level and node-level sets, channels, weights, refused tables."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_bad_tables_get_one_clear_line(tmp_path: Path, case: str) -> None:
     assert not (tmp_path / "out.h5").exists()
 
 
-def test_a_wrong_path_is_told_before_a_table_is_read(tmp_path: Path) -> None:
+def test_a_wrong_path_is_reported_before_a_table_is_read(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text("node,y\na,1\na,1\n")
     with pytest.raises(InputError, match=r"edges\.csv: no such file"):
         import_csv(tmp_path / "out.h5", edges=tmp_path / "edges.csv", nodes=tmp_path / "nodes.csv", node_targets=["y"])

@@ -1,4 +1,4 @@
-"""Large CSV tables: what is stored, refused and shown does not depend on where blocks end, nor memory on the edges."""
+"""Large CSV tables: results do not depend on block boundaries, nor memory on the number of edges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tqdm
 
-from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv, tables
+from gcnbatch.data.importers import csv_tables as tables
+from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.scratch import RowFile
 from gcnbatch.errors import InputError, MachineError
@@ -37,7 +38,7 @@ NAMES = {
 
 
 def make_blocks_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let everything that is done block by block be done a few rows at a time."""
+    """Reduce all block sizes to a few rows."""
     for module, constants in SIZES.items():
         for name, value in constants.items():
             monkeypatch.setattr(module, name, value)
@@ -96,7 +97,7 @@ def content(path: Path) -> dict[str, Any]:
         ("numbers, then texts", 3, "graph", "weight"),
     ],
 )
-def test_blocks_do_not_show_in_the_file(
+def test_the_file_does_not_depend_on_the_block_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, graphs: int, level: str, extra: str
 ) -> None:
     for seed in range(4):
@@ -165,7 +166,7 @@ def test_graphs_are_counted_across_blocks(tmp_path: Path, monkeypatch: pytest.Mo
         import_csv(tmp_path / "out.h5", **paths)
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -184,7 +185,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def peak_of(folder: Path, nodes: int, links: int, n_features: int) -> int:
-    """Return the most bytes that the import of a random graph took at once."""
+    """Return the peak memory of the import of a random graph, in bytes."""
     rng = np.random.default_rng(0)
     pairs, x = rng.integers(0, nodes, (links, 2)), rng.integers(0, 99, (nodes, n_features))
     (folder / "e.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in pairs.tolist()))
@@ -214,7 +215,7 @@ def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatc
     assert peak_of(tmp_path, 3_000, 30_000, 102) - small < 100 * 3_000  # bytes for numbers
 
 
-def test_bars_end_where_the_work_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bars_end_at_their_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bars: list[dict[str, Any]] = []
 
     class Bar(nullcontext[Any]):

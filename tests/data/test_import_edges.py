@@ -1,4 +1,4 @@
-"""From listed edges to stored ones, in memory and by way of the disk, against a dictionary that does the same."""
+"""Conversion of listed edges into stored ones, in memory and through a file, against a dictionary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of nodes: whole numbers and texts, held in little memory, found again by graph and name."""
+"""Names of nodes: compact storage of whole numbers and texts, and lookup by graph and name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def listed(texts: list[str], block: int = 7) -> names.Names:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [[100], [40, 0, 60]])
 @pytest.mark.parametrize("one_hash", [False, True])
-def test_every_node_is_found_and_nothing_else(
+def test_exactly_the_known_names_are_found(
     monkeypatch: pytest.MonkeyPatch, kind: str, sizes: list[int], one_hash: bool
 ) -> None:
     if one_hash:  # names are told apart even then
@@ -54,7 +54,7 @@ def test_every_node_is_found_and_nothing_else(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_repeated_name_is_told(kind: str) -> None:
+def test_the_first_repeated_name_is_reported(kind: str) -> None:
     texts = [KINDS[kind](number) for number in range(30)]
     twice = listed([*texts[:20], *texts[5:9], *texts[20:], texts[2]])
     assert finder(twice, np.array([0, 35])).repeated() == 20
@@ -62,7 +62,7 @@ def test_the_first_repeated_name_is_told(kind: str) -> None:
     assert finder(twice, np.array([0, 20, 35])).repeated() is None
 
 
-def test_only_plain_whole_numbers_are_taken_for_numbers() -> None:
+def test_only_plain_whole_numbers_are_stored_as_integers() -> None:
     assert whole_numbers(["0", "17", "9" * 18]).tolist() == [0, 17, 10**18 - 1]
     for text in ("", "-1", "+1", "01", " 1", "1.0", "1_0", "1e0", "\u0661", "5\n6", "x", "9" * 19):
         assert whole_numbers(["0", text]) is None

@@ -74,7 +74,7 @@ def test_edge_channels_directed_edges_and_no_loops(tmp_path: Path) -> None:
     assert list(zip(graphs.src.tolist(), graphs.dst.tolist(), strict=True)) == [(0, 1), (1, 2), (0, 1)]
 
 
-def test_numbers_stay_numbers_and_degrees_stand_in(tmp_path: Path) -> None:
+def test_fractions_stay_numbers_and_missing_features_become_degrees(tmp_path: Path) -> None:
     values = "0.5\n7\n5\n5\n7\n7\n"
     graphs = converted(tmp_path, {"raw/node-feat": values})
     assert graphs.x[:, 0].tolist() == [0.5, 7, 5, 5, 7, 7]

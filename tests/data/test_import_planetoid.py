@@ -1,4 +1,4 @@
-"""Planetoid folders: assembly, the split, gaps among the test nodes, and pickles that are hostile or damaged."""
+"""Planetoid folders: assembly, split, missing test nodes, hostile and damaged pickles."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_parts_that_do_not_fit_are_named(tmp_path: Path, case: str) -> None:
+def test_files_that_contradict_each_other_are_named(tmp_path: Path, case: str) -> None:
     part, content, message = WRONG[case]
     mini(tmp_path)
     (tmp_path / f"ind.mini.{part}").write_bytes(content)
@@ -121,7 +121,7 @@ def test_parts_that_do_not_fit_are_named(tmp_path: Path, case: str) -> None:
 
 
 class Payload:
-    """Pickles as a call of `function` with `args`."""
+    """An object whose pickle is a call of `function` with `args`."""
 
     def __init__(self, function: Any, *args: Any) -> None:
         self.call = (function, args)
@@ -146,7 +146,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_pickles_are_refused_without_running(
+def test_hostile_pickles_are_refused_without_being_executed(
     tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

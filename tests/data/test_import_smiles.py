@@ -1,4 +1,4 @@
-"""Molecules from CSV: what is stored, what is detected, what is refused; the featuriser for predictions."""
+"""Molecules from CSV: stored arrays, detected columns, refused tables; the featuriser for predictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gcnbatch import worker
-from gcnbatch.data import molecules
+from gcnbatch.data import molecule_graphs as molecules
 from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
@@ -185,7 +185,7 @@ def test_processes_do_not_change_the_result(tmp_path: Path, monkeypatch: pytest.
 BAD = "mol_id,smiles,y\nA,CCO,1\nB,C(C)(C)(C)(C)C,0\nD,,1\nE,c1cc,0\nF,CCCCC,1\n"
 
 
-def test_bad_rows_stop_the_import_and_say_how_to_go_on(tmp_path: Path) -> None:
+def test_bad_rows_stop_the_import_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         converted(tmp_path, BAD)
     message = str(caught.value)
@@ -203,7 +203,7 @@ def test_skipped_rows_are_reported_with_their_reasons(tmp_path: Path) -> None:
     assert lines[2:] == ["3,D,,blank SMILES", "4,E,c1cc,not valid SMILES", '5,F,CCCCC,"5 atoms, more than 4"']
 
 
-def test_text_behind_a_smiles_is_not_taken_for_a_name(tmp_path: Path) -> None:
+def test_text_after_a_smiles_is_an_error(tmp_path: Path) -> None:
     graphs = converted(tmp_path, "smiles,y\n CCO ,1\nCC ethane,0\nC\t1,0\nCCC,1\n", skip_bad_rows=True)
     assert graphs.n_graphs == 2
     reasons = [line.rpartition(",")[2] for line in (tmp_path / "out.skipped.csv").read_text().splitlines()[1:]]
@@ -215,7 +215,7 @@ def test_a_molecule_over_the_limit_names_the_option(tmp_path: Path) -> None:
         converted(tmp_path, "smiles,y\nCCCCC,1\nC,0\n", FeaturizerOptions(max_nodes=4))
 
 
-def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+def test_an_import_without_any_valid_molecule_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected at least one molecule that gives a graph"):
         converted(tmp_path, "smiles,y\nxx,1\nc1cc,0\n", skip_bad_rows=True)
     assert not (tmp_path / "out.h5").exists()
@@ -265,7 +265,7 @@ def test_bad_tables_get_one_clear_line(tmp_path: Path, case: str) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["molecules.csv"]
 
 
-def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         import_smiles(tmp_path / "none.csv", tmp_path / "out.h5", PLAIN)
     with pytest.raises(InputError, match="is a folder; expected a readable file"):
@@ -276,7 +276,7 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
         import_smiles(write(tmp_path, ETHANOL_AND_BENZENE), tmp_path, PLAIN)
 
 
-def test_a_damaged_gzip_file(tmp_path: Path) -> None:
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path) -> None:
     data = gzip.compress(ETHANOL_AND_BENZENE.encode() * 50)
     for broken in (data[:40], b"plain text"):
         with pytest.raises(InputError, match="damaged gzip file"):

@@ -1,4 +1,4 @@
-"""k-hop sets against dense powers: channels with and without values, normalisation and caps; propagated features."""
+"""k-hop sets against dense powers: channels, values, normalisation, limits; propagated features."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_channels_are_the_powers_of_each_graph(tmp_path: Path, weights: bool, le
     assert result.splits.keys() == graphs.splits.keys()
 
 
-def test_binary_channels_of_a_set_without_weights_need_none(tmp_path: Path) -> None:
+def test_binary_channels_of_a_set_without_weights_have_none(tmp_path: Path) -> None:
     graphs = build_graphset(5, seed=1)
     result = khop(graphs, tmp_path, hops=3, mode="channels", values="binary")
     assert result.weight is None
@@ -100,7 +100,7 @@ def test_every_channel_is_normalized_once(tmp_path: Path, already: bool) -> None
 
 @quickly
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
-def test_a_cap_keeps_the_largest_of_each_row(seed: int, count: int) -> None:
+def test_keep_stores_the_largest_entries_of_each_row(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     matrix = sp.csr_array(rng.integers(-3, 4, (9, 12)) * (rng.random((9, 12)) < 0.6), dtype=np.float32)
     matrix.eliminate_zeros()
@@ -112,7 +112,7 @@ def test_a_cap_keeps_the_largest_of_each_row(seed: int, count: int) -> None:
         np.testing.assert_array_equal(row, expected)
 
 
-def test_the_next_power_is_of_what_was_kept(tmp_path: Path) -> None:
+def test_the_next_power_is_computed_from_the_kept_entries(tmp_path: Path) -> None:
     graphs = build_graphset(1, max_nodes=30, edges_per_node=3, n_channels=1, seed=2)
     result = khop(graphs, tmp_path, hops=3, mode="channels", keep=2)
     a = adjacency(graphs)
@@ -124,7 +124,7 @@ def test_the_next_power_is_of_what_was_kept(tmp_path: Path) -> None:
 
 @quickly
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.booleans())
-def test_powers_cut_slab_by_slab_are_the_same(seed: int, entries: int, binary: bool) -> None:
+def test_powers_computed_in_slabs_are_the_same(seed: int, entries: int, binary: bool) -> None:
     graphs = build_graphset(3, max_nodes=20, edges_per_node=3, weights=True, seed=seed)
     options = Options(3, "channels", values="binary" if binary else "walks", keep=3)
     whole = list(khop_module.powers(adjacency(graphs), options, HOST))
@@ -151,7 +151,7 @@ def test_features_are_propagated_within_their_graphs(tmp_path: Path, features: s
         np.testing.assert_array_equal(getattr(result, name), getattr(graphs, name))
 
 
-def test_a_file_read_in_blocks_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_read_in_blocks_gives_the_same_khop_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = build_graphset(40, seed=8)
     whole = khop(graphs, tmp_path, hops=2, mode="channels")
     blocks = Dataset.blocks
@@ -159,11 +159,11 @@ def test_a_file_read_in_blocks_gives_the_same(tmp_path: Path, monkeypatch: pytes
     assert_graphsets_equal(khop(graphs, tmp_path, hops=2, mode="channels"), whole)
 
 
-def test_a_set_without_graphs_gives_one(tmp_path: Path) -> None:
+def test_a_set_without_graphs_gives_a_khop_set_without_graphs(tmp_path: Path) -> None:
     assert khop(build_graphset(0), tmp_path, hops=2, mode="channels").header.n_channels == 3
 
 
-def test_the_featurizer_does_not_outlive_what_it_made(tmp_path: Path) -> None:
+def test_a_khop_set_has_no_featurizer(tmp_path: Path) -> None:
     graphs = build_graphset(3)
     header = graphs.header.model_copy(update={"featurizer": {"kind": "smiles"}})
     graphs = type(graphs)(**{**vars(graphs), "header": header})
@@ -184,7 +184,7 @@ def test_the_featurizer_does_not_outlive_what_it_made(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_refused_leaves_nothing_behind(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_refused_options_leave_no_file(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         khop(build_graphset(8), tmp_path, **options)
     assert message in str(caught.value)
@@ -200,14 +200,14 @@ def test_channels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         khop(twice, tmp_path, hops=2, mode="channels")
 
 
-def test_a_product_that_leaves_float32_is_refused(tmp_path: Path) -> None:
+def test_a_product_that_overflows_float32_is_refused(tmp_path: Path) -> None:
     graphs = build_graphset(1, max_nodes=4, edges_per_node=4, weights=True)
     graphs = type(graphs)(**{**vars(graphs), "weight": np.full(graphs.n_edges, 1e30, np.float32)})
     with np.errstate(over="ignore"), pytest.raises(InputError, match="edges/weight"):
         khop(graphs, tmp_path, hops=2, mode="channels")
 
 
-def test_what_takes_much_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_memory_need_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gcnbatch.data.khop.ANNOUNCED", 1000)
     write_graphset(tmp_path / "in.h5", build_graphset(40))
     told: list[str] = []
@@ -218,7 +218,7 @@ def test_what_takes_much_memory_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     ]
 
 
-def test_forecasts_come_close() -> None:
+def test_the_forecast_is_close_to_the_result() -> None:
     rng = np.random.default_rng(0)
     n = 3000
     matrix = sp.csr_array(sp.random_array((n, n), density=4 / n, rng=rng, format="csr"), dtype=np.float32)

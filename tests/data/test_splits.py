@@ -1,4 +1,4 @@
-"""Splits: every part right, whatever the rows; every refusal in words."""
+"""Splits: properties of the parts for any rows, and the messages of refused splits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import GroupKFold
 
-from gcnbatch.config import SplitConfig
+from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.splits import SplitRows, make_folds, make_split, part_sizes, split_seed, strata
 from gcnbatch.errors import InputError
@@ -58,7 +58,7 @@ shares = st.sampled_from((0.0, 0.1, 0.2, 0.25, 0.4))
 
 @few
 @given(shapes, shares, shares, st.sampled_from(("random", "stratified")))
-def test_shares_are_right_within_a_row_and_parts_are_disjoint_and_complete(shape, valid, test, kind) -> None:
+def test_parts_are_disjoint_and_complete_and_have_their_shares(shape, valid, test, kind) -> None:
     target, n, seed = shape
     split = make_split(SplitConfig(kind=kind, valid=valid, test=test), seed, random_rows(target, n, seed))
     assert_partition(split, np.arange(n))
@@ -95,7 +95,7 @@ def test_scaffold_keeps_groups_whole_and_does_not_depend_on_the_seed(shape, shar
     assert_same(split, make_split(config, seed + 1, rows))
 
 
-def test_scaffold_deals_largest_groups_first_and_of_equals_the_later_one() -> None:
+def test_scaffold_assigns_the_largest_groups_first_and_of_equals_the_later_one() -> None:
     groups = np.array([5, 7, 7, 7, 7, 2, 2, 9, 4, 4], np.int32)  # sizes: 7 four, 2 and 4 two, 5 and 9 one
     split = make_split(
         SplitConfig(kind="scaffold", valid=0.2, test=0.2), 0, rows_of(np.zeros((10, 1), np.float32), groups=groups)
@@ -131,7 +131,7 @@ def test_every_row_reaches_every_part_over_seeds(kind: str) -> None:
     assert reached.all()
 
 
-def test_rows_of_a_node_level_set_without_labels_are_left_out_of_dealt_splits() -> None:
+def test_nodes_without_labels_are_left_out_of_generated_splits() -> None:
     rows = random_rows("multiclass", 90, 1, missing=0.5, level="node")
     labelled = np.flatnonzero(rows.y[:, 0] >= 0)
     assert_partition(make_split(SplitConfig(), 0, rows), labelled)
@@ -261,7 +261,7 @@ def test_a_predefined_split_is_found_by_name_or_as_the_only_one() -> None:
     assert_same(predefined("", {"only": FILE["planetoid"]}), predefined("planetoid", FILE))
 
 
-def test_a_predefined_split_may_lack_validation_when_the_share_says_so() -> None:
+def test_a_predefined_split_without_validation_needs_a_share_of_0() -> None:
     splits = {"only": stored(train=5, valid=0, test=2)}
     assert len(predefined("", splits, valid=0.0).valid) == 0
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Writing data sets and reading them back: whole, by slices, part by part."""
+"""Writing data sets and reading them back: whole, in slices, in parts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def large(folder):
 
 @settings(deadline=None, max_examples=30)
 @given(graphs=graphsets())
-def test_what_is_written_reads_back_equal(folder, graphs):
+def test_a_written_set_reads_back_equal(folder, graphs):
     write_graphset(folder / "whole.h5", graphs)
     with Dataset(folder / "whole.h5") as dataset:
         assert_graphsets_equal(dataset.load(), graphs)
@@ -103,7 +103,7 @@ def test_blocks_of_edges_and_features_append_to_the_whole(tmp_path, level, weigh
         assert_graphsets_equal(dataset.load(), graphs)
 
 
-def test_offences_in_blocks_are_found_and_placed(tmp_path):
+def test_errors_in_blocks_are_located(tmp_path):
     graphs = build_graphset(12)
     for change, message in (
         ({"dst": np.where(np.arange(graphs.n_edges) == 40, 9, graphs.dst)}, r"/edges/dst\[40\]: node 9 in graph"),
@@ -128,7 +128,7 @@ def test_reading_some_graphs_is_taking_them_from_the_whole(folder, graphs, data)
             assert_graphsets_equal(dataset.read(picked), graphs.take(picked))
 
 
-def test_a_set_larger_than_memory_is_read_by_slices(large):
+def test_a_set_larger_than_memory_is_read_in_slices(large):
     path, graphs = large
     with Dataset(path, memory_mb=4) as dataset:
         assert not dataset.fits_in_memory
@@ -144,7 +144,7 @@ def test_a_set_larger_than_memory_is_read_by_slices(large):
 
 
 @pytest.mark.parametrize("features", ["float32", "csr"])
-def test_an_offence_beyond_the_first_block_is_found_and_placed(folder, features):
+def test_an_error_beyond_the_first_block_is_located(folder, features):
     graphs = build_graphset(3000, features=features, n_features=200, seed=3)
     write_graphset(folder / "late.h5", graphs)
     name, at = ("nodes/x", (7000, 9)) if features == "float32" else ("nodes/x_csr/data", (500_000,))
@@ -161,7 +161,7 @@ def test_one_graph_larger_than_memory_is_refused(folder):
         Dataset(folder / "one.h5", memory_mb=1)
 
 
-def test_threads_read_at_the_same_time(large):
+def test_several_threads_can_read(large):
     path, graphs = large
     wrong: list[int] = []
     with Dataset(path, memory_mb=4, check=False) as dataset:
@@ -262,7 +262,7 @@ GOOD = build_graphset(weights=True, groups=True, splits=True)
         ),
     ],
 )
-def test_what_a_reader_would_refuse_is_not_written(tmp_path, change, message):
+def test_an_invalid_set_is_not_written(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
         write_graphset(tmp_path / "x.h5", replace(GOOD, **change))
     assert list(tmp_path.iterdir()) == []
@@ -309,7 +309,7 @@ for limit in (0, 100, 5_000, 60_000, 150_000, 400_000, 700_000):
 
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE") or not hasattr(signal, "SIGXFSZ"), reason="needs file limits")
-def test_a_full_disk_is_one_message_and_leaves_nothing(tmp_path):
+def test_a_full_disk_gives_one_message_and_leaves_no_file(tmp_path):
     """In a process of its own: HDF5 crashes the process when a write fails under it."""
     command = [sys.executable, "-c", WRITE_UNDER_LIMIT, str(tmp_path / "x.h5")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FORMAT.parents[1])

@@ -1,4 +1,4 @@
-"""Synthetic data sets: valid files, the promised shapes, the same bytes again, and labels that only edges tell."""
+"""Synthetic data sets: valid files, shapes, reproducibility, and labels that depend on edges."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def adjacency(graphs: GraphSet) -> sp.csr_array:
 
 
 @pytest.mark.parametrize("preset", synthetic.PRESETS)
-def test_what_is_written_is_what_is_generated_and_passes_every_check(tmp_path, preset):
+def test_a_written_preset_equals_the_generated_one_and_is_valid(tmp_path, preset):
     synthetic.write(preset, tmp_path / "set.h5", seed=3, **SMALL[preset])
     with Dataset(tmp_path / "set.h5") as dataset:
         assert_graphsets_equal(dataset.load(), make(preset, seed=3, **SMALL[preset]))
@@ -196,14 +196,14 @@ def mean_auc(features, y) -> float:
 
 
 @pytest.mark.parametrize(("preset", "graphs", "reached"), [("tox21", 3_000, 0.85), ("quickstart", 1_000, 0.99)])
-def test_binary_labels_are_hidden_from_a_bag_of_atoms_and_plain_in_the_bonds(preset, graphs, reached):
+def test_binary_labels_depend_on_bonds_and_not_on_atoms_alone(preset, graphs, reached):
     data = make(preset, graphs=graphs)
     atoms = bags(data)
     assert mean_auc(atoms, data.y) == pytest.approx(0.5, abs=0.04)
     assert mean_auc(np.hstack([atoms, bonded_pairs(data)]), data.y) > reached
 
 
-def test_reaction_classes_are_hidden_from_a_bag_of_atoms_and_plain_in_the_bonds():
+def test_reaction_classes_depend_on_bonds_and_not_on_atoms_alone():
     data = make("reaction100", graphs=10_000)
     labels = data.y[:, 0]
     symbols = [f"symbol={name}" for name in ("N", "O", "S", "P", "Si", "B", "Se", "As", "Ge", "Sn")]
@@ -216,7 +216,7 @@ def test_reaction_classes_are_hidden_from_a_bag_of_atoms_and_plain_in_the_bonds(
 
 
 @pytest.mark.parametrize(("preset", "scale", "most"), [("citation", 1.0, 0.9), ("reddit", 0.03, 0.955)])
-def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node_but_not_plain(preset, scale, most):
+def test_neighbours_predict_node_classes_far_better_than_the_node_itself(preset, scale, most):
     data = make(preset, scale=scale)
     split, labels = data.splits["standard"], data.y[:, 0]
     loops = adjacency(data) + sp.eye_array(data.n_nodes)
@@ -248,7 +248,7 @@ def test_node_classes_are_far_plainer_in_the_neighbours_than_in_the_node_but_not
         ({"preset": "citation", "bond_channels": True}, "--bond-channels: given for citation, which has no bonds"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_before_anything_is_written(tmp_path, arguments, message):
+def test_wrong_options_are_refused_before_anything_is_written(tmp_path, arguments, message):
     with pytest.raises(InputError) as caught:
         synthetic.generate(**arguments)
     assert message in str(caught.value)

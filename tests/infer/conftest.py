@@ -1,4 +1,4 @@
-"""Runs that several tests predict with; trained once."""
+"""Trained runs for several tests, trained once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions of HDF5 data sets: right numbers in the right order, whatever the batch; ensembles; figures."""
+"""Predictions of HDF5 data sets: values, order, independence of the batch, ensembles, metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.store import Dataset
-from gcnbatch.infer import Summary, infer
+from gcnbatch.infer import InferenceSummary, infer
 from gcnbatch.train.report import read_metrics
 from tests.builders import build_graphset
 from tests.infer.runs import numbers, read_rows, stored, train_on
@@ -19,7 +19,7 @@ from tests.infer.runs import numbers, read_rows, stored, train_on
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-def predict(folder: Path, runs: list[Path], data: Path, **options: object) -> tuple[dict, Summary]:
+def predict(folder: Path, runs: list[Path], data: Path, **options: object) -> tuple[dict, InferenceSummary]:
     out = folder / f"{len(list(folder.iterdir()))}.csv"
     summary = infer(runs, data, str(out), quiet=True, **options)  # type: ignore[arg-type]
     return read_rows(out), summary
@@ -27,7 +27,7 @@ def predict(folder: Path, runs: list[Path], data: Path, **options: object) -> tu
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
 @pytest.mark.parametrize("level", ["graph", "node"])
-def test_every_row_in_order_and_the_test_rows_as_training_predicted_them(tmp_path, target, level) -> None:
+def test_all_rows_are_in_order_and_test_rows_equal_those_of_training(tmp_path, target, level) -> None:
     graphs = build_graphset(20, target=target, level=level, seed=5)
     if target == "regression":
         graphs = replace(graphs, y=graphs.y * np.float32(40) + np.float32(1000))
@@ -57,7 +57,7 @@ def test_kipf_on_sparse_features_predicts_nodes(tmp_path) -> None:
     np.testing.assert_allclose(numbers({name: rows[name] for name in own}), numbers(own), **CLOSE)
 
 
-def test_neither_batch_size_nor_batch_mates_matter(tmp_path, trained) -> None:
+def test_predictions_do_not_depend_on_the_batch(tmp_path, trained) -> None:
     run, data = trained
     whole, _ = predict(tmp_path, [run], data)
     single, _ = predict(tmp_path, [run], data, batch_size=1)
@@ -110,7 +110,7 @@ def test_an_unfinished_run_is_used_and_named(tmp_path, trained) -> None:
     assert said == [f"{copy} is not finished: taking the best weights so far of 1 model(s)"]
 
 
-def test_figures_against_labels_are_those_of_training(tmp_path, trained) -> None:
+def test_metrics_equal_those_of_training(tmp_path, trained) -> None:
     run, data = trained
     tested = list(read_rows(run / "predictions.csv"))
     with Dataset(data) as dataset:
@@ -142,7 +142,7 @@ def test_a_set_without_graphs_gives_a_table_without_rows(tmp_path, trained, seco
     assert out.read_text() == "id,task0,task0_std,task1,task1_std\n"
 
 
-def test_a_set_larger_than_memory_is_read_by_slices_with_the_same_result(tmp_path, trained, monkeypatch) -> None:
+def test_a_set_larger_than_memory_gives_the_same_predictions(tmp_path, trained, monkeypatch) -> None:
     run, data = trained
     whole, _ = predict(tmp_path, [run], data, batch_size=5)
     monkeypatch.setattr(Dataset, "fits_in_memory", property(lambda self: False))

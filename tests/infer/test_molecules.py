@@ -1,4 +1,4 @@
-"""Predictions straight from CSV: the featuriser of training, bad rows in their place, files in parts."""
+"""Predictions from CSV: the featuriser of training, bad rows, files in parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.infer.runs import numbers, read_rows, train_on
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-def test_molecules_predict_as_the_data_set_made_from_them(tmp_path, chemistry) -> None:
+def test_molecules_from_csv_predict_like_their_data_set(tmp_path, chemistry) -> None:
     run, table, data = chemistry
     infer([run], table, str(tmp_path / "table.csv"), quiet=True)
     infer([run], data, str(tmp_path / "data.csv"), quiet=True)
@@ -25,7 +25,7 @@ def test_molecules_predict_as_the_data_set_made_from_them(tmp_path, chemistry) -
     np.testing.assert_allclose(numbers(rows), numbers(expected), **CLOSE)
 
 
-def test_bad_rows_keep_their_place_and_say_why(tmp_path, chemistry) -> None:
+def test_bad_rows_keep_their_position_and_give_the_reason(tmp_path, chemistry) -> None:
     run = chemistry[0]
     table = tmp_path / "new.csv"
     table.write_text(f"mol_id,structure\na,CCO\nb,C(C\nc,\nd,{'C' * 15}\ne,CCO\n")
@@ -76,7 +76,7 @@ def ids(path: Path, run: Path, options: CsvOptions) -> list[str]:
     return list(read_rows(out))
 
 
-def test_columns_are_those_of_training_or_those_that_are_named(tmp_path, chemistry) -> None:
+def test_csv_columns_are_those_of_training_or_of_the_options(tmp_path, chemistry) -> None:
     run = chemistry[0]
     table = tmp_path / "new.csv"
     table.write_text("structure,mol_id,code,smiles\nC,a,x,not SMILES\nCC,b,y,not SMILES\n")

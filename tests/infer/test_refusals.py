@@ -1,4 +1,4 @@
-"""What `infer` refuses: both sides are named and nothing is written."""
+"""Inputs that `infer` refuses: the message names both sides, and no file is written."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def refused(runs: list[Path], data: Path, **options: object) -> str:
         ({"n_tasks": 1}, "tasks: 1 (task0); expected 2 (task0, task1), as in {run}"),
     ],
 )
-def test_data_of_another_shape(tmp_path, trained, build, message) -> None:
+def test_data_of_another_shape_are_refused(tmp_path, trained, build, message) -> None:
     run = trained[0]
     data = stored(tmp_path / "other.h5", build_graphset(4, **build))
     text = refused([run], data)
-    assert text == f"{data}: {message.format(run=run)}. Make the data as those of the run were made."
+    assert text == f"{data}: {message.format(run=run)}. Prepare the data as for the run."
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_data_of_another_shape(tmp_path, trained, build, message) -> None:
         ({"class_names": ("class0", "class1", "other")}, "classes: 'other' at place 3; expected 'class2'"),
     ],
 )
-def test_data_of_the_same_shape_that_mean_something_else(tmp_path, named, change, message) -> None:
+def test_data_with_another_meaning_are_refused(tmp_path, named, change, message) -> None:
     run, header = named
     graphs = build_graphset(4, target="multiclass")
     data = stored(tmp_path / "other.h5", replace(graphs, header=header.model_copy(update=change)))
@@ -61,7 +61,7 @@ def test_data_of_the_same_shape_that_mean_something_else(tmp_path, named, change
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Header]:
-    """A run on stored weights whose data name everything."""
+    """A run on stored weights whose data set has names for all features, channels, tasks and classes."""
     folder = tmp_path_factory.mktemp("named")
     graphs = build_graphset(20, target="multiclass")
     update = {"feature_names": ("a", "b", "c", "d"), "featurizer": {"self_loops": True}}
@@ -70,14 +70,14 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Header]:
     return train_on(data, folder / "run", model={"adjacency": "stored"}), header
 
 
-def test_runs_that_predict_different_things(tmp_path, trained, named) -> None:
+def test_an_ensemble_of_different_tasks_is_refused(tmp_path, trained, named) -> None:
     run, data = trained
     text = refused([run, named[0]], data)
     assert f"{named[0]}: target: multiclass; expected binary, as in {run}" in text
     assert text.endswith("Runs of an ensemble must be trained on alike data.")
 
 
-def test_folders_that_are_no_runs(tmp_path, trained) -> None:
+def test_folders_that_are_not_runs_are_refused(tmp_path, trained) -> None:
     run, data = trained
     assert "no best.safetensors in it; expected the folder of a run" in refused([tmp_path], data)
     assert f"{tmp_path / 'nowhere'}: no such folder" in refused([tmp_path / "nowhere"], data)
@@ -85,7 +85,7 @@ def test_folders_that_are_no_runs(tmp_path, trained) -> None:
     assert f"{run}: given twice" in refused([run, run], data)
 
 
-def test_weights_that_do_not_fit_their_description(tmp_path, trained) -> None:
+def test_weights_that_contradict_their_description_are_refused(tmp_path, trained) -> None:
     run, data = trained
     whole = checkpoint.load(run / "best.safetensors")
     folder = tmp_path / "run"
@@ -106,20 +106,20 @@ def test_weights_that_do_not_fit_their_description(tmp_path, trained) -> None:
     assert "scaling: (1, 2) outputs; expected 2 each" in altered(whole.arrays, {**whole.about, "scaling": scaling})
 
 
-def test_names_of_outputs_and_inputs(tmp_path, trained) -> None:
+def test_unknown_endings_of_outputs_and_inputs_are_refused(tmp_path, trained) -> None:
     run, data = trained
     assert "output x.txt: unknown ending; expected .csv, .jsonl, .h5" in refused([run], data, out="x.txt")
     assert "the data file itself" in refused([run], data, out=str(data))
     assert "unknown ending; expected .h5, .hdf5, .csv, .csv.gz" in refused([run], tmp_path / "data.parquet")
 
 
-def test_molecules_for_a_run_without_smiles(tmp_path, trained) -> None:
+def test_molecules_are_refused_if_the_run_was_not_trained_on_smiles(tmp_path, trained) -> None:
     table = molecule_table(tmp_path / "new.csv", 3)
     text = refused([trained[0]], table)
     assert f"expected an HDF5 data set, as {trained[0]} was not trained on a set made from SMILES" in text
 
 
-def test_tables_that_cannot_be_read(tmp_path, chemistry) -> None:
+def test_csv_tables_that_cannot_be_read_are_refused(tmp_path, chemistry) -> None:
     run = chemistry[0]
     table = tmp_path / "new.csv"
     table.write_text("structure\n")
@@ -129,9 +129,9 @@ def test_tables_that_cannot_be_read(tmp_path, chemistry) -> None:
     assert "no column 'x'" in refused([run], table, csv=CsvOptions(smiles_column="x"))
 
 
-def test_a_bad_molecule_may_end_the_work(tmp_path, chemistry) -> None:
+def test_on_bad_row_fail_stops_at_a_bad_molecule(tmp_path, chemistry) -> None:
     table = tmp_path / "new.csv"
     table.write_text("mol_id,structure\na,C\nb,C(\n")
     assert refused([chemistry[0]], table, on_bad_row="fail") == (
-        "row 2, id b: not valid SMILES. Mend the row, or keep such rows blank with --on-bad-row keep."
+        "row 2, id b: not valid SMILES. Fix the row, or keep such rows blank with --on-bad-row keep."
     )

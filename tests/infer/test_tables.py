@@ -1,4 +1,4 @@
-"""Tables of predictions: every format holds the same rows, numbers read back to the bit."""
+"""Tables of predictions: all formats have the same rows, and numbers read back to the bit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_csv_reads_back_to_the_bit(tmp_path, values) -> None:
     np.testing.assert_array_equal(read_outputs(path, header("a", "b")), values)
 
 
-def test_every_format_holds_the_same_rows(tmp_path) -> None:
+def test_all_formats_have_the_same_rows(tmp_path) -> None:
     kind = header("a", "b")
     rng = np.random.default_rng(0)
     outputs, std = rng.normal(size=(2, 3, 2)).astype(np.float32)
@@ -88,7 +88,7 @@ def test_every_format_holds_the_same_rows(tmp_path) -> None:
         assert file["outputs"].dtype == file["std"].dtype == np.float32
 
 
-def test_a_class_stands_before_the_probabilities(tmp_path) -> None:
+def test_the_predicted_class_precedes_the_probabilities(tmp_path) -> None:
     outputs = np.array([[0.25, 0.75], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)
     kind = header("kind", classes=("no", "yes"))
     path = written(tmp_path / "out.csv", Predictions(kind, np.array(["a", "b", "c"]), outputs))
@@ -110,13 +110,13 @@ def test_tasks_whose_names_are_taken_keep_their_columns(tmp_path) -> None:
     ]
 
 
-def test_values_that_json_cannot_say_are_null(tmp_path) -> None:
+def test_nan_and_infinity_are_null_in_json(tmp_path) -> None:
     values = np.array([[np.inf]], dtype=np.float32)
     path = written(tmp_path / "out.jsonl", Predictions(header("x"), np.array(["a"]), values))
     assert json.loads(path.read_text()) == {"id": "a", "x": None}
 
 
-def test_nothing_is_left_of_a_table_that_fails_half_way(tmp_path) -> None:
+def test_a_table_that_fails_half_way_leaves_no_file(tmp_path) -> None:
     part = Predictions(header("x"), np.array(["a"]), np.zeros((1, 1), np.float32))
 
     def fail(path: Path) -> None:
@@ -135,7 +135,7 @@ def test_standard_output_is_csv(capsys) -> None:
     assert capsys.readouterr().out == "id,x\na,0.1\n"
 
 
-def test_a_nul_is_refused_where_hdf5_cannot_hold_it(tmp_path) -> None:
+def test_hdf5_refuses_a_nul_in_text(tmp_path) -> None:
     table = Predictions(header("x"), np.array(["a", "b\0c"]), np.zeros((2, 1), np.float32))
     with pytest.raises(InputError) as refused:
         written(tmp_path / "out.h5", table)

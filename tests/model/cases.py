@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Adjacency, Clock, Csr, Ops
-from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.model.gcn import Gcn, Loss, build

@@ -27,7 +27,7 @@ pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
 def test_compiled_batches_are_those_of_numpy(
     ids: list[int], features: str, level: Any, n_channels: int, adjacency: str
 ) -> None:
-    from gcnbatch.backends.compiled import CompiledFeed
+    from gcnbatch.backends.cpu.compiled import CompiledFeed
 
     graphs = build_graphset(features=features, level=level, n_channels=n_channels)
     source, picked = BatchSource(graphs, adjacency), np.array(ids, dtype=np.int64)

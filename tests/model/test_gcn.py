@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.model.gcn import Gcn, build
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset, dense

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.compare.parity import bounds, distance, longest_sum
 from gcnbatch.compare.reference import jittered, jitters
-from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset
 from tests.model.cases import Case

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from gcnbatch.config import ChemGCNConfig, KipfConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.model.gcn import build
 from gcnbatch.model.parameters import ALIGN, ParameterLayout, ParameterSpec
 from tests.builders import build_graphset

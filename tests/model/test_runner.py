@@ -11,7 +11,7 @@ import pytest
 from gcnbatch.backends.base import Clock, Runner
 from gcnbatch.backends.cpu import CpuBackend, CpuOps
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import ChemGCNConfig, KipfConfig, TrainConfig
+from gcnbatch.config_sections import ChemGCNConfig, KipfConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.model.gcn import Loss, build, uniform_weights

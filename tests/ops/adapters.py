@@ -21,7 +21,7 @@ from gcnbatch.backends import registry
 from gcnbatch.backends.base import Array, Ops
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.sparse import Csr
 from gcnbatch.reference import ReferenceOps
 from tests.ops.cases import Sparse

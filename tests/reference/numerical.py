@@ -15,7 +15,7 @@ TOLERANCE = 1e-8  # a difference of order 1 over 2 * STEP carries about 1e-16 / 
 def assert_gradient(
     function: Callable[[NDArray[np.float64]], Any], x: NDArray[np.float64], dy: Any, gradient: Any
 ) -> None:
-    """Hold `gradient` to the slope of sum(dy * function(x)) by each element of x."""
+    """Compare `gradient` with the slope of sum(dy * function(x)) by each element of x."""
     slope = np.zeros_like(x)
     for index in np.ndindex(x.shape):
         ends = []

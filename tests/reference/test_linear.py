@@ -19,7 +19,7 @@ def test_linear_gradients():
     assert_gradient(lambda b: linear(x, w, b), b, dy, db)
 
 
-def test_linear_leaves_out_dx_on_request_and_writes_where_it_is_told():
+def test_linear_leaves_out_dx_on_request_and_writes_to_out():
     dw, db = np.full((3, 1), np.nan), np.full(1, np.nan)
     dx, *got = linear_backward(np.ones((2, 1)), np.ones((2, 3)), np.ones((3, 1)), need_dx=False, out=(dw, db))
     assert dx is None

@@ -241,7 +241,7 @@ def test_a_monitor_of_another_target_is_refused_with_the_valid_ones() -> None:
 
 
 def test_every_monitor_of_the_configuration_is_some_targets_figure() -> None:
-    from gcnbatch.config import TrainConfig
+    from gcnbatch.config_sections import TrainConfig
 
     allowed = set(TrainConfig.model_fields["monitor"].annotation.__args__)  # type: ignore[union-attr]
     assert allowed == {"auto", "loss"}.union(*metrics.METRICS.values())

@@ -355,7 +355,7 @@ def test_training_keeps_ignoring_ctrl_c_where_its_parent_does(tmp_path: Path, da
 
 INTERRUPTION_TESTS = (
     "tests/train/test_resume.py::test_ctrl_c_before_anything_is_written_promises_nothing",  # signals this process
-    "tests/cli/test_data.py::test_synth_that_is_ended_leaves_nothing[2]",  # signals a child
+    "tests/cli/test_data.py::test_synth_stopped_by_a_signal_leaves_no_file[2]",  # signals a child
 )
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gcnbatch.config import TrainConfig
+from gcnbatch.config_sections import TrainConfig
 from gcnbatch.train.schedule import Plateau, learning_rate
 
 

@@ -1,4 +1,4 @@
-"""The configuration: every key reachable, every refusal in words, the resolved copy equal."""
+"""The configuration: every key can be set, every error has its message, the saved copy is equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.config import Config, KipfConfig, keys, parse_assignment, put, read_toml, resolve
+from gcnbatch.config import Config, keys, parse_assignment, put, read_toml, resolve
+from gcnbatch.config_sections import KipfConfig
 from gcnbatch.errors import InputError
 from gcnbatch.resources import configs
 
@@ -89,7 +90,7 @@ def look_up(config: Config, key: str) -> Any:
     return value
 
 
-def test_the_table_of_this_file_knows_every_key() -> None:
+def test_every_key_has_a_test_value() -> None:
     assert set(OTHER) == set(keys())
 
 
@@ -111,7 +112,7 @@ def test_every_key_is_set_by_an_assignment_and_by_toml_and_survives_saving(key: 
     assert resolve(tomllib.loads(config.to_toml())) == config
 
 
-def test_the_saved_copy_holds_every_key_of_its_model() -> None:
+def test_the_saved_configuration_has_every_key_of_its_model() -> None:
     for config in (Config(), Config(model=KipfConfig())):
         saved = tomllib.loads(config.to_toml())
         flat = {f"{name}.{key}" for name, section in saved.items() if isinstance(section, dict) for key in section}
@@ -175,7 +176,7 @@ def test_the_shipped_configurations_resolve() -> None:
         ("=5", r"--set =5: no '='"),
     ],
 )
-def test_a_wrong_assignment_says_what_would_be_right(assignment: str, message: str) -> None:
+def test_a_wrong_assignment_says_what_is_expected(assignment: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         assigned(assignment)
 
@@ -219,11 +220,11 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         read_toml(tmp_path / "none.toml")
     for content in (b"[train\n", b"a = 1\na = 2\n"):
         (tmp_path / "bad.toml").write_bytes(content)
-        with pytest.raises(InputError, match=r"bad\.toml: cannot be read as TOML \(.*\)\. Mend the line named\."):
+        with pytest.raises(InputError, match=r"bad\.toml: cannot be read as TOML \(.*\)\. Fix that line\."):
             read_toml(tmp_path / "bad.toml")
     (tmp_path / "set.h5").write_bytes(b"\x89HDF")
     with pytest.raises(
-        InputError, match=r"set\.h5: not text; expected a TOML configuration\. A data set goes behind --data"
+        InputError, match=r"set\.h5: not text; expected a TOML configuration\. Pass a data set with --data"
     ):
         read_toml(tmp_path / "set.h5")
     with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):

@@ -1,4 +1,4 @@
-"""Which operations the cpu backend takes, and how many threads."""
+"""The operations of backend cpu with and without Numba, and its number of threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from gcnbatch.backends import cpu
 from gcnbatch.backends.blas import BlasThreads
-from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.backends.cpu import CpuOps, ops
 from gcnbatch.backends.registry import open_backend
 
 
@@ -24,34 +24,34 @@ def test_without_numba_operations_are_numpy(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_with_numba_operations_are_compiled() -> None:
     pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
-    from gcnbatch.backends.compiled import CompiledOps
+    from gcnbatch.backends.cpu.compiled import CompiledOps
 
     backend = open_backend("cpu")
     assert type(backend.ops) is CompiledOps
     assert backend.meter.about()["loops"] == f"Numba {version('numba')}"
 
 
-def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_are_compiled_without_a_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     caching = pytest.importorskip("numba.core.caching", reason="Numba is not installed (the extra 'fast')")
-    from gcnbatch.backends import compiled
+    from gcnbatch.backends.cpu import compiled
 
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     assert compiled.compiled(lambda x: x + 1)(2) == 3
 
 
-def test_small_products_take_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops, asked = CpuOps(), []
-    monkeypatch.setattr(cpu._threads, "_one", None)
-    monkeypatch.setattr(cpu._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
+def test_small_products_use_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu_ops, asked = CpuOps(), []
+    monkeypatch.setattr(ops._threads, "_one", None)
+    monkeypatch.setattr(ops._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
     small, large = np.ones((100, 100), np.float32), np.ones((1000, 301), np.float32)
-    ops.matmul(small, small)
-    ops.matmul_backward(small, small, small)
-    ops.matmul(large, np.ones((301, 100), np.float32))
-    ops.matmul(small, small)
+    cpu_ops.matmul(small, small)
+    cpu_ops.matmul_backward(small, small, small)
+    cpu_ops.matmul(large, np.ones((301, 100), np.float32))
+    cpu_ops.matmul(small, small)
     assert asked == [1, 7, 1]
 
 
-def test_the_threads_of_the_libraries_are_set_and_given_back() -> None:
+def test_blas_threads_are_set_and_restored() -> None:
     threads = BlasThreads()
 
     def now() -> list[int]:

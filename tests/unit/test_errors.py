@@ -1,4 +1,4 @@
-"""Messages and exit codes of the errors that users meet."""
+"""Messages and exit codes of errors for the user."""
 
 from __future__ import annotations
 

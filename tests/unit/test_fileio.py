@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import HeldErrors, atomic_path, write_json, write_text, write_with
 
 
-def test_a_file_appears_on_leaving_the_block(tmp_path):
+def test_a_file_appears_at_the_end_of_the_block(tmp_path):
     target = tmp_path / "a.txt"
     with atomic_path(target) as temporary:
         temporary.write_text("new")
@@ -107,13 +107,13 @@ def test_json_is_plain_and_refuses_nan(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, None]}
 
 
-def test_write_with_hands_over_the_temporary_name(tmp_path):
+def test_write_with_passes_the_temporary_name(tmp_path):
     write_with(tmp_path / "a.bin", lambda path: path.write_bytes(b"x"))
     assert (tmp_path / "a.bin").read_bytes() == b"x"
 
 
-def test_held_errors_are_raised_when_asked_for(tmp_path):
-    """/dev/full takes no byte: the writer is told that all went well, the error comes with `check`."""
+def test_held_errors_are_raised_by_check(tmp_path):
+    """Writes to /dev/full fail: the writer sees success, `check` raises the error."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     stream = HeldErrors("/dev/full", tmp_path / "a.h5")

@@ -23,7 +23,7 @@ def philox4x64_10(counter: list[int], key: list[int]) -> list[int]:
 
 
 def one_element(seed: int, purpose: str, epoch: int, step: int, element: int) -> int:
-    """Draw one element alone, as a kernel's thread does, from the layout that the module's docstring gives."""
+    """Draw one element alone, as a kernel's thread does, by the layout in the module's docstring."""
     block, value = divmod(element, 8)
     words = philox4x64_10([block + 1, step, epoch, 0], [seed, philox.purpose_key(purpose)])
     return words[value // 2] >> 32 * (value % 2) & 0xFFFFFFFF
@@ -42,7 +42,7 @@ def test_the_independent_philox_gives_the_published_vectors(counter: list[int], 
     assert [f"{word:016x}" for word in philox4x64_10(counter, key)] == want.split()
 
 
-def test_numpy_raises_the_counter_before_its_first_block():
+def test_numpy_increments_the_counter_before_its_first_block():
     raw = np.random.Philox(key=[3, 4], counter=[10, 20, 30, 40]).random_raw(8)
     assert raw.tolist() == philox4x64_10([11, 20, 30, 40], [3, 4]) + philox4x64_10([12, 20, 30, 40], [3, 4])
 
@@ -66,7 +66,7 @@ def test_elements_do_not_depend_on_the_count(count: int):
     assert_array_equal(philox.bits(1, "a", 0, 0, count), philox.bits(1, "a", 0, 0, 100)[:count])
 
 
-def test_every_part_of_the_key_counts():
+def test_every_part_of_the_key_changes_the_bits():
     drawn = [
         tuple(philox.bits(seed, purpose, epoch, step, 4))
         for seed in (0, 1, 2)
@@ -87,7 +87,7 @@ def test_bytes_are_uniform(shift: int):
     assert chi2.isf(1 - 1e-6, 255) < statistic < chi2.isf(1e-6, 255)
 
 
-def test_generator_draws_apart_from_bits():
+def test_generator_and_bits_use_different_counters():
     raw = philox.generator(9, "weights", epoch=4).bit_generator.random_raw(4)
     assert raw.tolist() == philox4x64_10([1, 0, 4, 1], [9, philox.purpose_key("weights")])
 

@@ -1,4 +1,4 @@
-"""Files beside the package, and inside it where a wheel was installed."""
+"""Files that ship with the package, in a checkout and in a wheel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_folders_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, monkeypa
     assert resources.configs() == tmp_path / "configs"
 
 
-def test_a_wheel_carries_every_folder_and_what_hints_name() -> None:
+def test_a_wheel_has_every_folder_and_every_file_that_hints_name() -> None:
     root = Path(__file__).parents[2]
     build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     folders = {name: f"gcnbatch/_{name}" for name in ("cuda_src", "configs", "docs") if (root / name).is_dir()}

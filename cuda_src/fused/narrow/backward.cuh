@@ -9,10 +9,10 @@
 // Source: own. Shapes: g_prev (N, F), sums_prev (dx blocks, columns_of(F), 2): sums of G_prev and of G_prev xhat_prev;
 //   partials (dw blocks, K, columns_of(P)); sums (parts, columns_of(P), 2) of as many parts as there are tiles of rows, or
 //   graphs; stats (2, P): mean, inverse; t_indptr (N C + 1,): row i C + c is node i of A_c^T.
-// `kind`: 0 no layer before (dW' alone), 1 graph convolution, 2 dense layer (V = dY).
+// `kind` is a LayerKind: the first layer has dW' alone, in a dense layer V = dY. Sizes come from the shape.
 // Launch: 512 threads, `dx_blocks` + `dw_blocks`; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60 + 60 tiles.
-// Shared memory: dynamic; see geometry_fused.py. Accesses as in fused_forward; dW' reads rows of U and dY 16 bytes at a
-//   time, half a warp the same.
+// Shared memory: dynamic; see `narrow.geometry.backward`. Accesses as in the forward phase; dW' reads rows of U and dY
+//   16 bytes at a time, half a warp the same.
 // Traffic: reads 8 (nnz P + N P) + 4 (N F + N K + F C P blocks), writes 4 (N F + K P blocks); everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.

@@ -1,16 +1,16 @@
-// A narrow layer forward, in one launch: Y = U W' with the moments of its columns; see fused/shared/fused.cuh and fused/FUSED.md.
+// A narrow layer forward, in one launch: Y = U W' with the moments of its columns; see fused/shared/fused.cuh, FUSED.md.
 //
 //   U[i] = [sum over entries (j, c) of row i of value Z_prev[j] | a_1[i] … a_C[i] | 0],   Z_prev from Y_prev on the fly
 //
-// Source: own; performance.md of the design gives the floors. It differs from the `batched` operations in that nothing
-// but Y, U and column moments goes to memory, and the only thing that it waits for is Y_prev.
+// Source: own. It differs from the `batched` operations: only Y, U and column moments go to memory, and it waits for Y_prev
+// alone.
 // Shapes: y (N, P), u (N, K), moments (gridDim.x, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
-//   x_stride): U itself (`kind` 0), else from it row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
+//   x_stride): U itself (FIRST), else from it row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
 //   indices = j * C + c, values; packed (K, columns_of(P)); kept (ceil(N P / 8),) dropout bits of this layer.
-// `kind`: 0 U is given, 1 gather over the adjacency, 2 gather of the row itself (dense layers).
+// `kind` is a LayerKind. All sizes come from the shape (fused/narrow/shape.cuh).
 // Launch: 512 threads, tiles of 16 rows dealt out to the blocks; batch 50 of 19 nodes: 60 tiles, a block each.
-// Shared memory: dynamic, see geometry_fused.py; accesses are to one row, to consecutive columns, or as PRODUCT_STRIDE
-//   spreads them.
+// Shared memory: dynamic, see `narrow.geometry.forward`; accesses are to one row, to consecutive columns, or as
+//   PRODUCT_STRIDE spreads them.
 // Traffic: reads 4 (nnz F + K P blocks), writes 4 N (P + K); everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
@@ -117,7 +117,7 @@ struct NarrowForwardParams {
   }
 };
 
-// The block's tile of U in shared memory, and what the first of its tiles needs, which is fetched before it can be used.
+// The block's tile of U in shared memory. What its first tile needs is fetched ahead, into registers.
 template <class Shape>
 struct TileOfU {
   float* rows;  // (TILE, K + 4)
@@ -127,11 +127,12 @@ struct TileOfU {
 
   __device__ __forceinline__ int stride(const Shape& shape) const { return shape.K + 4; }
 
-  // Fetch row `i`: of U before N is known (there are rows up to the last tile's end), or the neighbours and row sums.
+  // Fetch row `i` of U, before N is known: x has rows up to the end of the last tile.
   __device__ __forceinline__ void fetch_staged(const NarrowForwardParams& params, const Shape& shape, int i) {
     const int lane = threadIdx.x % 32;
     if (4 * lane < shape.K) own_u = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
   }
+  // Fetch the entries of row `i` and its row sums.
   __device__ __forceinline__ void fetch_gathered(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
     const int lane = threadIdx.x % 32;
     gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
@@ -170,7 +171,7 @@ struct TileOfU {
     }
   }
 
-  // The row, which this warp filled, to memory: dW' needs it.
+  // Store the row that this warp filled: dW' needs it.
   __device__ __forceinline__ void store_row(float* u, const Shape& shape, int i) const {
     const float* row = rows + threadIdx.x / 32 * stride(shape);
     for (int q = 4 * (threadIdx.x % 32); q < shape.K; q += 128)

@@ -1,10 +1,9 @@
-// What a narrow kernel knows of its layer, as a template argument of its phase. No kernels here.
+// The shapes of layers that the phases of a narrow step are templates over. No kernels here.
 //
 // Every phase is one template over a shape. `AnyShape` takes all sizes from the kernel's parameters. `FixedShape<COLUMNS,
-// CHANNELS, KIND>` has them as constants, so that the compiler drops the loops over groups of columns and over channels, the
-// guards of ragged rows and the arithmetic of strides; it has no dropout, whose bits it would have to read. Both read the
-// same parameters, of which a fixed shape ignores its own sizes. Where a fixed shape needs a line of its own, the phase asks
-// `Shape::IS_FIXED`.
+// CHANNELS, KIND>` has them as constants: the compiler drops loops over columns and channels, guards of ragged rows and
+// arithmetic of strides. It has no dropout, so it reads no bits. Both take the same struct of parameters, of which a fixed
+// shape ignores the sizes; where only one shape needs a line, the phase asks `Shape::IS_FIXED`.
 #pragma once
 
 #include "fused/shared/fused.cuh"

@@ -2,9 +2,9 @@
 //
 // A job is one parameter array: element e of its gradient is  sum over s of  left[s] right[s]  in order, where the parts of
 // a product are summed as they are (`left` null) and a dense layer on graphs multiplies its input with its gradient.
-// Updates are those of dense/optimizer.cu. With clipping the step takes two phases: `mode` 1 writes gradients and the parts of
-// their squared norm, `mode` 2 reads both and updates; without, `mode` 0 does it in one. `mode` 1 alone gives the gradients
-// to who asks for them.
+// Updates are those of dense/optimizer.cu. With clipping the step takes two launches: ONLY_GRADIENTS writes gradients and parts of
+// their squared norm, APPLY reads both and updates. Without, UPDATE does it in one. ONLY_GRADIENTS alone serves whoever wants
+// the gradients.
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
 //   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
 // Launch: 256 threads; a block stages or does chunks of parameters, as many of either as come to it. Tox21's 9,900
@@ -22,7 +22,7 @@ namespace fused {
 constexpr int MAX_LANES = 8;
 constexpr int PARTS_AT_ONCE = 8;  // that a thread has asked for before it adds the first
 
-// As the host fills it: four times 8 bytes, then 4 bytes a field.
+// One parameter array.
 struct Job {
   const float *left, *right;
   float* packed;                  // where kernels want the array, or null

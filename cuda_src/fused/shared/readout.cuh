@@ -11,7 +11,7 @@
 //   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); heads (n_heads,): the last is the output.
 // `kind` is a Pooling, `loss` a Loss.
 // Launch: 512 threads, a graph per block (at a time), of which `graph_blocks` work. Batch 50: 50 blocks.
-// Shared memory: dynamic; see geometry_fused.py. Columns side by side: no bank conflicts.
+// Shared memory: dynamic; see `shared.geometry.readout`. Columns side by side: no bank conflicts.
 // Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
 // Determinism: a block per graph, fixed order: repeats to the bit.
 #pragma once

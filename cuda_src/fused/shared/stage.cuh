@@ -5,7 +5,7 @@
 
 namespace fused {
 
-// Everything that staging reads and writes, 8 bytes a field: the host fills it in this order, once.
+// Everything that staging reads and writes; the host fills it once.
 struct Stage {
   // The batch: size (4,): N, B, step, epoch; node_ptr (B+1,); adjacency (N, N C) and its transpose (null: symmetric, of
   // one channel) in CSR; x (N, K): U of the first layer; targets (B, T) as bits.

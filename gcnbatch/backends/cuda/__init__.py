@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
     from gcnbatch.backends.cuda.runtime.device import Device
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config_sections import CudaConfig
 
 
 def check(device: int = 0) -> None:
@@ -44,7 +44,7 @@ def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) 
         When the device does not open.
     """
     from gcnbatch.backends.cuda.backend import CudaBackend
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config_sections import CudaConfig
 
     options = options or CudaConfig()
     return CudaBackend(name, open_ready(device, options.fast_math), options)

@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.ops import LoopedSparseOps, SparseOps
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 
 RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing

@@ -1,1 +1,1 @@
-"""Other formats into data sets: one module per source, each with one ``import_…`` function."""
+"""Importers of other formats: one module per source format, each with one ``import_…`` function."""

@@ -1,9 +1,7 @@
-"""What every importer shares: the check of the output, digests of the sources, features and the closing summary."""
+"""Common parts of the importers: checks of paths, the header's source, features and the summary."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +14,15 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.edges import Edges
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath, sha256
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
 DEGREE_NAMES = (*(f"degree={number}" for number in range(MAX_DEGREE)), f"degree>={MAX_DEGREE}")
-StrPath = str | os.PathLike[str]
 
 
 def output_path(path: StrPath) -> Path:
-    """Return `path` after checking, before any work, that its folder exists."""
+    """Check, before any work, that the folder of `path` exists; return the path."""
     out = Path(path)
     if out.is_dir():
         raise InputError(str(out), "is a folder", "a file name such as molecules.h5")
@@ -34,17 +32,11 @@ def output_path(path: StrPath) -> Path:
 
 
 def source_folder(path: StrPath) -> Path:
-    """Return `path` after checking that it is a folder."""
+    """Check that `path` is a folder; return it."""
     folder = Path(path)
     if not folder.is_dir():
         raise InputError(str(folder), "is a file" if folder.exists() else "no such folder", "the data set's folder")
     return folder
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def folder_source(folder: Path, files: Iterable[Path]) -> dict[str, str]:
@@ -54,7 +46,7 @@ def folder_source(folder: Path, files: Iterable[Path]) -> dict[str, str]:
 
 
 def with_self_channel(channels: tuple[str, ...], self_loops: bool) -> tuple[tuple[str, ...], int | None]:
-    """Return the channel names and the channel that takes self-loops: the only one, else an extra ``self``."""
+    """Return the channel names and the channel of self-loops: the only channel, else an extra one named ``self``."""
     if not self_loops:
         return channels, None
     if len(channels) == 1:
@@ -63,32 +55,32 @@ def with_self_channel(channels: tuple[str, ...], self_loops: bool) -> tuple[tupl
 
 
 def compact(x: NDArray[Any]) -> NDArray[Any]:
-    """Return features as uint8 or int8 where that loses nothing, else as float32."""
+    """Return features as uint8 or int8 if that is exact, else as float32."""
     whole = x.size > 0 and np.array_equal(x, np.round(x))
     return x.astype(compact_type(x.min(), x.max()) if whole else np.float32)
 
 
 def compact_type(low: float, high: float) -> type[np.generic]:
-    """Return the smallest type that features may have which are whole numbers from `low` to `high`."""
+    """Return the smallest type for features that are whole numbers from `low` to `high`."""
     if low >= 0 and high <= 255:
         return np.uint8
     return np.int8 if low >= -128 and high <= 127 else np.float32
 
 
 def one_hot(codes: NDArray[np.integer[Any]], width: int) -> NDArray[np.uint8]:
-    """Return (N, width) with a 1 in column ``codes[n]`` of row n."""
+    """Return an array (N, width) with a 1 in column ``codes[n]`` of row n."""
     x = np.zeros((len(codes), width), dtype=np.uint8)
     x[np.arange(len(codes)), codes] = 1
     return x
 
 
 def degree_features(edges: Edges, node_ptr: Int64) -> NDArray[np.uint8]:
-    """Return one-hot in-degrees named DEGREE_NAMES: for graphs whose nodes have no features."""
+    """Return one-hot in-degrees, named DEGREE_NAMES, as features of nodes without features."""
     return one_hot_degree(in_degree(edges, node_ptr))
 
 
 def in_degree(edges: Edges, node_ptr: Int64) -> Int64:
-    """Return each node's in-degree, self-loops not counted, (N,)."""
+    """Return each node's in-degree without self-loops, (N,)."""
     first = np.repeat(node_ptr[:-1], np.diff(edges.edge_ptr))
     proper = edges.src != edges.dst
     return np.bincount((first + edges.dst)[proper], minlength=int(node_ptr[-1]))
@@ -100,8 +92,8 @@ def one_hot_degree(degree: Int64) -> NDArray[np.uint8]:
 
 
 @dataclass
-class Summary:
-    """What an import wrote, counted part by part."""
+class ImportSummary:
+    """Counts of an import."""
 
     path: Path
     header: Header | None = None
@@ -114,7 +106,7 @@ class Summary:
     notes: tuple[str, ...] = ()
 
     def add(self, part: GraphSet) -> None:
-        """Count a part that was written."""
+        """Count a written part."""
         missing = part.y == -1 if part.header.target == "multiclass" else np.isnan(part.y)
         self.graphs += part.n_graphs
         self.nodes += part.n_nodes

@@ -1,7 +1,7 @@
-"""From edges as they are listed to edges as they are stored: doubled, with self-loops, sorted, each once.
+"""Converts listed edges into stored edges: both directions, with self-loops, sorted, without repeats.
 
-`build_edges` does that in memory; an `EdgeFile` takes any number of edges block by block and gives them back in order,
-some rows of the adjacency at a time.
+`build_edges` works in memory. `EdgeFile` takes any number of edges in blocks and returns them sorted, some rows of the
+adjacency at a time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import Int64
+from gcnbatch.data.graphs import Int64, bounded_ranges
 from gcnbatch.data.importers.names import number_type
 from gcnbatch.data.importers.scratch import Scratch
 
-BUCKETS = 512  # an EdgeFile can be read in so many parts, or in larger ones
-RUN = 1 << 18  # edges that wait in memory until they are put into buckets
+BUCKETS = 512  # of an EdgeFile: the smallest parts that can be read
+RUN = 1 << 18  # edges that wait in memory until they are sorted into buckets
 BLOCK = 1 << 18  # edges read and sorted at a time, unless a bucket holds more
 
 
@@ -34,7 +34,7 @@ class Edges:
 
 
 class _Listed(NamedTuple):
-    """Edges in the order of their listing, ends as node numbers of the whole set."""
+    """Edges in the order of the source; ends are node numbers of the whole set."""
 
     src: NDArray[np.integer[Any]]
     dst: NDArray[np.integer[Any]]
@@ -52,7 +52,7 @@ def build_edges(
     undirected: bool = False,
     loop_channel: int | None = None,
 ) -> Edges:
-    """Sort edges by graph, drop repeats, and add what is asked for.
+    """Sort edges by graph and drop repeats; add reverse edges and self-loops on request.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def build_edges(
     undirected : bool
         Add the reverse of every edge.
     loop_channel : int
-        Give each node that has no self-loop in this channel one, of weight 1.
+        Add a self-loop of weight 1 in this channel to each node without one.
     """
     channel = np.zeros(len(src), np.uint8) if channel is None else channel
     listed = [_Listed(src, dst, channel, weight), _Listed(dst, src, channel, weight)][: 1 + undirected]
@@ -75,14 +75,14 @@ def build_edges(
 
 
 class EdgeFile:
-    """Any number of edges, which wait on disk in buckets of neighbouring rows of the adjacency (`dst`).
+    """Any number of edges on disk, in buckets of neighbouring rows of the adjacency (`dst`).
 
-    Takes 9 to 13 bytes on disk for each stored edge, and in memory little more than a block.
+    Each stored edge takes 9 to 13 bytes on disk; memory holds little more than a block.
 
     Parameters
     ----------
     scratch : Scratch
-        Where the edges wait.
+        Holds the temporary file.
     node_ptr : int64, (G+1,)
     weighted, undirected : bool
         As in `build_edges`.
@@ -90,7 +90,7 @@ class EdgeFile:
     Attributes
     ----------
     count : int
-        Edges added, reverse ones counted.
+        Number of added edges, including reverse ones.
     weighted : bool
     """
 
@@ -102,10 +102,13 @@ class EdgeFile:
         fields = [("src", number), ("dst", number), ("channel", np.uint8)] + [("weight", np.float32)] * weighted
         self._rows = scratch.rows(fields)
         self._waiting: list[NDArray[Any]] = []
-        self._runs: tuple[list[Int64], ...] = ([], [])  # of listed and of reverse edges: where a run's buckets begin
+        self._runs: tuple[list[Int64], ...] = (
+            [],
+            [],
+        )  # of listed and of reverse edges: the start of each bucket in each run
 
     def add(self, src: Int64, dst: Int64, channel: NDArray[np.uint8], weight: NDArray[np.float32] | None) -> None:
-        """Take edges with ends as node numbers of the whole set."""
+        """Add edges; ends are node numbers of the whole set."""
         rows = np.empty(len(src), self._rows.dtype)
         for name, values in (("src", src), ("dst", dst), ("channel", channel), ("weight", weight)):
             if values is not None:
@@ -118,14 +121,16 @@ class EdgeFile:
     def blocks(
         self, channel_numbers: NDArray[np.uint8], loop_channel: int | None, advance: Callable[[int], object]
     ) -> Iterator[tuple[int, Edges]]:
-        """Yield ``(first graph, edges)`` as `build_edges` would make them; a graph may go on in the next block.
+        """Yield ``(first graph, edges)`` as from `build_edges`; a graph may continue in the next block.
 
-        `channel_numbers` holds the final number of each channel that edges were added with. `advance` is told how many
-        of `count` were read.
+        `channel_numbers` has the final number of each channel passed to `add`. `advance` is called with the number of
+        edges read, which add up to `count`.
         """
         self._settle()
         starts = np.array([run for kind in self._runs for run in kind], dtype=np.int64).reshape(-1, BUCKETS + 1)
-        for first, stop in self._ranges(np.diff(starts).sum(axis=0)):
+        used = -(-self._nodes // max(self._bucket, 1))
+        rows_and_nodes = np.diff(starts).sum(axis=0)[:used] + self._bucket
+        for first, stop in bounded_ranges(np.concatenate([np.zeros(1, np.int64), np.cumsum(rows_and_nodes)]), BLOCK):
             rows = self._rows.read([(run[first], run[stop]) for run in starts])[:, 0]
             nodes = range(first * self._bucket, min(stop * self._bucket, self._nodes))
             graph = int(np.searchsorted(self._node_ptr, nodes.start, side="right")) - 1
@@ -135,18 +140,8 @@ class EdgeFile:
             yield graph, _stored([listed], self._node_ptr[graph : last + 1], nodes, loop_channel)
             advance(len(rows))
 
-    def _ranges(self, lengths: Int64) -> Iterator[tuple[int, int]]:
-        """Yield ranges of buckets that hold BLOCK edges and nodes together, or are one bucket."""
-        ends = np.cumsum(lengths + self._bucket)
-        first = 0
-        while first * self._bucket < self._nodes:
-            limit = (ends[first - 1] if first else 0) + BLOCK
-            stop = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
-            yield first, stop
-            first = stop
-
     def _settle(self) -> None:
-        """Write what waits in memory as a run: sorted by bucket, within a bucket as it came."""
+        """Write the edges in memory as a run: sorted by bucket, in order of arrival within a bucket."""
         if not self._waiting:
             return
         rows = np.concatenate(self._waiting)
@@ -160,10 +155,9 @@ class EdgeFile:
 
 
 def _stored(listed: list[_Listed], node_ptr: Int64, nodes: range, loop_channel: int | None) -> Edges:
-    """Return all edges into `nodes`, which are nodes of the graphs that begin at `node_ptr`.
+    """Return all edges into `nodes`, a range of the nodes of the graphs at `node_ptr`.
 
-    Of edges listed more than once the first counts. Nodes times channels times nodes of these graphs must stay below
-    2^63.
+    The first of repeated edges counts. Nodes times channels times nodes of these graphs must be below 2^63.
     """
     if loop_channel is not None:
         listed = [*listed, _loops(listed, nodes, loop_channel)]
@@ -202,7 +196,7 @@ def _stored(listed: list[_Listed], node_ptr: Int64, nodes: range, loop_channel: 
 
 
 def _loops(listed: list[_Listed], nodes: range, channel: int) -> _Listed:
-    """Return a self-loop of weight 1 for each node that lists none in this channel."""
+    """Return a self-loop of weight 1 for each node without one in this channel."""
     bare = np.ones(len(nodes), dtype=bool)
     for part in listed:
         bare[part.dst[(part.src == part.dst) & (part.channel == channel)] - nodes.start] = False

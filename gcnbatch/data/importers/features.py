@@ -1,4 +1,4 @@
-"""Node features of a text table: held on disk until it is known which type they take and in which order they go."""
+"""Node features of a text table, kept on disk until their type and order are known."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.common import compact_type
+from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, CsvBlock, finite_numbers
 from gcnbatch.data.importers.scratch import Scratch
-from gcnbatch.data.importers.tables import FLOAT32_MAX, Block, finite_numbers
 
-BLOCK_BYTES = 1 << 22  # of features given back at once
+BLOCK_BYTES = 1 << 22  # of features returned at a time
 
 
 class FeatureFile:
-    """The feature columns `names` of the table `path`, at least one; 4 bytes a number on disk.
+    """The feature columns `names` (at least one) of the table `path`; each number takes 4 bytes on disk.
 
     Attributes
     ----------
     dtype : type
-        What `compact` would choose for all rows so far.
+        The type that `compact` would choose for all rows so far.
     """
 
     def __init__(self, scratch: Scratch, path: Path, names: tuple[str, ...]) -> None:
@@ -37,13 +37,13 @@ class FeatureFile:
         """Type of the features."""
         return compact_type(self._low, self._high) if self._whole else np.float32
 
-    def add(self, block: Block) -> None:
-        """Take the features of the next rows of the table.
+    def add(self, block: CsvBlock) -> None:
+        """Add the features of the next rows of the table.
 
         Raises
         ------
         InputError
-            For what is no finite number in 32 bits.
+            For text that is not a finite 32-bit number.
         """
         x = _floats([block.columns[name] for name in self.names])
         if x is None:
@@ -55,7 +55,7 @@ class FeatureFile:
         self._rows.append(x.astype(np.float32))
 
     def blocks(self, order: NDArray[np.integer[Any]], advance: Callable[[int], object]) -> Iterator[NDArray[Any]]:
-        """Yield the rows ``order[0], order[1], …`` of the table in blocks; `advance` is told how many."""
+        """Yield the rows ``order[0], order[1], …`` of the table in blocks; call `advance` with the size of each."""
         step = max(1, BLOCK_BYTES // (4 * len(self.names)))
         for first in range(0, len(order), step):
             rows = order[first : first + step]
@@ -67,7 +67,7 @@ class FeatureFile:
 
 
 def _floats(columns: Sequence[Sequence[str]]) -> NDArray[np.float64] | None:
-    """Return columns side by side, None if anything in them is not a finite number in 32 bits."""
+    """Return the columns as an array (rows, columns), or None if a text is not a finite 32-bit number."""
     with suppress(ValueError):
         x = np.fromiter(map(float, chain.from_iterable(columns)), np.float64, len(columns) * len(columns[0]))
         if (np.abs(x) <= FLOAT32_MAX).all() and not any("_" in "".join(column) for column in columns):

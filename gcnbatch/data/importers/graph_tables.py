@@ -1,7 +1,7 @@
-"""The three tables of ``data import csv``, read block by block: graphs, nodes, edges.
+"""Readers of the three tables of ``data import csv``, in blocks: graphs, nodes, edges.
 
-What stays in memory grows with the graphs and the nodes: names, the graph of each node, targets. Features and edges go
-to disk as numbers, in the order of the tables.
+Memory holds the names, the graph of each node, and targets. Features and edges go to disk as numbers, in the order of
+the tables.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.importers.common import MAX_CHANNELS
+from gcnbatch.data.importers.csv_tables import CsvTable, finite_numbers, sorted_labels
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Column, Finder, NameList, Names, finder, number_type
 from gcnbatch.data.importers.scratch import Scratch
-from gcnbatch.data.importers.tables import Table, finite_numbers, sorted_labels
 from gcnbatch.data.importers.targets import TargetColumns
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
 
 EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
-ID_BLOCK = 1 << 16  # nodes whose ids are made at once
+ID_BLOCK = 1 << 16  # nodes per block of ids
 
 
-def _require(table: Table, name: str) -> None:
+def _require(table: CsvTable, name: str) -> None:
     if name not in table.names:
         raise InputError(str(table.path), f"no column '{name}'", hint=nearest(name, table.names))
 
@@ -38,7 +38,7 @@ def _require(table: Table, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ graphs
 
 
-def read_graphs(table: Table, names: list[str] | None, task: Target | None) -> tuple[dict[str, int], TargetColumns]:
+def read_graphs(table: CsvTable, names: list[str] | None, task: Target | None) -> tuple[dict[str, int], TargetColumns]:
     """Return the graphs' numbers by name, and their targets."""
     _require(table, "graph")
     chosen = [name for name in table.names if name != "graph"] if names is None else names
@@ -55,7 +55,7 @@ def read_graphs(table: Table, names: list[str] | None, task: Target | None) -> t
     return known, targets
 
 
-def _targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+def _targets(table: CsvTable, names: list[str], task: Target | None) -> TargetColumns:
     for name in names:
         _require(table, name)
     return TargetColumns(table.path, list(dict.fromkeys(names)), task)
@@ -75,10 +75,10 @@ def _numbers(known: dict[str, int], column: Column) -> Int64:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All nodes, sorted by graph, else in the table's order.
+    """All nodes, sorted by graph and then in the table's order.
 
-    `order (N,)` holds the table's row of each node, `names (N,)` its name; `graphs` finds a graph by name, `finder` a
-    node by graph and name. `targets` and `features` are in the table's order.
+    `order (N,)` has the table's row of each node, `names (N,)` its name. `graphs` maps a name to a graph, `finder` a
+    graph and a name to a node. `targets` and `features` are in the table's order.
     """
 
     node_ptr: Int64
@@ -90,7 +90,7 @@ class Nodes:
     features: FeatureFile | None
 
     def ids(self) -> NDArray[np.str_]:
-        """Return ``node``, or ``graph/node`` where there are several graphs."""
+        """Return the ids: ``node``, or ``graph/node`` if there are several graphs."""
         graphs, parts = list(self.graphs), []
         for first in range(0, len(self.names), ID_BLOCK):
             node = np.arange(first, min(first + ID_BLOCK, len(self.names)))
@@ -103,9 +103,9 @@ class Nodes:
 
 
 def read_nodes(
-    table: Table, scratch: Scratch, known: dict[str, int] | None, node_targets: list[str] | None, task: Target | None
+    table: CsvTable, scratch: Scratch, known: dict[str, int] | None, node_targets: list[str] | None, task: Target | None
 ) -> Nodes:
-    """Read the nodes of the graphs `known`, of any graphs if None, with the targets named."""
+    """Read the nodes and their targets; each graph must be in `known`, unless that is None."""
     for name in ("node",) if known is None else ("node", "graph"):
         _require(table, name)
     targets = None if node_targets is None else _node_targets(table, node_targets, task)
@@ -140,7 +140,7 @@ def _arranged(
     targets: TargetColumns | None,
     features: FeatureFile | None,
 ) -> Nodes:
-    """Sort nodes by graph, whose numbers stand in `graph_of`; each name must stand once in its graph."""
+    """Sort nodes by graph (`graph_of` has their numbers); a name must be unique in its graph."""
     graph = np.concatenate(graph_of)
     graph_of.clear()
     order = np.argsort(graph, kind="stable").astype(number_type(len(graph)))
@@ -156,7 +156,7 @@ def _arranged(
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
-def _node_targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+def _node_targets(table: CsvTable, names: list[str], task: Target | None) -> TargetColumns:
     if not names or {"graph", "node"} & set(names):
         raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
     return _targets(table, names, task)
@@ -167,14 +167,14 @@ def _node_targets(table: Table, names: list[str], task: Target | None) -> Target
 
 @dataclass(frozen=True)
 class ListedEdges:
-    """All listed edges, the names of their channels, and the place there of each channel number in `file`."""
+    """All listed edges, the names of their channels, and the final number of each channel in `file`."""
 
     file: EdgeFile
     channel_names: tuple[str, ...]
     channel_numbers: NDArray[np.uint8]
 
 
-def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
+def read_edges(table: CsvTable, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
     """Read all edges between `nodes`."""
     for name in table.names:
         if name not in EDGE_COLUMNS:
@@ -204,8 +204,8 @@ def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -
     return ListedEdges(listed, tuple(names) or ("edge",), numbers)
 
 
-def _edge_blocks(table: Table) -> Iterator[tuple[int, dict[str, Column]]]:
-    """Yield ``(rows before, columns)``; plain whole numbers, which large tables hold, go a faster way."""
+def _edge_blocks(table: CsvTable) -> Iterator[tuple[int, dict[str, Column]]]:
+    """Yield ``(rows before, columns)``; tables of plain whole numbers take a faster path."""
     if {"graph", "src", "dst"}.issuperset(table.names):
         for before, numbers in table.number_blocks():
             yield before, dict(zip(table.names, numbers.T, strict=True))

@@ -1,9 +1,9 @@
-"""Reads the arrays out of a pickle without running it.
+"""Reads arrays from a pickle without executing it.
 
-A pickle is a program that may call any function. Here its instructions are only read as data: a call is written down
-as a `_Call` record and nothing is imported or called, whatever the file says. A short list of names is known (arrays,
-types of arrays, CSR matrices, plain containers); any other name refuses the file. Python 2 pickles (texts as Latin-1)
-and later ones read the same.
+A pickle is a program that may call any function. This module only interprets its instructions as data: it records a
+call as `_PickledCall` and never imports or calls anything. A short list of names is allowed (arrays, types of arrays,
+CSR matrices, plain containers); a file with any other name is refused. Pickles of Python 2 (text as Latin-1) and of
+later versions are read alike.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ class _Name:
 
 
 @dataclass
-class _Call:
+class _PickledCall:
     kind: str
     args: Any
     state: Any = None
 
 
 class _ForbiddenError(Exception):
-    """The pickle names or does something that no array needs; the argument says what."""
+    """The pickle contains something that no array needs; the argument says what."""
 
 
 def read_pickle(path: Path) -> Any:
-    """Return what a pickle holds: numbers, texts, lists, tuples, dicts, and records that `as_array` and `as_csr` take.
+    """Return the value of a pickle: numbers, texts, containers, and records for `as_array` and `as_csr`.
 
     Raises
     ------
     InputError
-        For a missing or damaged file, and one that names anything but array types.
+        For a missing or damaged file, and one with other names than array types.
     """
     if not path.is_file():
         raise InputError(str(path), "no such file", "a pickle of the Planetoid data")
@@ -86,14 +86,14 @@ def read_pickle(path: Path) -> Any:
 
 
 class _Machine:
-    """The stack, marks and memo of a pickle, moved by one instruction at a time."""
+    """The pickle machine: stack, marks and memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
     def step(self, name: str, argument: Any) -> None:
-        """Carry out one instruction by its name in `pickletools`."""
+        """Execute one instruction, given by its name in `pickletools`."""
         stack = self.stack
         if name in ("PROTO", "FRAME", "STOP"):
             return
@@ -116,7 +116,7 @@ class _Machine:
             stack.append(_call(*self._pop(2)))
         elif name == "BUILD":
             target, state = self._pop(2)
-            if not isinstance(target, _Call):
+            if not isinstance(target, _PickledCall):
                 raise _ForbiddenError("sets the state of something that is no array")
             target.state = state
             stack.append(target)
@@ -162,7 +162,7 @@ class _Machine:
 
 
 def _call(function: Any, args: Any) -> Any:
-    """Write down a call; the only ones that give a value at once are those of plain containers and of bytes."""
+    """Record a call; only calls for plain containers and bytes return a value at once."""
     if not isinstance(function, _Name) or not isinstance(args, tuple):
         raise _ForbiddenError("calls something that is no array type")
     if function.kind == "dict":
@@ -170,8 +170,8 @@ def _call(function: Any, args: Any) -> Any:
     if function.kind == "bytes":
         return str(args[0]).encode("latin-1")
     if function.kind == "object" and isinstance(args[0], _Name):
-        return _Call(args[0].kind, ())
-    return _Call(function.kind, args)
+        return _PickledCall(args[0].kind, ())
+    return _PickledCall(function.kind, args)
 
 
 def _expect(value: Any, kind: type) -> Any:
@@ -181,7 +181,7 @@ def _expect(value: Any, kind: type) -> Any:
 
 
 def as_array(value: Any, path: Path) -> NDArray[Any]:
-    """Return a record of `read_pickle` as an array of numbers; its bytes must fill its shape exactly."""
+    """Return a record of `read_pickle` as an array of numbers; its bytes must fit its shape."""
     try:
         if value.kind != "array":
             raise TypeError("another type")
@@ -200,7 +200,7 @@ def as_array(value: Any, path: Path) -> NDArray[Any]:
 
 
 def as_csr(value: Any, path: Path) -> sp.csr_array:
-    """Return a record of `read_pickle` as a float32 CSR array, every index checked."""
+    """Return a record of `read_pickle` as a float32 CSR array with checked indices."""
     try:
         if value.kind != "csr":
             raise TypeError("another type")

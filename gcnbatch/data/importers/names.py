@@ -1,7 +1,7 @@
-"""Names of nodes in little memory, and the way from a name back to its node.
+"""Compact storage of node names, and the lookup of a node by its name.
 
-Names are any texts. As long as all are whole numbers as one writes them (``0``, ``17``, not ``017`` or ``+17``) they
-are held as integers, else as their letters and 8 bytes more. A dictionary of such texts takes about 150 bytes a name.
+Names are arbitrary texts. If all are plain whole numbers (``0``, ``17``, not ``017`` or ``+17``), they are stored as
+integers, else as UTF-8 and 8 bytes more. A Python dictionary would take about 150 bytes per name.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gcnbatch.data.graphs import Int64
 
 WHOLE = "(?:0|[1-9][0-9]{0,17}+)"  # a whole number without sign or leading zeros
 _WHOLE_LINES = re.compile(rf"(?:{WHOLE}\n)*+")
-_DENSE = 4  # a table over all whole numbers up to the largest is worth as many entries per node
+_DENSE = 4  # most entries per node of a lookup table over all whole numbers up to the largest
 _BLOCK = 1 << 16
 
 
 class Texts:
-    """Texts of any length in two arrays: their letters in UTF-8, one text behind the other, and where each begins."""
+    """Texts of any length in two arrays: their concatenated UTF-8 bytes, and the start of each."""
 
     def __init__(self, letters: NDArray[np.uint8], starts: Int64) -> None:
         self._letters, self._starts = letters, starts  # text n at starts[n] ... starts[n + 1] - 1
@@ -59,7 +59,7 @@ class Texts:
         return Texts(self._letters[place], starts)
 
     def equal(self, picked: NDArray[np.integer[Any]], others: Texts) -> NDArray[np.bool_]:
-        """Return for each text picked whether it is that of `others` in the same place."""
+        """Return for each picked text whether it equals the text of `others` at the same position."""
         same = self._starts[picked + 1] - self._starts[picked] == np.diff(others._starts)
         mine, other = self[picked[same]], others if same.all() else others[np.flatnonzero(same)]
         wrong = _starts(mine._letters != other._letters)[mine._starts]
@@ -79,7 +79,7 @@ def _starts(lengths: NDArray[Any]) -> Int64:
 
 
 Names = Int64 | Texts
-Column = list[str] | Int64  # names as they are read: texts, or integers where all are whole numbers
+Column = list[str] | Int64  # names as read: texts, or integers if all are whole numbers
 
 
 def whole_numbers(texts: list[str]) -> Int64 | None:
@@ -91,14 +91,14 @@ def whole_numbers(texts: list[str]) -> Int64 | None:
 
 
 class NameList:
-    """Collects names block by block."""
+    """List of names, filled block by block."""
 
     def __init__(self) -> None:
         self._numbers: list[Int64] = []
         self._texts: list[Texts] = []
 
     def append(self, texts: list[str]) -> None:
-        """Add names below those that are there."""
+        """Append names."""
         numbers = None if self._texts else whole_numbers(texts)
         if numbers is not None:
             self._numbers.append(numbers)
@@ -121,29 +121,29 @@ class NameList:
 
 
 def number_type(count: int) -> type[np.signedinteger[Any]]:
-    """Return the integers that number so many things."""
+    """Return the smallest of int32 and int64 that can number `count` items."""
     return np.int32 if count < 2**31 else np.int64
 
 
 class Finder(Protocol):
-    """Finds nodes by graph and name."""
+    """Lookup of nodes by graph and name."""
 
     def find(self, graph: Int64, column: Column) -> Int64:
-        """Return the first node of that name in each graph, -1 where there is none; `graph` and `column` are (n,)."""
+        """Return the first node of each name in its graph, -1 if there is none; `graph` and `column` are (n,)."""
 
     def repeated(self) -> int | None:
-        """Return the first node whose name an earlier node of its graph has."""
+        """Return the first node whose name repeats that of an earlier node of its graph, or None."""
 
 
 def finder(names: Names, node_ptr: Int64) -> Finder:
-    """Return the way back from `names` (N,), those of graph g at ``node_ptr[g] … node_ptr[g+1]-1``."""
+    """Return the lookup for `names` (N,); those of graph g are at ``node_ptr[g] … node_ptr[g+1]-1``."""
     if not isinstance(names, Texts) and (len(node_ptr) - 1) * (int(names.max()) + 1) <= _DENSE * len(names):
         return _TableFinder(names, node_ptr)
     return _HashFinder(names, node_ptr)
 
 
 class _TableFinder:
-    """Whole numbers: the entry of every possible name of every graph is its node."""
+    """Finder for whole numbers: a table with an entry for every possible name of every graph."""
 
     def __init__(self, names: Int64, node_ptr: Int64) -> None:
         self._span = int(names.max()) + 1
@@ -165,7 +165,7 @@ class _TableFinder:
 
 
 class _HashFinder:
-    """Any names: hashes of graph and name, sorted, lead to nodes whose names are then compared."""
+    """Finder for any names: sorted hashes of graph and name give candidates, whose names are compared."""
 
     def __init__(self, names: Names, node_ptr: Int64) -> None:
         self._names, self._node_ptr = names, node_ptr
@@ -184,7 +184,7 @@ class _HashFinder:
         found = np.full(len(query), -1, dtype=np.int64)
         place = np.searchsorted(self._sorted, key)
         left = np.arange(len(query))
-        while len(left):  # the second time round only for different names of one hash
+        while len(left):  # more than one iteration only if different names share a hash
             left = left[place[left] < len(self._sorted)]
             left = left[self._sorted[place[left]] == key[left]]
             node = self._order[place[left]]
@@ -211,7 +211,7 @@ class _HashFinder:
         return self._names[node] == query
 
     def _encoded(self, column: Column) -> tuple[Names, Int64]:
-        """Return names as this finder holds its own, and a number for each: itself or its hash."""
+        """Return names in this finder's own form, and a number for each: the name itself or its hash."""
         if not isinstance(self._names, Texts):
             numbers = _numbers(column)
             return numbers, numbers
@@ -219,13 +219,13 @@ class _HashFinder:
         return Texts.of(texts), np.fromiter(map(hash, texts), np.int64, len(texts))
 
     def _key(self, graph: Int64, code: Int64) -> NDArray[np.uint64]:
-        """Return graph and name as one number; neighbouring graphs are neighbours, which makes finding fast."""
+        """Return graph and name as one number; nearby graphs get nearby keys, which speeds up the search."""
         low = code.view(np.uint64) & ((np.uint64(1) << self._code_bits) - np.uint64(1))
         return graph.astype(np.uint64) << self._code_bits | low
 
 
 def _numbers(column: Column) -> Int64:
-    """Return names as whole numbers, -1 for one that is none."""
+    """Return names as whole numbers, -1 for any other text."""
     if not isinstance(column, list):
         return column
     numbers = whole_numbers(column)

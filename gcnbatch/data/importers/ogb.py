@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
     MAX_CHANNELS,
-    StrPath,
-    Summary,
+    ImportSummary,
     degree_features,
     folder_source,
     output_path,
     source_folder,
     with_self_channel,
 )
+from gcnbatch.data.importers.csv_tables import open_table, open_text
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.matrices import load_numbers, open_numbers
-from gcnbatch.data.importers.tables import open_table, open_text
+from gcnbatch.data.importers.number_files import load_numbers, open_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import SPLIT_PARTS, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 BLOCK_ROWS = 500_000  # nodes (and about as many edges) in memory at a time
 MAX_ONE_HOT = 2048
@@ -43,8 +43,8 @@ def import_ogb(
     undirected: bool = True,
     self_loops: bool = True,
     edge_channels: bool = False,
-) -> Summary:
-    """Convert an OGB graph-property folder block by block, with the splits that it carries.
+) -> ImportSummary:
+    """Convert an OGB graph-property folder in blocks, with its splits.
 
     Parameters
     ----------
@@ -56,14 +56,14 @@ def import_ogb(
     undirected : bool
         Each listed edge counts both ways.
     self_loops : bool
-        Store A + I: in the only channel, or as an extra channel ``self``.
+        Store A + I: I in the only channel, or as an extra channel ``self``.
     edge_channels : bool
         A channel per value of the first edge feature instead of one for all edges.
 
     Notes
     -----
-    Whole-numbered node features are categories and become one-hot columns, their values taken from the data; others are
-    kept as numbers. Without node features the one-hot degree is used.
+    Whole-numbered node features are categories and become one-hot columns, with the values found in the data; others
+    stay numbers. Without node features, the one-hot degree is the feature.
     """
     path = output_path(out)
     folder = source_folder(source)
@@ -87,7 +87,7 @@ def import_ogb(
         source=folder_source(folder, [*sorted(raw.glob("*.csv.gz")), *split_files]),
     )
     ids = _ids(folder / "mapping" / "mol.csv.gz", len(sizes[0]))
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     with DatasetWriter(path) as writer:
         for block in reader.blocks():
             edges = build_edges(
@@ -113,8 +113,8 @@ def import_ogb(
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Consecutive graphs as they are in the files; node numbers count from the block's first node."""
+class _GraphBlock:
+    """Consecutive graphs of the files; node numbers count from the block's first node."""
 
     graphs: slice
     node_ptr: Int64
@@ -125,7 +125,7 @@ class _Block:
 
 
 class _Raw:
-    """The arrays of ``raw/`` in blocks of whole graphs; vocabularies are collected first."""
+    """Reader of ``raw/`` in blocks of whole graphs; it collects the vocabularies first."""
 
     def __init__(self, raw: Path, n_nodes: Int64, n_edges: Int64, edge_channels: bool) -> None:
         self._raw, self._n_nodes, self._n_edges = raw, n_nodes, n_edges
@@ -152,8 +152,8 @@ class _Raw:
                 raise InputError(place, f"{len(self._kinds)} values in the first column", f"fewer than {MAX_CHANNELS}")
             self.channel_names = tuple(f"type {value:g}" for value in self._kinds)
 
-    def blocks(self) -> Iterator[_Block]:
-        """Yield the set block by block; at the end the files must be used up."""
+    def blocks(self) -> Iterator[_GraphBlock]:
+        """Yield the set in blocks; at the end, no file may have rows left."""
         with ExitStack() as stack:
             edge = stack.enter_context(open_numbers(self._raw / "edge.csv.gz", np.int64))
             features = kinds = None
@@ -161,7 +161,8 @@ class _Raw:
                 features = stack.enter_context(open_numbers(self._raw / "node-feat.csv.gz", np.float64))
             if self._kinds is not None:
                 kinds = stack.enter_context(open_numbers(self._raw / "edge-feat.csv.gz", np.float64))
-            for first, stop in _ranges(self._n_nodes + self._n_edges):
+            rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._n_nodes + self._n_edges)])
+            for first, stop in bounded_ranges(rows, BLOCK_ROWS):
                 nodes, edges = int(self._n_nodes[first:stop].sum()), int(self._n_edges[first:stop].sum())
                 node_ptr = np.concatenate([[0], np.cumsum(self._n_nodes[first:stop])]).astype(np.int64)
                 src, dst = self._ends(edge.read(edges), first, stop, node_ptr)
@@ -169,7 +170,7 @@ class _Raw:
                 if kinds is not None and self._kinds is not None and edges:
                     channel = np.searchsorted(self._kinds, kinds.read(edges)[:, 0]).astype(np.uint8)
                 x = None if features is None else self._encode(features.read(nodes), nodes)
-                yield _Block(slice(first, stop), node_ptr, src, dst, channel, x)
+                yield _GraphBlock(slice(first, stop), node_ptr, src, dst, channel, x)
             edge.finish()
 
     def _ends(self, pairs: Int64, first: int, stop: int, node_ptr: Int64) -> tuple[Int64, Int64]:
@@ -201,19 +202,8 @@ class _Raw:
         return x
 
 
-def _ranges(rows: Int64) -> Iterator[tuple[int, int]]:
-    """Yield ranges of graphs of about BLOCK_ROWS rows, at least one graph each."""
-    total = np.cumsum(rows)
-    first = 0
-    while first < len(rows):
-        before = total[first - 1] if first else 0
-        stop = max(first + 1, int(np.searchsorted(total, before + BLOCK_ROWS, side="right")))
-        yield first, stop
-        first = stop
-
-
 def _vocabulary(path: Path, rows: int) -> list[NDArray[Any]]:
-    """Return the sorted distinct values of each column, read in pieces."""
+    """Return the sorted distinct values of each column, read in blocks."""
     found: list[NDArray[Any]] = []
     with open_numbers(path, np.float64) as reader:
         for first in range(0, rows, BLOCK_ROWS):
@@ -280,7 +270,7 @@ def _splits(folder: Path, graphs: int) -> tuple[dict[str, Split], list[Path]]:
 
 
 def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
-    """Return the molecules' ids where OGB maps them, else graph numbers from 0 as OGB counts them."""
+    """Return the molecules' ids if OGB lists them, else OGB's graph numbers from 0."""
     if mapping.is_file():
         with open_table(mapping) as table:
             if "mol_id" in table.names:

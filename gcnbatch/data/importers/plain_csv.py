@@ -1,7 +1,7 @@
 """``data import csv``: an edge table, a node table and, for graph-level targets, a graph table.
 
-The tables are read block by block: graphs, nodes, edges. Then the file is written block by block. What that takes in
-memory grows with the graphs and nodes, not with the edges or features, which wait on disk in between.
+The tables are read in blocks: graphs, nodes, edges. Then the file is written in blocks. Memory grows with the graphs
+and nodes, not with the edges or features, which are kept on disk in between.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
-    StrPath,
-    Summary,
+    ImportSummary,
     in_degree,
     one_hot_degree,
     output_path,
-    sha256,
     with_self_channel,
 )
+from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges, read_graphs, read_nodes
 from gcnbatch.data.importers.scratch import Scratch
-from gcnbatch.data.importers.tables import open_table
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath, sha256
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-NODE_BLOCK = 1 << 16  # nodes whose degrees are written at once
+NODE_BLOCK = 1 << 16  # nodes per block of degrees
 
 
 def import_csv(
@@ -53,35 +52,35 @@ def import_csv(
     self_loops: bool = True,
     name: str = "",
     progress: bool = False,
-) -> Summary:
-    """Convert plain CSV tables; names of graphs and nodes are any texts, and blanks in targets are missing labels.
+) -> ImportSummary:
+    """Convert plain CSV tables; names of graphs and nodes are arbitrary texts, blank targets are missing labels.
 
     Parameters
     ----------
     out : path
-        HDF5 file. For the while its folder also needs room for 9 to 13 bytes per edge (18 to 26 if undirected) and 4
-        per number among the features.
+        HDF5 file. During the import its folder also needs room for 9 to 13 bytes per edge (18 to 26 if undirected) and
+        4 bytes per feature value.
     edges : path
         Columns ``graph, src, dst`` and optionally ``channel`` (any text) and ``weight`` (a number).
     nodes : path
-        Columns ``graph, node``; every other column is a feature (a number) or a node target. Every node is listed here.
+        Columns ``graph, node``; other columns are features (numbers) or node targets. Every node must be listed.
     graphs : path
-        Columns ``graph`` and the targets: a graph-level set. Its order is the order of the graphs.
+        Columns ``graph`` and the targets, for a graph-level set. It defines the order of the graphs.
     target_columns : list of str
         Targets in `graphs`; None: all columns but ``graph``.
     node_targets : list of str
-        Targets in `nodes`: a node-level set. Give either this or `graphs`.
+        Targets in `nodes`, for a node-level set. Give either this or `graphs`.
     task : str
         Kind of the targets; None: binary if all values are 0, 1 or blank, else regression.
     undirected, self_loops : bool
         Count each edge both ways; store A + I (a node that lists its own self-loop keeps that one).
     progress : bool
-        Show bars on stderr when it takes more than a moment (never in a pipe).
+        Show progress bars on stderr after half a second (never in a pipe).
 
     Notes
     -----
-    Without a ``graph`` column everything is one graph. Of an edge listed twice the first weight counts. Without feature
-    columns the one-hot degree is used.
+    Without a ``graph`` column, all nodes are one graph. For a repeated edge, the first weight counts. Without feature
+    columns, the one-hot degree is the feature.
     """
     path = output_path(out)
     if (graphs is None) == (node_targets is None):
@@ -90,7 +89,7 @@ def import_csv(
     files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
     for file in files:
         with open_table(file):
-            pass  # a wrong path is told before the other tables are read
+            pass  # report a wrong path before reading the other tables
     with DatasetWriter(path) as writer, Scratch(path) as scratch:
         known = columns = None
         with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
@@ -102,14 +101,14 @@ def import_csv(
             with open_table(Path(edges), bar.update) as table:
                 edge_set = read_edges(table, scratch, node_set, undirected)
         columns = columns or node_set.targets
-        assert columns is not None  # targets stand in the one table or the other
+        assert columns is not None  # one of the two tables has targets
         channel_names, loop_channel = with_self_channel(edge_set.channel_names, self_loops)
         source = {file.name: f"sha256 {sha256(file)}" for file in files}
         outline = _outline(name or path.stem, columns.finish(), node_set, channel_names, edge_set.file.weighted, source)
         with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
-    summary = Summary(path, written.header)
+    summary = ImportSummary(path, written.header)
     summary.add(written)
     return summary
 
@@ -124,7 +123,7 @@ def _bar(what: str, total: int, unit: str, progress: bool) -> tqdm[Any]:
 def _outline(
     name: str, targets: Targets, nodes: Nodes, channel_names: tuple[str, ...], weighted: bool, source: dict[str, str]
 ) -> GraphSet:
-    """Return all graphs without edges and rows of features."""
+    """Return all graphs without edges and without rows of features."""
     by_node, features = nodes.targets is not None, nodes.features
     feature_names = DEGREE_NAMES if features is None else features.names
     header = Header(

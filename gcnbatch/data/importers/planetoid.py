@@ -11,13 +11,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.data.importers.common import StrPath, Summary, folder_source, output_path, source_folder
+from gcnbatch.data.importers.common import ImportSummary, folder_source, output_path, source_folder
+from gcnbatch.data.importers.csv_tables import open_text
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.inert_pickle import as_array, as_csr, read_pickle
-from gcnbatch.data.importers.tables import open_text
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 PARTS = ("y", "tx", "ty", "allx", "ally", "graph")
 VALID_NODES = 500
@@ -25,7 +26,7 @@ VALID_NODES = 500
 
 def import_planetoid(
     source: StrPath, out: StrPath, *, name: str, row_normalize: bool = True, self_loops: bool = True
-) -> Summary:
+) -> ImportSummary:
     """Convert one citation network: node classes, sparse features, the public split as ``planetoid``.
 
     Parameters
@@ -37,12 +38,12 @@ def import_planetoid(
     row_normalize : bool
         Divide each node's features by their sum (Kipf & Welling); rows of zeros stay.
     self_loops : bool
-        Store A + I. Citations count both ways, repeats once; those of a paper to itself are dropped.
+        Store A + I. Citations count in both directions, repeats once; a paper's citations of itself are dropped.
 
     Notes
     -----
     Split: training nodes are the first ``len(y)``, validation nodes the next 500, test nodes those of ``test.index``.
-    Test nodes that the file leaves out (Citeseer has isolated ones) get a row of zeros and no label.
+    Missing test nodes (Citeseer has isolated ones) get a row of zeros and no label.
     """
     path = output_path(out)
     folder = source_folder(source)
@@ -83,7 +84,7 @@ def import_planetoid(
         splits={"planetoid": split},
     )
     write_graphset(path, graphs)
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     summary.add(graphs)
     return summary
 
@@ -120,7 +121,7 @@ def _read_test_index(path: Path) -> Int64:
 
 
 def _with_test_rows(known: sp.csr_array, test_rows: sp.csr_array, test: Int64, path: Path) -> sp.csr_array:
-    """Return the rows `known`, below them row i of `test_rows` at node ``test[i]``; nodes in the gaps get zeros."""
+    """Return the rows `known`, followed by row i of `test_rows` at node ``test[i]``; missing nodes get zeros."""
     first, rows = known.shape[0], test_rows.shape[0]
     if rows != len(test) or test_rows.shape[1] != known.shape[1]:
         raise InputError(str(path), f"shape {test_rows.shape}", f"({len(test)}, {known.shape[1]})")

@@ -1,4 +1,4 @@
-"""Rows that wait on disk: what an import has read and cannot write yet."""
+"""Temporary files of rows: data that an import has read and cannot write yet."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gcnbatch.fileio import StrPath
+
 
 class Scratch:
-    """Makes files without a name beside `path`: they are gone when the block is left, whatever happens."""
+    """Creates unnamed temporary files in the folder of `path`; they disappear at the end of the block."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath) -> None:
         self._folder = Path(os.path.realpath(path)).parent
         self._stack = ExitStack()
 
@@ -29,7 +31,7 @@ class Scratch:
         self._stack.close()
 
     def rows(self, dtype: DTypeLike, width: int = 1) -> RowFile:
-        """Return a file of rows of `width` values; `dtype` may have fields."""
+        """Return a new file of rows of `width` values; `dtype` may have fields."""
         return RowFile(self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder)), np.dtype(dtype), width)
 
 
@@ -39,20 +41,20 @@ class RowFile:
     Attributes
     ----------
     count : int
-        Rows in it.
+        Number of rows.
     """
 
     def __init__(self, stream: IO[bytes], dtype: np.dtype[Any], width: int) -> None:
         self._stream, self.dtype, self.width, self.count = stream, dtype, width, 0
 
     def append(self, rows: NDArray[Any]) -> None:
-        """Add rows, (n, width) or (n,), at the end."""
+        """Append rows, (n, width) or (n,)."""
         self._stream.seek(0, os.SEEK_END)
         self._stream.write(np.ascontiguousarray(rows, self.dtype).data)
         self.count += len(rows)
 
     def read(self, parts: list[tuple[int, int]]) -> NDArray[Any]:
-        """Return the rows ``start … stop-1`` of each part, one part below the other, (n, width)."""
+        """Return the rows ``start … stop-1`` of all parts, concatenated, (n, width)."""
         rows = np.empty((sum(stop - start for start, stop in parts), self.width), self.dtype)
         filled = 0
         for start, stop in parts:

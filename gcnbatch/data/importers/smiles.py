@@ -1,4 +1,4 @@
-"""``data import smiles``: a CSV file of molecules."""
+"""``data import smiles``: molecules from a CSV file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 
 from gcnbatch import fileio
 from gcnbatch.data.featurizer import FEATURE_NAMES, BadMolecule, FeaturizerOptions
-from gcnbatch.data.importers.common import StrPath, Summary, output_path, sha256
-from gcnbatch.data.importers.tables import is_numeric, numbers
+from gcnbatch.data.importers.common import ImportSummary, output_path
+from gcnbatch.data.importers.csv_tables import is_numeric, numbers
 from gcnbatch.data.importers.targets import Targets, make_targets
-from gcnbatch.data.molecules import MoleculeTable, featurize, graph_part, read_molecules
+from gcnbatch.data.molecule_graphs import MoleculeTable, featurize, graph_part, read_molecules
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import StrPath, sha256
 
 
 def import_smiles(
@@ -31,7 +32,7 @@ def import_smiles(
     processes: int = 0,
     name: str = "",
     progress: bool = False,
-) -> Summary:
+) -> ImportSummary:
     """Convert a CSV file of molecules into the data set `out`, with Murcko scaffolds as groups.
 
     Parameters
@@ -39,27 +40,27 @@ def import_smiles(
     source, out : path
         CSV (also .gz) and HDF5 file.
     options : FeaturizerOptions
-        What a graph holds; recorded in the header, so that predictions can repeat it.
+        Contents of a graph; stored in the header, so that predictions can repeat the conversion.
     smiles_column, id_column : str
         See `read_molecules`.
     target_columns : list of str
-        None: found if it is clear which they are (see `find_targets`).
+        None: detected if unambiguous (see `find_targets`).
     task : str
         Kind of the targets; None: binary if all values are 0, 1 or blank, else regression.
     skip_bad_rows : bool
-        Leave out molecules that give no graph and list them in ``OUT.skipped.csv``, instead of stopping at the first.
+        Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of stopping at the first.
 
     Raises
     ------
     InputError
-        For a bad table, and without `skip_bad_rows` for the first molecule that gives no graph.
+        For an invalid table and, without `skip_bad_rows`, for the first molecule that gives no graph.
     """
     path = output_path(out)
     table = read_molecules(source, smiles_column, id_column)
     names = find_targets(table) if target_columns is None else _known_targets(table, target_columns)
     targets = make_targets(table.path, {column: table.others[column] for column in names}, task)
     header = _header(table, options, targets, name)
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     bad: list[BadMolecule] = []
     scaffold_number: dict[str, int] = {}
     with DatasetWriter(path) as writer:
@@ -86,14 +87,14 @@ def import_smiles(
 
 
 def find_targets(table: MoleculeTable) -> list[str]:
-    """Return the target columns where that is clear: one numeric column, or several that hold only 0, 1 and blanks.
+    """Return the target columns if unambiguous: one numeric column, or several with only 0, 1 and blanks.
 
-    Columns of text are no targets.
+    Columns of text are never targets.
 
     Raises
     ------
     InputError
-        When no column is numeric, or several are that do not all look like binary labels.
+        When no column is numeric, or several are and not all look like binary labels.
     """
     numeric = [name for name, column in table.others.items() if is_numeric(column)]
     if not numeric:
@@ -154,7 +155,7 @@ def _refuse(table: MoleculeTable, bad: BadMolecule, options: FeaturizerOptions) 
         else ""
     )
     raise InputError(
-        table.describe(bad.index), bad.reason, limit, "Mend the row, or leave such rows out with --on-bad-row skip."
+        table.describe(bad.index), bad.reason, limit, "Fix the row, or leave such rows out with --on-bad-row skip."
     )
 
 

@@ -1,4 +1,4 @@
-"""Targets: from texts or numbers of a table to what the format stores."""
+"""Converts texts or numbers of a table into targets as the format stores them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.tables import FLOAT32_MAX, MISSING, numbers, sorted_labels
+from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, MISSING, numbers, sorted_labels
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
 
@@ -26,7 +26,7 @@ class Targets:
 
 
 class TargetColumns:
-    """Turns text columns into targets, block by block.
+    """Converts text columns into targets, block by block.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class TargetColumns:
     Raises
     ------
     InputError
-        For a column without any value, a text that is no number, a binary value other than 0 and 1, or classes in more
+        For a column without any value, text that is not a number, a binary value other than 0 and 1, or classes in more
         than one column.
     """
 
@@ -55,7 +55,7 @@ class TargetColumns:
         self._found: Target = kind or "binary"
 
     def add(self, columns: Sequence[list[str]], before: int = 0) -> None:
-        """Take the texts of each column in some rows, below `before` others."""
+        """Add rows, after `before` others, as the texts of each column."""
         if self._kind == "multiclass":
             known = self._classes
             number = {
@@ -92,7 +92,7 @@ class TargetColumns:
 
 
 def make_targets(path: Path, columns: dict[str, list[str]], kind: Target | None) -> Targets:
-    """Turn whole text columns into targets; see `TargetColumns`."""
+    """Convert whole text columns into targets; see `TargetColumns`."""
     targets = TargetColumns(path, list(columns), kind)
     targets.add(list(columns.values()))
     return targets.finish()
@@ -101,7 +101,7 @@ def make_targets(path: Path, columns: dict[str, list[str]], kind: Target | None)
 def number_targets(
     path: Path, names: Sequence[str], y: NDArray[np.float64], kind: Target | None, before: int = 0
 ) -> Targets:
-    """Turn numbers `y (R, K)`, NaN where missing, into binary or regression targets as `TargetColumns` does."""
+    """Convert numbers `y (R, K)`, NaN where missing, into binary or regression targets, as `TargetColumns` does."""
     other = ~(np.isnan(y) | (y == 0.0) | (y == 1.0))
     if kind == "binary" and other.any():
         row, task = (int(i) for i in np.argwhere(other)[0])

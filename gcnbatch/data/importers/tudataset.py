@@ -1,4 +1,4 @@
-"""``data import tudataset``: the text folders of the TUDataset collection (graph kernels' benchmark sets)."""
+"""``data import tudataset``: text folders of the TUDataset collection (benchmark sets for graph kernels)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
     MAX_CHANNELS,
-    StrPath,
-    Summary,
+    ImportSummary,
     compact,
     degree_features,
     folder_source,
@@ -23,30 +22,31 @@ from gcnbatch.data.importers.common import (
     with_self_channel,
 )
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.matrices import load_numbers
+from gcnbatch.data.importers.number_files import load_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import StrPath
 
 OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes", "edge_labels")
 
 
-def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> Summary:
-    """Convert a folder with ``DS_A.txt`` and its companions; DS is found from the file names.
+def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> ImportSummary:
+    """Convert a folder with ``DS_A.txt`` and its other files; the file names give DS.
 
     Parameters
     ----------
     source, out : path
         Folder and HDF5 file.
     self_loops : bool
-        Store A + I: in the only channel, or as an extra channel ``self`` beside the edge labels' ones.
+        Store A + I: I in the only channel, or as an extra channel ``self`` after those of the edge labels.
 
     Notes
     -----
-    Graph labels become classes; without them graph attributes become regression targets. Node labels (one-hot) and node
-    attributes become features; without both, the one-hot degree does. Each edge label is a channel. Edges are taken as
-    listed (these files list both directions), repeats once. Edge attributes are not used.
+    Graph labels become classes; without them, graph attributes become regression targets. Node labels (one-hot) and
+    node attributes become features; without both, the one-hot degree is the feature. Each edge label is a channel.
+    These files list edges in both directions; repeated edges count once. Edge attributes are ignored.
     """
     path = output_path(out)
     folder = source_folder(source)
@@ -77,7 +77,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     ids = np.arange(1, count + 1).astype(np.str_)
     graphs = GraphSet(header=header, node_ptr=node_ptr, **vars(edges), x=x, y=targets.y, ids=ids)
     write_graphset(path, graphs)
-    summary = Summary(path, header)
+    summary = ImportSummary(path, header)
     summary.add(graphs)
     return summary
 

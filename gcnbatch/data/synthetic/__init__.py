@@ -1,6 +1,6 @@
-"""Seeded synthetic data sets: the shapes of well-known ones, with labels that need the graph.
+"""Seeded synthetic data sets with the shapes of well-known ones and labels that depend on the graph.
 
-The same preset, size, options and seed give the same arrays, to the byte.
+The same preset, size, options and seed give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from gcnbatch.data.synthetic import molecules, networks
 from gcnbatch.data.synthetic.networks import Forecast, forecast
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import StrPath
 
 __all__ = ["MANY_GRAPHS", "PRESETS", "Forecast", "check_options", "forecast", "generate", "write"]
-DISK_PER_GRAPH, MEMORY_PER_GRAPH = 160, 80  # bytes that a molecule of any preset takes at least
+DISK_PER_GRAPH, MEMORY_PER_GRAPH = 160, 80  # least bytes per molecule of any preset
 PRESETS = (*molecules.RECIPES, *networks.RECIPES)
 MANY_GRAPHS = tuple(molecules.RECIPES)
 
@@ -26,7 +27,7 @@ MANY_GRAPHS = tuple(molecules.RECIPES)
 def generate(
     preset: str, seed: int = 0, graphs: int | None = None, scale: float = 1.0, bond_channels: bool = False
 ) -> Iterator[GraphSet]:
-    """Yield a preset's data set in parts that follow each other; every part carries the header.
+    """Yield a preset's data set in consecutive parts; each part has the header.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ def generate(
     Raises
     ------
     InputError
-        Unknown preset, an option that does not concern it, or a value out of range.
+        Unknown preset, an option that does not apply to it, or a value out of range.
     """
     check_options(preset, seed, graphs, scale, bond_channels)
     if preset in networks.RECIPES:
@@ -54,14 +55,14 @@ def generate(
 
 def write(
     preset: str,
-    path: str | os.PathLike[str],
+    path: StrPath,
     seed: int = 0,
     graphs: int | None = None,
     scale: float = 1.0,
     bond_channels: bool = False,
     progress: bool = False,
 ) -> None:
-    """Generate a preset into the file `path`; the parameters are those of `generate`.
+    """Generate a preset and write it to `path`; the parameters are those of `generate`.
 
     `progress` shows a bar on stderr (never in a pipe).
     """
@@ -90,8 +91,8 @@ def write(
         writer.finish(part.header)
 
 
-def _check_room(path: str | os.PathLike[str], graphs: int) -> None:
-    """Refuse more graphs than the disk holds, or than leave memory for their ids and targets."""
+def _check_room(path: StrPath, graphs: int) -> None:
+    """Refuse more graphs than fit on the disk, or whose ids and targets do not fit in memory."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         return  # for the writer to refuse

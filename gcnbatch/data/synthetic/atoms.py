@@ -1,6 +1,7 @@
-"""The 75 atom features of imported molecules (`gcnbatch.data.featurizer`), computed from a skeleton and elements.
+"""The 75 atom features of `gcnbatch.data.featurizer`, computed from a skeleton and elements.
 
-Everything but the element follows from the skeleton: two colourings of one skeleton differ in the 44 element columns.
+The skeleton determines all features but the element: two colourings of one skeleton differ only in the 44 columns of
+elements.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import FEATURE_NAMES, SYMBOLS
-from gcnbatch.data.synthetic.skeletons import AROMATIC, Int64, Skeletons
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.synthetic.skeletons import AROMATIC, Skeletons
 
 _COLUMN = {name: column for column, name in enumerate(FEATURE_NAMES)}
 ELEMENT = {symbol: column for column, symbol in enumerate(SYMBOLS)}
@@ -17,11 +19,11 @@ _TWICE_ORDER = np.array([2, 4, 6, 3])  # of a single, double, triple, aromatic b
 
 
 def atom_columns(skeletons: Skeletons) -> NDArray[np.int64]:
-    """Return, per node, the five columns that its skeleton sets, (N, 5).
+    """Return the five feature columns that the skeleton sets for each node, (N, 5).
 
-    They are degree, implicit valence, hybridisation, hydrogens and aromatic (-1 where it is not). Two nodes with equal
-    rows are told apart by their element and their neighbours alone. Missing bonds up to four count as hydrogens, as in
-    carbon, whatever the element.
+    They are degree, implicit valence, hybridisation, hydrogens and aromatic (-1 if it is not). Two nodes with equal
+    rows differ only in their element and their neighbours. Missing bonds up to four count as hydrogens, as in carbon,
+    for every element.
     """
     ends = np.concatenate([skeletons.u, skeletons.v])
     kinds = np.concatenate([skeletons.kind, skeletons.kind])

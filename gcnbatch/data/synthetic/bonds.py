@@ -1,4 +1,4 @@
-"""Distinct undirected bonds of one network, held in four bytes each, and their edges in the order of a file."""
+"""Distinct undirected bonds of one network in four bytes each, and their edges in the order of the file format."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import Int64
+from gcnbatch.data.graphs import Int64, bounded_ranges
 
-EDGE_BLOCK, SHARE = 1 << 16, 64  # edges given at once: as many at least, or a share of the bonds
-WAITING = 1_000_000  # bonds that may wait to be sorted into the set, unless it is four times as large
-BUCKETS = 64  # at least, where there are nodes enough: a bucket is sorted with copies of it
-Edges = tuple[NDArray[np.int32], NDArray[np.int32]]
+EDGE_BLOCK, SHARE = 1 << 16, 64  # edges per block: at least the first, or this share of the bonds
+WAITING = 1_000_000  # most unsorted bonds while the set is less than four times as large
+BUCKETS = 64  # at least, if there are enough nodes: sorting copies a bucket
+EdgeEnds = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class Bonds:
-    """A set of bonds between `nodes` nodes, to which bonds are added.
+    """A growing set of bonds between `nodes` nodes.
 
-    Bonds lie in buckets by their smaller end, at most as many smaller ends to a bucket as keep
-    ``smaller * nodes + larger``, counted from the bucket's first, in 32 bits.
+    Bonds are stored in buckets by their smaller end. A bucket covers few enough smaller ends that the key
+    ``smaller * nodes + larger``, relative to the bucket's first key, fits in 32 bits.
 
     Attributes
     ----------
     count : int
-        Bonds after the last `settle`.
+        Number of bonds after the last `settle`.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -37,7 +37,7 @@ class Bonds:
         self._waiting = 0
 
     def add(self, keys: Int64) -> None:
-        """Take bonds as keys ``smaller * nodes + larger``; they may repeat, and be there already."""
+        """Add bonds as keys ``smaller * nodes + larger``; they may repeat, or be in the set already."""
         keys.sort()
         cuts = np.searchsorted(keys, self._starts)
         for bucket, new in enumerate(self._new):
@@ -49,7 +49,7 @@ class Bonds:
             self.settle()
 
     def settle(self) -> None:
-        """Sort what was added into the set."""
+        """Merge the added bonds into the set."""
         for bucket, new in enumerate(self._new):
             if new:
                 keys = np.concatenate([self._settled[bucket], *new])
@@ -58,23 +58,18 @@ class Bonds:
                 self._settled[bucket] = keys[np.concatenate([np.ones(1, bool), keys[1:] != keys[:-1]])]
         self.count, self._waiting = sum(map(len, self._settled)), 0
 
-    def edges(self) -> Iterator[Edges]:
+    def edges(self) -> Iterator[EdgeEnds]:
         """Yield every bond in both directions and a self-loop for every node, ordered by (dst, src), in blocks.
 
         The set is empty afterwards.
         """
         indptr, larger, degree = self._rows()
-        ends = np.cumsum(degree)
-        block = max(EDGE_BLOCK, self.count // SHARE)
-        low = 0
-        while low < self.nodes:
-            before = ends[low - 1] if low else 0
-            high = max(int(np.searchsorted(ends, before + block, side="right")), low + 1)
+        edge_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        for low, high in bounded_ranges(edge_ptr, max(EDGE_BLOCK, self.count // SHARE)):
             yield self._block(indptr, larger, low, high)
-            low = high
 
     def _rows(self) -> tuple[Int64, NDArray[np.int32], Int64]:
-        """Return the bonds as rows by their smaller end (indptr, larger ends), and every node's stored edges."""
+        """Return the bonds as rows by smaller end (indptr, larger ends), and each node's number of stored edges."""
         length = np.zeros(self.nodes, dtype=np.int64)
         degree = np.ones(self.nodes, dtype=np.int64)
         larger = np.empty(self.count, dtype=np.int32)
@@ -90,7 +85,7 @@ class Bonds:
             filled += len(keys)
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(length)]), larger, degree + length
 
-    def _block(self, indptr: Int64, larger: NDArray[np.int32], low: int, high: int) -> Edges:
+    def _block(self, indptr: Int64, larger: NDArray[np.int32], low: int, high: int) -> EdgeEnds:
         """Return the edges into nodes low ... high - 1."""
         own, start, stop = np.arange(low, high), int(indptr[low]), int(indptr[high])
         inside = larger[:stop] >= low

@@ -1,19 +1,17 @@
-"""Molecule-like data sets whose labels lie in the bonds: a GCN can learn them and a bag of atoms cannot.
+"""Molecule-like data sets whose labels depend on the bonds: a GCN can learn them, a model of single atoms cannot.
 
-The construction, for every preset: a label is decided by a draw that is independent of the skeleton and of the
-multiset of the graph's feature rows. Whatever looks at atoms without their bonds, however clever, is left with the
-prior.
+In every preset, a label is drawn independently of the skeleton and of the multiset of the graph's feature rows. So a
+model that ignores bonds cannot do better than the prior.
 
-- ``tox21``: elements are shuffled among atoms with equal skeleton features, which leaves the multiset of feature rows
-  as it is. Of many shuffles two are kept, chosen for how many tasks tell them apart, and a coin gives the graph one
-  of them. Task A-B is 1 if the graph has more A-B bonds than the other shuffle would give it, 0 if fewer, missing if
-  equal.
-- ``quickstart``: for each task A-B three atoms with equal skeleton features are inserted, u bonded to v, w apart; u
-  is A, and a coin decides which of v and w is B (label 1: v) and which is carbon.
-- ``reaction100``: two groups of five elements, each once in every graph, on ten inserted atoms with equal skeleton
-  features. In each group exactly two atoms are bonded; the shuffle decides which: 10 x 10 pairs, the 100 classes.
+- ``tox21``: elements are shuffled among atoms with equal skeleton features, which keeps the multiset of feature rows.
+  The two of many shuffles that differ in the most tasks are kept, and a coin picks one of them for the graph. Task A-B
+  is 1 if the graph has more A-B bonds than with the other shuffle, 0 if fewer, missing if equal.
+- ``quickstart``: each task A-B inserts three atoms with equal skeleton features: u, v bonded to u, and w elsewhere. u
+  is A. A coin decides which of v and w is B (label 1: v) and which is carbon.
+- ``reaction100``: ten inserted atoms with equal skeleton features carry two groups of five elements. In each group
+  exactly two atoms are bonded; the shuffle decides which. The 10 x 10 pairs are the 100 classes.
 
-Elements ignore valence; these are graphs of the shape of molecules, not molecules.
+Elements ignore valence: the graphs have the shape of molecules, but are not molecules.
 """
 
 from __future__ import annotations
@@ -29,18 +27,18 @@ from scipy.special import ndtr, ndtri
 
 from gcnbatch import __version__, philox
 from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.synthetic.atoms import ELEMENT, atom_columns, one_hot
-from gcnbatch.data.synthetic.skeletons import Int64, Skeletons, grow
+from gcnbatch.data.synthetic.skeletons import Skeletons, grow
 
-CHUNK = 2048  # graphs grown at once; a chunk is a function of the seed, its number and its size
+CHUNK = 2048  # graphs per chunk; seed, number and size determine a chunk
 Drawn = tuple[Skeletons, Int64, Int64, NDArray[Any]]  # skeletons, atom_columns, elements (N,), targets (G, K)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How one preset is made: its default size, what its targets are, and the draw of one chunk of graphs."""
+class MoleculeRecipe:
+    """Recipe of a preset: default size, targets, and the function that draws a chunk of graphs."""
 
     graphs: int
     target: Target
@@ -50,7 +48,7 @@ class Recipe:
 
 
 def generate(preset: str, seed: int, graphs: int | None = None, bond_channels: bool = False) -> Iterator[GraphSet]:
-    """Yield the preset's graphs in parts of at most `CHUNK`; each part carries the header."""
+    """Yield the preset's graphs in parts of at most `CHUNK`; each part has the header."""
     recipe = RECIPES[preset]
     total = recipe.graphs if graphs is None else graphs
     header = Header(
@@ -98,7 +96,7 @@ def _assemble(header: Header, skeletons: Skeletons, x: NDArray[np.int8], y: NDAr
 
 
 def _sizes(rng: np.random.Generator, count: int, log_mean: float, log_deviation: float, low: int, high: int) -> Int64:
-    """Draw node counts low … high from a log-normal distribution cut off at both ends."""
+    """Draw node counts low … high from a truncated log-normal distribution."""
     bounds = ndtr((np.log([low - 0.5, high + 0.5]) - log_mean) / log_deviation)
     drawn = np.exp(log_mean + log_deviation * ndtri(rng.uniform(bounds[0], bounds[1], size=count)))
     return np.clip(np.rint(drawn), low, high).astype(np.int64)
@@ -110,7 +108,7 @@ _TOX21_ELEMENTS = ("C", "N", "O", "S", "P")
 _TOX21_MIX = (0.3, 0.2, 0.2, 0.15, 0.15)
 _TOX21_PAIRS = tuple(combinations_with_replacement(range(5), 2))[:12]
 _SHUFFLES = 32
-_TELLS_APART = 2  # weight of a task that tells two shuffles apart, beside the size of the difference (at most 2)
+_DIFFERENCE_WEIGHT = 2  # weight of each task in which two shuffles differ; the size of the difference counts at most 2
 
 
 def _tox21(rng: np.random.Generator, count: int) -> Drawn:
@@ -131,7 +129,7 @@ def _tox21(rng: np.random.Generator, count: int) -> Drawn:
 
 
 def _shuffles(rng: np.random.Generator, skeletons: Skeletons, columns: Int64, kinds: Int64) -> Int64:
-    """Return `_SHUFFLES` random orders of `kinds` among atoms of a graph with equal skeleton features, (S, N)."""
+    """Return `_SHUFFLES` permutations of `kinds` among atoms of a graph with equal skeleton features, (S, N)."""
     _, alike = np.unique(columns, axis=0, return_inverse=True)
     graph = np.repeat(np.arange(len(skeletons.node_ptr) - 1), np.diff(skeletons.node_ptr))
     cell = graph * (int(alike.max(initial=0)) + 1) + alike
@@ -156,13 +154,13 @@ def _pair_counts(skeletons: Skeletons, kinds: Int64) -> NDArray[np.int16]:
 
 
 def _most_different(bonds: NDArray[np.int16]) -> tuple[Int64, Int64]:
-    """Return, per graph, the two shuffles that most tasks tell apart; `bonds` is (S, G, K)."""
+    """Return the two shuffles of each graph that differ most over the tasks; `bonds` is (S, G, K)."""
     graphs = bonds.shape[1]
     best = np.full(graphs, -1)
     pair = np.zeros((2, graphs), dtype=np.int64)
     for second in range(1, len(bonds)):
         gap = np.abs(bonds[:second] - bonds[second])
-        score = (np.minimum(gap, 2) + _TELLS_APART * (gap > 0)).sum(axis=2)
+        score = (np.minimum(gap, 2) + _DIFFERENCE_WEIGHT * (gap > 0)).sum(axis=2)
         first = score.argmax(axis=0)
         value = score[first, np.arange(graphs)]
         better = value > best
@@ -217,13 +215,13 @@ def _names(elements: tuple[str, ...], pairs: tuple[tuple[int, ...], ...]) -> tup
 
 
 RECIPES = {
-    "tox21": Recipe(7_831, "binary", _names(_TOX21_ELEMENTS, _TOX21_PAIRS), (), _tox21),
-    "reaction100": Recipe(
+    "tox21": MoleculeRecipe(7_831, "binary", _names(_TOX21_ELEMENTS, _TOX21_PAIRS), (), _tox21),
+    "reaction100": MoleculeRecipe(
         75_477,
         "multiclass",
         ("reaction",),
         tuple(f"{a}+{b}" for a in _names(_GROUPS[0], _PAIRS) for b in _names(_GROUPS[1], _PAIRS)),
         _reaction100,
     ),
-    "quickstart": Recipe(1_000, "binary", tuple("-".join(pair) for pair in _QUICK_TASKS), (), _quickstart),
+    "quickstart": MoleculeRecipe(1_000, "binary", tuple("-".join(pair) for pair in _QUICK_TASKS), (), _quickstart),
 }

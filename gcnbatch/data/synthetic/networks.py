@@ -1,10 +1,10 @@
-"""One large graph whose node classes show in the features and, far more clearly, in the neighbours.
+"""One large graph whose node classes depend weakly on the features and strongly on the neighbours.
 
-Classes have uneven sizes; nodes have power-law weights; a bond joins two nodes drawn by weight, from one class with
-probability `homophily`, else from anywhere. Features carry the class weakly: words drawn partly from the class's own
-topic (``citation``), or a noisy class centre (``reddit``). Averaging over neighbours lifts the class out of the
-noise, which is what a GCN does and a classifier of single nodes cannot. Some nodes of ``reddit`` bear the label of
-another class: as on Reddit, features alone tell 58 of 100 labels at most, a GCN with two layers 93 or 94.
+Classes have uneven sizes and nodes have power-law weights. A bond joins two nodes drawn by weight: from one class with
+probability `homophily`, else from all classes. Features depend weakly on the class: words partly from the class's own
+topic (``citation``), or a noisy class centre (``reddit``). Averaging over neighbours reduces the noise; a GCN does
+that, a classifier of single nodes cannot. Some nodes of ``reddit`` have the label of another class. As on Reddit,
+features alone predict at most 58 % of the labels, a GCN with two layers 93 or 94 %.
 
 Source of Reddit's figures: Hamilton et al., "Inductive representation learning on large graphs", 2017 (0.585 from raw
 features); 93.3 % for a GCN with two layers on the whole graph.
@@ -23,27 +23,27 @@ from numpy.typing import NDArray
 from gcnbatch import __version__, philox
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.schema import Header
-from gcnbatch.data.synthetic.bonds import Bonds, Edges
+from gcnbatch.data.synthetic.bonds import Bonds, EdgeEnds
 
-BOND_BLOCK = 250_000  # bonds drawn at once
-_NODE_BLOCK = 1_024  # rows of dense features drawn at once
+BOND_BLOCK = 250_000  # bonds drawn at a time
+_NODE_BLOCK = 1_024  # rows of dense features drawn at a time
 _HUB = 40.0  # largest node weight, in means: the hubs of Cora and Reddit have about 40 times the mean degree
 _CLASS_FILL = 0.25  # most bonds, as a share of all pairs of nodes within classes of equal size
 _DISK_PER_BOND = 3  # bytes, measured
-_MEMORY, _MEMORY_PER_BOND = 90_000_000, 11  # bytes while a file is made, measured
+_MEMORY, _MEMORY_PER_BOND = 90_000_000, 11  # bytes while a file is written, measured
 _BYTES_PER_CSR_ROW = 50  # compressed
 Advance = Callable[[int], object]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NetworkRecipe:
     """The shape of a network at scale 1.
 
-    `bonds` are undirected and exclude self-loops; `exponent` is that of the power law of node weights. `words` are
-    drawn per node in sparse features (0: dense ones); `signal` is the share of words from the class's topic, or the
-    distance of class centres per feature in units of the noise. `mislabelled` is the share of nodes with another label
-    than that of the class that decided their bonds and features. `split` has the rows for training (per class if
-    `per_class`), validation and test at scale 1.
+    `bonds` is the number of undirected bonds without self-loops, `exponent` that of the power law of node weights.
+    `words` is the mean number of words per node in sparse features (0: dense features). `signal` is the share of words
+    from the class's topic, or the distance of class centres per feature in units of the noise. `mislabelled` is the
+    share of nodes whose label is not the class that determined their bonds and features. `split` has the rows for
+    training (per class if `per_class`), validation and test at scale 1.
     """
 
     nodes: int
@@ -60,15 +60,15 @@ class Recipe:
 
 
 RECIPES = {
-    "citation": Recipe(2_708, 5_278, 7, 1_433, 0.75, 2.9, 18, 0.36, 0.0, (20, 500, 1_000), True),
-    "reddit": Recipe(232_965, 57_307_946, 41, 602, 0.75, 2.2, 0, 0.1, 0.06, (153_431, 23_831, 55_703), False),
+    "citation": NetworkRecipe(2_708, 5_278, 7, 1_433, 0.75, 2.9, 18, 0.36, 0.0, (20, 500, 1_000), True),
+    "reddit": NetworkRecipe(232_965, 57_307_946, 41, 602, 0.75, 2.2, 0, 0.1, 0.06, (153_431, 23_831, 55_703), False),
 }
 
 
 def size(preset: str, scale: float) -> tuple[int, int]:
     """Return (nodes, bonds) of a preset at a scale.
 
-    The mean degree is that of scale 1 unless classes would be too small to hold their bonds: then it falls.
+    The mean degree is that of scale 1, or less if classes are too small for so many bonds.
     """
     recipe = RECIPES[preset]
     nodes = max(round(recipe.nodes * scale), 20 * recipe.classes)
@@ -77,7 +77,7 @@ def size(preset: str, scale: float) -> tuple[int, int]:
 
 
 class Forecast(NamedTuple):
-    """The size of a network: nodes, stored edges, bytes on disk and bytes of memory while it is made."""
+    """Size of a network: nodes, stored edges, bytes on disk, and bytes of memory while it is written."""
 
     nodes: int
     edges: int
@@ -86,7 +86,7 @@ class Forecast(NamedTuple):
 
 
 def forecast(preset: str, scale: float) -> Forecast:
-    """Return the expected cost of writing a network to a file; sizes to about a fifth."""
+    """Return the expected cost of writing a network to a file, within about 20 %."""
     nodes, bonds = size(preset, scale)
     features = _BYTES_PER_CSR_ROW if RECIPES[preset].words else 2 * RECIPES[preset].features
     disk = bonds * _DISK_PER_BOND + nodes * features
@@ -94,12 +94,12 @@ def forecast(preset: str, scale: float) -> Forecast:
 
 
 class Stream(NamedTuple):
-    """A network that is made while it is taken.
+    """A network that is generated while it is read.
 
     Parameters
     ----------
     graph : GraphSet
-        Its nodes, targets, ids and split, without edges and without rows of features.
+        Nodes, targets, ids and split, without edges and without rows of features.
     features : iterator
         Blocks of rows of x, in order.
     edges : iterator of (src, dst), int32
@@ -108,14 +108,14 @@ class Stream(NamedTuple):
 
     graph: GraphSet
     features: Iterator[Any]
-    edges: Iterator[Edges]
+    edges: Iterator[EdgeEnds]
 
 
 def stream(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda _: None) -> Stream:
-    """Return the network in blocks, with its split, named "standard".
+    """Return the network in blocks, with a split named "standard".
 
-    Its bonds are drawn here; `advance` is told how many there are more. They are held in 4 bytes each, everything else
-    is made block by block.
+    This draws the bonds and calls `advance` with the number of new ones. They take 4 bytes each in memory; everything
+    else is generated in blocks.
     """
     recipe = RECIPES[preset]
     nodes, bonds = size(preset, scale)
@@ -131,7 +131,7 @@ def stream(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda
         channel=np.empty(0, dtype=np.uint8),
         weight=None,
         x=np.empty((0, recipe.features), dtype=np.float16),
-        y=_told(recipe, philox.generator(seed, f"synthetic.{preset}.told"), labels).astype(np.int32)[:, None],
+        y=_mislabelled(recipe, philox.generator(seed, f"synthetic.{preset}.told"), labels).astype(np.int32)[:, None],
         ids=np.array([f"n{number}" for number in range(nodes)]),
         splits={"standard": _split(recipe, philox.generator(seed, f"synthetic.{preset}.split"), labels)},
     )
@@ -167,7 +167,7 @@ def blocks(made: Stream) -> Iterator[tuple[int, GraphSet]]:
         yield 0, replace(made.graph, edge_ptr=np.array([0, len(src)]), src=src, dst=dst, channel=channel)
 
 
-def _header(preset: str, recipe: Recipe, seed: int, scale: float) -> Header:
+def _header(preset: str, recipe: NetworkRecipe, seed: int, scale: float) -> Header:
     return Header(
         name=preset,
         level="node",
@@ -184,15 +184,15 @@ def _header(preset: str, recipe: Recipe, seed: int, scale: float) -> Header:
     )
 
 
-def _told(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Int64:
-    """Return the labels that the file tells: some are of another class."""
+def _mislabelled(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Int64:
+    """Return the labels for the file: a share of them is replaced by that of another class."""
     wrong = rng.random(len(labels)) < recipe.mislabelled
     other: Int64 = (labels + rng.integers(1, recipe.classes, len(labels))) % recipe.classes
     return np.where(wrong, other, labels)
 
 
-def _draw_bonds(recipe: Recipe, rng: np.random.Generator, labels: Int64, bonds: int, advance: Advance) -> Bonds:
-    """Draw `bonds` distinct undirected bonds: as many as are missing, again and again."""
+def _draw_bonds(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64, bonds: int, advance: Advance) -> Bonds:
+    """Draw `bonds` distinct undirected bonds; repeat with the missing number until all are found."""
     nodes = len(labels)
     by_class = np.argsort(labels, kind="stable")
     weight = (1.0 - rng.random(nodes)) ** (-1.0 / (recipe.exponent - 1.0))
@@ -202,7 +202,7 @@ def _draw_bonds(recipe: Recipe, rng: np.random.Generator, labels: Int64, bonds: 
     low, high = reach[class_start[labels]], reach[class_start[labels + 1]]
 
     def draw(count: int) -> Int64:
-        """Return at most `count` bonds as keys smaller * nodes + larger, self-bonds left out."""
+        """Return at most `count` bonds as keys smaller * nodes + larger, without self-loops."""
         a = _pick(reach, by_class, rng.random(count) * reach[-1])
         inside = rng.random(count) < recipe.homophily
         start, stop = np.where(inside, low[a], 0.0), np.where(inside, high[a], reach[-1])
@@ -223,12 +223,12 @@ def _pick(reach: NDArray[np.float64], by_class: Int64, point: NDArray[np.float64
     return by_class[np.minimum(place, len(by_class) - 1)]
 
 
-def _features(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterator[Any]:
+def _features(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Iterator[Any]:
     return iter([_words(recipe, rng, labels)]) if recipe.words else _centres(recipe, rng, labels)
 
 
-def _words(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> sp.csr_array:
-    """Return the words of each node, rows scaled to sum 1; words follow a Zipf law, some of them the class's own."""
+def _words(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> sp.csr_array:
+    """Return the words of each node, rows with sum 1; words follow a Zipf law, some from the class's topic."""
     nodes, vocabulary = len(labels), recipe.features
     popularity = 1.0 / np.arange(10, vocabulary + 10)
     popularity /= popularity.sum()
@@ -245,7 +245,7 @@ def _words(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> sp.csr_ar
     return sp.csr_array((share, word.astype(np.int32), indptr.astype(np.int32)), shape=(nodes, vocabulary))
 
 
-def _centres(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterator[NDArray[np.float16]]:
+def _centres(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Iterator[NDArray[np.float16]]:
     """Yield standard normal noise around a centre per class, (N, F), block by block."""
     centres = recipe.signal * rng.standard_normal((recipe.classes, recipe.features), dtype=np.float32)
     for first in range(0, len(labels), _NODE_BLOCK):
@@ -254,8 +254,8 @@ def _centres(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Iterato
         yield (noise + centres[rows]).astype(np.float16)
 
 
-def _split(recipe: Recipe, rng: np.random.Generator, labels: Int64) -> Split:
-    """Deal the nodes out as the recipe says, in proportion where the network is smaller than at scale 1."""
+def _split(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> Split:
+    """Return the split of the recipe; below scale 1, its sizes shrink in proportion."""
     order = rng.permutation(len(labels))
     share = min(1.0, len(labels) / recipe.nodes)
     train, valid, test = (max(1, int(part * share)) for part in recipe.split)

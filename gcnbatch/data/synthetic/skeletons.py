@@ -1,7 +1,7 @@
-"""Random molecule-like skeletons: trees with a few rings, at most four bonds per atom, bond orders that fit.
+"""Random molecule-like skeletons: trees with a few rings, at most four bonds per atom, valid bond orders.
 
-A chunk of G graphs is grown at once in padded tables of shape (G, max size): the loops run over node positions and ring
-attempts, never over graphs. Every drawn number comes from one generator, so a chunk is a function of its seed alone.
+A chunk of G graphs grows in padded tables of shape (G, max size): the loops run over node positions and ring attempts,
+never over graphs. All random numbers come from one generator, so the seed determines the chunk.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.graphs import Int64
+
 SINGLE, DOUBLE, TRIPLE, AROMATIC = range(4)
 MAX_DEGREE = 4
-_WINDOW = 8  # a new atom binds to one of this many latest atoms, which keeps molecules elongated
-_ACCEPT = np.array([1.0, 1.0, 0.45, 0.12, 0.0])  # chance that an atom with this many bonds takes a further one
-_RINGS_PER_NODE = 0.6  # attempts; about one in four finds the room
+_WINDOW = 8  # a new atom binds to one of this many latest atoms, which makes molecules elongated
+_ACCEPT = np.array([1.0, 1.0, 0.45, 0.12, 0.0])  # probability that an atom with this many bonds accepts another
+_RINGS_PER_NODE = 0.6  # attempts; about one in four succeeds
 _AROMATIC_SHARE = 0.75  # of six-rings
 _DOUBLE_SHARE = 0.2  # of bonds outside aromatic rings
-_TRIPLE_SHARE = 0.15  # of the double bonds whose atoms have the room
-
-Int64 = NDArray[np.int64]
+_TRIPLE_SHARE = 0.15  # of the double bonds whose atoms have a free valence
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Skeletons:
     ----------
     node_ptr : int64, (G+1,)
     u, v : int64, (M,)
-        Ends of each bond as node rows of the chunk (not counted inside the graph), every bond once.
+        Ends of each bond as node rows of the chunk (not of the graph), every bond once.
     kind : uint8, (M,)
         SINGLE, DOUBLE, TRIPLE or AROMATIC.
     slots : int64, (G, S)
-        Node rows of the inserted atoms, in the order that `grow` describes; S = 0 without insertions.
+        Node rows of the inserted atoms, in the order of `grow`; S = 0 without insertions.
     """
 
     node_ptr: Int64
@@ -61,10 +61,10 @@ def grow(rng: np.random.Generator, sizes: Int64, insertions: tuple[int, ...] = (
     ----------
     rng : Generator
     sizes : int64, (G,)
-        Nodes of each graph, inserted ones included; at least ``sum(insertions) + len(insertions) + 1``.
+        Nodes of each graph, including inserted ones; at least ``sum(insertions) + len(insertions) + 1``.
     insertions : tuple of int
-        Each entry k puts a chain of k atoms into a bond of its own. Inserted atoms have two single bonds and lie in no
-        ring, so nothing but their neighbours tells them apart. They fill `Skeletons.slots` chain after chain.
+        Each entry k inserts a chain of k atoms into a bond of its own. Inserted atoms have two single bonds and are in
+        no ring, so they differ only in their neighbours. They fill `Skeletons.slots` chain by chain.
     """
     base = sizes - sum(insertions)
     table = _Table(len(sizes), int(sizes.max(initial=1)))
@@ -75,7 +75,7 @@ def grow(rng: np.random.Generator, sizes: Int64, insertions: tuple[int, ...] = (
 
 
 class _Table:
-    """Padded tables of G growing graphs; column i of a row is node i, -1 where there is no such partner."""
+    """Padded tables of G growing graphs; column i of a row is node i, -1 means no partner."""
 
     def __init__(self, graphs: int, width: int) -> None:
         self.rows = np.arange(graphs)
@@ -87,7 +87,7 @@ class _Table:
         self.aromatic_ring = np.zeros((graphs, width), dtype=bool)  # the bond to the ring partner
 
     def trees(self, rng: np.random.Generator, sizes: Int64) -> None:
-        """Bind node after node to a recent one, which must have a free bond; else to the newest, which always has."""
+        """Bind each node to a recent one with a free bond, else to the newest one, which always has a free bond."""
         for node in range(1, int(sizes.max(initial=1))):
             back = (rng.random(len(sizes)) * min(node, _WINDOW)).astype(np.int64)
             target = node - 1 - back
@@ -99,7 +99,7 @@ class _Table:
             self.degree[grown, target[grown]] += 1
 
     def insert(self, rng: np.random.Generator, base: Int64, insertions: tuple[int, ...]) -> Int64:
-        """Put chains into randomly chosen, distinct bonds to a parent; return the new nodes' columns, (G, S)."""
+        """Insert chains into distinct random bonds to a parent; return the columns of the new nodes, (G, S)."""
         slots = np.empty((len(base), sum(insertions)), dtype=np.int64)
         if not insertions:
             return slots
@@ -121,7 +121,7 @@ class _Table:
         return slots
 
     def rings(self, rng: np.random.Generator, base: Int64) -> None:
-        """Close rings of five or six atoms along paths to an ancestor, where both ends have a free bond."""
+        """Close rings of five or six atoms along paths to an ancestor, if both ends have a free bond."""
         wanted = rng.poisson(_RINGS_PER_NODE * base)
         for attempt in range(int(wanted.max(initial=0))):
             rows = self.rows[(wanted > attempt) & (base > 4)]
@@ -144,7 +144,7 @@ class _Table:
 
 
 def _flatten(rng: np.random.Generator, table: _Table, sizes: Int64, slots: Int64) -> Skeletons:
-    """Turn the padded tables into flat arrays with the nodes of each graph in random order."""
+    """Convert the padded tables into flat arrays, with the nodes of each graph in random order."""
     node_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     graph = np.repeat(np.arange(len(sizes)), sizes)
     row = np.empty(node_ptr[-1], dtype=np.int64)

@@ -23,7 +23,8 @@ from gcnbatch.cli import app
 from gcnbatch.compare.parity import Parity
 from gcnbatch.compare.timeline import DEVICE
 from gcnbatch.compare.workload import QUICK, opened
-from gcnbatch.config import Config, CudaConfig
+from gcnbatch.config import Config
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import run

@@ -12,7 +12,7 @@ from gcnbatch.backends import cuda
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.backend import FusedBackend
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config_sections import CudaConfig
 
 
 def check(device: int = 0) -> None:
@@ -31,7 +31,7 @@ def check(device: int = 0) -> None:
 def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) -> FusedBackend:
     """Open the backend on a device; as `gcnbatch.backends.cuda.open_backend`."""
     from gcnbatch.backends.cuda.fused.backend import FusedBackend
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config_sections import CudaConfig
 
     options = options or CudaConfig()
     return FusedBackend(name, cuda.open_ready(device, options.fast_math), options)

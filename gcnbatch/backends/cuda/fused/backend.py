@@ -17,7 +17,7 @@ from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
 from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
-from gcnbatch.config import CudaConfig, TrainConfig
+from gcnbatch.config_sections import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 
 

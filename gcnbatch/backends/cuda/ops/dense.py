@@ -172,7 +172,7 @@ class DenseOps:
         sizes: tuple[int, int, int],
         strides: tuple[int, int, int],
     ) -> None:
-        """DX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
+        """dX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
         (N, F, P), (lddx, lddy, ldw) = sizes, strides
         tile, launch = geometry.matmul(N, F, P, self.device.multiprocessors, self.precision)
         self.device.launch(DGRAD[tile], launch, dx=dx, dy=dy, w=w, lddx=lddx, lddy=lddy, ldw=ldw, N=N, F=F, P=P)
@@ -186,7 +186,7 @@ class DenseOps:
         strides: tuple[int, int, int],
         accumulate: bool = False,
     ) -> None:
-        """DW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
+        """dW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
         plan = geometry.matmul_wgrad(*sizes, self.device.multiprocessors, self.precision)
         partials, counters = self._workspaces(plan.partials_bytes, plan.counters_bytes)
         (N, F, P), (lddw, ldx, lddy) = sizes, strides
@@ -234,7 +234,7 @@ class DenseOps:
     def sum_columns(
         self, db: DeviceArray, dy: DeviceArray, sizes: tuple[int, int], stride: int, accumulate: bool = False
     ) -> None:
-        """DB = column sums of dY, or added to what db holds, for `sizes` (N, P) and rows `stride` elements apart."""
+        """db = column sums of dY, or added to what db holds, for `sizes` (N, P) and rows `stride` elements apart."""
         N, P = sizes
         plan, partials, counters = self._column_reduction(N, P, FLOAT_BYTES)
         self.device.launch(

@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.fused_graphs import describe, label_weights

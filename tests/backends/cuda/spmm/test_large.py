@@ -197,7 +197,7 @@ def test_a_network_in_pieces_trains_like_the_reference(monkeypatch, tmp_path, se
 @pytest.mark.gpu
 def test_fast_math_kernels_run_beside_the_exact_ones():
     from gcnbatch.backends.registry import open_backend
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config_sections import CudaConfig
 
     exact, fast = open_backend("batched"), open_backend("batched", options=CudaConfig(fast_math=True))
     logits = np.linspace(-3, 3, 4_100, dtype=np.float32).reshape(100, 41)

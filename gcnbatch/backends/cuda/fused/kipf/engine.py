@@ -33,7 +33,7 @@ from gcnbatch.data.sparse import MAX_ENTRIES
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
-    from gcnbatch.config import CudaConfig
+    from gcnbatch.config_sections import CudaConfig
 
 STEPS_OF_A_GRAPH = (32, 8, 1)
 MAX_COST = 2**26  # of an epoch, in units of 1.4 ps on an H200: above it `batched`, which needs no A X, is as fast

@@ -23,7 +23,7 @@ from gcnbatch.data.sparse import MAX_ENTRIES
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.fused.shared.stack import Stack
     from gcnbatch.backends.cuda.runtime.device import Device
-    from gcnbatch.config import CudaConfig, TrainConfig
+    from gcnbatch.config_sections import CudaConfig, TrainConfig
 
 ROWS_AT_ONCE = 256  # that a capacity grows by: few epochs need another one than the epoch before
 NODES_AT_ONCE = 1 << 13  # of the set, whose propagated features the host holds at a time: they stay in its caches

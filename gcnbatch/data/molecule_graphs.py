@@ -1,4 +1,4 @@
-"""Molecules from SMILES, in several processes: for ``data import smiles`` and for predictions straight from CSV."""
+"""Graphs of molecules from SMILES, in several processes: for ``data import smiles`` and for predictions from CSV."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from gcnbatch.data.featurizer import (
     load_rdkit,
 )
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.tables import read_columns
+from gcnbatch.data.importers.csv_tables import read_columns
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, MachineError, nearest
+from gcnbatch.fileio import StrPath
 from gcnbatch.worker import WorkerDied, Workers
 
 CHUNK = 256  # molecules a worker takes at a time
@@ -46,11 +47,11 @@ def featurize(
     Parameters
     ----------
     smiles : iterable of str
-        One per molecule; surrounding blanks are ignored. It is read a few chunks ahead of what is yielded.
+        One per molecule; surrounding blanks are ignored. It is read a few chunks ahead of the output.
     options : FeaturizerOptions
-        What a graph holds.
+        Contents of a graph.
     processes : int
-        Worker processes; 0: one per processor. Few molecules are done in this process.
+        Worker processes; 0: one per processor. A single chunk is converted in this process.
     progress : bool
         Show a bar on stderr (never in a pipe).
     scaffolds : bool
@@ -127,7 +128,7 @@ class MoleculeTable:
         return f"{self.path}, row {index + 1}{identity}, SMILES '{self.smiles[index]}'"
 
 
-def read_molecules(path: str | os.PathLike[str], smiles_column: str = "", id_column: str = "") -> MoleculeTable:
+def read_molecules(path: StrPath, smiles_column: str = "", id_column: str = "") -> MoleculeTable:
     """Read a CSV file (also .gz) of molecules.
 
     Parameters
@@ -153,10 +154,8 @@ def read_molecules(path: str | os.PathLike[str], smiles_column: str = "", id_col
     return MoleculeTable(Path(path), smiles_name, id_name, smiles, ids, columns)
 
 
-def find_columns(
-    path: str | os.PathLike[str], names: Sequence[str], smiles_column: str = "", id_column: str = ""
-) -> tuple[str, str]:
-    """Return which of the columns `names` hold SMILES and ids, the latter "" if there is none; see `read_molecules`."""
+def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", id_column: str = "") -> tuple[str, str]:
+    """Return the names of the columns of SMILES and of ids ("" if there is none); see `read_molecules`."""
     smiles_name = _smiles_column(Path(path), names, smiles_column)
     if id_column and id_column not in names:
         raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, names) + " See --id-column.")
@@ -168,7 +167,7 @@ def find_columns(
 
 
 def missing_targets(header: Header, rows: int) -> NDArray[Any]:
-    """Return targets of `rows` rows that are all missing, in the type that the header's target kind asks for."""
+    """Return missing targets for `rows` rows, in the type of the header's target kind."""
     if header.target == "multiclass":
         return np.full((rows, 1), -1, dtype=np.int32)
     return np.full((rows, len(header.task_names)), np.nan, dtype=np.float32)
@@ -202,7 +201,7 @@ def _smiles_column(path: Path, names: Iterable[str], name: str) -> str:
 
 
 def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
-    """Run the chunks in `count` processes and yield the results in order; only a few chunks are under way at a time."""
+    """Run the chunks in `count` processes and yield the results in order; few chunks are in flight at a time."""
     with Workers(count) as workers:
         waiting: deque[tuple[Future[MoleculeArrays], str]] = deque()
 

@@ -1,4 +1,4 @@
-"""The papers' figures drawn from records: GFLOPS over columns, a panel per figure, and a roofline."""
+"""Figures from records, as in the papers: GFLOPS over columns, one panel per figure, and a roofline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.bench.methods import NAMES, SCIPY, TITLES
-from gcnbatch.bench.spmm import Record, by_point
+from gcnbatch.bench.spmm_runs import Record, by_point
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def draw(path: Path, records: Sequence[Record]) -> None:
 
 
 def _throughput(ax: Axes, name: str, records: Sequence[Record]) -> None:
-    """GFLOPS over columns, both axes logarithmic, warm cache, without launch cost."""
+    """Draw GFLOPS over columns, both axes logarithmic: warm cache, without launch overhead."""
     points = [methods for _, methods in by_point(records)]
     for method in NAMES:
         found = sorted((one[method]["columns"], one[method]["gflops"]) for one in points if method in one)
@@ -60,7 +60,7 @@ def _throughput(ax: Axes, name: str, records: Sequence[Record]) -> None:
 
 
 def _axes(ax: Axes, title: str, x: str) -> None:
-    """Name both axes, with numbers as they are spoken: 64, and not 2 to the 6th."""
+    """Label both axes, with plain numbers: 64, not 2^6."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     ax.set_yscale("log")
@@ -89,7 +89,7 @@ def _title(name: str, record: Record) -> str:
 
 
 def _roofline(ax: Axes, records: Sequence[Record], copied: float) -> None:
-    """GFLOPS over flops per byte, the cache cold, under what the memory allows at copy speed."""
+    """Draw GFLOPS over flops per byte with a cold cache, and the bound given by the copy speed."""
     from matplotlib.ticker import LogLocator
 
     intensities = []
@@ -107,4 +107,4 @@ def _roofline(ax: Axes, records: Sequence[Record], copied: float) -> None:
         ax.annotate(label, place, (0, 4), textcoords="offset points", ha="right", fontsize=7)
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    _axes(ax, "roofline: second-level cache cold", "flops per unavoidable byte")
+    _axes(ax, "roofline: cold L2", "flops per unavoidable byte")

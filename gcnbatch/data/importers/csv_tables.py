@@ -1,4 +1,4 @@
-"""CSV tables (RFC 4180, optionally gzipped) with one clear error for whatever is wrong in them."""
+"""CSV tables (RFC 4180, optionally gzipped), with one clear error for each fault."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 from gcnbatch.data.importers.names import WHOLE
 from gcnbatch.errors import InputError
 
-BLOCK_FIELDS = 1 << 17  # of a table, read at once
-RECORDS = 500  # turned into columns at once: more lists than the garbage collector looks after together make it slow
-BLOCK_CHARS = 1 << 20  # of a table of plain whole numbers
+BLOCK_FIELDS = 1 << 17  # fields per block of a table
+RECORDS = 500  # records converted to columns at a time: more lists at once trigger Python's garbage collector
+BLOCK_CHARS = 1 << 20  # characters per block of a table of plain whole numbers
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 MISSING = frozenset({"", "nan"})
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a text file or a gzipped one; damage, other encodings and a missing file become InputError.
+    """Open a text file, gzipped or not.
 
     Raises
     ------
     InputError
-        Also for what goes wrong while the caller reads inside the block.
+        For a missing or damaged file and another encoding; also while the caller reads inside the block.
     """
     if not path.is_file():
         raise InputError(str(path), "is a folder" if path.is_dir() else "no such file", "a readable file")
@@ -54,24 +54,24 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Consecutive rows of a table, below `before` others: for each column its texts as they stand in the file."""
+class CsvBlock:
+    """Consecutive rows of a table, after `before` others, as the unchanged texts of each column."""
 
     before: int
     columns: dict[str, list[str]]
 
     def __getitem__(self, name: str) -> list[str]:
-        """Return a column with surrounding blanks removed."""
+        """Return a column without surrounding blanks."""
         return list(map(str.strip, self.columns[name]))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
 
-class Table:
-    """A CSV file that is being read: its column names and, once, its rows: one by one or in blocks.
+class CsvTable:
+    """An open CSV file: its column names and, once, its rows, one by one or in blocks.
 
-    Row numbers in messages count records from 1, the header and empty lines left out.
+    Row numbers in messages count records from 1, without the header and empty lines.
 
     Attributes
     ----------
@@ -103,14 +103,14 @@ class Table:
 
     @property
     def rows(self) -> Iterator[list[str]]:
-        """Every record as a list of ``len(names)`` texts with surrounding blanks removed."""
+        """Every record as a list of ``len(names)`` texts without surrounding blanks."""
         for record in self._reader:
             if record:
                 self._check([record])
                 self._rows += 1
                 yield [field.strip() for field in record]
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[CsvBlock]:
         """Yield the rows in blocks of about BLOCK_FIELDS fields."""
         rows = max(1, BLOCK_FIELDS // len(self.names))
         while True:
@@ -124,12 +124,12 @@ class Table:
             self._report()
             if not columns[0]:
                 return
-            yield Block(before, dict(zip(self.names, columns, strict=True)))
+            yield CsvBlock(before, dict(zip(self.names, columns, strict=True)))
 
     def number_blocks(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield ``(rows before, numbers (n, columns))`` until a row holds anything but plain whole numbers.
+        """Yield ``(rows before, numbers (n, columns))`` up to the first row with anything but plain whole numbers.
 
-        What counts is what `whole_numbers` reads. The other rows are left to `rows` and `blocks`.
+        Plain whole numbers are those of `whole_numbers`. `rows` and `blocks` yield the remaining rows.
         """
         line = rf"{WHOLE}(?:,{WHOLE}){{{len(self.names) - 1}}}\n"
         plain = re.compile(f"(?:{line})*+")
@@ -154,7 +154,7 @@ class Table:
             raise InputError(place, f"{len(records[at])} fields", f"{width}, as in the header line")
 
     def _report(self) -> None:
-        """Tell how many bytes of the file were read since the last time."""
+        """Call `advance` with the number of bytes read since the last call."""
         binary = self._stream.buffer
         packed: Any = getattr(binary, "fileobj", binary)  # below gzip
         done = packed.tell()
@@ -163,18 +163,18 @@ class Table:
 
 
 @contextmanager
-def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) -> Iterator[Table]:
-    """Open a CSV file with a header line; rows are read as they are asked for.
+def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) -> Iterator[CsvTable]:
+    """Open a CSV file with a header line; rows are read on demand.
 
-    `advance` is told how many bytes of the file were read, block by block.
+    `advance` is called with the number of bytes read, block by block.
 
     Raises
     ------
     InputError
-        For an empty file, a column without a name or named twice, a row of another length, bad quoting.
+        For an empty file, a column without a name, a repeated name, a row of another length, bad quoting.
     """
     with open_text(path) as stream:
-        table = Table(path, stream, advance)
+        table = CsvTable(path, stream, advance)
         try:
             table.read_names()
             yield table
@@ -183,7 +183,7 @@ def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) ->
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
-    """Return a whole CSV file as its columns by name; see `open_table` for what is refused."""
+    """Return a whole CSV file as columns by name; errors are those of `open_table`."""
     with open_table(path) as table:
         columns: dict[str, list[str]] = {name: [] for name in table.names}
         for block in table.blocks():
@@ -193,7 +193,7 @@ def read_columns(path: Path) -> dict[str, list[str]]:
 
 
 def split_names(option: str) -> list[str]:
-    """Split a comma-separated list of column names; a name that holds a comma stands in double quotes."""
+    """Split a comma-separated list of column names; a name with a comma is in double quotes."""
     fields = next(csv.reader([option], skipinitialspace=True), []) if option else []
     return [field.strip() for field in fields if field.strip()]
 
@@ -223,9 +223,9 @@ def is_numeric(column: Sequence[str]) -> bool:
 
 
 def numbers(path: Path, name: str, column: Sequence[str], before: int = 0) -> NDArray[np.float64]:
-    """Return a column as float64 with NaN where missing; a text that is no number is named with its row.
+    """Return a column as float64 with NaN where missing; an error names the row of a text that is not a number.
 
-    `before` is how many rows of the table stand above the column's first.
+    `before` is the number of rows of the table before the column's first row.
     """
     with suppress(ValueError):
         values = np.fromiter(map(float, column), np.float64, len(column))
@@ -243,7 +243,7 @@ def numbers(path: Path, name: str, column: Sequence[str], before: int = 0) -> ND
 
 
 def finite_numbers(path: Path, name: str, column: Sequence[str], before: int) -> NDArray[np.float64]:
-    """Return a column in which nothing may be missing, of numbers that 32 bits hold; see `numbers`."""
+    """Return a column of finite 32-bit numbers, none missing; see `numbers`."""
     values = numbers(path, name, column, before)
     wrong = np.flatnonzero(~(np.abs(values) <= FLOAT32_MAX))
     if len(wrong):

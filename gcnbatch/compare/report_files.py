@@ -1,4 +1,4 @@
-"""The report as plain values and as files: ``report.json``, ``report.md``, ``report.html``, charts as PNG."""
+"""The report as plain values and as files: ``report.json``, ``report.md``, ``report.html``, PNG charts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch import fileio
-from gcnbatch.compare import charts, page, tables
+from gcnbatch.compare import charts, page, report_tables
 from gcnbatch.compare.operations import Cost, Row
 from gcnbatch.compare.parity import Agreement, Deviation, Parity
 from gcnbatch.compare.timeline import Trace
@@ -19,7 +19,7 @@ JSON, MARKDOWN, HTML = "report.json", "report.md", "report.html"
 
 
 def data(workload: Workload) -> dict[str, Any]:
-    """Return what the data set is: name, size, digest, and the batches made of it."""
+    """Return facts about the data set: name, size, digest, batches."""
     experiment = workload.experiment
     source, path = experiment.config.data, experiment.dataset.path
     return {
@@ -60,7 +60,7 @@ def parity(rule: Parity, agreements: Mapping[str, Agreement]) -> dict[str, Any]:
 def measurements(
     measured: Mapping[str, Measured], costs: Mapping[str, Mapping[Row, Cost]], traces: Sequence[Trace]
 ) -> dict[str, Any]:
-    """Return timings, speedups and costs per operation; None each when nothing was measured."""
+    """Return timings, speedups and costs per operation; None for each if nothing was measured."""
     if not measured:
         return {"timing": None, "speedup": None, "operations": None}
     timing = {}
@@ -89,16 +89,16 @@ def measurements(
 
 
 def write(folder: Path, content: dict[str, Any], traces: Sequence[Trace]) -> None:
-    """Write every file of the report into `folder`; what concerns speed only when the backends agree."""
+    """Write all files of the report into `folder`; speeds only if the backends agree."""
     pictures = charts.draw(folder, content, traces)
-    shown = tables.build(content)
-    fileio.write_text(folder / MARKDOWN, tables.markdown(content, shown, pictures))
+    shown = report_tables.build(content)
+    fileio.write_text(folder / MARKDOWN, report_tables.markdown(content, shown, pictures))
     fileio.write_text(folder / HTML, page.render(content, shown, [folder / name for name in pictures]))
     fileio.write_json(folder / JSON, content)
 
 
 def _speedups(seconds: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Per baseline, the speedup of every backend listed behind it."""
+    """Return, per baseline, the speedup of every backend listed after it."""
     names = list(seconds)
     return {
         base: {name: seconds[base] / seconds[name] for name in names[number + 1 :]}
@@ -119,5 +119,5 @@ def _deviation(deviation: Deviation) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON knows no infinity: None."""
+    """Return the value, or None for infinity and NaN, which JSON does not have."""
     return value if math.isfinite(value) else None

@@ -1,8 +1,7 @@
-"""The matrices that SpGEMM is measured on: classes of the field, the batch of a data set, Matrix Market files."""
+"""Matrices for the measurement of SpGEMM: typical classes, the adjacency of a data set, Matrix Market files."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,35 +11,34 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import StrPath
 
-Matrix = Any  # scipy.sparse.csr_array of float32
 
-
-class Problem(NamedTuple):
-    """A square matrix to be multiplied with itself (a rectangular one with its transpose)."""
+class SpgemmProblem(NamedTuple):
+    """A product to measure: a square matrix times itself, or a rectangular one times its transpose."""
 
     name: str
-    left: Matrix
-    right: Matrix
+    left: ScipyCsr
+    right: ScipyCsr
 
 
-def problem(name: str, matrix: Matrix) -> Problem:
-    """Return A A, or A Aᵀ for a matrix that is not square."""
+def problem(name: str, matrix: ScipyCsr) -> SpgemmProblem:
+    """Return the problem A A, or A Aᵀ if A is not square."""
     square = matrix.shape[0] == matrix.shape[1]
-    return Problem(name, matrix, matrix if square else canonical(matrix.T))
+    return SpgemmProblem(name, matrix, matrix if square else canonical(matrix.T))
 
 
-def canonical(matrix: Any) -> Matrix:
-    """Return a matrix as float32 CSR: rising columns, each once, int32 indices."""
+def canonical(matrix: Any) -> ScipyCsr:
+    """Return a matrix as float32 CSR with sorted, distinct columns and int32 indices."""
     found = sp.csr_array(matrix, dtype=np.float32)
     found.sum_duplicates()
     return sp.csr_array((found.data, found.indices.astype(np.int32), found.indptr.astype(np.int32)), shape=found.shape)
 
 
-def molecules(scale: float, rng: np.random.Generator) -> Matrix:
-    """Adjacency of a batch of molecules, self-loops included: 8,000 synthetic ones of the sizes of Tox21 at scale 1."""
+def molecules(scale: float, rng: np.random.Generator) -> ScipyCsr:
+    """Adjacency with self-loops of a batch of synthetic molecules with the sizes of Tox21: 8,000 at scale 1."""
     from gcnbatch.data import synthetic
     from gcnbatch.data.graphs import concatenate
 
@@ -48,23 +46,23 @@ def molecules(scale: float, rng: np.random.Generator) -> Matrix:
     return batch_matrix(concatenate(list(synthetic.generate("tox21", int(rng.integers(2**31)), count))))
 
 
-def batch_matrix(graphs: Any) -> Matrix:
-    """Return the block-diagonal adjacency of all graphs of a set, channels added up."""
+def batch_matrix(graphs: Any) -> ScipyCsr:
+    """Return the block-diagonal adjacency of all graphs of a set, summed over channels."""
     from gcnbatch.data.khop import adjacency
 
     return adjacency(graphs)
 
 
-def power_law(scale: float, rng: np.random.Generator) -> Matrix:
-    """200,000 nodes, 1 M entries, both ends drawn in proportion to Pareto weights of shape 2 (density ~ degree^-3)."""
+def power_law(scale: float, rng: np.random.Generator) -> ScipyCsr:
+    """Power-law graph: 200,000 nodes and 1 M entries, both ends drawn by Pareto weights (density ~ degree^-3)."""
     nodes, entries = max(round(200_000 * scale), 2), max(round(1_000_000 * scale), 1)
     weights = np.cumsum((1.0 - rng.random(nodes)) ** -0.5)
     ends = np.searchsorted(weights, rng.random((2, entries)) * weights[-1], side="right")
     return _from_entries(np.minimum(ends, nodes - 1), nodes, rng)
 
 
-def stencil(scale: float, rng: np.random.Generator) -> Matrix:
-    """A 27-point stencil on a cube of 64 points a side at scale 1."""
+def stencil(scale: float, rng: np.random.Generator) -> ScipyCsr:
+    """27-point stencil on a cube with 64 points per side at scale 1."""
     side = max(round(64 * scale ** (1 / 3)), 1)
     line: Any = sp.csr_array(np.abs(np.subtract.outer(np.arange(side), np.arange(side))) <= 1, dtype=np.float32)
     found = canonical(sp.kron(sp.kron(line, line), line))
@@ -72,14 +70,14 @@ def stencil(scale: float, rng: np.random.Generator) -> Matrix:
     return found
 
 
-def uniform(scale: float, rng: np.random.Generator) -> Matrix:
-    """500,000 rows of 8 entries in random columns."""
+def uniform(scale: float, rng: np.random.Generator) -> ScipyCsr:
+    """Random matrix: 500,000 rows with 8 entries in random columns."""
     nodes = max(round(500_000 * scale), 1)
     rows = np.repeat(np.arange(nodes), 8)
     return _from_entries(np.stack([rows, rng.integers(0, nodes, 8 * nodes)]), nodes, rng)
 
 
-CLASSES: dict[str, Callable[[float, np.random.Generator], Matrix]] = {
+CLASSES: dict[str, Callable[[float, np.random.Generator], ScipyCsr]] = {
     "molecules": molecules,
     "power_law": power_law,
     "stencil": stencil,
@@ -95,8 +93,8 @@ def check_class(name: str, scale: float) -> None:
         raise InputError("--scale", f"{scale:g}", "above 0, at most 16")
 
 
-def of_class(name: str, scale: float = 1.0, seed: int = 0) -> Problem:
-    """Return the problem of a class; the same name, scale and seed give the same matrix.
+def of_class(name: str, scale: float = 1.0, seed: int = 0) -> SpgemmProblem:
+    """Return the problem of a class of matrices; the same name, scale and seed give the same matrix.
 
     Raises
     ------
@@ -107,21 +105,21 @@ def of_class(name: str, scale: float = 1.0, seed: int = 0) -> Problem:
     return problem(name, CLASSES[name](scale, philox.generator(seed, f"bench.spgemm.{name}")))
 
 
-def of_dataset(path: str | os.PathLike[str]) -> Problem:
-    """Return the problem of the block-diagonal adjacency of all graphs of a data set."""
+def of_dataset(path: StrPath) -> SpgemmProblem:
+    """Return the problem with the block-diagonal adjacency of all graphs of a data set."""
     from gcnbatch.data.store import Dataset
 
     with Dataset(path) as dataset:
         return problem(Path(path).name, batch_matrix(dataset.load()))
 
 
-def of_file(path: str | os.PathLike[str]) -> Problem:
-    """Return the problem of a Matrix Market file (.mtx, .mtx.gz); patterns get ones, complex values are refused.
+def of_file(path: StrPath) -> SpgemmProblem:
+    """Return the problem with a Matrix Market file (.mtx, .mtx.gz); a pattern matrix gets ones.
 
     Raises
     ------
     InputError
-        When the file cannot be read as a matrix, or is too large for 32-bit indices.
+        When the file cannot be read as a matrix, is complex, or is too large for 32-bit indices.
     """
     from scipy.io import mminfo, mmread
 
@@ -137,12 +135,12 @@ def of_file(path: str | os.PathLike[str]) -> Problem:
     return problem(Path(path).name, matrix)
 
 
-def _from_entries(ends: NDArray[np.int64], nodes: int, rng: np.random.Generator) -> Matrix:
+def _from_entries(ends: NDArray[np.int64], nodes: int, rng: np.random.Generator) -> ScipyCsr:
     keys = np.unique(ends[0] * nodes + ends[1])
     indptr = np.concatenate([[0], np.cumsum(np.bincount(keys // nodes, minlength=nodes))]).astype(np.int32)
     return sp.csr_array((_values(len(keys), rng), (keys % nodes).astype(np.int32), indptr), shape=(nodes, nodes))
 
 
 def _values(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return positive values, so that no sum is 0 and the pattern of a product is that of its entries."""
+    """Return positive values, so that no sum in a product cancels to 0."""
     return rng.random(count, dtype=np.float32) + np.float32(0.5)

@@ -1,4 +1,4 @@
-"""The tables of a report, made once and shown on a terminal, in Markdown and in HTML."""
+"""The tables of a report, for the terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FUNCTIONS = {
 STATES = "Backends"  # the title of the one table of texts
 
 
-class Table(NamedTuple):
-    """A titled table, what a reader must know about it, and which columns besides the first hold words, not numbers."""
+class ReportTable(NamedTuple):
+    """A table with a title and a note; `words` are the columns of text besides the first one."""
 
     title: str
     header: list[str]
@@ -29,8 +29,8 @@ class Table(NamedTuple):
     words: tuple[int, ...] = ()
 
 
-def build(content: Content) -> list[Table]:
-    """Return the tables of a report; without agreement, parity's alone."""
+def build(content: Content) -> list[ReportTable]:
+    """Return the tables of a report; without timings only those about parity."""
     found = [_backends(content), _parity(content)]
     if content["timing"]:
         found += [_pass(content, "training"), _pass(content, "inference"), _step(content), _operations(content)]
@@ -41,7 +41,7 @@ def build(content: Content) -> list[Table]:
 
 
 def verdict(content: Content) -> str:
-    """Return the outcome in a sentence or two."""
+    """Return the result in one or two sentences."""
     backends = content["parity"]["backends"]
     failed = [name for name, found in backends.items() if not found["passed"]]
     if failed:
@@ -63,8 +63,8 @@ def verdict(content: Content) -> str:
     return f"{agree}. {fastest} trains {over}."
 
 
-def markdown(content: Content, shown: Sequence[Table], pictures: Sequence[str]) -> str:
-    """Return the report as Markdown; pictures lie beside it."""
+def markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[str]) -> str:
+    """Return the report as Markdown; its images are separate files."""
     lines = [f"# Backends compared: {content['name']}", "", verdict(content), "", *_about(content)]
     for table in shown:
         lines += ["", f"## {table.title}", "", _pipes(table.header), _pipes(_alignment(table))]
@@ -76,7 +76,7 @@ def markdown(content: Content, shown: Sequence[Table], pictures: Sequence[str]) 
 
 
 def environment(content: Content) -> list[tuple[str, str]]:
-    """Return what ran where as names and values."""
+    """Return the facts about backends and machine as names and values."""
     found = content["environment"]
     facts = [(f"{one['name']} ran on", _facts(one["about"])) for one in content["backends"] if one.get("about")]
     facts += [(f"GPU {index}", _facts(gpu)) for index, gpu in enumerate(found["gpus"])]
@@ -94,15 +94,15 @@ def environment(content: Content) -> list[tuple[str, str]]:
     return facts
 
 
-def _backends(content: Content) -> Table:
+def _backends(content: Content) -> ReportTable:
     rows = []
     for one in content["backends"]:
         state = "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}".rstrip()
         rows.append([one["name"], state])
-    return Table(STATES, ["backend", "state"], rows, words=(1,))
+    return ReportTable(STATES, ["backend", "state"], rows, words=(1,))
 
 
-def _parity(content: Content) -> Table:
+def _parity(content: Content) -> ReportTable:
     parity = content["parity"]
     rows = []
     for name, found in parity["backends"].items():
@@ -127,19 +127,19 @@ def _parity(content: Content) -> Table:
         "and running statistics after them."
     )
     header = ["backend", "parity", "arrays", "worst", "off by", "allowed", "of it"]
-    return Table("Parity", header, rows, note, words=(1, 3))
+    return ReportTable("Parity", header, rows, note, words=(1, 3))
 
 
-def _losses(content: Content) -> Table:
+def _losses(content: Content) -> ReportTable:
     parity = content["parity"]
     every = {"reference": parity["reference_losses"], **{n: f["losses"] for n, f in parity["backends"].items()}}
     steps = zip(*every.values(), strict=True)
     rows = [[str(step), *(_loss(value) for value in losses)] for step, losses in enumerate(steps, 1)]
-    return Table("Loss of the first steps", ["step", *every], rows)
+    return ReportTable("Loss of the first steps", ["step", *every], rows)
 
 
-def _pass(content: Content, work: str) -> Table:
-    """Training or inference in the form of the papers' tables II and III: a column per backend."""
+def _pass(content: Content, work: str) -> ReportTable:
+    """Return the table of training or inference, as the papers' tables II and III: one column per backend."""
     data, timing = content["data"], content["timing"]
     names, figures = list(timing), [one[work] for one in timing.values()]
     training = work == "training"
@@ -166,10 +166,10 @@ def _pass(content: Content, work: str) -> Table:
     timed = "all of it timed" if one["timed_batches"] == one["batches"] else timed
     note = f"{graphs:,} graphs in batches of {size}; {timed}; median of {one['repetitions']} repetitions after warm-up."
     note += " Own batches: as many graphs as a backend takes unless train.eval_batch_size is given." if any(own) else ""
-    return Table(f"{work.capitalize()} time", [content["name"], *names], rows, note)
+    return ReportTable(f"{work.capitalize()} time", [content["name"], *names], rows, note)
 
 
-def _step(content: Content) -> Table:
+def _step(content: Content) -> ReportTable:
     timing = content["timing"]
     rows = [
         ["launches per step", *(_whole(one["launches_per_step"]) for one in timing.values())],
@@ -177,16 +177,16 @@ def _step(content: Content) -> Table:
         ["peak memory, MiB", *(number(one["peak_bytes"] / 2**20) for one in timing.values())],
     ]
     note = (
-        "Launches: kernels of one training step, the gather of its batch among them. Busy: time in the kernels of one "
-        "step (in the operations where nothing is launched) over the wall time of a step. Memory: most bytes of arrays "
-        "held at once by a runner with its data, steps and inference; a data set that stays in the host's memory is "
-        "not counted. The picture shows a step with every call and kernel noted, which slows the host down."
+        "Launches: kernels of one training step, including the gather of its batch. Busy: time in the kernels of one "
+        "step (in the operations, if nothing is launched) over the wall time of a step. Memory: peak of the "
+        "arrays of a runner with its data, steps and inference, without a data set in host memory. The timeline shows "
+        "a step with every call and kernel recorded, which slows the host down."
     )
-    return Table("A training step", ["", *timing], rows, note)
+    return ReportTable("A training step", ["", *timing], rows, note)
 
 
-def _operations(content: Content) -> Table:
-    """Microseconds per operation in the form of the papers' table IV, with the last backend's speedups."""
+def _operations(content: Content) -> ReportTable:
+    """Return microseconds per operation, as the papers' table IV, with the last backend's speedups."""
     operations = content["operations"]
     names = list(operations)
     clocks = {one["name"]: one["clock"] for one in content["backends"] if "clock" in one}
@@ -204,13 +204,13 @@ def _operations(content: Content) -> Table:
     read = _and([f"{name} by {'device events' if name in launching else 'the host clock'}" for name in names])
     note = (
         f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run. "
-        "MatMul and Add are timed apart here; a training step does both at once where its backend can."
+        "MatMul and Add are timed separately here; a training step fuses them if its backend can."
     )
-    return Table("Operations", header, rows, note)
+    return ReportTable("Operations", header, rows, note)
 
 
-def _functions(content: Content) -> Table:
-    """Milliseconds per epoch in the form of the tables of papers on full-batch training, CPU first."""
+def _functions(content: Content) -> ReportTable:
+    """Return milliseconds per epoch by function, as in papers on full-batch training, CPU first."""
     operations, epoch = content["operations"], content["data"]["steps_per_epoch"] / 1e3
     names = list(operations)
     times: dict[str, list[float | None]] = {}
@@ -230,12 +230,12 @@ def _functions(content: Content) -> Table:
     header = ["ms per epoch", *names, *(f"{name} over {names[0]}" for name in names[1:])]
     note = (
         "GraphSum is the adjacency product, with its normalisation; SparseMatmul exists where features are sparse. "
-        "CrossEntropyLoss forward yields its gradient too. The total is wall time and holds the optimiser besides."
+        "CrossEntropyLoss forward yields its gradient too. The total is wall time and includes the optimiser."
     )
-    return Table("Functions", header, rows, note)
+    return ReportTable("Functions", header, rows, note)
 
 
-def _fast_math(content: Content) -> Table:
+def _fast_math(content: Content) -> ReportTable:
     rows = []
     for name, found in content["fast_math"].items():
         exact, fast = (one["training"]["seconds"]["median"] for one in (content["timing"][name], found))
@@ -258,7 +258,7 @@ def _fast_math(content: Content) -> Table:
         "denormal numbers as 0. Test figures are those after the last of "
         f"{content['config']['train']['epochs']} epochs, same seed."
     )
-    return Table("Fast-math", header, rows, note)
+    return ReportTable("Fast-math", header, rows, note)
 
 
 def _total(costs: Iterable[Content]) -> Content:
@@ -266,7 +266,7 @@ def _total(costs: Iterable[Content]) -> Content:
     return {key: sum(cost[key] for cost in several) for key in ("microseconds", "launches")}
 
 
-def _throughput(content: Content) -> Table:
+def _throughput(content: Content) -> ReportTable:
     operations = content["operations"]
     header = ["operation", *(f"{name} {unit}" for unit in ("GB/s", "GFLOP/s") for name in operations)]
     rows = []
@@ -276,10 +276,10 @@ def _throughput(content: Content) -> Table:
             [label, *(number(cost.get(key)) for key in ("gigabytes_per_second", "gigaflops") for cost in costs)]
         )
     note = (
-        "Bytes that cannot be avoided (every input read once, every result written once) and floating-point operations "
-        "of the formula, over the time above: what a kernel really moves may be more, or less where a cache holds it."
+        "Compulsory bytes (every input read once, every result written once) and floating-point operations of the "
+        "formula, over the time above. A kernel may move more bytes, or fewer if a cache holds them."
     )
-    return Table("Throughput", header, rows, note)
+    return ReportTable("Throughput", header, rows, note)
 
 
 def _labels(content: Content) -> list[str]:
@@ -298,7 +298,7 @@ def _facts(values: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _alignment(table: Table) -> list[str]:
+def _alignment(table: ReportTable) -> list[str]:
     return ["---" if column in (0, *table.words) else "---:" for column in range(len(table.header))]
 
 
@@ -323,7 +323,7 @@ def _whole(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return three significant digits, without an exponent where a reader can do without."""
+    """Return a number with three significant digits, with an exponent only if it is very small or large."""
     if value is None:
         return MISSING
     if value and not 1e-3 <= abs(value) < 1e9:

@@ -1,4 +1,4 @@
-"""`gcnbatch bench spmm`: every method on every problem, checked against float64, then timed; a record per figure."""
+"""Measurement of `bench spmm`: each method on each problem is checked against float64, then timed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcnbatch.backends import cuda
 from gcnbatch.backends.cuda.runtime.replay import NotCaptured
 from gcnbatch.bench import clock
 from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
-from gcnbatch.bench.problems import Problem, check_memory
+from gcnbatch.bench.problems import SpmmProblem, check_memory
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 from gcnbatch.reference.rounding import product_bound
 
@@ -28,13 +28,13 @@ Record = dict[str, Any]
 Exact = NDArray[np.float64]
 Say = Callable[[str], object]
 REPEATS = 20
-# Cache and launches of a measurement, as its record names them.
+# Cache and launch mode of a measurement, as in its record.
 STATES = (("warm", "graph"), ("cold", "graph"), ("warm", "host"))
 
 
 @dataclass
 class Outcome:
-    """What a run found: `records`, `absent` methods with the reason, and `wrong` results, which were not timed."""
+    """Result of a run: `records`, `absent` methods with the reason, and `wrong` results, which were not timed."""
 
     records: list[Record] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def chosen_methods(text: str) -> tuple[str, ...]:
-    """Return the methods of a list such as "fastest,cublas"; of an empty one, all.
+    """Return the methods in a list such as "fastest,cublas"; all for an empty list.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def chosen_methods(text: str) -> tuple[str, ...]:
 
 
 def run(
-    problems: Sequence[tuple[Callable[[], Problem], Sequence[int]]],
+    problems: Sequence[tuple[Callable[[], SpmmProblem], Sequence[int]]],
     names: Sequence[str] = NAMES,
     repeats: int = REPEATS,
     device: int = 0,
@@ -65,19 +65,19 @@ def run(
 ) -> Outcome:
     """Measure `names` on every problem at every number of columns.
 
-    Without a GPU SciPy alone is measured, and `say` is told so.
+    Without a GPU, only SciPy is measured, and `say` is called with a message about it.
 
     Parameters
     ----------
     problems : sequence of (callable, columns)
-        Each callable makes its problem when its turn comes.
+        Each callable creates its problem just before its measurement.
 
     Raises
     ------
     InputError
-        No such device; a problem that does not fit into the device's memory.
+        For a device that does not exist, and a problem that does not fit in its memory.
     BackendUnavailable
-        Methods of a device were asked for alone, and there is none.
+        When only methods for a device were requested, and there is none.
     """
     found = Outcome()
     backend = _open(names, device, found, say)
@@ -108,7 +108,7 @@ def _open(names: Sequence[str], device: int, found: Outcome, say: Say) -> CudaBa
 
 
 class _Session:
-    """One run's device, clock and methods."""
+    """Device, clock and methods of one run."""
 
     def __init__(self, names: Sequence[str], repeats: int, backend: CudaBackend | None, found: Outcome) -> None:
         self._backend, self._repeats, self._found = backend, repeats, found
@@ -119,8 +119,8 @@ class _Session:
             self._methods = Methods(backend.device, self._clock.fastest)
             self._about["copy_gb_per_s"] = round(self._clock.copy_speed(), 1)
 
-    def point(self, problem: Problem, columns: int, bar: Any) -> None:
-        """Measure every method at one number of columns."""
+    def point(self, problem: SpmmProblem, columns: int, bar: Any) -> None:
+        """Measure all methods at one number of columns."""
         matrix, dense = problem.matrix, problem.dense(columns)
         exact = matrix.astype(np.float64) @ dense.astype(np.float64)
         bound = product_bound(np.diff(matrix.indptr), abs(matrix).astype(np.float64) @ np.abs(dense))
@@ -134,7 +134,7 @@ class _Session:
                 self._device_method(operands, name, exact, bound)
             bar.update()
 
-    def _operands(self, problem: Problem, columns: int) -> Operands | None:
+    def _operands(self, problem: SpmmProblem, columns: int) -> Operands | None:
         if self._backend is None:
             return None
         rows, inner = problem.matrix.shape
@@ -173,7 +173,7 @@ class _Session:
 
     def _note(
         self,
-        problem: Problem,
+        problem: SpmmProblem,
         columns: int,
         name: str,
         choice: str,
@@ -191,7 +191,7 @@ class _Session:
 
 
 def _worst(got: NDArray[Any], exact: Exact) -> float:
-    """Return the largest deviation, NaN where anything is NaN."""
+    """Return the largest error, NaN if anything is NaN."""
     return float(np.abs(got - exact).max(initial=0.0))
 
 
@@ -206,7 +206,7 @@ def _about(backend: CudaBackend | None) -> Record:
 
 
 def by_point(records: Sequence[Record], cache: str = "warm", launch: str = "graph") -> Iterator[tuple[Record, Record]]:
-    """Yield, per problem and columns, a record of the point and {method: record} of one state; SciPy has but one."""
+    """Yield a record of each point (problem, columns) and {method: record} of one state; SciPy has only one."""
     points: dict[tuple[Any, ...], Record] = {}
     for record in records:
         if record["method"] == SCIPY or (record["cache"], record["launch"]) == (cache, launch):
@@ -216,6 +216,6 @@ def by_point(records: Sequence[Record], cache: str = "warm", launch: str = "grap
 
 
 def point_of(record: Record) -> tuple[Any, ...]:
-    """Return what identifies a record's problem and width."""
+    """Return the identification of a record's problem and width."""
     names = ("figure", "data", "batch", "dim", "nnz_per_row", "channels", "seed", "columns")
     return tuple(str(record.get(name)) for name in names)

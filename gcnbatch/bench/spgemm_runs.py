@@ -1,8 +1,8 @@
-"""What SpGEMM costs: our kernel, cuSPARSE and SciPy on the same matrices, each checked before it is timed.
+"""Measurement of SpGEMM: our kernel, cuSPARSE and SciPy on the same matrices, each checked before it is timed.
 
-A time covers all that a call does, from matrices in place to the result in place, its memory included: on the device by
-events around the call, on the host by the clock. GFLOPS are 2 * products / time, whatever the kernel does; the
-compression ratio is products / entries of the result.
+A time covers the whole call, from matrices in memory to the result in memory, including allocation. Devices are timed
+with events around the call, the host with its clock. GFLOPS are 2 * products / time for every method; the compression
+ratio is products / entries of the result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.bench.matrices import Matrix, Problem
+from gcnbatch.bench.spgemm_matrices import SpgemmProblem
+from gcnbatch.data.sparse import ScipyCsr
 from gcnbatch.errors import BackendUnavailable, CheckFailed, InputError, nearest
 
 if TYPE_CHECKING:
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.events import Observation
 
 CONTENDERS = ("gcnbatch", "cusparse", "scipy")
-TOLERANCE = 1e-5  # of the sum of a result's products without their signs
-SLOW = 0.5  # seconds; what takes longer is run less often
+TOLERANCE = 1e-5  # relative to the sum of the absolute products of an entry
+SLOW = 0.5  # seconds; a longer call is timed once
 
 
 class Contender(Protocol):
-    """One way to multiply."""
+    """A method of multiplication."""
 
     name: str
-    drops_zeros: bool  # whether sums that come out 0 are left out of the result
+    drops_zeros: bool  # whether sums equal to 0 are dropped from the result
 
-    def load(self, problem: Problem) -> Callable[[], Any]:
-        """Bring the operands to where they are needed; return the call that multiplies them."""
+    def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
+        """Load the operands; return the call that multiplies them."""
 
-    def result(self, found: Any) -> Matrix:
-        """Return what a call gave as a SciPy matrix."""
+    def result(self, found: Any) -> ScipyCsr:
+        """Return the result of a call as a SciPy matrix."""
 
     def milliseconds(self, call: Callable[[], Any]) -> float:
-        """Run a call once and return how long it took."""
+        """Run a call once and return its time."""
 
     def phases(self, call: Callable[[], Any]) -> dict[str, float]:
-        """Return the milliseconds of each kernel of a call; empty where they cannot be seen."""
+        """Return the milliseconds of each kernel of a call; empty if kernels cannot be observed."""
 
 
 class Scipy:
@@ -52,11 +53,11 @@ class Scipy:
     name = "scipy"
     drops_zeros = True
 
-    def load(self, problem: Problem) -> Callable[[], Any]:
+    def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
         """Return the call."""
         return lambda: problem.left @ problem.right
 
-    def result(self, found: Any) -> Matrix:
+    def result(self, found: Any) -> ScipyCsr:
         """As SciPy's matrix."""
         return found
 
@@ -72,7 +73,7 @@ class Scipy:
 
 
 class OnDevice:
-    """`Contender` on a device, `multiply` of two `Csr` of device arrays."""
+    """`Contender` on a device: `multiply` takes two `Csr` of device arrays."""
 
     drops_zeros = False
 
@@ -81,13 +82,13 @@ class OnDevice:
 
         self.name, self.device, self._multiply, self._ours = name, device, multiply, SpGemm(device)
 
-    def load(self, problem: Problem) -> Callable[[], Any]:
+    def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
         """Return the call."""
         left = self._ours.upload(problem.left)
         right = left if problem.right is problem.left else self._ours.upload(problem.right)
         return lambda: self._multiply(left, right)
 
-    def result(self, found: Any) -> Matrix:
+    def result(self, found: Any) -> ScipyCsr:
         """As SciPy's matrix."""
         return self._ours.download(found)
 
@@ -115,8 +116,8 @@ class OnDevice:
         return found
 
 
-class Row(NamedTuple):
-    """One contender on one matrix; times in milliseconds."""
+class SpgemmTiming(NamedTuple):
+    """Measurement of one contender on one matrix; times in milliseconds."""
 
     matrix: str
     contender: str
@@ -135,19 +136,19 @@ class Row(NamedTuple):
 
 
 def open_contenders(names: Sequence[str] | None, device: int = 0) -> tuple[list[Contender], list[str]]:
-    """Return the contenders, and a note for each that cannot start here.
+    """Open the contenders; return them, and a note for each that cannot start here.
 
     Parameters
     ----------
     names : sequence of str or None
-        Those to open; None: all that can start.
+        Contenders to open; None: all that can start.
 
     Raises
     ------
     InputError
         Unknown name.
     BackendUnavailable
-        One that was asked for by name cannot start.
+        A contender requested by name cannot start.
     """
     for name in names or ():
         if name not in CONTENDERS:
@@ -178,7 +179,9 @@ def _open(name: str, number: int) -> Contender:
     return OnDevice(name, device, CusparseSpGemm(device))
 
 
-def measure(problems: Iterable[Problem], contenders: Sequence[Contender], repetitions: int) -> Iterator[Row]:
+def measure(
+    problems: Iterable[SpgemmProblem], contenders: Sequence[Contender], repetitions: int
+) -> Iterator[SpgemmTiming]:
     """Check and time every contender on every problem.
 
     Raises
@@ -198,11 +201,11 @@ def measure(problems: Iterable[Problem], contenders: Sequence[Contender], repeti
             times = _times(contender, call, repetitions)
             p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
             spread = (median, p20, p80, 2e-6 * products / median)
-            yield Row(problem.name, contender.name, *size, *spread, error, len(times), contender.phases(call))
+            yield SpgemmTiming(problem.name, contender.name, *size, *spread, error, len(times), contender.phases(call))
 
 
 class Expected(NamedTuple):
-    """What a product is: where its entries are, their float64 values, and those of |A| |B|."""
+    """Exact product: its pattern, its values in float64, and those of |A| |B|."""
 
     indptr: NDArray[Any]
     indices: NDArray[Any]
@@ -210,8 +213,8 @@ class Expected(NamedTuple):
     scale: NDArray[np.float64]
 
 
-def expect(problem: Problem) -> Expected:
-    """Return what the product of a problem must be, in float64."""
+def expect(problem: SpgemmProblem) -> Expected:
+    """Return the exact product of a problem, in float64."""
     left, right = (matrix.astype(np.float64) for matrix in (problem.left, problem.right))
     exact = _sorted(left @ right)
     if left.data.min(initial=1.0) > 0.0 and right.data.min(initial=1.0) > 0.0:
@@ -221,14 +224,14 @@ def expect(problem: Problem) -> Expected:
     return Expected(pattern.indptr, pattern.indices, _at(pattern, exact), _at(pattern, scale))
 
 
-def _sorted(matrix: Any) -> Matrix:
+def _sorted(matrix: Any) -> ScipyCsr:
     found = sp.csr_array(matrix)
     found.sort_indices()
     return found
 
 
-def _at(pattern: Any, matrix: Matrix) -> NDArray[np.float64]:
-    """Return a matrix's values at the places of a pattern that has them all, 0 elsewhere; KeyError if it has not."""
+def _at(pattern: Any, matrix: ScipyCsr) -> NDArray[np.float64]:
+    """Return a matrix's values at the positions of a pattern, else 0; KeyError if the pattern lacks a position."""
     keys, wanted = (
         np.repeat(np.arange(len(m.indptr) - 1), np.diff(m.indptr)) * matrix.shape[1] + m.indices
         for m in (pattern, matrix)
@@ -241,8 +244,8 @@ def _at(pattern: Any, matrix: Matrix) -> NDArray[np.float64]:
     return values
 
 
-def deviation(contender: Contender, name: str, found: Matrix, expected: Expected) -> float:
-    """Return the largest deviation of a result's values, relative to the sum of their products without signs.
+def deviation(contender: Contender, name: str, found: ScipyCsr, expected: Expected) -> float:
+    """Return the largest error of a result, relative to the sum of the absolute products of an entry.
 
     Raises
     ------

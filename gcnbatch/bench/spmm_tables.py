@@ -1,4 +1,4 @@
-"""What `bench spmm` shows on the terminal: a line per problem and width, and how ours compares with every method."""
+"""Terminal output of `bench spmm`: one line per problem and width, and ratios of every method to ours."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any, NamedTuple
 
 from gcnbatch.bench.methods import NAMES, SCIPY
 from gcnbatch.bench.records import Change
-from gcnbatch.bench.spmm import Record, by_point
+from gcnbatch.bench.spmm_runs import Record, by_point
 
 OURS = "fastest"
-WIDE = 64  # the comparison with the papers' kernels is made from this many columns on
+WIDE = 64  # columns from which the papers compare kernels
 
 
 class Shown(NamedTuple):
-    """A table: its header and its rows."""
+    """Header and rows of a table."""
 
     header: list[str]
     rows: list[list[Any]]
 
 
 def caption(records: Sequence[Record]) -> str:
-    """Return where the times of `times` were taken, and how."""
+    """Return the caption of `times`: machine and conditions."""
     on = next((record for record in records if "copy_gb_per_s" in record), None)
     if on is None:
         return f"{records[0]['cpu']}: median microseconds"
-    how = "operands in the second-level cache, no launch cost (SciPy: on the host)"
+    how = "operands in L2, no launch cost (SciPy: on the host)"
     return f"{on['gpu']}: median microseconds, {how}; copy {on['copy_gb_per_s']:,.0f} GB/s"
 
 
 def times(records: Sequence[Record]) -> Shown:
-    """Return microseconds per method (warm cache, CUDA graph; SciPy on the host), and the rates of ours."""
+    """Return microseconds per method (warm cache, CUDA graph; SciPy on the host) and the rates of our kernel."""
     present = [name for name in NAMES if any(record["method"] == name for record in records)]
     ours = OURS in present
     header = ["figure", "columns", *present, *(["GFLOPS", "GB/s", "kernel"] if ours else [])]
@@ -45,7 +45,7 @@ def times(records: Sequence[Record]) -> Shown:
 
 
 def ratios(records: Sequence[Record]) -> Shown:
-    """Return how many times as long each method takes as ours: geometric mean, least and most, and where."""
+    """Return the ratio of each method's time to ours: geometric mean, minimum and maximum, and their points."""
     rows = []
     for cache in ("warm", "cold"):
         points = list(by_point(records, cache))
@@ -66,7 +66,7 @@ def ratios(records: Sequence[Record]) -> Shown:
 
 
 def slower(changes: Sequence[Change]) -> Shown:
-    """Return what became slower, the worst first."""
+    """Return the measurements that became slower, the worst first."""
     rows = [
         [
             f"{change.new['figure']}/{change.new['columns']}",
@@ -84,14 +84,14 @@ def slower(changes: Sequence[Change]) -> Shown:
 
 
 def changed(changes: Sequence[Change]) -> str:
-    """Return in a line what the comparison with an old run came to."""
+    """Return the result of the comparison with an old run in one line."""
     mean = exp(sum(log(change.ratio) for change in changes) / len(changes))
     count = sum(change.slower for change in changes)
     return f"compared: {len(changes)} figures, {count} slower; new over old {mean:.2f} in the geometric mean"
 
 
 def absent(reasons: Mapping[str, str]) -> list[str]:
-    """Return a line per reason, with what it leaves out."""
+    """Return one line per reason, with the methods that it leaves out."""
     grouped: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         grouped.setdefault(reason, []).append(name)

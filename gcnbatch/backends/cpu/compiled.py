@@ -1,12 +1,12 @@
-"""Operations of the ``cpu`` backend as loops that Numba compiles: each value is read and written once.
+"""Operations of backend ``cpu`` as loops that Numba compiles: each value is read and written once.
 
-NumPy passes over its arrays once per arithmetic operation, and waits for memory. Here a row is worked on while it is in
-the first-level cache. The extra ``fast`` installs Numba; `CpuBackend` takes these operations where it is there. What is
-not here is `CpuOps`: above all the dense products, which are BLAS's.
+NumPy reads and writes whole arrays for each arithmetic operation, so memory bounds its speed. A loop here finishes a
+row while the row is in the L1 cache. `CompiledOps` inherits all other operations from `CpuOps`; dense products stay in
+BLAS.
 
-Compiling takes seconds, once: the code is kept beside this file or, where that cannot be, in Numba's cache folder.
-Loops add in the order of the rows and use one thread, so that runs repeat to the bit; a product and a sum may be
-contracted into one instruction, which rounds once.
+Numba compiles once, in a few seconds, and keeps the code beside this file or in its own cache folder. Loops add in the
+order of the rows on one thread, so runs repeat to the bit. The compiler may contract a product and a sum into one
+instruction (fused multiply-add), which rounds once.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Adjacency, Csr, Ops, Readout
-from gcnbatch.backends.cpu import CpuBackend, CpuOps, Float, HostBatch, HostFeed, add_to
+from gcnbatch.backends.cpu.backend import CpuBackend, HostBatch, HostFeed, HostMeter
+from gcnbatch.backends.cpu.ops import CpuOps, Float, add_to
 from gcnbatch.data.batches import BatchSource, PreparedRows
 from gcnbatch.data.graphs import ragged_rows
 from gcnbatch.data.sparse import check_reach
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` as Numba compiles it at its first call, kept on disk where there is a place for it."""
+    """Let Numba compile `function` at its first call, and keep the code on disk if there is a folder for it."""
     options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep it in
+    except RuntimeError:  # no writable folder for the code
         return numba.njit(**options)(function)
 
 
 @compiled
 def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> None:
-    """Out = A dense for A in compressed sparse rows."""
+    """Write A D to `out` (N, P), for A (N, M) in compressed sparse rows and D = `dense` (M, P)."""
     for row in range(out.shape[0]):
         sums = out[row]
         sums[:] = np.float32(0)
@@ -50,7 +51,10 @@ def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> 
 
 @compiled
 def _add_row(y: Any, b: Any) -> None:
-    """In place: a loop from one array to another that may be the same is not vectorised."""
+    """Add b (P,) to every row of y (N, P), in place.
+
+    With an output array of its own, which might overlap y, the compiler would not vectorise the loop.
+    """
     for n in range(y.shape[0]):
         for p in range(y.shape[1]):
             y[n, p] += b[p]
@@ -83,7 +87,7 @@ def _normalise(x: Any, mean: Any, scale: Any, beta: Any, relu: bool, y: Any) -> 
 
 @compiled
 def _normalise_sums(dy: Any, x: Any, mean: Any, y: Any, relu: bool, dgamma: Any, dbeta: Any) -> None:
-    """Sums of dY (x - mean) and of dY, where ReLU let it through."""
+    """Write the column sums of dY (x - mean) and of dY; with `relu`, dY counts only where y > 0."""
     dgamma[:] = np.float32(0)
     dbeta[:] = np.float32(0)
     for i in range(x.shape[0]):
@@ -95,7 +99,7 @@ def _normalise_sums(dy: Any, x: Any, mean: Any, y: Any, relu: bool, dgamma: Any,
 
 @compiled
 def _normalise_dx(dy: Any, x: Any, mean: Any, y: Any, relu: bool, scale: Any, slope: Any, shift: Any, dx: Any) -> None:
-    """DX = scale dY - slope (x - mean) - shift, dY where ReLU let it through."""
+    """Write scale dY - slope (x - mean) - shift to `dx`; with `relu`, dY counts only where y > 0."""
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
             g = dy[i, j] if not relu or y[i, j] > np.float32(0) else np.float32(0)
@@ -124,7 +128,7 @@ def _segment_spread(dr: Any, node_ptr: Any, mean: bool, dh: Any) -> None:
 
 @compiled
 def _sigmoid_cross_entropy(logits: Any, y: Any, pos_weight: Any, gradient: Any) -> Any:
-    """Return the sum of the costs and the number of labels; the gradient is not yet divided by that."""
+    """Return the sum of the losses and the number of labels; `gradient` is not yet divided by that number."""
     total, count = 0.0, 0
     for r in range(logits.shape[0]):
         for k in range(logits.shape[1]):
@@ -133,7 +137,7 @@ def _sigmoid_cross_entropy(logits: Any, y: Any, pos_weight: Any, gradient: Any) 
             if math.isnan(label):
                 continue
             count += 1
-            # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)): nothing cancels where the model is sure and right.
+            # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)) has no cancellation when the model is confident and right.
             decay = math.exp(-abs(z))
             tail = math.log1p(decay)
             larger = np.float32(1) / (np.float32(1) + decay)
@@ -184,7 +188,7 @@ def _gather_rows(
     indices: Any,
     data: Any,
 ) -> None:
-    """Rows of the graphs of one sparse matrix, as `gcnbatch.data.batches.PreparedRows.gather`."""
+    """Gather the rows of `graphs` from one sparse matrix of the set, as `PreparedRows.gather` does."""
     entry = 0
     indptr[0] = 0
     for b in range(graphs.shape[0]):
@@ -200,7 +204,7 @@ def _gather_rows(
 
 
 class CompiledFeed(HostFeed):
-    """`HostFeed` that assembles batches of dense features, but of float16, which Numba lacks, in two or three loops."""
+    """`HostFeed` that gathers batches in Numba's loops, if features are dense and not float16, which Numba lacks."""
 
     def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
         prepared, set_node_ptr = self._source.prepared, self._source.node_ptr
@@ -229,14 +233,14 @@ class CompiledFeed(HostFeed):
 
 
 def exclusive_sums(ptr: NDArray[np.int64], graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each of the graphs begins in a batch of them, and the batch's end, (B+1,)."""
+    """Return the pointer (B+1,) of a batch of these graphs: the exclusive sums of their lengths in `ptr`."""
     ends = np.zeros(len(graphs) + 1, np.int64)
     np.cumsum(ptr[graphs + 1] - ptr[graphs], out=ends[1:])
     return ends
 
 
 class CompiledOps(CpuOps):
-    """`gcnbatch.backends.base.Ops` on the CPU with Numba's loops. Deterministic, as `CpuOps`."""
+    """`gcnbatch.backends.base.Ops` on the CPU with Numba's loops; as deterministic as `CpuOps`."""
 
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
         y = np.empty((len(x.indptr) - 1, w.shape[1]), np.float32)
@@ -339,6 +343,7 @@ class CompiledBackend(CpuBackend):
     """Backend ``cpu`` with Numba's loops."""
 
     ops: Ops = CompiledOps()
+    meter = HostMeter(f"Numba {numba.__version__}")
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> HostFeed:
         return CompiledFeed(source, targets)

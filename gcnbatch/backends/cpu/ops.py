@@ -1,28 +1,16 @@
-"""Backend ``cpu``: the operations on NumPy (dense products through BLAS) and SciPy (sparse products), in float32.
-
-Where Numba is installed (the extra ``fast``), `gcnbatch.backends.compiled` takes the place of some of them.
-"""
+"""Operations of backend ``cpu`` in float32: dense products run in BLAS through NumPy, sparse products in SciPy."""
 
 from __future__ import annotations
 
-import time
-import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from importlib.metadata import version
-from importlib.util import find_spec
-from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
-from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Feed, Launched, Ops, Readout
+from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Readout
 from gcnbatch.backends.blas import BlasThreads
-from gcnbatch.config import CudaConfig
-from gcnbatch.data.batches import BatchSource
 from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
@@ -32,7 +20,7 @@ _threads = BlasThreads()
 class CpuOps:
     """`gcnbatch.backends.base.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits.
 
-    Small products take one thread of BLAS, whatever there are: see `gcnbatch.backends.blas`.
+    Small dense products run on one BLAS thread: see `gcnbatch.backends.blas`.
     """
 
     def matmul(self, x: Float, w: Float, graphs: Adjacency | None = None) -> Float:
@@ -170,7 +158,7 @@ class CpuOps:
         labelled = ~np.isnan(y)
         positive = np.where(labelled, y, np.float32(0))
         count = float(np.count_nonzero(labelled))
-        # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)): nothing cancels where the model is sure and right.
+        # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)) has no cancellation when the model is confident and right.
         decay = np.exp(-np.abs(logits))
         tail = np.log1p(decay)
         weighted, negative = positive * pos_weight, labelled - positive
@@ -265,116 +253,6 @@ class CpuOps:
         parameters -= np.float32(learning_rate) * (velocity + weight_decay * parameters)
 
 
-class HostMeter:
-    """`gcnbatch.backends.base.Meter` on the host: work is done when it is asked for, and nothing is launched."""
-
-    clock: Literal["device", "host"] = "host"
-    launches = 0
-
-    def about(self) -> dict[str, str]:
-        from gcnbatch.environment import blas, cpu_model
-
-        loops = f"Numba {version('numba')}" if has_numba() else "NumPy"
-        libraries = "; ".join(f"{entry['name']} {entry['version']}, threads: {entry['threads']}" for entry in blas())
-        return {"processor": cpu_model(), "BLAS": libraries, "loops": loops}
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def microseconds(self, start: float, stop: float) -> float:
-        return (stop - start) * 1e6
-
-    def synchronize(self) -> None:
-        pass
-
-    def queued(self) -> nullcontext[None]:
-        return nullcontext()
-
-    @contextmanager
-    def traced(self) -> Iterator[list[Launched]]:
-        yield []
-
-    def peak_bytes(self, run: Callable[[], object]) -> int:
-        """NumPy tells Python's tracer of allocations about its arrays."""
-        tracemalloc.start()
-        try:
-            run()
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-
-class CpuBackend:
-    """Host memory, operations on it, and batches assembled by `BatchSource`."""
-
-    name = "cpu"
-    ops: Ops = CpuOps()
-    meter = HostMeter()
-
-    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
-        return np.zeros(count, dtype=dtype)
-
-    def view(self, flat: Float, start: int, shape: tuple[int, ...]) -> Float:
-        return flat[start : start + prod(shape)].reshape(shape)
-
-    def write(self, array: Float, values: NDArray[Any]) -> None:
-        array[...] = values
-
-    def read(self, array: Float) -> NDArray[Any]:
-        return np.array(array)
-
-    def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
-        return HostFeed(source, targets)
-
-
-class HostBatch(NamedTuple):
-    """`gcnbatch.backends.base.Batch` in NumPy arrays."""
-
-    x: Any
-    adjacency: Adjacency
-    node_ptr: NDArray[np.int64]
-    targets: NDArray[Any]
-
-
-class HostFeed:
-    """`gcnbatch.backends.base.Feed` in host memory."""
-
-    def __init__(self, source: BatchSource, targets: NDArray[Any]) -> None:
-        self._source, self._targets = source, targets
-        self._batches: Sequence[NDArray[np.int64]] = ()
-
-    def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
-        self._batches = batches
-
-    def batch(self, index: int) -> HostBatch:
-        return self.gather(self._batches[index])
-
-    def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
-        batch = self._source.batch(graphs)
-        return HostBatch(batch.x, batch.adjacency, batch.node_ptr, self._targets[batch.rows])
-
-    def close(self) -> None:
-        pass
-
-
-def has_numba() -> bool:
-    """Return whether the extra ``fast`` is installed."""
-    return find_spec("numba") is not None
-
-
-def check(device: int = 0) -> None:
-    """Raise nothing: the host is always there."""
-
-
-def open_backend(name: str = "cpu", device: int = 0, options: CudaConfig | None = None) -> CpuBackend:
-    """Return the backend that the installed packages allow: with Numba's loops, else with NumPy's."""
-    if not has_numba():
-        return CpuBackend()
-    from gcnbatch.backends.compiled import CompiledBackend
-
-    return CompiledBackend()
-
-
 def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> float:
     """Add a loss and its weight to `totals`, if given, and return the loss."""
     if totals is not None:
@@ -383,7 +261,7 @@ def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> fl
 
 
 def _column_sums(x: Float) -> Float:
-    """Sum over rows as a product with ones: BLAS is several times faster here than `sum(axis=0)`."""
+    """Return the sum over rows as a product with ones: BLAS is several times faster than `sum(axis=0)`."""
     return np.ones(len(x), dtype=x.dtype) @ x
 
 
@@ -392,7 +270,10 @@ def _inverse_sizes(node_ptr: NDArray[np.int64]) -> Float:
 
 
 def _product(matrix: Csr, dense: Float) -> Float:
-    """Sparse times dense by the routine that SciPy's ``@`` ends in; making SciPy's matrix takes as long as that."""
+    """Return sparse times dense.
+
+    This calls the routine behind SciPy's ``@``. Building a SciPy matrix first would take as long as the product.
+    """
     out = np.zeros((len(matrix.indptr) - 1, dense.shape[1]), dtype=dense.dtype)
     flat, sizes = np.ascontiguousarray(dense).ravel(), (len(out), matrix.n_cols, out.shape[1])
     _sparsetools.csr_matvecs(*sizes, matrix.indptr, matrix.indices, matrix.data, flat, out.ravel())
@@ -400,7 +281,7 @@ def _product(matrix: Csr, dense: Float) -> Float:
 
 
 def _membership(node_ptr: NDArray[np.int64], kind: Readout) -> Csr:
-    """The (B, N) matrix whose product with H sums (or averages) each graph's rows."""
+    """Return the matrix (B, N) whose product with H sums (or averages) each graph's rows."""
     n = int(node_ptr[-1])
     sizes = np.diff(node_ptr)
     data = np.ones(n, np.float32) if kind == "sum" else np.repeat(_inverse_sizes(node_ptr), sizes)
@@ -408,7 +289,10 @@ def _membership(node_ptr: NDArray[np.int64], kind: Readout) -> Csr:
 
 
 def _segment_max(h: Float, node_ptr: NDArray[np.int64]) -> tuple[Float, NDArray[np.int64]]:
-    """Maximum over each graph's rows and its row, the first of equals, (B, P) each; empty graphs: 0, -1."""
+    """Return each graph's maxima and the rows they come from, (B, P) each.
+
+    The first of equal maxima counts; a graph without nodes has maximum 0 and row -1.
+    """
     sizes = np.diff(node_ptr)
     filled = np.flatnonzero(sizes)
     out = np.zeros((len(sizes), h.shape[1]), dtype=h.dtype)
@@ -418,5 +302,7 @@ def _segment_max(h: Float, node_ptr: NDArray[np.int64]) -> tuple[Float, NDArray[
         out[filled] = np.maximum.reduceat(h, starts, axis=0)
         peak = h == np.repeat(out, sizes, axis=0)
         row = np.where(peak, np.arange(len(h))[:, None], len(h))
-        first[filled] = np.minimum(np.minimum.reduceat(row, starts, axis=0), len(h) - 1)  # the bound is for NaN
+        first[filled] = np.minimum(
+            np.minimum.reduceat(row, starts, axis=0), len(h) - 1
+        )  # NaN equals nothing: keep the row in range
     return out, first

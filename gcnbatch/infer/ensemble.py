@@ -1,4 +1,4 @@
-"""From run folders and data to a table of predictions."""
+"""Predictions of an ensemble: run folders and data in, a table out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.config import CudaConfig
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
@@ -25,20 +25,20 @@ Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What was predicted.
+class InferenceSummary:
+    """Summary of a prediction.
 
     Parameters
     ----------
     rows, unreadable : int
-        Rows of the input, and how many of them could not be read.
+        Rows of the input, and those that could not be read.
     members : int
-        Models that were averaged.
+        Number of averaged models.
     backend : str
     seconds : float
         From opening the data to the last row written.
     metrics : dict or None
-        Figures against the data's labels (see `gcnbatch.train.metrics.evaluate`), where it has any.
+        Metrics on the data's labels (see `gcnbatch.train.metrics.evaluate`), None without labels.
     """
 
     rows: int
@@ -62,8 +62,8 @@ def infer(
     csv: CsvOptions | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
-) -> Summary:
-    """Predict every row of `data` with the average of all models of `runs` and write the table to `out`.
+) -> InferenceSummary:
+    """Predict every row of `data` with the mean of all models of `runs`; write the table to `out`.
 
     Parameters
     ----------
@@ -74,22 +74,22 @@ def infer(
     out : str
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output.
     backend, device, cuda
-        What computes, on which GPU, and how.
+        Backend, GPU and CUDA options.
     csv : CsvOptions or None
-        How a CSV file is read; None: the defaults.
+        Options of a CSV file; None: the defaults.
     batch_size : int or None
-        Graphs per batch; None: what suits the backend. It does not change the predictions.
+        Graphs per batch; None: chosen by the backend. It does not change the predictions.
     on_bad_row : {"keep", "fail"}
-        A molecule that cannot be read keeps its row, blank and with the reason, or ends the work.
+        A molecule that cannot be read keeps a blank row with the reason, or raises an error.
     quiet : bool
         No progress bar.
     say : callable
-        Told what the user should know.
+        Called with each message for the user.
 
     Raises
     ------
     InputError
-        When runs, data or output cannot be used, or do not fit each other; nothing is written then.
+        When runs, data or output cannot be used or do not match; then nothing is written.
     """
     check_target(out)
     if out != STDOUT and Path(out).resolve() == data.resolve():
@@ -102,13 +102,13 @@ def infer(
         rows, unreadable, figures, name = _predict(source, members, choice, out, size, on_bad_row == "fail", quiet)
     if unreadable:
         say(f"{unreadable} of {rows} rows could not be read; see column error")
-    return Summary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
+    return InferenceSummary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
 
 
 def _predict(
     source: Input, members: list[Member], choice: BackendChoice, out: str, batch_size: int, fail: bool, quiet: bool
 ) -> tuple[int, int, dict[str, Any] | None, str]:
-    """Return the number of rows, of unreadable ones, the figures against the input's targets, and what computed."""
+    """Return the numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
     from tqdm import tqdm
 
     header = members[0].header
@@ -136,9 +136,9 @@ def _predict(
 def _outputs(
     part: Part, members: list[Member], choice: BackendChoice, batch_size: int, progress: Callable[[int], object]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None, str]:
-    """Return the members' mean (R, K) and, of several, their standard deviation (n - 1); NaN in unreadable rows.
+    """Return the members' mean (R, K) and, for several, their standard deviation (n - 1); NaN in unreadable rows.
 
-    The third is the backend that computed: "auto" takes another where the fastest cannot.
+    The third value is the backend that computed: "auto" may change to another.
     """
     sources = {kind: BatchSource(part.data, kind) for kind in {member.adjacency for member in members}}
     found = [member.outputs(choice, sources[member.adjacency], batch_size, progress) for member in members]
@@ -159,7 +159,7 @@ def _refuse_bad_row(part: Part, first: int) -> None:
         raise InputError(
             f"row {first + at + 1}, id {part.ids[at]}",
             str(part.errors[at]),
-            hint="Mend the row, or keep such rows blank with --on-bad-row keep.",
+            hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Plain-text tables for stdout: aligned, uncoloured, the same on a screen and in a pipe."""
+"""Plain-text tables for stdout: aligned, without colours, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _MISSING = "–"
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return ``name   value`` lines with the values aligned; pairs without a value are left out."""
+    """Return ``name   value`` lines with aligned values; pairs without a value are omitted."""
     shown = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in shown), default=0)
     return [f"{name:<{width}}  {value}" for name, value in shown]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return aligned lines, the first column to the left and the others, which hold numbers, to the right.
+    """Return aligned lines: the first column to the left, the others (numbers) to the right.
 
-    Whole numbers get thousands separators, other numbers four significant digits, texts stay, None is a dash.
+    Whole numbers get thousands separators, other numbers four significant digits; None is a dash.
     """
     cells = [tuple(header), *(tuple(cell(value) for value in row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -28,7 +28,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def cell(value: Any) -> str:
-    """Return a value as a cell shows it."""
+    """Return a value as the text of a cell."""
     if value is None:
         return _MISSING
     if isinstance(value, float):
@@ -37,7 +37,7 @@ def cell(value: Any) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes in the largest binary unit that leaves at least 1."""
+    """Return a number of bytes in the largest binary unit in which it is at least 1."""
     value = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024:

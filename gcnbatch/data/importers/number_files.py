@@ -1,4 +1,4 @@
-"""Text files that hold one matrix of numbers: no header line, one row per line, numbers separated by commas."""
+"""Text files with one matrix of numbers: no header line, one row per line, numbers separated by commas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.tables import open_text
+from gcnbatch.data.importers.csv_tables import open_text
 from gcnbatch.errors import InputError
 
 _BAD_NUMBER = re.compile(r"could not convert string (?P<text>.*) to \w+ at row (?P<row>\d+), column (?P<column>\d+)")
@@ -20,7 +20,7 @@ _BAD_WIDTH = re.compile(r"number of columns changed from (?P<old>\d+) to (?P<new
 
 
 class NumberReader:
-    """Reads a matrix from the top, some rows at a time."""
+    """Reads a matrix from the top, in blocks of rows."""
 
     def __init__(self, path: Path, stream: IO[str], dtype: type[np.generic]) -> None:
         self._path, self._stream, self._dtype = path, stream, dtype
@@ -28,18 +28,18 @@ class NumberReader:
         self._width: int | None = None
 
     def read(self, rows: int | None = None) -> NDArray[Any]:
-        """Return the next `rows` rows (all that are left if None), shape (rows, columns).
+        """Return the next `rows` rows (None: all remaining ones), shape (rows, columns).
 
         Raises
         ------
         InputError
-            For a text that is no number, rows of different length, and a file that ends early.
+            For text that is not a number, rows of different length, and a file that ends early.
         """
         if rows == 0:
             return np.zeros((0, self._width or 0), dtype=self._dtype)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # "contained no data": the caller says it better
+                warnings.simplefilter("ignore", UserWarning)  # "contained no data": the caller's message is better
                 values: NDArray[Any] = np.loadtxt(
                     self._stream, dtype=self._dtype, delimiter=",", comments=None, ndmin=2, max_rows=rows
                 )
@@ -57,7 +57,7 @@ class NumberReader:
         return values
 
     def finish(self) -> None:
-        """Check that nothing but blank lines is left."""
+        """Check that only blank lines remain."""
         if any(line.strip() for line in self._stream):
             raise InputError(str(self._path), f"goes on after row {self._done}", f"{self._done} rows")
 
@@ -74,13 +74,13 @@ class NumberReader:
 
 @contextmanager
 def open_numbers(path: Path, dtype: type[np.generic]) -> Iterator[NumberReader]:
-    """Open a matrix (also .gz) to read it in pieces."""
+    """Open a matrix (also .gz) to read it in blocks."""
     with open_text(path) as stream:
         yield NumberReader(path, stream, dtype)
 
 
 def load_numbers(path: Path, dtype: type[np.generic], *, rows: int | None = None) -> NDArray[Any]:
-    """Return the whole matrix, shape (rows, columns); `rows` is how many there must be, None for any number but 0."""
+    """Return the whole matrix, shape (rows, columns); `rows` is the required number, None any number but 0."""
     with open_numbers(path, dtype) as reader:
         values = reader.read()
     if rows is None and len(values) == 0:

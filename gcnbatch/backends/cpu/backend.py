@@ -1,0 +1,117 @@
+"""Backend ``cpu`` with its batches and its clock, all in host memory."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Adjacency, Feed, Launched, Ops
+from gcnbatch.backends.cpu.ops import CpuOps, Float
+from gcnbatch.data.batches import BatchSource
+
+
+class HostMeter:
+    """`gcnbatch.backends.base.Meter` on the host: every call runs at once, and no kernel is launched.
+
+    Parameters
+    ----------
+    loops : str
+        The library that runs the operations outside BLAS, for reports.
+    """
+
+    clock: Literal["device", "host"] = "host"
+    launches = 0
+
+    def __init__(self, loops: str = "NumPy") -> None:
+        self._loops = loops
+
+    def about(self) -> dict[str, str]:
+        from gcnbatch.environment import blas, cpu_model
+
+        libraries = "; ".join(f"{entry['name']} {entry['version']}, threads: {entry['threads']}" for entry in blas())
+        return {"processor": cpu_model(), "BLAS": libraries, "loops": self._loops}
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def microseconds(self, start: float, stop: float) -> float:
+        return (stop - start) * 1e6
+
+    def synchronize(self) -> None:
+        pass
+
+    def queued(self) -> nullcontext[None]:
+        return nullcontext()
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Launched]]:
+        yield []
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """Measure with tracemalloc, to which NumPy reports the memory of its arrays."""
+        tracemalloc.start()
+        try:
+            run()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+class HostBatch(NamedTuple):
+    """`gcnbatch.backends.base.Batch` in NumPy arrays."""
+
+    x: Any
+    adjacency: Adjacency
+    node_ptr: NDArray[np.int64]
+    targets: NDArray[Any]
+
+
+class HostFeed:
+    """`gcnbatch.backends.base.Feed` in host memory."""
+
+    def __init__(self, source: BatchSource, targets: NDArray[Any]) -> None:
+        self._source, self._targets = source, targets
+        self._batches: Sequence[NDArray[np.int64]] = ()
+
+    def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
+        self._batches = batches
+
+    def batch(self, index: int) -> HostBatch:
+        return self.gather(self._batches[index])
+
+    def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
+        batch = self._source.batch(graphs)
+        return HostBatch(batch.x, batch.adjacency, batch.node_ptr, self._targets[batch.rows])
+
+    def close(self) -> None:
+        pass
+
+
+class CpuBackend:
+    """Host memory, operations on it, and batches assembled by `BatchSource`."""
+
+    name = "cpu"
+    ops: Ops = CpuOps()
+    meter = HostMeter()
+
+    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
+        return np.zeros(count, dtype=dtype)
+
+    def view(self, flat: Float, start: int, shape: tuple[int, ...]) -> Float:
+        return flat[start : start + prod(shape)].reshape(shape)
+
+    def write(self, array: Float, values: NDArray[Any]) -> None:
+        array[...] = values
+
+    def read(self, array: Float) -> NDArray[Any]:
+        return np.array(array)
+
+    def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
+        return HostFeed(source, targets)

@@ -1,0 +1,165 @@
+"""The sections of a configuration: every key with its type, default, bounds and description."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return a list (or one bare number), as TOML and the command line give it, as a tuple."""
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
+PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict, without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class DataConfig(Section):
+    """Source of the graphs."""
+
+    path: str = Field(default="", description="HDF5 data set; relative paths start at the working folder")
+    synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit"] = Field(
+        default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
+    )
+    memory_mb: int = Field(
+        default=4096, ge=16, description="larger sets are read in slices, through a cache of this size"
+    )
+
+
+class SplitConfig(Section):
+    """Rows for training, validation and test."""
+
+    kind: Literal["random", "stratified", "scaffold", "predefined"] = Field(
+        default="random", description="how rows are assigned; predefined: a split stored in the file"
+    )
+    name: str = Field(
+        default="", description="name of the predefined split (only for that kind); empty: the file's only one"
+    )
+    valid: Fraction = Field(default=0.1, description="share of rows for validation (inside each fold when folds > 0)")
+    test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
+    seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
+    folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
+
+    @model_validator(mode="after")
+    def _room_for_training(self) -> SplitConfig:
+        if self.valid + (0.0 if self.folds else self.test) >= 1.0:
+            raise ValueError("valid + test must leave rows for training (sum below 1)")
+        if self.folds == 1:
+            raise ValueError("folds must be 0 or at least 2")
+        if self.name and self.kind != "predefined":
+            raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
+        if self.folds and self.kind == "predefined":
+            raise ValueError("folds cannot be combined with a predefined split")
+        return self
+
+
+class ChemGCNConfig(Section):
+    """Graph convolution with bias and batch norm per layer; readout and dense output (papers: ChemGCN)."""
+
+    kind: Literal["chemgcn"] = "chemgcn"
+    widths: Widths = Field(default=(64, 64), min_length=1, description="output features of each graph convolution")
+    adjacency: Literal["symmetric", "stored"] = Field(
+        default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
+    )
+    batch_norm: bool = Field(default=True, description="batch norm after each graph convolution")
+    batch_norm_momentum: float = Field(
+        default=0.1, gt=0.0, le=1.0, description="weight of a batch in running statistics"
+    )
+    batch_norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1.0, description="added to the variance")
+    dropout: Fraction = Field(default=0.0, description="dropout after each hidden layer")
+    dense: Widths = Field(default=(), description="node-wise dense layers (with ReLU) before the readout")
+    readout: Literal["sum", "mean", "max"] = Field(default="sum", description="nodes to graph")
+    head: Widths = Field(default=(), description="dense layers (with ReLU) between readout and output")
+
+
+class KipfConfig(Section):
+    """Kipf and Welling's node classifier: dropout, A X W, ReLU, no bias; the last convolution gives the classes."""
+
+    kind: Literal["kipf"] = "kipf"
+    widths: Widths = Field(default=(16,), min_length=1, description="hidden widths; the output layer is added")
+    adjacency: Literal["symmetric", "stored"] = Field(
+        default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
+    )
+    dropout: Fraction = Field(default=0.5, description="dropout on the input of every layer")
+    input_dropout: bool = Field(default=True, description="dropout on the features too, not only on hidden layers")
+
+
+ModelConfig = Annotated[Union[ChemGCNConfig, KipfConfig], Field(discriminator="kind")]
+
+
+class TrainConfig(Section):
+    """Training of the parameters."""
+
+    epochs: int = Field(default=50, ge=1, le=1_000_000, description="passes over the training rows")
+    batch_size: int = Field(default=50, ge=1, le=1_000_000, description="graphs per step")
+    eval_batch_size: int = Field(
+        default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
+    )
+    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
+    learning_rate: float = Field(default=1e-3, gt=0.0, le=100.0, description="step size at the start")
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0, description="Adam: decay of the first moment")
+    beta2: float = Field(default=0.999, ge=0.0, lt=1.0, description="Adam: decay of the second moment")
+    epsilon: float = Field(default=1e-8, gt=0.0, le=1.0, description="Adam: added to the denominator")
+    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="SGD: momentum")
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1.0, description="decoupled decay of weights (not biases)")
+    l2: float = Field(default=0.0, ge=0.0, le=1.0, description="L2 penalty added to the gradient: l2 * W")
+    l2_layers: Widths = Field(default=(), description="convolutions that l2 applies to, from 1; empty: every weight")
+    schedule: Literal["constant", "step", "cosine", "plateau"] = Field(
+        default="constant", description="learning rate over epochs"
+    )
+    schedule_every: int = Field(
+        default=20, ge=1, description="step: epochs between reductions; plateau: epochs without gain"
+    )
+    schedule_factor: float = Field(default=0.5, gt=0.0, lt=1.0, description="step, plateau: factor of a reduction")
+    schedule_floor: float = Field(default=0.0, ge=0.0, description="smallest learning rate of a schedule")
+    clip_norm: float = Field(default=0.0, ge=0.0, description="largest global gradient norm; 0: no clipping")
+    patience: int = Field(default=0, ge=0, description="stop after this many epochs without a better value; 0: never")
+    min_delta: float = Field(default=0.0, ge=0.0, description="gain that counts as better")
+    monitor: Literal[
+        "auto", "loss", "roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc", "rmse", "mae", "r2"
+    ] = Field(
+        default="auto",
+        description="validation value that picks the best epoch; auto: roc_auc, accuracy or rmse by target",
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        default="none", description="balanced: weights of positives (or classes) by their rarity in the training rows"
+    )
+    pos_weight: PositiveWeights = Field(
+        default=(), description="binary: weight of a positive per task; empty: from class_weights"
+    )
+    standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")
+    checkpoint_seconds: float = Field(
+        default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
+    )
+
+
+class CudaConfig(Section):
+    """Options of the CUDA backends; `cpu` ignores them."""
+
+    precision: Literal["fp32", "tf32"] = Field(
+        default="fp32", description="of matrix products; tf32: tensor cores, inputs rounded to 11 bits"
+    )
+    spmm: Literal["auto", "csr", "swa_csr", "swa_coo", "tf"] = Field(
+        default="auto",
+        description="kernel of adjacency products; auto: ours, by a measured table; nonbatched: tf, the papers' loop. "
+        "swa_coo and tf add atomically: not bit-repeatable",
+    )
+    fast_math: bool = Field(
+        default=False, description="compile with --use_fast_math: approximate division and exponentials"
+    )
+    resident: Literal["auto", "on", "off"] = Field(
+        default="auto", description="keep the data set on the device; auto: if it fits; off: stream every batch"
+    )
