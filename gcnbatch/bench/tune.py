@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from gcnbatch import environment
-from gcnbatch.backends import cuda
+from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, vector_width
@@ -129,7 +129,7 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
     Figures 8 to 10 are measured after the grid, to check the table's choices.
     """
     try:
-        backend = cuda.open_backend("batched", device)
+        backend = entry.open_backend("batched", device)
     except BackendUnavailable as error:
         raise BackendUnavailable("bench tune", error.got, hint="It measures a GPU; see 'gcnbatch info'.") from error
     clock = DeviceClock(backend, repeats)

@@ -57,6 +57,7 @@ constexpr int DW_GROUPS = 2, DW_PANELS = 2;  // warpgroups; panels of either mat
 constexpr int DW_THREADS = DW_GROUPS * 128 + 32, DW_STAGES = 9, DW_ROWS = 48;
 constexpr int PIECE = DW_ROWS * FP16_PANEL;  // elements of a panel in a stage
 constexpr int DW_SHARED_BYTES = DW_STAGES * 2 * DW_PANELS * PIECE * 2;
+static_assert(DW_SHARED_BYTES <= 227 * 1024, "more than a block may have");
 constexpr int PIECES_OF_TILE = TILE_ROWS / DW_ROWS;
 
 using GradientSums = float[64];  // of 64 x 128 values, in a thread
