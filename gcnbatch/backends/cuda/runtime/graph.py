@@ -103,10 +103,9 @@ class Driver:
             When the device fails, or has no room.
         """
         status, *values = result
-        if status == self.calls.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise self.device.out_of_memory()
         if status != self.calls.CUresult.CUDA_SUCCESS:
-            raise self.device.lost(status.name)
+            is_full = status == self.calls.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+            raise self.device.out_of_memory() if is_full else self.device.lost(status.name)
         return values[0] if values else None
 
     def capture(self, work: Callable[[], object]) -> Any:
