@@ -2,37 +2,41 @@
 
     python benchmarks/cuda_kernels.py [--torch]
 
-The shapes are those of ChemGCN; the rows are the forward product and both gradients. ``--torch`` also times cuBLAS
-through PyTorch. A figure is the median of 20 replays of a graph that holds the call 10 times. It has no launch cost of
-the host, and the operands stay in L2. ``gcnbatch bench spmm`` times SpMM.
+The shapes are those of ChemGCN; the rows are the forward product and both gradients. The naive kernels, which no
+backend uses, stand beside the tiled ones. ``--torch`` also times cuBLAS through PyTorch. A figure is the median of 20
+replays of a graph that holds the call 10 times. It has no launch cost of the host, and the operands stay in L2.
+``gcnbatch bench spmm`` times SpMM.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.ops.naive import NaiveMatmul
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.environment import collect
 
 CALLS, REPLAYS = 10, 20
+KERNELS: tuple[tuple[str, Literal["fp32", "tf32"]], ...] = (("naive", "fp32"), ("tiled", "fp32"), ("tiled", "tf32"))
 MATMUL = ((950, 64, 64), (1850, 512, 512), (950, 75, 64), (19_000, 64, 64))
 
 
 def matmul_rows(backend: CudaBackend, about: dict[str, Any], torch_too: bool) -> None:
-    """Print a row per shape, product and precision, and cuBLAS's rows if `torch_too`."""
+    """Print a row per shape, product, kernel and precision, and cuBLAS's rows if `torch_too`."""
     device, rng, clock = backend.device, np.random.default_rng(3), DeviceClock(backend, REPLAYS)
     for N, F, P in MATMUL:
         x, w, dy = (rng.random(shape, dtype=np.float32) for shape in ((N, F), (F, P), (N, P)))
         arrays = [device.upload(array) for array in (x, w, dy)]
-        for precision in ("fp32", "tf32"):
-            ops = CudaBackend("batched", device, CudaConfig(precision=precision)).ops
+        for kernel, precision in KERNELS:
+            tiled = CudaBackend("batched", device, CudaConfig(precision=precision)).ops
+            ops = NaiveMatmul(device) if kernel == "naive" else tiled
             error = np.abs(device.download(ops.matmul(*arrays[:2])) - x.astype(np.float64) @ w).max()
             calls = {
                 "forward": lambda ops=ops: ops.matmul(arrays[0], arrays[1]),
@@ -41,11 +45,12 @@ def matmul_rows(backend: CudaBackend, about: dict[str, Any], torch_too: bool) ->
             }
             for name, call in calls.items():
                 us = float(np.median(clock.warm(call)))
-                row = {"bench": "matmul", "shape": [N, F, P], "pass": name, "precision": precision, "us": round(us, 2)}
+                row = {"bench": "matmul", "shape": [N, F, P], "pass": name, "us": round(us, 2)}
+                row |= {"kernel": kernel, "precision": precision}
                 products = 2 if "+" in name else 1
                 row |= {"tflops": round(products * 2e-6 * N * F * P / us, 2), "error": float(error / (x @ w).max())}
                 print(json.dumps({**row, **about}))
-            if torch_too:
+            if torch_too and kernel != "naive":
                 _torch_row((x, w, dy), precision, about)
 
 

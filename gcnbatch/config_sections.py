@@ -152,10 +152,10 @@ class CudaConfig(Section):
     precision: Literal["fp32", "tf32"] = Field(
         default="fp32", description="of matrix products; tf32: tensor cores, inputs rounded to 11 bits"
     )
-    spmm: Literal["auto", "csr", "swa_csr", "swa_coo", "tf"] = Field(
+    spmm: Literal["auto", "csr", "naive", "swa_csr", "swa_coo", "tf"] = Field(
         default="auto",
         description="kernel of adjacency products; auto: ours, by a measured table; nonbatched: tf, the papers' loop. "
-        "swa_coo and tf add atomically: not bit-repeatable",
+        "naive: for reading, slow; swa_coo and tf add atomically: not bit-repeatable",
     )
     fast_math: bool = Field(
         default=False, description="compile with --use_fast_math: approximate division and exponentials"

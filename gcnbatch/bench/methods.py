@@ -115,6 +115,14 @@ class Methods:
         """Our kernel that cuda.spmm = "auto" chooses."""
         yield from self._batched(operands, "auto")
 
+    def naive(self, operands: Operands) -> Iterator[Prepared]:
+        """The first kernel to read: one thread per output."""
+        yield from self._batched(operands, "naive")
+
+    def csr(self, operands: Operands) -> Iterator[Prepared]:
+        """Our general kernel, the second to read."""
+        yield from self._batched(operands, "csr")
+
     def swa_csr(self, operands: Operands) -> Iterator[Prepared]:
         """The published batched SWA SpMM for CSR."""
         yield from self._batched(operands, "swa_csr")
@@ -193,11 +201,15 @@ DEVICE_METHODS: Mapping[str, Callable[[Methods, Operands], Iterator[Prepared]]] 
         "cusparse": Methods.cusparse,
         "swa-coo": Methods.swa_coo,
         "swa-csr": Methods.swa_csr,
+        "naive": Methods.naive,
+        "csr": Methods.csr,
         "fastest": Methods.fastest,
     }
 )
 SCIPY = "scipy"
 NAMES = (SCIPY, *DEVICE_METHODS)
+RUNGS = ("naive", "csr")  # the ladder up to "fastest", for readers of the kernels; measured only by name
+COMPARED = tuple(name for name in NAMES if name not in RUNGS)
 TITLES = {
     SCIPY: "SciPy on the CPU",
     "tf-loop": "loop of TensorFlow-like",
@@ -206,6 +218,8 @@ TITLES = {
     "cusparse": "cuSPARSE block-diagonal",
     "swa-coo": "Batched SWA SparseTensor",
     "swa-csr": "Batched SWA CSR",
+    "naive": "naive",
+    "csr": "ours, general",
     "fastest": "ours",
 }
 

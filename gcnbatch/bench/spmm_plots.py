@@ -22,6 +22,8 @@ STYLES: Mapping[str, dict[str, Any]] = {
     "cusparse": {"color": "#56B4E9", "marker": "D", "linestyle": "-."},
     "swa-coo": {"color": ORANGE, "marker": "<", "linestyle": "-"},
     "swa-csr": {"color": "#332288", "marker": ">", "linestyle": "-"},
+    "naive": {"color": GREY, "marker": "1", "linestyle": "-"},
+    "csr": {"color": "#999933", "marker": "2", "linestyle": "-"},
     "fastest": {"color": BLUE, "marker": "o", "linestyle": "-", "linewidth": 2},
 }
 ACROSS = 3

@@ -16,7 +16,7 @@ from gcnbatch import environment
 from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.runtime.graph import NotCaptured
 from gcnbatch.bench import clock
-from gcnbatch.bench.methods import DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
+from gcnbatch.bench.methods import COMPARED, DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import SpmmProblem, check_memory
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 from gcnbatch.reference.rounding import product_bound
@@ -42,14 +42,14 @@ class Outcome:
 
 
 def chosen_methods(text: str) -> tuple[str, ...]:
-    """Return the methods in a list such as "fastest,cublas"; all for an empty list.
+    """Return the methods in a list such as "fastest,cublas"; `COMPARED` for an empty list.
 
     Raises
     ------
     InputError
         An unknown method.
     """
-    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or NAMES
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or COMPARED
     for name in names:
         if name not in NAMES:
             raise InputError("--methods", f"'{name}'", ", ".join(NAMES), nearest(name, NAMES))
@@ -58,7 +58,7 @@ def chosen_methods(text: str) -> tuple[str, ...]:
 
 def run(
     problems: Sequence[tuple[Callable[[], SpmmProblem], Sequence[int]]],
-    names: Sequence[str] = NAMES,
+    names: Sequence[str] = COMPARED,
     repeats: int = REPEATS,
     device: int = 0,
     say: Say = lambda line: None,

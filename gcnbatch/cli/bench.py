@@ -26,6 +26,8 @@ Methods:
   cusparse       cuSPARSE on the block-diagonal matrix; its fastest algorithm
   swa-coo        the papers' batched kernel for SparseTensors
   swa-csr        the papers' batched kernel for CSR
+  naive          one thread per output, the first kernel to read; only by name
+  csr            our general kernel, the second to read; only by name
   fastest        our kernel that cuda.spmm = "auto" chooses
 cuSPARSE and cuBLAS need pip install 'gcnbatch[bench]'. Methods that cannot run are listed with the reason.
 
@@ -36,6 +38,7 @@ Examples:
   gcnbatch bench spmm --batch 10000 --dim 50 --nnz-per-row 3 --columns 64
   gcnbatch bench spmm tox21.h5 --batch 50 --columns 64    a batch of your data
   gcnbatch bench spmm --figure 8b --compare runs/old/rows.jsonl
+  gcnbatch bench spmm --figure 8b --methods naive,csr,fastest   a ladder of kernels
 
 Exit code 1 if a result is wrong or a method became slower.
 """
@@ -71,7 +74,8 @@ def spmm(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random matrices.")] = 0,
     methods: Annotated[
-        str, typer.Option("--methods", metavar="A,B,…", help="Methods, listed below.", show_default="all")
+        str,
+        typer.Option("--methods", metavar="A,B,…", help="Methods, listed below.", show_default="all but naive and csr"),
     ] = "",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repetitions of a measurement.")] = 20,
     device: DeviceOption = None,

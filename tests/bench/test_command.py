@@ -10,7 +10,7 @@ import pytest
 
 from gcnbatch.backends.cuda import entry
 from gcnbatch.bench import command, records
-from gcnbatch.bench.methods import DEVICE_METHODS
+from gcnbatch.bench.methods import COMPARED
 from gcnbatch.bench.spmm_runs import Outcome
 from gcnbatch.cli import app
 from gcnbatch.data.writer import write_graphset
@@ -46,7 +46,7 @@ def test_without_a_gpu_only_scipy_is_measured_with_a_message(call, tmp_path: Pat
     lines = out.splitlines()
     assert lines[0].endswith(": median microseconds")
     assert lines[2].split() == ["figure", "columns", "scipy"]
-    assert f"{REASON}; left out: {', '.join(DEVICE_METHODS)}" in lines
+    assert f"{REASON}; left out: {', '.join(COMPARED[1:])}" in lines
     folder = tmp_path / lines[-1]
     assert folder.parent.name == "runs"
     assert folder.name.startswith("bench-spmm-")

@@ -103,6 +103,8 @@ def test_an_unsupported_problem_is_absent_with_a_reason(
     [
         ("swa-coo", 64, ["spmm_swa_coo_batched"]),
         ("swa-csr", 64, ["spmm_swa_csr_batched"]),
+        ("naive", 64, ["spmm_naive_batched"]),
+        ("csr", 64, ["spmm_csr_float4"]),
         ("tf-loop", 64, ["spmm_zero", "spmm_tf"] * 4),
     ],
 )
@@ -172,7 +174,7 @@ def test_a_method_without_a_supported_algorithm_is_absent(cusparse: CuSparse, mo
 
 
 def test_methods_are_chosen_by_name() -> None:
-    assert spmm_runs.chosen_methods("") == methods.NAMES
+    assert spmm_runs.chosen_methods("") == tuple(name for name in methods.NAMES if name not in ("naive", "csr"))
     assert spmm_runs.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
     assert set(methods.TITLES) == set(methods.NAMES)
     told = [line.split()[0] for line in SPMM_EPILOG.partition("Methods:\n")[2].splitlines() if line.startswith("  ")]
@@ -180,6 +182,6 @@ def test_methods_are_chosen_by_name() -> None:
     with pytest.raises(InputError) as caught:
         spmm_runs.chosen_methods("cubla")
     assert str(caught.value) == (
-        "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, fastest. "
-        "Did you mean 'cublas'?"
+        "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, naive, csr, "
+        "fastest. Did you mean 'cublas'?"
     )

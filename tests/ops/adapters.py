@@ -8,7 +8,7 @@ The reference is a backend as well: in float32 it is held to the same bounds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any
@@ -101,6 +101,14 @@ def open_cuda(name: str, spmm: str) -> Adapter:
     return Adapter(backend.ops, upload, download, cuda_form(name, spmm))
 
 
+def open_naive_matmul() -> Adapter:
+    """Open the first rung of MatMul, which has no operation but `matmul` and its gradients."""
+    from gcnbatch.backends.cuda.ops.naive import NaiveMatmul
+
+    batched: Any = open_cuda("batched", "csr")
+    return replace(batched, ops=NaiveMatmul(batched.ops.device))
+
+
 REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
 
 
@@ -116,13 +124,18 @@ HOST = host_adapters()
 FORMS = tuple(entry.name for entry in registry.BACKENDS if entry.steps_are_operations and entry.on_gpu)
 CUDA = {name: (name, "csr") for name in FORMS} | {
     "batched-auto": ("batched", "auto"),
-    **{f"{name}-{spmm}": (name, spmm) for name in FORMS for spmm in ("swa_csr", "swa_coo", "tf")},
+    **{f"{name}-{spmm}": (name, spmm) for name in FORMS for spmm in ("naive", "swa_csr", "swa_coo", "tf")},
 }
 BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in FORMS)]
 SPMM_BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
+NAIVE_MATMUL = "matmul-naive"
+
+
 @cache
 def open_adapter(name: str) -> Adapter:
     """Open a backend once for all tests."""
+    if name == NAIVE_MATMUL:
+        return open_naive_matmul()
     return HOST[name]() if name in HOST else open_cuda(*CUDA[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ops.adapters import Adapter
+from tests.ops.adapters import NAIVE_MATMUL, Adapter, open_adapter
 from tests.ops.cases import Case, normal, of_layer
 from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
 from tests.ops.parity import Problem, assert_parity
@@ -42,6 +42,11 @@ PROBLEMS = {
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_matmul(backend: Adapter, case: Case, problem: str):
     assert_parity(backend, PROBLEMS[problem](case))
+
+
+@pytest.mark.gpu
+def test_naive_matmul(case: Case):
+    assert_parity(open_adapter(NAIVE_MATMUL), dense(case, convolution=False))
 
 
 def one_entry_short(x):

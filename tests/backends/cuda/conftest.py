@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from gcnbatch.backends.cuda.runtime import compiler, device, loader
 from gcnbatch.backends.cuda.runtime.cache import KernelCache
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.fake_pycuda import Fake
 
 HEADER = "__device__ inline float twice(float x) { return 2 * x; }\n"
@@ -68,6 +70,21 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     monkeypatch.setattr(device, "_open", {})
     yield made
     loader.load_cuda.cache_clear()
+
+
+@pytest.fixture
+def machine(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """The stand-in with its first device open and all kernels of the package, which need no compiler."""
+    monkeypatch.setattr(device.atexit, "register", lambda function: None)
+    monkeypatch.setattr(KernelCache, "build", lambda *about: None)
+    monkeypatch.setattr(KernelCache, "load", lambda *about: b"")
+    device._open[0] = Device(0, KernelCache(), package_sources())
+    return fake
+
+
+@functools.cache
+def package_sources() -> Sources:
+    return Sources(cuda_sources())
 
 
 @pytest.fixture

@@ -78,3 +78,12 @@ def elementwise(n: int, threads: int = 256, per_thread: int = 1) -> Launch:
     (116, 1, 1)
     """
     return Launch((ceil_div(n, threads * per_thread), 1, 1), (threads, 1, 1))
+
+
+def thread_per_output(rows: int, columns: int) -> Launch:
+    """Return the launch of the naive kernels: a thread for every element of a (rows, columns) result.
+
+    >>> thread_per_output(950, 64)
+    Launch(grid=(119, 2, 1), block=(32, 8, 1), shared=0)
+    """
+    return Launch((ceil_div(rows, 8), ceil_div(columns, 32), 1), (32, 8, 1))

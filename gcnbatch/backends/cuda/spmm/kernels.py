@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda.batches.batch import GraphLayout
+from gcnbatch.backends.cuda.runtime.launch import Launch, thread_per_output
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry
 from gcnbatch.backends.cuda.spmm import table as spmm_table
@@ -17,7 +18,6 @@ from gcnbatch.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
-    from gcnbatch.backends.cuda.runtime.launch import Launch
 
 
 class Product(NamedTuple):
@@ -100,6 +100,31 @@ class SpmmKernel(Protocol):
 
     def graph(self, device: Device, product: Product) -> None:
         """Launch a product of one graph's matrix of one channel."""
+
+
+class Naive:
+    """The first rung (`spmm/naive.cu`): a thread per output. For reading and for tests; "auto" never chooses it."""
+
+    coo = False
+    pieces = False
+
+    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+        n_rows, width = product.n_rows, product.width
+        launch = thread_per_output(n_rows, width)
+        device.launch("spmm_naive_batched", launch, n_rows=n_rows, width=width, **product.csr())
+
+    def graph(self, device: Device, product: Product) -> None:
+        n_rows, width = product.n_rows, product.width
+        device.launch(
+            "spmm_naive_graph",
+            thread_per_output(n_rows, width),
+            first_row=product.first_row,
+            n_rows=n_rows,
+            width=width,
+            accumulate=product.accumulate,
+            **product.csr(),
+            **product.parts(),
+        )
 
 
 class RowSplit:
@@ -369,6 +394,7 @@ class Auto:
 KERNELS: dict[str, SpmmKernel] = {
     "auto": Auto(),
     "csr": ROW_SPLIT,
+    "naive": Naive(),
     "swa_csr": SwaCsr(),
     "swa_coo": SwaCoo(),
     "tf": TensorFlow(),

@@ -21,7 +21,7 @@ class SparseOps:
     Parameters
     ----------
     device : Device
-    kernel : {"auto", "csr", "swa_csr", "swa_coo", "tf"}
+    kernel : {"auto", "csr", "naive", "swa_csr", "swa_coo", "tf"}
         What multiplies with the adjacency; "auto" is our fastest by measurement. Results repeat to the bit except with
         "swa_coo" and "tf", which add atomically.
 

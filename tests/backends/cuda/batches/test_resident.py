@@ -196,7 +196,7 @@ def test_resident_bytes_are_those_held(n_graphs: int, features: str, kernel: str
 
 
 @pytest.mark.parametrize("looped", [False, True])
-@pytest.mark.parametrize("kernel", ["auto", "csr", "swa_csr", "swa_coo", "tf"])
+@pytest.mark.parametrize("kernel", ["auto", "csr", "naive", "swa_csr", "swa_coo", "tf"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("large", [False, True])
 def test_so_are_those_of_one_skewed_or_large_graph(

@@ -9,20 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.runtime import device as devices
-from gcnbatch.backends.cuda.runtime.cache import KernelCache
-from gcnbatch.backends.cuda.runtime.device import Device
-from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.backends.cuda.runtime.launch import thread_per_output
 from gcnbatch.backends.cuda.spmm import geometry
-from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.conftest import package_sources
 from tests.backends.cuda.fake_pycuda import Fake
-from tests.ops import adapters
+from tests.ops import adapters, test_matmul
 from tests.ops.adapters import CUDA, FORMS, Adapter
 from tests.ops.cases import CASES, LARGE_CASES, Case
 from tests.ops.catalogue import DENSE, OF_SIZES
 from tests.ops.parity import evaluate
 
-SOURCES = Sources(cuda_sources())
+SOURCES = package_sources()
 DENSE_NAMES = ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout", "loss", "optimizer")
 DENSE_FILES = {"graph/readout.cu", *(f"dense/{name}.cu" for name in DENSE_NAMES)}
 CHANNELS = next(case for case in CASES if case.name == "four channels")
@@ -30,15 +27,10 @@ B, C = len(CHANNELS.sizes), CHANNELS.C
 EACH = B * C  # launches of a loop over graphs and channels
 
 
-@pytest.fixture
-def machine(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """The stand-in with its first device open and kernels that need no compiler."""
-    monkeypatch.setattr(devices.atexit, "register", lambda function: None)
+@pytest.fixture(autouse=True)
+def _nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's kernels need no compiler, so nothing checks that there is one."""
     monkeypatch.setattr(adapters, "open_backend", lambda name: None)
-    monkeypatch.setattr(KernelCache, "build", lambda *about: None)
-    monkeypatch.setattr(KernelCache, "load", lambda *about: b"")
-    devices._open[0] = Device(0, KernelCache(), SOURCES)
-    return fake
 
 
 def zeros(adapter: Adapter, *shape: int) -> Any:
@@ -79,7 +71,8 @@ def test_every_kernel_of_an_adjacency_product_meets_several_graphs(machine: Fake
         for case in (*CASES, *LARGE_CASES):
             if len(case.sizes) > 1:
                 multiply(adapter, case)
-    kernels = {name for name, entry in SOURCES.entries.items() if entry.file in ("spmm/coo.cu", "spmm/csr.cu")}
+    files = ("spmm/coo.cu", "spmm/csr.cu", "spmm/naive.cu")
+    kernels = {name for name, entry in SOURCES.entries.items() if entry.file in files}
     assert kernels <= {name for name, *_ in machine.named("launch")}
 
 
@@ -87,9 +80,11 @@ def test_every_kernel_of_an_adjacency_product_meets_several_graphs(machine: Fake
     ("name", "kernel", "launches"),
     [
         ("batched", "spmm_csr_float1", 2),
+        ("batched-naive", "spmm_naive_batched", 2),
         ("batched-swa_csr", "spmm_swa_csr_batched", 2),
         ("batched-swa_coo", "spmm_swa_coo_batched", 2),
         ("nonbatched", "spmm_csr_float1", 2 * EACH),
+        ("nonbatched-naive", "spmm_naive_graph", 2 * EACH),
         ("nonbatched-swa_csr", "spmm_swa_csr_graph", 2 * EACH),
         ("nonbatched-swa_coo", "spmm_swa_coo_graph", 2 * EACH),
     ],
@@ -121,6 +116,14 @@ def test_dense_products_of_a_convolution_loop_over_graphs_and_channels(machine: 
     adapter.ops.linear_backward(adapter.ops.linear(x, w, b, graphs), x, w, graphs=graphs)
     launched = Counter(re.sub(r"matmul_\d+x\d+_", "", entry) for entry, *_ in machine.named("launch"))
     assert launched == {"forward": EACH, "bias_add_forward": EACH, "dgrad": B, "wgrad": EACH, "bias_add_backward": EACH}
+
+
+def test_naive_matmul_launches_a_thread_per_output(machine: Fake) -> None:
+    case = next(case for case in CASES if case.N > 32)
+    evaluate(adapters.open_naive_matmul(), test_matmul.dense(case, convolution=False), np.float32)
+    results = {"forward": (case.N, case.P), "dgrad": (case.N, case.F), "wgrad": (case.F, case.P)}
+    found = {entry.removeprefix("matmul_naive_"): grid for entry, grid, *_ in machine.named("launch")}
+    assert found == {name: thread_per_output(*shape).grid for name, shape in results.items()}
 
 
 def test_large_cases_are_what_their_names_say() -> None:

@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda.runtime import inventory as report
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.compiler import KernelCompileError, Nvcc, Nvrtc
 from gcnbatch.backends.cuda.runtime.device import Device, open_device
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise, next_power_of_two, thread_per_output
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
 from gcnbatch.resources import install_guide
@@ -31,6 +31,9 @@ def test_geometry_helpers() -> None:
     assert elementwise(0) == Launch((0, 1, 1), (256, 1, 1))
     assert elementwise(1850 * 64, per_thread=4) == Launch((116, 1, 1), (256, 1, 1))
     assert elementwise(257, threads=64).blocks == 5
+    assert thread_per_output(0, 64).blocks == thread_per_output(64, 0).blocks == 0
+    assert thread_per_output(8, 32) == Launch((1, 1, 1), (32, 8, 1))
+    assert thread_per_output(9, 33).grid == (2, 2, 1)
 
 
 @pytest.mark.parametrize(

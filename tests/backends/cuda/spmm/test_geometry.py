@@ -238,5 +238,5 @@ def test_kernels_by_name() -> None:
     assert {name for name in KERNELS if spmm_kernel(name).coo} == {"swa_coo", "tf"}
     with pytest.raises(InputError) as caught:
         spmm_kernel("swacoo")
-    expected = "spmm kernel: 'swacoo'; expected auto, csr, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?"
+    expected = "spmm kernel: 'swacoo'; expected auto, csr, naive, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?"
     assert str(caught.value) == expected

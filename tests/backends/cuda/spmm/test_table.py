@@ -132,12 +132,12 @@ class Noting:
         self.launched.append(entry)
 
 
-def asked(width: int, n_rows: int = 500, address: int = 256) -> tuple[Product, Blocks]:
+def asked(width: int, n_rows: int = 500, address: int = 256, n_graphs: int = 10) -> tuple[Product, Blocks]:
     values = DeviceArray(address, (0,), np.dtype(np.float32))
     numbers = DeviceArray(256, (0,), np.dtype(np.int32))
     matrix = DeviceCsr(numbers, numbers, values, n_rows, numbers)
     product = Product(values, values, matrix, 0, 0, width, width, 0, 0, 3 * n_rows, n_rows, width, 0)
-    return product, Blocks(numbers, GraphLayout(np.linspace(0, n_rows, 11).astype(np.int64)), 1)
+    return product, Blocks(numbers, GraphLayout(np.linspace(0, n_rows, n_graphs + 1).astype(np.int64)), 1)
 
 
 def test_auto_runs_what_the_table_names() -> None:
@@ -149,6 +149,19 @@ def test_auto_runs_what_the_table_names() -> None:
     spmm_kernel("auto").batched(device, *asked(64, 50_000))
     spmm_kernel("auto").graph(device, asked(64)[0])
     assert device.launched == ["spmm_rows_float4_2x5", "spmm_rows_float4_1x3m", "spmm_csr_float4", "spmm_csr_float4"]
+
+
+@pytest.mark.parametrize("columns", [1, *SHIPPED.axes[2], 5000])
+def test_auto_never_chooses_the_naive_kernel(columns: int) -> None:
+    """Neither inside the shipped table nor beyond it; no table can name the kernel."""
+    device: Any = Noting()
+    for rows, graphs in product((1, *SHIPPED.axes[0], 10_000), SHIPPED.axes[3]):
+        given = asked(columns, rows * graphs, n_graphs=graphs)
+        spmm_kernel("auto").batched(device, *given)
+        spmm_kernel("auto").graph(device, given[0])
+    assert {name.rpartition("_float")[0] for name in device.launched} == {"spmm_rows", "spmm_csr"}
+    with pytest.raises(ValueError, match="unknown kernel 'naive'"):
+        Table.from_json({**SHIPPED.to_json(), "candidates": ["naive"]}, KNOWN)
 
 
 @pytest.mark.parametrize(
