@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists,
 IN_GRAPHS = (12, 4)  # and CUDA version of the driver from which graphs hold it
 ALL_SHARED = 100  # per cent of what a multiprocessor may have
-NULL = 0  # TODO(transition): None
 
 
 class Call(NamedTuple):
@@ -34,14 +33,11 @@ class Call(NamedTuple):
 
     entry: str
     launch: Launch
-    arguments: Mapping[str, Any] | tuple[Any, ...]  # TODO(transition): names alone
+    arguments: Mapping[str, Any]
 
     def start(self, device: Device) -> None:
         """Launch it by itself, outside of any graph."""
-        if isinstance(self.arguments, tuple):  # TODO(transition)
-            device.launch(self.entry, self.launch, *self.arguments)
-        else:
-            device.launch(self.entry, self.launch, **self.arguments)
+        device.launch(self.entry, self.launch, **self.arguments)
 
 
 class Prepared(NamedTuple):
