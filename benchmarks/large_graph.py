@@ -22,8 +22,7 @@ import torch
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm import large as spmm_large
-from gcnbatch.backends.cuda.spmm.large import Large, Scales
+from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data.schema import Header
@@ -94,7 +93,7 @@ def adjacency(graph: PowerLaw, upload: Callable[[Any], DeviceArray], form: str) 
     """Return the graph in a form of our kernels: "unweighted", "weighted" or "rows" (`spmm_csr`)."""
     indptr = graph.crow.cpu().numpy()
     scales = Scales(ours(graph.scale), ours(graph.scale)) if form == "unweighted" else None
-    large = None if form == "rows" else Large(spmm_large.cut_rows(indptr).map(upload), scales)
+    large = None if form == "rows" else Large(cut_rows(indptr).map(upload), scales)
     matrix = DeviceCsr(ours(graph.crow), ours(graph.col), ours(graph.val), graph.n, None, large)
     layout = GraphLayout(np.array([0, graph.n]))
     return DeviceAdjacency(matrix, matrix, 1, upload(layout.node_ptr.astype(np.int32)), layout)

@@ -6,7 +6,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends import cuda
+from gcnbatch.backends.cuda import entry
+from gcnbatch.backends.cuda.spgemm.product import SpGemm
+from gcnbatch.backends.cuda.spmm.ops import SparseOps
 from gcnbatch.data.sparse import Csr, ScipyCsr
 from gcnbatch.errors import BackendUnavailable, InputError
 
@@ -33,10 +35,7 @@ class DeviceProducts:
     name = "cuda"
 
     def __init__(self, device: int = 0) -> None:
-        from gcnbatch.backends.cuda.spgemm.product import SpGemm
-        from gcnbatch.backends.cuda.spmm.ops import SparseOps
-
-        opened = cuda.open_ready(device)
+        opened = entry.open_ready(device)
         self._device, self._spgemm, self._ops = opened, SpGemm(opened), SparseOps(opened)
         self._right: tuple[ScipyCsr, Csr] | None = None  # the last one: rows are multiplied with it slab by slab
 

@@ -125,7 +125,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry(
         name="fused",
         summary="CUDA: a training step in six launches or one, replayed as a CUDA graph",
-        backend="gcnbatch.backends.cuda.fused",
+        backend="gcnbatch.backends.cuda.fused.entry",
         runner="gcnbatch.runners.fused",
         measured=Measured(23, "NVIDIA H200"),
         on_gpu=True,
@@ -134,14 +134,14 @@ BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry(
         name="batched",
         summary="CUDA: a launch per operation and batch",
-        backend="gcnbatch.backends.cuda",
+        backend="gcnbatch.backends.cuda.entry",
         measured=Measured(253, "NVIDIA H200"),
         on_gpu=True,
     ),
     BackendEntry(
         name="nonbatched",
         summary="CUDA: a launch per operation and graph, the papers' baseline",
-        backend="gcnbatch.backends.cuda",
+        backend="gcnbatch.backends.cuda.entry",
         measured=Measured(6_198, "NVIDIA H200"),
         on_gpu=True,
     ),

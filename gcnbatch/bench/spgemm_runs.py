@@ -15,6 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda import entry
+from gcnbatch.backends.cuda.spgemm.product import SpGemm
 from gcnbatch.bench.spgemm_matrices import SpgemmProblem
 from gcnbatch.data.sparse import ScipyCsr
 from gcnbatch.errors import BackendUnavailable, CheckFailed, InputError, nearest
@@ -78,8 +80,6 @@ class OnDevice:
     drops_zeros = False
 
     def __init__(self, name: str, device: Device, multiply: Callable[[Any, Any], Any]) -> None:
-        from gcnbatch.backends.cuda.spgemm.product import SpGemm
-
         self.name, self.device, self._multiply, self._ours = name, device, multiply, SpGemm(device)
 
     def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
@@ -168,10 +168,7 @@ def open_contenders(names: Sequence[str] | None, device: int = 0) -> tuple[list[
 def _open(name: str, number: int) -> Contender:
     if name == "scipy":
         return Scipy()
-    from gcnbatch.backends.cuda import open_ready
-    from gcnbatch.backends.cuda.spgemm.product import SpGemm
-
-    device = open_ready(number)
+    device = entry.open_ready(number)
     if name == "gcnbatch":
         return OnDevice(name, device, SpGemm(device))
     from gcnbatch.bench.cusparse import CusparseSpGemm

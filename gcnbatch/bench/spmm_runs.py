@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from gcnbatch import environment
-from gcnbatch.backends import cuda
-from gcnbatch.backends.cuda.runtime.replay import NotCaptured
+from gcnbatch.backends.cuda import entry
+from gcnbatch.backends.cuda.runtime.graph import NotCaptured
 from gcnbatch.bench import clock
 from gcnbatch.bench.methods import COMPARED, DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import SpmmProblem, check_memory
@@ -96,7 +96,7 @@ def _open(names: Sequence[str], device: int, found: Outcome, say: Say) -> CudaBa
     if not wanted:
         return None
     try:
-        return cuda.open_backend("batched", device)
+        return entry.open_backend("batched", device)
     except BackendUnavailable as error:
         if SCIPY not in names:
             raise BackendUnavailable(

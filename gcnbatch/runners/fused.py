@@ -1,6 +1,9 @@
-"""The runners of the backend ``fused``: a form of the fused step per kind of data set."""
+"""The runners of the backend ``fused``: one per level of data sets."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
@@ -8,18 +11,31 @@ from gcnbatch.runners import fused_graphs, fused_kipf
 from gcnbatch.runners.task import RunnerTask
 
 
+class LevelRunner(NamedTuple):
+    """What a runner refuses of a task, and the runner."""
+
+    refuses: Callable[[FusedBackend, RunnerTask], str | None]
+    runner: Callable[[FusedBackend, RunnerTask], Runner]
+
+
+RUNNERS = {
+    "graph": LevelRunner(fused_graphs.refuses, fused_graphs.FusedGraphsRunner),
+    "node": LevelRunner(fused_kipf.refuses, fused_kipf.FusedKipfRunner),
+}
+
+
 def refuses(backend: Backend, task: RunnerTask) -> str | None:
     """Return what of a task the fused step does not take, or None."""
     assert isinstance(backend, FusedBackend)
     if task.source.prepared is None:
         return "a data set that is read by slices"
-    form = fused_kipf if task.source.header.level == "node" else fused_graphs
-    return form.refuses(backend, task)
+    level = task.source.header.level
+    if level not in RUNNERS:
+        return f"a {level}-level data set"
+    return RUNNERS[level].refuses(backend, task)
 
 
 def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     """Return the fused runner of a task that `refuses` has nothing against."""
     assert isinstance(backend, FusedBackend)
-    if task.source.header.level == "node":
-        return fused_kipf.FusedKipfRunner(backend, task)
-    return fused_graphs.FusedGraphsRunner(backend, task)
+    return RUNNERS[task.source.header.level].runner(backend, task)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
-from gcnbatch.backends.cuda.fused.kipf.engine import KipfEngine
-from gcnbatch.backends.cuda.fused.kipf.step import Tick, TwoLayers
+from gcnbatch.backends.cuda.fused.kipf import engine
+from gcnbatch.backends.cuda.fused.kipf.schedule import TrainingStep
+from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import Dropout, GraphConv, Relu, Weights
@@ -23,7 +24,7 @@ def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
     layers = describe(task.model)
     if isinstance(layers, str):
         return layers
-    return backend.kipf_refusal(layers, task.source, task.targets, task.train.clip_norm)
+    return engine.refusal(task.source, task.targets, layers, task.train.clip_norm, *backend.limits()) or None
 
 
 def describe(model: Gcn) -> TwoLayers | str:
@@ -53,7 +54,9 @@ class FusedKipfRunner(FusedState):
         layers = describe(task.model)
         assert not isinstance(layers, str), layers
         on = (task.source, task.targets, task.loss.weights, task.seed)
-        self._engine: KipfEngine = backend.kipf_engine(layers, self._model(), self._optimizer(), *on)
+        self._engine: engine.KipfEngine = engine.make_engine(
+            backend.device, backend.ops, layers, self._model(), self._optimizer(), *on
+        )
         self._epoch, self._steps, self._learning_rate = 0, 1, 0.0
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
@@ -61,7 +64,7 @@ class FusedKipfRunner(FusedState):
 
     def step(self, index: int) -> None:
         self._updates += 1
-        self._engine.step(Tick(self._epoch, index, self._steps, self._learning_rate, self._updates))
+        self._engine.step(TrainingStep(self._epoch, index, self._steps, self._learning_rate, self._updates))
         if index == self._steps - 1:  # no step follows that could be launched with the queued ones
             self._engine.flush()
 

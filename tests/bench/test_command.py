@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.backends import cuda
+from gcnbatch.backends.cuda import entry
 from gcnbatch.bench import command, records
 from gcnbatch.bench.methods import COMPARED
 from gcnbatch.bench.spmm_runs import Outcome
@@ -26,7 +26,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     def no_gpu(*about: object) -> None:
         raise BackendUnavailable("backend batched", REASON, hint="Install one.")
 
-    monkeypatch.setattr(cuda, "open_backend", no_gpu)
+    monkeypatch.setattr(entry, "open_backend", no_gpu)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> tuple[int, str, str]:

@@ -12,7 +12,8 @@ import pytest
 
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
-from gcnbatch.runners.choice import make_runner
+from gcnbatch.runners import fused
+from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.fused_graphs import FusedGraphsRunner
 from gcnbatch.runners.fused_kipf import FusedKipfRunner
 from tests.backends.cuda.fused.kipf.test_host import ONE_GRAPH
@@ -61,3 +62,10 @@ def test_gradients_are_those_that_the_engine_writes(runner) -> None:
     assert {name: array.shape for name, array in gradients.items()} == {
         name: runner.layout.slots[name].spec.shape for name in runner.layout.names(True)
     }
+
+
+def test_a_level_without_a_runner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(fused.RUNNERS, "node")
+    write_set(tmp_path / "data.h5", **ONE_GRAPH)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.kind=kipf")) as work:
+        assert refusal(fused_backend(), work.task) == "a node-level data set"

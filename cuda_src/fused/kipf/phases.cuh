@@ -1,4 +1,4 @@
-// What the kernels of fused/kipf/step.cu are made of; no kernels here.
+// Device functions of the kernels in fused/kipf/step.cu; no kernels here.
 #pragma once
 
 #include "dense/loss.cuh"
@@ -6,61 +6,84 @@
 
 namespace kipf {
 
-constexpr int THREADS = 256, PARTS = 4;  // of a block; parts that it splits into for short rows
-constexpr int WARPS = THREADS / 32;
-constexpr int AHEAD = 4;       // entries that a thread has asked for before it uses the first
-constexpr int SHORT_PATH = 8;  // products of an entry of U that one thread sums up
+constexpr int THREADS = 256, WARPS = THREADS / 32;  // of a block
+constexpr int SHORT_TASKS = 4;                      // tasks that share a block
+constexpr int COLUMNS = 4, MAX_LANES = 32;          // columns that a thread sums, as a float4; threads that share a row
+constexpr int PREFETCHED = 4;                       // entries that a thread loads before it uses the first
+constexpr int THREAD_PRODUCTS = 8;                  // an entry of U with more products is summed by a warp
 
-__device__ __forceinline__ int pad(int columns) { return (columns + 3) / 4 * 4; }
+// Floats of a padded row.
+__device__ __forceinline__ int pad(int columns) { return (columns + COLUMNS - 1) / COLUMNS * COLUMNS; }
 
-// ---- who does what ----
+// A sparse matrix of compressed rows. Indices are 32 bits wide.
+struct Csr {
+  const int *indptr, *indices;
+  const float* values;
+};
 
-// Rows of very different lengths are dealt out with the longest first, order (n_tasks,): the first `n_long` have a block
-// each, then a block does PARTS at a time.
-struct Share {
-  int task;             // -1: none
-  int thread, threads;  // of those that share the task
-  int part;
+// ---- tasks ----
 
-  __device__ __forceinline__ Share(const int* order, int block, int n_long, int n_tasks) {
+// A task is a weighted sum of rows. Their lengths differ by a factor of 100, so the host orders tasks with the longest
+// first, order (n_tasks,). Each of the first `n_long` has a block; SHORT_TASKS of the others share one.
+struct Task {
+  int number;           // -1: none
+  int thread, threads;  // of the threads that work on it
+  int slot;             // among the tasks of the block
+
+  __device__ __forceinline__ Task(const int* order, int block, int n_long, int n_tasks) {
     const bool is_long = block < n_long;
-    threads = is_long ? THREADS : THREADS / PARTS;
-    part = is_long ? 0 : threadIdx.x / (THREADS / PARTS);
-    thread = threadIdx.x - part * threads;
-    const int i = is_long ? block : n_long + (block - n_long) * PARTS + part;
-    task = i < n_tasks ? order[i] : -1;
+    threads = is_long ? THREADS : THREADS / SHORT_TASKS;
+    slot = is_long ? 0 : threadIdx.x / (THREADS / SHORT_TASKS);
+    thread = threadIdx.x - slot * threads;
+    const int i = is_long ? block : n_long + (block - n_long) * SHORT_TASKS + slot;
+    number = i < n_tasks ? order[i] : -1;
   }
 };
 
 __device__ __forceinline__ int blocks_for(int n_long, int n_tasks) {
-  return n_long + ceil_div(n_tasks - n_long, PARTS);
+  return n_long + ceil_div(n_tasks - n_long, SHORT_TASKS);
 }
 
-// ---- sums of weighted rows ----
+// ---- weighted sums of rows ----
 
-// The entries first, first + step, … below last: each a value and the row it weighs.
+// Which row an entry weighs: in a sparse matrix, in a dense one, or, where a kernel has both, in either.
+struct Indices {
+  const int* rows;
+  __device__ __forceinline__ int operator()(int e) const { return rows[e]; }
+};
+struct Identity {
+  __device__ __forceinline__ int operator()(int e) const { return e; }
+};
+struct IndicesIfAny {
+  const int* rows;  // null: dense
+  __device__ __forceinline__ int operator()(int e) const { return rows ? rows[e] : e; }
+};
+
+// The entries first, first + step, … below last; `stride` lies between values.
+template <class RowOf>
 struct Entries {
   const float* values;
-  const int* rows;  // null: entry e weighs row e
-  int first, last, step;
-  int stride;  // from value to value
+  RowOf row_of;
+  int first, last, step, stride;
 };
 
-struct Some {
-  float value[AHEAD];
-  int row[AHEAD];  // -1: none
+// The next entries of a thread, in registers.
+struct Prefetched {
+  float value[PREFETCHED];
+  int row[PREFETCHED];  // -1: none
 };
 
-__device__ __forceinline__ Some read_some(const Entries& of, int first) {
-  Some some;
+template <class RowOf>
+__device__ __forceinline__ Prefetched prefetch(const Entries<RowOf>& entries, int first) {
+  Prefetched next;
 #pragma unroll
-  for (int u = 0; u < AHEAD; ++u) {
-    const int e = first + u * of.step;
-    const bool is_there = e < of.last;
-    some.value[u] = is_there ? of.values[e * of.stride] : 0.f;
-    some.row[u] = !is_there ? -1 : of.rows ? of.rows[e] : e;
+  for (int u = 0; u < PREFETCHED; ++u) {
+    const int e = first + u * entries.step;
+    const bool exists = e < entries.last;
+    next.value[u] = exists ? entries.values[e * entries.stride] : 0.f;
+    next.row[u] = exists ? entries.row_of(e) : -1;
   }
-  return some;
+  return next;
 }
 
 __device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x) {
@@ -71,7 +94,7 @@ __device__ __forceinline__ float4 plus(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Four columns of row `row` of a matrix, of which a thread holds the place of its first in row 0.
+// Four columns of a matrix; `start` points to the first of them in row 0.
 struct Column {
   const float* start;
   int stride;
@@ -89,31 +112,31 @@ struct RaggedColumn {
   __device__ __forceinline__ float4 operator()(int row) const { return load4(start + row * stride, left, false); }
 };
 
-// Sum of value * row(row number) over the entries, of which `some` are the first.
-template <class Row>
-__device__ __forceinline__ float4 sum_rows(const Entries& of, Some some, const Row& row) {
+// Sum of value * row(row number) over the entries; `next` holds the first of them.
+template <class RowOf, class Row>
+__device__ __forceinline__ float4 sum_rows(const Entries<RowOf>& entries, Prefetched next, const Row& row) {
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 1
-  for (int e = of.first; e < of.last; e += AHEAD * of.step) {
-    float4 x[AHEAD];
+  for (int e = entries.first; e < entries.last; e += PREFETCHED * entries.step) {
+    float4 x[PREFETCHED];
 #pragma unroll
-    for (int u = 0; u < AHEAD; ++u) {
+    for (int u = 0; u < PREFETCHED; ++u) {
       x[u] = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (some.row[u] >= 0) x[u] = row(some.row[u]);
+      if (next.row[u] >= 0) x[u] = row(next.row[u]);
     }
-    const Some next = read_some(of, e + AHEAD * of.step);
+    const Prefetched later = prefetch(entries, e + PREFETCHED * entries.step);
 #pragma unroll
-    for (int u = 0; u < AHEAD; ++u) add_scaled(sum, some.value[u], x[u]);
-    some = next;
+    for (int u = 0; u < PREFETCHED; ++u) add_scaled(sum, next.value[u], x[u]);
+    next = later;
   }
   return sum;
 }
 
-// A row is summed up by groups of 2^lane_bits neighbouring threads, four columns each.
+// Groups of 2^lane_bits neighbouring threads sum a row, COLUMNS columns each; groups take entries in turn.
 __device__ __forceinline__ int lane_of(int thread, int lane_bits) { return thread & ((1 << lane_bits) - 1); }
 
 // Sum over the groups of a warp, in each of them.
-__device__ __forceinline__ float4 fold_warp(float4 sum, int lane_bits) {
+__device__ __forceinline__ float4 reduce_warp(float4 sum, int lane_bits) {
   for (int offset = 1 << lane_bits; offset < 32; offset *= 2) {
     sum = plus(sum, make_float4(__shfl_xor_sync(FULL_WARP, sum.x, offset), __shfl_xor_sync(FULL_WARP, sum.y, offset),
                                 __shfl_xor_sync(FULL_WARP, sum.z, offset), __shfl_xor_sync(FULL_WARP, sum.w, offset)));
@@ -121,18 +144,18 @@ __device__ __forceinline__ float4 fold_warp(float4 sum, int lane_bits) {
   return sum;
 }
 
-// The same over the groups of a share, right in its first group. Every thread of the block calls; callers keep calls
-// apart by a barrier.
-__device__ __forceinline__ float4 fold(float4 sum, int lane_bits, const Share& share) {
+// Sum over the groups of a task; the task's first group gets it. Every thread of the block calls. A barrier must separate
+// two calls.
+__device__ __forceinline__ float4 reduce_task(float4 sum, int lane_bits, const Task& task) {
   __shared__ float4 of_warp[WARPS][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  sum = fold_warp(sum, lane_bits);
+  sum = reduce_warp(sum, lane_bits);
   if (lane >> lane_bits == 0) of_warp[warp][lane] = sum;
   __syncthreads();
-  if (share.thread >> lane_bits == 0) {
+  if (task.thread >> lane_bits == 0) {
 #pragma unroll
     for (int w = 1; w < WARPS; ++w)
-      if (w < share.threads / 32) sum = plus(sum, of_warp[warp + w][lane]);
+      if (w < task.threads / 32) sum = plus(sum, of_warp[warp + w][lane]);
   }
   return sum;
 }
@@ -141,52 +164,43 @@ __device__ __forceinline__ float component(const float4& x, int i) {
   return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-// ---- a warp's row ----
-
-// Row `row` of A X, for X with padded rows of K columns: each group of lanes holds it. Zero beyond the last row.
+// Row `row` of A X, which a warp computes, for X with padded rows of K columns. Zero beyond the last row.
 struct WarpRow {
-  Entries of;
-  Some some;
+  Entries<Indices> entries;
+  Prefetched next;
   int lane, lane_bits;
 
-  __device__ __forceinline__ WarpRow(const float* a_values, const int* a_rows, const int* a_ptr, int row, int n_rows,
-                                     int K, int lane_bits)
+  __device__ __forceinline__ WarpRow(const Csr& a, int row, int n_rows, int K, int lane_bits)
       : lane(lane_of(threadIdx.x, lane_bits)), lane_bits(lane_bits) {
-    const bool is_there = row < n_rows && 4 * lane < K;
+    const bool exists = row < n_rows && COLUMNS * lane < K;
     const int group = static_cast<int>(threadIdx.x % 32) >> lane_bits;
-    of = {a_values, a_rows, is_there ? a_ptr[row] + group : 0, is_there ? a_ptr[row + 1] : 0, 32 >> lane_bits, 1};
-    some = read_some(of, of.first);
+    const int begin = exists ? a.indptr[row] + group : 0, end = exists ? a.indptr[row + 1] : 0;
+    entries = {a.values, {a.indices}, begin, end, 32 >> lane_bits, 1};
+    next = prefetch(entries, entries.first);
   }
 
+  // Return the four columns of the lane, in each group of lanes.
   __device__ __forceinline__ float4 times(const float* x, int K) const {
-    return fold_warp(sum_rows(of, some, Column{x + 4 * lane, pad(K)}), lane_bits);
+    return reduce_warp(sum_rows(entries, next, Column{x + COLUMNS * lane, pad(K)}), lane_bits);
   }
 };
 
 // ---- dropout ----
 
-// The bits of step `next`, eight elements a byte: of the elements of X up to `n_drawn_x`, then of Z. drawn (n_drawn,):
-// which Philox blocks anybody asks for.
-__device__ __forceinline__ void draw(int d, unsigned char* kept, const int* keys, const int* drawn,
-                                     unsigned long long seed, unsigned long long purpose_x,
-                                     unsigned long long purpose_z, unsigned threshold, int next, int n_drawn,
-                                     int n_drawn_x) {
-  if (d >= n_drawn) return;
-  const PhiloxKey key = {seed, d < n_drawn_x ? purpose_x : purpose_z, static_cast<unsigned long long>(keys[2 * next]),
-                         static_cast<unsigned long long>(keys[2 * next + 1])};
-  const PhiloxBlock bits = philox(key, drawn[d]);
-  unsigned byte = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) byte |= (bits.value[i] >= threshold) << i;
-  kept[(next & 1) * n_drawn + d] = static_cast<unsigned char>(byte);
-}
+// What the kernels draw: the bits of X's elements first, `n_drawn_x` bytes, then those of Z's.
+struct Dropout {
+  const int* drawn;  // (n_drawn,): the Philox blocks that some element needs
+  unsigned long long seed, purpose_x, purpose_z;
+  unsigned threshold;
+  float keep_scale;  // 1 / (1 - rate)
+};
 
 // The bits of a row of Z, from number `first` on; null: everything is kept.
-struct Kept {
+struct KeptRow {
   const unsigned char* kept;
   int first;
 
-  // Those of four columns as the lowest bits, as far as columns below `end` go.
+  // Return the bits of four columns as the lowest ones; those of columns from `end` on are 0.
   __device__ __forceinline__ unsigned bits(int column, int end) const {
     if (kept == nullptr) return 15;
     unsigned found = 0;
@@ -201,49 +215,52 @@ struct Kept {
 
 // ---- U of the next step ----
 
-struct StagedU {
-  float *u_values, *t_values;
+// Both orders of U's values, and the products that are summed into an entry.
+struct NextU {
+  float *by_rows, *by_columns;
   const unsigned char* kept;
-  const int* path_ptr;
-  const int2* paths;  // number of the bit; bits of the value
-  const int* t_place;
+  const int* product_ptr;
+  const int2* products;
+  const int* place;
 
-  __device__ __forceinline__ float product(int2 path) const {
-    return kept[path.x >> 3] >> (path.x & 7) & 1 ? __int_as_float(path.y) : 0.f;
+  __device__ __forceinline__ float product(int2 product) const {
+    return kept[product.x >> 3] >> (product.x & 7) & 1 ? __int_as_float(product.y) : 0.f;
   }
 
-  __device__ __forceinline__ void write(int u, int place, float sum) const { u_values[u] = sum, t_values[place] = sum; }
+  __device__ __forceinline__ void write(int u, int place_of_u, float sum) const {
+    by_rows[u] = sum, by_columns[place_of_u] = sum;
+  }
 
-  // Entry u, of at most SHORT_PATH products; longer ones are left to a warp.
+  // Sum entry u if it has at most THREAD_PRODUCTS products; -1: no entry.
   __device__ __forceinline__ void sum_by_thread(int u) const {
-    const int first = u < 0 ? 0 : path_ptr[u], length = u < 0 ? 0 : path_ptr[u + 1] - first;
-    const int place = u < 0 ? 0 : t_place[u];
-    const bool is_mine = u >= 0 && length <= SHORT_PATH;
-    int2 path[SHORT_PATH];
+    const int first = u < 0 ? 0 : product_ptr[u], length = u < 0 ? 0 : product_ptr[u + 1] - first;
+    const int place_of_u = u < 0 ? 0 : place[u];
+    const bool is_mine = u >= 0 && length <= THREAD_PRODUCTS;
+    int2 own[THREAD_PRODUCTS];
 #pragma unroll
-    for (int i = 0; i < SHORT_PATH; ++i) path[i] = is_mine && i < length ? paths[first + i] : make_int2(0, 0);
+    for (int i = 0; i < THREAD_PRODUCTS; ++i) own[i] = is_mine && i < length ? products[first + i] : make_int2(0, 0);
     fused::wait_for_previous();
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < SHORT_PATH; ++i)
-      if (is_mine && i < length) sum += product(path[i]);
-    if (is_mine) write(u, place, sum);
+    for (int i = 0; i < THREAD_PRODUCTS; ++i)
+      if (is_mine && i < length) sum += product(own[i]);
+    if (is_mine) write(u, place_of_u, sum);
   }
 
   __device__ __forceinline__ void sum_by_warp(int u) const {
     const int lane = threadIdx.x % 32;
-    const int first = u < 0 ? 0 : path_ptr[u], last = u < 0 ? 0 : path_ptr[u + 1];
-    const int place = u < 0 ? 0 : t_place[u];
-    int2 path = first + lane < last ? paths[first + lane] : make_int2(0, 0);
+    const int first = u < 0 ? 0 : product_ptr[u], last = u < 0 ? 0 : product_ptr[u + 1];
+    const int place_of_u = u < 0 ? 0 : place[u];
+    int2 own = first + lane < last ? products[first + lane] : make_int2(0, 0);
     fused::wait_for_previous();
     float sum = 0.f;
     for (int i = first + lane; i < last; i += 32) {
-      const int2 next = i + 32 < last ? paths[i + 32] : make_int2(0, 0);
-      sum += product(path);
-      path = next;
+      const int2 next = i + 32 < last ? products[i + 32] : make_int2(0, 0);
+      sum += product(own);
+      own = next;
     }
     sum = warp_sum(sum);
-    if (lane == 0 && u >= 0) write(u, place, sum);
+    if (lane == 0 && u >= 0) write(u, place_of_u, sum);
   }
 };
 

@@ -1,155 +1,199 @@
-// A full-batch training step of Kipf's GCN with two layers on one graph, in four kernels; fused/FUSED.md follows it.
+// A full-batch training step of Kipf's GCN with two layers on one graph, in four kernels; fused/FUSED.md explains it.
 //
-//   Z = dropout(relu(U W1)),  U = A dropout(X)      logits = A (Z W2)      loss over the labelled rows alone
+//   Z = dropout(relu(U W1)),  U = A dropout(X)      logits = A (Z W2)      the loss counts labelled rows only
 //
-// Source: own. The first layer is (A X) W1 instead of A (X W1): U depends on no parameter, so the next step's is made
-// beside this step's kernels, and two waits of all nodes for each other are saved, one forward, one backward. Only rows
-// of Z that a labelled row sees are computed: R rows, of T labelled rows' neighbours. U is a sparse matrix (R, F) whose
-// structure never changes; an entry is the sum of the products A_ij X_jf, which are listed once, of elements of X that
-// dropout kept. All the rest is sums of weighted rows, in a fixed order by one writer each: repeats to the bit.
+// Source: own. The first layer is (A X) W1 instead of A (X W1). U depends on no parameter, so the next step's U is computed
+// beside this step's kernels, and the step has two grid-wide waits less. Only the R rows of Z that the T labelled rows read
+// are computed. U is a sparse matrix (R, F) of constant structure. Its entries are sums of the products A_ij X_jf whose
+// X_jf dropout kept; the host lists the products once. Everything else is a weighted sum of rows. Each sum has a fixed
+// order and one writer, so results repeat to the bit.
 //
-// Shapes: F, P, K columns of X, of Z, of the logits. Matrices that only these kernels see have rows padded to 4 floats:
-//   t, dt (R, pad(K)), dlogits (T, pad(K)), dz (R, pad(P)); parameters have not.
-//   What a next step needs while this one's is in use comes twice: step s finds it in half s % 2.
-//   progress (3,): the number of the step in the plan as kipf_forward, kipf_loss and kipf_update read it; each is
-//   written by a kernel that is neither the reader nor the one before it (fused/shared/fused.cuh, order of kernels).
-// Requires: K at most 128.
+// Shapes: F, P, K are the columns of X, Z and the logits. Matrices that only these kernels read have rows padded to 4
+//   floats: t, dt (R, pad(K)), dlogits (T, pad(K)), dz (R, pad(P)). Parameters have not.
+//   Double buffers, (2, …), hold what is computed for step s + 1 while step s is running: step s reads buffer s % 2.
+//   progress (READERS,): the number of the step, once for each kernel that reads it. A copy is written by a kernel that is
+//   neither its reader nor the one before it, so it can be read before the wait (fused/shared/fused.cuh, order of kernels).
+// Requires: K at most COLUMNS * MAX_LANES = 128.
 #include "fused/kipf/phases.cuh"
 
 using namespace kipf;
 
+enum Reader { FORWARD_STEP, LOSS_STEP, UPDATE_STEP, READERS };
+
 // ---------------------------------------------------------------------------------------------------------- forward
 
-// z = dropout(relu(U W1)), t = z W2; beside it the bits of the next step's dropout are drawn.
+struct KipfForwardParams {
+  float *z, *t;           // z (R, P) or null: not stored
+  unsigned char* kept;    // (2, n_drawn): dropout bits, eight to a byte
+  int* progress;          // null: inference, always step 0
+  const int* keys;        // (steps, 2): epoch and step, for the dropout bits
+  const int* order;       // (R,): rows of Z
+  Csr u;                  // (R, F); the values of the two buffers lie u_stride apart
+  const int* kept_first;  // (R,): the number of a row's first bit; null: no dropout of Z
+  const float *w1, *w2;
+  Dropout dropout;
+  int u_stride, n_long, n_rows, n_drawn, n_drawn_x;  // n_rows = R
+  int P, K, lane_bits, out_bits;                     // bits: of rows of P and of K columns
+};
+
+// Draw byte d of the dropout bits of step `next`.
+__device__ __forceinline__ void draw(const KipfForwardParams& params, int d, int next) {
+  if (d >= params.n_drawn) return;
+  const Dropout& dropout = params.dropout;
+  const PhiloxKey key = {dropout.seed, d < params.n_drawn_x ? dropout.purpose_x : dropout.purpose_z,
+                         static_cast<unsigned long long>(params.keys[2 * next]),
+                         static_cast<unsigned long long>(params.keys[2 * next + 1])};
+  const PhiloxBlock bits = philox(key, dropout.drawn[d]);
+  unsigned byte = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) byte |= (bits.value[i] >= dropout.threshold) << i;
+  params.kept[(next & 1) * params.n_drawn + d] = static_cast<unsigned char>(byte);
+}
+
+// z = dropout(relu(U W1)), t = z W2. Other blocks draw the next step's dropout bits.
 //
-// Shapes: z (R, P) or null; U by u_ptr (R+1,), u_columns, u_values (nnz,), the latter u_stride apart from half to half;
-//   kept_first (R,): the number of the first bit of a row of Z, null without dropout; keys (steps, 2): epoch and step.
-// Launch: 256 threads a long row or four short ones, then a thread a byte to draw. Cora: 644 rows, of 88 entries and at
-//   most 788, in 217 blocks, and 22; a row of W1 is four lanes' worth: 16 or 64 entries at a time.
-// Shared memory: 4 (P pad(K) + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static; no conflicts that count.
+// Launch: a block of 256 threads per long row or four short ones, then a thread per byte to draw. Cora: 644 rows, of 88
+//   entries on average and 788 at most, in 217 blocks, and 22 blocks that draw; four lanes read a row of W1, so a block
+//   reads 16 or 64 entries at a time.
+// Shared memory: 4 (P pad(K) + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static. Bank conflicts: no costly ones.
 // Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
-extern "C" __global__ void __launch_bounds__(256, 2)
-    kipf_forward(float* z, float* t, unsigned char* kept, int* progress, const int* keys, const int* order,
-                 const int* u_ptr, const int* u_columns, const float* u_values, const int* kept_first, const float* w1,
-                 const float* w2, const int* drawn, unsigned long long seed, unsigned long long purpose_x,
-                 unsigned long long purpose_z, unsigned threshold, float keep_scale, int u_stride, int n_long,
-                 int n_rows, int n_drawn, int n_drawn_x, int P, int K, int lane_bits, int out_bits) {
+extern "C" __global__ void __launch_bounds__(256, 2) kipf_forward(const __grid_constant__ KipfForwardParams params) {
   extern __shared__ float shared[];
-  const int step = progress ? progress[0] : 0, half = step & 1, block = blockIdx.x;
-  const int n_blocks = blocks_for(n_long, n_rows);
+  const int P = params.P, K = params.K, lane_bits = params.lane_bits, out_bits = params.out_bits;
+  const int step = params.progress ? params.progress[FORWARD_STEP] : 0, buffer = step & 1, block = blockIdx.x;
+  const int n_blocks = blocks_for(params.n_long, params.n_rows);
   if (block >= n_blocks) {
-    draw((block - n_blocks) * THREADS + threadIdx.x, kept, keys, drawn, seed, purpose_x, purpose_z, threshold, step + 1,
-         n_drawn, n_drawn_x);
+    draw(params, (block - n_blocks) * THREADS + threadIdx.x, step + 1);
     fused::wait_for_previous();
-    if (block == 0 && threadIdx.x == 0) progress[2] = step;
+    if (block == 0 && threadIdx.x == 0) params.progress[UPDATE_STEP] = step;
     return;
   }
-  const Share share(order, block, n_long, n_rows);
-  const int row = share.task, group = share.thread >> lane_bits, lane = lane_of(share.thread, lane_bits);
-  float *const w2_here = shared, *const z_here = shared + P * pad(K) + share.part * P;
-  const int begin = row < 0 ? 0 : u_ptr[row], end = row < 0 ? 0 : u_ptr[row + 1];
-  Entries of = {u_values + half * u_stride, u_columns, begin + group, 4 * lane < P ? end : 0,
-                share.threads >> lane_bits, 1};
-  Some some = read_some(of, of.first);
-  const Kept kept_of_row = {kept_first ? kept + half * n_drawn : nullptr, kept_first && row >= 0 ? kept_first[row] : 0};
-  unsigned kept4 = kept_of_row.bits(4 * lane, group == 0 ? P : 0);
+  const Task task(params.order, block, params.n_long, params.n_rows);
+  const int row = task.number, group = task.thread >> lane_bits, lane = lane_of(task.thread, lane_bits);
+  float *const shared_w2 = shared, *const shared_z = shared + P * pad(K) + task.slot * P;
+  const int begin = row < 0 ? 0 : params.u.indptr[row], end = row < 0 ? 0 : params.u.indptr[row + 1];
+  Entries<Indices> entries = {params.u.values + buffer * params.u_stride,
+                              {params.u.indices},
+                              begin + group,
+                              COLUMNS * lane < P ? end : 0,
+                              task.threads >> lane_bits,
+                              1};
+  Prefetched next = prefetch(entries, entries.first);
+  const KeptRow kept = {params.kept_first ? params.kept + buffer * params.n_drawn : nullptr,
+                        params.kept_first && row >= 0 ? params.kept_first[row] : 0};
+  unsigned kept4 = kept.bits(COLUMNS * lane, group == 0 ? P : 0);
   fused::wait_for_previous();
-  if (progress && block == 0 && threadIdx.x == 0) progress[2] = step;
+  if (params.progress && block == 0 && threadIdx.x == 0) params.progress[UPDATE_STEP] = step;
 
-  const int columns = pad(K), n_w2 = P * columns;
-  const auto w2_at = [=](int i) { return i < n_w2 && i % columns < K ? w2[i / columns * K + i % columns] : 0.f; };
-  float w2_own = w2_at(threadIdx.x);
+  const float *const w1 = params.w1, *const w2 = params.w2;
+  const int padded = pad(K), n_w2 = P * padded;
+  const auto w2_at = [=](int i) { return i < n_w2 && i % padded < K ? w2[i / padded * K + i % padded] : 0.f; };
+  float own_w2 = w2_at(threadIdx.x);
 #pragma unroll 1
-  for (int first = 0; first < P; first += 4 << lane_bits) {
-    const int column = first + 4 * lane;
+  for (int first = 0; first < P; first += COLUMNS << lane_bits) {
+    const int column = first + COLUMNS * lane;
     if (first > 0) {
-      __syncthreads();  // what the fold before used is free again
-      of.last = column < P ? end : 0;
-      some = read_some(of, of.first);
-      kept4 = kept_of_row.bits(column, group == 0 ? P : 0);
+      __syncthreads();  // between two calls of reduce_task
+      entries.last = column < P ? end : 0;
+      next = prefetch(entries, entries.first);
+      kept4 = kept.bits(column, group == 0 ? P : 0);
     }
-    float4 sum = P % 4 == 0 ? sum_rows(of, some, Column{w1 + column, P})
-                            : sum_rows(of, some, RaggedColumn{w1 + column, P, P - column});
+    float4 sum = P % 4 == 0 ? sum_rows(entries, next, Column{w1 + column, P})
+                            : sum_rows(entries, next, RaggedColumn{w1 + column, P, P - column});
     if (first == 0) {
-      for (int i = threadIdx.x; i < n_w2; i += THREADS, w2_own = w2_at(i)) w2_here[i] = w2_own;
+      for (int i = threadIdx.x; i < n_w2; i += THREADS, own_w2 = w2_at(i)) shared_w2[i] = own_w2;
     }
-    sum = fold(sum, lane_bits, share);
+    sum = reduce_task(sum, lane_bits, task);
     if (group == 0 && row >= 0) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float y = component(sum, i);
-        const float value = kept4 >> i & 1 ? positive(y) * keep_scale : 0.f;
+        const float value = kept4 >> i & 1 ? positive(y) * params.dropout.keep_scale : 0.f;
         if (column + i < P) {
-          z_here[column + i] = value;
-          if (z) z[row * P + column + i] = value;
+          shared_z[column + i] = value;
+          if (params.z) params.z[row * P + column + i] = value;
         }
       }
     }
   }
-  // One warp goes on: it holds the row of z.
-  if (share.thread >= 32 || row < 0) return;
+  // The first warp of the task wrote the row of z; it alone multiplies it by W2.
+  if (task.thread >= 32 || row < 0) return;
   __syncwarp();
-  const int out_lane = lane_of(share.thread, out_bits), out_group = share.thread >> out_bits;
-  const bool has_columns = 4 * out_lane < K;
-  const Entries inner = {z_here, nullptr, out_group, has_columns ? P : 0, 32 >> out_bits, 1};
-  const float4 sum =
-      fold_warp(sum_rows(inner, read_some(inner, out_group), Column{w2_here + 4 * out_lane, columns}), out_bits);
-  if (out_group == 0 && has_columns) reinterpret_cast<float4*>(t + row * columns)[out_lane] = sum;
+  const int out_lane = lane_of(task.thread, out_bits), out_group = task.thread >> out_bits;
+  const bool has_columns = COLUMNS * out_lane < K;
+  const Entries<Identity> products = {shared_z, {}, out_group, has_columns ? P : 0, 32 >> out_bits, 1};
+  const float4 sum = reduce_warp(
+      sum_rows(products, prefetch(products, out_group), Column{shared_w2 + COLUMNS * out_lane, padded}), out_bits);
+  if (out_group == 0 && has_columns) reinterpret_cast<float4*>(params.t + row * padded)[out_lane] = sum;
 }
 
-// logits (N, K) = A t, for inference.
+struct KipfLogitsParams {
+  float* logits;   // (N, K)
+  const float* t;  // (N, pad(K))
+  Csr a;           // (N, N)
+  int n_rows, K, out_bits;
+};
+
+// logits = A t, for inference.
 //
-// Launch: a warp a row of logits. Cora: 339 blocks of 256. Traffic: reads 8 nnz + 4 nnz K bytes, writes 4 N K.
-extern "C" __global__ void __launch_bounds__(256)
-    kipf_logits(float* logits, const float* t, const int* a_ptr, const int* a_rows, const float* a_values, int n_rows,
-                int K, int out_bits) {
-  const int row = blockIdx.x * WARPS + threadIdx.x / 32, column = threadIdx.x % 32 * 4;
-  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_rows, K, out_bits);
+// Launch: a warp per row of logits. Cora: 339 blocks of 256. Traffic: reads 8 nnz + 4 nnz K bytes, writes 4 N K.
+extern "C" __global__ void __launch_bounds__(256) kipf_logits(const __grid_constant__ KipfLogitsParams params) {
+  const int K = params.K, row = blockIdx.x * WARPS + threadIdx.x / 32, column = threadIdx.x % 32 * COLUMNS;
+  const WarpRow of_a(params.a, row, params.n_rows, K, params.out_bits);
   fused::wait_for_previous();
-  const float4 sum = of_a.times(t, K);
-  if (row < n_rows && column < K) store4(logits + static_cast<long long>(row) * K + column, sum, K - column, false);
+  const float4 sum = of_a.times(params.t, K);
+  if (row < params.n_rows && column < K)
+    store4(params.logits + static_cast<long long>(row) * K + column, sum, K - column, false);
 }
 
-// Softmax cross-entropy of the labelled rows and its gradient (dense/loss.cu); beside it U of the next step is summed up.
+// ------------------------------------------------------------------------------------------------------------- loss
+
+struct KipfLossParams {
+  float* dlogits;
+  double* losses;              // (T,)
+  float *u_values, *t_values;  // (2, nnz): of U by rows and by columns
+  int* progress;
+  const float* t;
+  Csr a;                      // (T, R): the labelled rows of A; columns are rows of t
+  const int* labels;          // (T,)
+  const float* class_weight;  // (K,)
+  const unsigned char* kept;  // (2, n_drawn)
+  const int* product_ptr;     // (nnz+1,)
+  const int* products;        // (.., 2): the number of a product's dropout bit, and the bits of its float32 value
+  const int* long_entries;    // (n_long,): entries of U with more than THREAD_PRODUCTS products
+  const int* place;           // (nnz,): where an entry stands in U by columns
+  float label_weight;         // sum of the labelled rows' class weights
+  int n_labels, n_long, n_entries, n_drawn, K, out_bits;
+};
+
+// Softmax cross-entropy of the labelled rows and its gradient (dense/loss.cu). Other blocks sum U of the next step.
 //
-// Shapes: dlogits (T, pad(K)); losses (T,); a_ptr (T+1,), a_rows, a_values: the labelled rows of A, whose columns are
-//   numbers of rows of t; labels (T,); path_ptr (nnz+1,), paths (.., 2): the products of an entry of U, each the number
-//   of its bit and, as the same 32 bits, its value; long_entries (n_long,): those with more than SHORT_PATH products;
-//   t_place (nnz,): where an entry stands in U by columns.
-// Launch: a warp a labelled row, a warp a long entry of U, a thread each other. Cora: 18 + 37 + 223 blocks of 256.
-// Traffic: reads 8 paths + 8 nnz bytes, writes 8 nnz; the loss 8 nnz(A) + 4 nnz(A) K, writes 4 T K.
-extern "C" __global__ void __launch_bounds__(256, 4)
-    kipf_loss(float* dlogits, double* losses, float* u_values, float* t_values, int* progress, const float* t,
-              const int* a_ptr, const int* a_rows, const float* a_values, const int* labels, const float* class_weight,
-              const unsigned char* kept, const int* path_ptr, const int* paths, const int* long_entries,
-              const int* t_place, float weight, int n_labels, int n_long, int n_entries, int n_drawn, int K,
-              int out_bits) {
-  const int n_blocks = ceil_div(n_labels, WARPS);
-  const int step = progress[1], next = (step + 1) & 1, block = blockIdx.x;
+// Launch: a warp per labelled row, a warp per long entry of U, a thread per entry of U. Cora: 18 + 37 + 223 blocks of 256.
+// Traffic: reads 8 products + 8 nnz bytes, writes 8 nnz; the loss 8 nnz(A) + 4 nnz(A) K, writes 4 T K.
+extern "C" __global__ void __launch_bounds__(256, 4) kipf_loss(const __grid_constant__ KipfLossParams params) {
+  const int K = params.K, out_bits = params.out_bits, n_blocks = ceil_div(params.n_labels, WARPS);
+  const int step = params.progress[LOSS_STEP], buffer = (step + 1) & 1, block = blockIdx.x;
   if (block >= n_blocks) {
-    const StagedU staged = {u_values + next * n_entries,
-                            t_values + next * n_entries,
-                            kept + next * n_drawn,
-                            path_ptr,
-                            reinterpret_cast<const int2*>(paths),
-                            t_place};
-    const int long_blocks = ceil_div(n_long, WARPS), of_warp = (block - n_blocks) * WARPS + threadIdx.x / 32;
+    const NextU u = {params.u_values + buffer * params.n_entries,    params.t_values + buffer * params.n_entries,
+                     params.kept + buffer * params.n_drawn,          params.product_ptr,
+                     reinterpret_cast<const int2*>(params.products), params.place};
+    const int long_blocks = ceil_div(params.n_long, WARPS), warp = (block - n_blocks) * WARPS + threadIdx.x / 32;
     if (block < n_blocks + long_blocks) {
-      staged.sum_by_warp(of_warp < n_long ? long_entries[of_warp] : -1);
+      u.sum_by_warp(warp < params.n_long ? params.long_entries[warp] : -1);
     } else {
-      const int u = (block - n_blocks - long_blocks) * THREADS + threadIdx.x;
-      staged.sum_by_thread(u < n_entries ? u : -1);
+      const int entry = (block - n_blocks - long_blocks) * THREADS + threadIdx.x;
+      u.sum_by_thread(entry < params.n_entries ? entry : -1);
     }
     return;
   }
   const int row = block * WARPS + threadIdx.x / 32, lane = lane_of(threadIdx.x, out_bits);
-  const WarpRow of_a(a_values, a_rows, a_ptr, row, n_labels, K, out_bits);
-  const int label = row < n_labels ? labels[row] : 0;
-  const float own = class_weight[label], factor = weight > 0.f ? own / weight : 0.f;
+  const WarpRow of_a(params.a, row, params.n_labels, K, out_bits);
+  const int label = row < params.n_labels ? params.labels[row] : 0;
+  const float own = params.class_weight[label], factor = params.label_weight > 0.f ? own / params.label_weight : 0.f;
   fused::wait_for_previous();
-  if (block == 0 && threadIdx.x == 0) progress[0] = step + 1;
+  if (block == 0 && threadIdx.x == 0) params.progress[FORWARD_STEP] = step + 1;
 
-  const float4 z = of_a.times(t, K);
+  const float4 z = of_a.times(params.t, K);
   Softmax of_row = {-__int_as_float(0x7f800000), 0.f};
   float at_label = 0.f;
   float e[4];
@@ -165,107 +209,125 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   }
   of_row.norm = warp_sum(of_row.norm, 1 << out_bits);
   at_label = warp_sum(at_label, 1 << out_bits);
-  if (row >= n_labels) return;
+  if (row >= params.n_labels) return;
   const float inverse = 1.f / of_row.norm;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     e[i] = 4 * lane + i < K ? factor * softmax_slope(e[i], inverse, 4 * lane + i == label) : 0.f;
   if (threadIdx.x % 32 >> out_bits == 0 && 4 * lane < K)
-    reinterpret_cast<float4*>(dlogits + row * pad(K))[lane] = make_float4(e[0], e[1], e[2], e[3]);
-  if (threadIdx.x % 32 == 0) losses[row] = static_cast<double>(own) * of_row.cost(at_label);
+    reinterpret_cast<float4*>(params.dlogits + row * pad(K))[lane] = make_float4(e[0], e[1], e[2], e[3]);
+  if (threadIdx.x % 32 == 0) params.losses[row] = static_cast<double>(own) * of_row.cost(at_label);
 }
 
 // --------------------------------------------------------------------------------------------------------- backward
 
-// dt = A^T dlogits, dz = (dt W2^T) where z > 0, which is where ReLU and dropout let it pass.
+struct KipfBackwardParams {
+  float *dt, *dz;
+  const float *z, *dlogits;
+  Csr b;  // (R, T): A^T; columns are labelled rows
+  const float* w2;
+  float keep_scale;  // of dropout: 1 / (1 - rate)
+  int n_rows, P, K, out_bits;
+};
+
+// dt = A^T dlogits, dz = dt W2^T where z > 0: elsewhere ReLU or dropout set z to 0.
 //
-// Shapes: b_ptr (R+1,), b_rows, b_values: A^T, whose columns are numbers of labelled rows.
-// Launch: a warp a row. Cora: 81 blocks of 256; a row has 1.2 entries, at most 10.
+// Launch: a warp per row. Cora: 81 blocks of 256; a row of A^T has 1.2 entries on average, 10 at most.
 // Shared memory: 4 (P K + 8 pad(K)) bytes for W2 and the warps' rows of dt. Traffic: reads 4 R P, writes 4 R (P + K).
-extern "C" __global__ void __launch_bounds__(256)
-    kipf_backward(float* dt, float* dz, const float* z, const float* dlogits, const int* b_ptr, const int* b_rows,
-                  const float* b_values, const float* w2, float keep_scale, int n_rows, int P, int K, int out_bits) {
+extern "C" __global__ void __launch_bounds__(256) kipf_backward(const __grid_constant__ KipfBackwardParams params) {
   extern __shared__ float shared[];
-  float *const w2_here = shared, *const dt_here = shared + P * K + threadIdx.x / 32 * pad(K);
+  const int P = params.P, K = params.K;
+  float *const shared_w2 = shared, *const shared_dt = shared + P * K + threadIdx.x / 32 * pad(K);
   const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const WarpRow of_b(b_values, b_rows, b_ptr, row, n_rows, K, out_bits);
-  for (int i = threadIdx.x; i < P * K; i += THREADS) w2_here[i] = w2[i];
-  float own_z = row < n_rows && lane < P ? z[row * P + lane] : 0.f;
+  const WarpRow of_b(params.b, row, params.n_rows, K, params.out_bits);
+  float own_z = row < params.n_rows && lane < P ? params.z[row * P + lane] : 0.f;
+  for (int i = threadIdx.x; i < P * K; i += THREADS) shared_w2[i] = params.w2[i];
   fused::wait_for_previous();
-  const float4 sum = of_b.times(dlogits, K);
-  if (row < n_rows && 4 * lane < K) {
-    reinterpret_cast<float4*>(dt + row * pad(K))[lane] = sum;
+  const float4 sum = of_b.times(params.dlogits, K);
+  if (row < params.n_rows && 4 * lane < K) {
+    reinterpret_cast<float4*>(params.dt + row * pad(K))[lane] = sum;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (4 * lane + i < K) dt_here[4 * lane + i] = component(sum, i);
+      if (4 * lane + i < K) shared_dt[4 * lane + i] = component(sum, i);
   }
   __syncthreads();
-  if (row >= n_rows) return;
+  if (row >= params.n_rows) return;
 #pragma unroll 1
   for (int p = lane; p < pad(P); p += 32) {
-    if (p > lane) own_z = p < P ? z[row * P + p] : 0.f;
+    if (p > lane) own_z = p < P ? params.z[row * P + p] : 0.f;
     float value = 0.f;
     if (own_z > 0.f)
-      for (int k = 0; k < K; ++k) value += dt_here[k] * w2_here[p * K + k];
-    dz[row * pad(P) + p] = own_z > 0.f ? value * keep_scale : 0.f;
+      for (int k = 0; k < K; ++k) value += shared_dt[k] * shared_w2[p * K + k];
+    params.dz[row * pad(P) + p] = own_z > 0.f ? value * params.keep_scale : 0.f;
   }
 }
 
-// dW1 = U^T dz, dW2 = z^T dt: a task is a row, and at once the step of the optimiser (dense/optimizer.cu) in it; with `mode` 1
-// the gradient is written instead. One more block adds the losses up.
+// ----------------------------------------------------------------------------------------------------------- update
+
+struct KipfUpdateParams {
+  float *parameters, *m, *v, *gradients;  // of the model, flat; W1 begins at start1, W2 at start2; SGD has no v
+  double* totals;                         // (2,): sums of losses and of label weights
+  int* progress;
+  const double* losses;            // (T,)
+  const float *weight_decay, *l2;  // as parameters
+  const Rate* rates;               // (steps,)
+  const int* order;                // (F + P,): tasks; those below F are rows of W1, the others rows of W2
+  Csr u_by_columns;                // (F, R); the values of the two buffers lie t_stride apart
+  const float *dz, *z, *dt;
+  float label_weight;
+  int start1, start2, t_stride, n_long, n_rows, n_labels, F, P, K, lane_bits, out_bits;
+  fused::UpdateMode mode;  // UPDATE or ONLY_GRADIENTS
+  Rule rule;
+};
+
+// dW1 = U^T dz, dW2 = z^T dt. The task that sums a row of a gradient also updates the parameters (dense/optimizer.cu); with
+// `mode` ONLY_GRADIENTS it writes the gradient instead. One more block adds the losses.
 //
-// Shapes: tasks up to F are rows of W1, beyond of W2; U by columns, t_ptr (F+1,), t_rows, t_values; parameters, m, v,
-//   gradients, weight_decay, l2 flat; totals (2,): loss and weight; rates (steps, 4): learning rate, Adam's corrections.
-// Launch: 256 threads, a long task or four short ones; grid y: blocks of 128 columns of W1. Cora: 445 blocks; a column
-//   of U has 40 entries, at most 561, a column of z 644.
+// Launch: a block of 256 threads per long task or four short ones; grid y: blocks of 128 columns of W1. Cora: 445 blocks;
+//   a column of U has 40 entries on average and 561 at most, a column of z 644.
 // Shared memory: 6 KB static. Traffic: reads 8 nnz + 4 nnz P bytes (dz from L2), reads and writes 16 (F P + P K).
-extern "C" __global__ void __launch_bounds__(256, 4)
-    kipf_update(float* parameters, float* m, float* v, float* gradients, double* totals, int* progress,
-                const double* losses, const float* weight_decay, const float* l2, const float* rates, const int* order,
-                const int* t_ptr, const int* t_rows, const float* t_values, const float* dz, const float* z,
-                const float* dt, float weight, int start1, int start2, int t_stride, int n_long, int n_rows,
-                int n_labels, int F, int P, int K, int lane_bits, int out_bits, int mode, int sgd, float beta1,
-                float rest1, float beta2, float rest2, float epsilon) {
-  __shared__ float4 gradients4[PARTS * 32];
-  const int step = progress[2], block = blockIdx.x;
-  if (block == blocks_for(n_long, F + P)) {
+extern "C" __global__ void __launch_bounds__(256, 4) kipf_update(const __grid_constant__ KipfUpdateParams params) {
+  __shared__ float4 gradients4[SHORT_TASKS * MAX_LANES];
+  const int F = params.F, P = params.P, K = params.K, n_rows = params.n_rows;
+  const int step = params.progress[UPDATE_STEP], block = blockIdx.x;
+  if (block == blocks_for(params.n_long, F + P)) {
     fused::wait_for_previous();
     if (blockIdx.y > 0 || threadIdx.x >= 32) return;
-    fused::add_totals(totals, losses, n_labels, weight);
-    if (threadIdx.x == 0) progress[1] = step + 1;
+    fused::add_totals(params.totals, params.losses, params.n_labels, params.label_weight);
+    if (threadIdx.x == 0) params.progress[LOSS_STEP] = step + 1;
     return;
   }
-  const Share share(order, block, n_long, F + P);
-  const int task = share.task;
-  const bool is_first = task < F;
-  const int width = is_first ? P : K, bits = is_first ? lane_bits : out_bits, stride = pad(width);
-  const int begin = (4 << bits) * blockIdx.y, left = task < 0 ? 0 : min(width - begin, 4 << bits);
-  const int lane = lane_of(share.thread, bits), group = share.thread >> bits, column = begin + 4 * lane;
-  Entries of = {z + task - F, nullptr, group, n_rows, share.threads >> bits, P};
-  if (is_first) of = {t_values + (step & 1) * t_stride, t_rows, 0, 0, share.threads >> bits, 1};
-  if (is_first && task >= 0) of.first = t_ptr[task] + group, of.last = t_ptr[task + 1];
-  if (left <= 0 || column >= stride) of.last = 0;
-  const Some some = read_some(of, of.first);
-  const bool owns = share.thread < left;
-  const int i = (is_first ? start1 + task * P : start2 + (task - F) * K) + begin + share.thread;
-  const float p = owns ? parameters[i] : 0.f;
-  float of_m = owns ? m[i] : 0.f, of_v = owns && !sgd ? v[i] : 0.f;
-  const float decay = owns ? weight_decay[i] : 0.f, penalty = owns ? l2[i] : 0.f;
-  const Rate rate = reinterpret_cast<const Rate*>(rates)[step];
+  const Task task(params.order, block, params.n_long, F + P);
+  const int number = task.number;
+  const bool is_first = number < F;
+  const int width = is_first ? P : K, bits = is_first ? params.lane_bits : params.out_bits, stride = pad(width);
+  const int begin = (COLUMNS << bits) * blockIdx.y, left = number < 0 ? 0 : min(width - begin, COLUMNS << bits);
+  const int lane = lane_of(task.thread, bits), group = task.thread >> bits, column = begin + COLUMNS * lane;
+  const Csr& u = params.u_by_columns;
+  Entries<IndicesIfAny> entries = {params.z + number - F, {nullptr}, group, n_rows, task.threads >> bits, P};
+  if (is_first) entries = {u.values + (step & 1) * params.t_stride, {u.indices}, 0, 0, task.threads >> bits, 1};
+  if (is_first && number >= 0) entries.first = u.indptr[number] + group, entries.last = u.indptr[number + 1];
+  if (left <= 0 || column >= stride) entries.last = 0;
+  const Prefetched next = prefetch(entries, entries.first);
+  const bool owns = task.thread < left;
+  const int i = (is_first ? params.start1 + number * P : params.start2 + (number - F) * K) + begin + task.thread;
+  const float p = owns ? params.parameters[i] : 0.f;
+  float m = owns ? params.m[i] : 0.f, v = owns && !params.rule.sgd ? params.v[i] : 0.f;
+  const float decay = owns ? params.weight_decay[i] : 0.f, penalty = owns ? params.l2[i] : 0.f;
+  const Rate rate = params.rates[step];
   fused::wait_for_previous();
 
-  const Column matrix = {(is_first ? dz : dt) + column, stride};
-  const float4 sum = fold(sum_rows(of, some, matrix), bits, share);
-  if (group == 0) gradients4[share.part * 32 + lane] = sum;
+  const Column matrix = {(is_first ? params.dz : params.dt) + column, stride};
+  const float4 sum = reduce_task(sum_rows(entries, next, matrix), bits, task);
+  if (group == 0) gradients4[task.slot * MAX_LANES + lane] = sum;
   __syncthreads();
   if (!owns) return;
-  const float gradient = reinterpret_cast<const float*>(gradients4)[share.part * 128 + share.thread];
-  if (mode == 1) {
-    gradients[i] = gradient;
+  const float gradient = reinterpret_cast<const float*>(gradients4)[task.slot * COLUMNS * MAX_LANES + task.thread];
+  if (params.mode == fused::ONLY_GRADIENTS) {
+    params.gradients[i] = gradient;
     return;
   }
-  const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
-  parameters[i] = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
-  m[i] = of_m;
-  if (!sgd) v[i] = of_v;
+  params.parameters[i] = params.rule.apply(p, gradient, m, v, decay, penalty, rate);
+  params.m[i] = m;
+  if (!params.rule.sgd) params.v[i] = v;
 }

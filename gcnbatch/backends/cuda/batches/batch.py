@@ -9,7 +9,6 @@ adjacency exist:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,14 +17,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.spmm import large as spmm_large
-from gcnbatch.backends.cuda.spmm.large import Large
+from gcnbatch.backends.cuda.runtime.memory import Move
+from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
+from gcnbatch.backends.cuda.spmm.pieces import Large
 from gcnbatch.data.sparse import Adjacency, Csr
 
 Array = Any
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-Move = Callable[[Any], Array]
 
 
 @dataclass(eq=False)
@@ -248,7 +247,7 @@ def csr(matrix: Csr, coo: bool, pieces: bool) -> DeviceCsr:
     """Return a host matrix with int32 pointers, if `coo` the row of every entry, if `pieces` those of a large one."""
     indptr = matrix.indptr.astype(np.int32, copy=False)
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)) if coo else None
-    large = spmm_large.cut(indptr) if pieces else None
+    large = spmm_pieces.cut(indptr) if pieces else None
     return DeviceCsr(indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
 
 

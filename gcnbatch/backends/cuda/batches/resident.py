@@ -24,9 +24,9 @@ from gcnbatch.backends.cuda.batches.batch import (
 from gcnbatch.backends.cuda.batches.epoch_plan import ColumnPlan, EpochPlan, plan_columns, plan_epoch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry as geometry_sparse
-from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.kernels import SpmmKernel, spmm_kernel
-from gcnbatch.backends.cuda.spmm.large import Large, Scales
+from gcnbatch.backends.cuda.spmm.pieces import Large, Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 
@@ -69,7 +69,7 @@ def adjacency_bytes(prepared: PreparedSet, kernel: str = "csr", looped: bool = F
 
 def large(rows: PreparedRows, scales: Scales | None, alone: bool, kernel: SpmmKernel) -> Large | None:
     """Return the pieces of a matrix that is `alone` in its set and large, where the kernel goes with pieces."""
-    return spmm_large.cut(rows.indptr, scales, alone) if alone and kernel.pieces else None
+    return spmm_pieces.cut(rows.indptr, scales, alone) if alone and kernel.pieces else None
 
 
 def _matrices(prepared: PreparedSet) -> list[tuple[PreparedRows, Scales | None]]:

@@ -117,7 +117,7 @@ class StreamingSet:
         self._copies = device.copies
         self._batches: Sequence[Int64] = ()
         self._waiting: dict[int, Future[DeviceBatch]] = {}
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, Sent[DeviceBatch]] = {}
         self._room: Room | None = None
         self._largest = 0  # bytes of the largest batch sent
 

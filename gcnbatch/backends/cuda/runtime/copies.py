@@ -1,65 +1,84 @@
-"""Copies to a device while it computes: a stream of their own, and two pinned buffers from which they go.
+"""Copies to a device while it computes, on their own stream and from two pinned buffers.
 
-What keeps them apart from the kernels, which run on the device's stream:
+Three rules order copies and kernels, which run on the device's stream:
 
-- A copy begins when the kernels are done that were asked for before its memory was taken (`Room`). Memory that Python
-  has given back is taken again at once, while kernels that read it may still be queued; all of them came before.
-- What is asked of the device's stream behind `Sent.arrive` begins when the copy is done. Until then, or until the host
-  has seen the copy's end, its buffer keeps the batch: memory of one that nobody asks for is not taken too early.
-- A pinned buffer is filled again when the host has seen the end of the copy from it, `SLOTS` copies ago.
+- A copy waits for all kernels queued before its buffer was allocated (`Room`). The pool reuses memory at once, while
+  kernels that read it may still be queued; they were queued before the allocation.
+- Kernels queued after `Sent.arrive` wait for the copy. The pinned buffer keeps the copied object until then, or until
+  the host has seen the end of the copy, so its device memory is not reused too early.
+- The host refills a pinned buffer after it has seen the end of the copy from it, `SLOTS` copies ago.
 
-Only in the last does the host wait. Where it is far ahead, that copy may itself be waiting for the kernels asked for
-before its room was taken. So the host comes no more than `SLOTS` + 1 steps ahead of the device, which has `SLOTS` whole
-steps to run while it is waited for; the results of those steps nobody waits for.
+Only the last rule makes the host wait. If the host is far ahead, that copy may itself wait for kernels queued before
+its buffer was allocated. So the host is at most `SLOTS` + 1 steps ahead of the device, which has `SLOTS` whole steps to
+run meanwhile. Nobody waits for the results of those steps.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from gcnbatch.backends.cuda.batches.batch import DeviceBatch
-from gcnbatch.backends.cuda.runtime.events import Event
-from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.events import Event, StreamDevice
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray, Move
 
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.device import Device
-
-SLOTS = 2  # pinned buffers: one is filled while the copy from the other is under way
+SLOTS = 2  # pinned buffers: the host fills one during the copy from the other
 ALIGNMENT = 256
 
 
+class CopyDevice(StreamDevice, Protocol):
+    """What copies need of `Device`."""
+
+    def empty(self, shape: int, dtype: DTypeLike) -> DeviceArray:
+        """Allocate an array."""
+
+    def pinned(self, shape: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Allocate a host array in page-locked memory."""
+
+    def upload_async(self, host: NDArray[Any], out: DeviceArray, stream: Any) -> DeviceArray:
+        """Queue a copy from pinned memory on a stream."""
+
+
+class Movable(Protocol):
+    """An object with arrays, such as a batch."""
+
+    def map(self, move: Move) -> Self:
+        """Return the same object with every array moved."""
+
+
+T = TypeVar("T", bound=Movable)
+
+
 class Room:
-    """Device memory for a copy, and the point of the device's stream from which on nothing older reads it."""
+    """Device memory for a copy, and an event after which no queued kernel reads it."""
 
-    def __init__(self, device: Device, nbytes: int) -> None:
+    def __init__(self, device: CopyDevice, nbytes: int) -> None:
         self.memory = device.empty(nbytes, np.uint8)
-        self.free = device.event()  # made behind the memory: who had it before has asked for everything by now
+        self.free = Event(device)  # recorded after the allocation: users of the memory before have queued their kernels
 
 
-class Sent:
-    """A batch on its way to the device."""
+class Sent(Generic[T]):
+    """An object on its way to the device."""
 
-    def __init__(self, device: Device, batch: DeviceBatch, nbytes: int, copied: Event) -> None:
-        self._device, self._batch, self.nbytes, self.copied = device, batch, nbytes, copied
+    def __init__(self, device: CopyDevice, content: T, nbytes: int, copied: Event) -> None:
+        self._device, self._content, self.nbytes, self.copied = device, content, nbytes, copied
 
-    def arrive(self) -> DeviceBatch:
-        """Return the batch, once: kernels launched from now on wait for its copy, the host does not."""
+    def arrive(self) -> T:
+        """Return the object, once: kernels launched from now on wait for its copy, the host does not."""
         self.copied.precede(self._device.stream)
-        batch = self._batch
-        del self._batch
-        return batch
+        content = self._content
+        del self._content
+        return content
 
 
 class Copies:
-    """The stream and the pinned buffers of a device; those who stream to it share them.
+    """The stream and the pinned buffers of a device, shared by all that stream to it.
 
-    `Device.copies` makes it, once: PyCUDA never gives pinned memory back.
+    `Device.copies` makes it, once: PyCUDA never frees pinned memory.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CopyDevice) -> None:
         self._device = device
         with device.errors():
             self.stream = device.driver.Stream()
@@ -67,7 +86,7 @@ class Copies:
         self._turn = 0
 
     def room(self, nbytes: int) -> Room:
-        """Take memory for a copy to come, which then waits only for kernels asked for before this call.
+        """Allocate memory for a later copy, which then waits only for kernels queued before this call.
 
         Raises
         ------
@@ -76,8 +95,8 @@ class Copies:
         """
         return Room(self._device, nbytes)
 
-    def send(self, host: DeviceBatch, room: Room | None = None) -> Sent:
-        """Start the copy of a batch of NumPy arrays, in one piece, to `room` or, where that is too small, another.
+    def send(self, host: T, room: Room | None = None) -> Sent[T]:
+        """Start one copy of all NumPy arrays of `host`, to `room` or, if that is too small, to new memory.
 
         Raises
         ------
@@ -106,19 +125,19 @@ class Copies:
 
 
 class Pinned:
-    """A pinned buffer, which is filled again when the copy from it is done, on any stream; `Device` has one, too."""
+    """A pinned buffer. It is refilled after the copy from it, on any stream, has ended. `Device` has one, too."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CopyDevice) -> None:
         self._device = device
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._copied: tuple[Event, object] | None = None
 
     def sent(self, copied: Event, kept: object = None) -> None:
-        """Take note of the end of the copy from it; `kept` is, until the host has seen that."""
+        """Record the end of the copy from it; `kept` stays alive until the host has seen that."""
         self._copied = copied, kept
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return so much of the buffer, when the copy from it is done; grows by half at least."""
+        """Wait for the last copy from the buffer and return `nbytes` of it; it grows by half at least."""
         if self._copied is not None:
             self._copied[0].synchronize()
             self._copied = None

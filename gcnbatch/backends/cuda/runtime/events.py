@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda.runtime.launch import Launch
 
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.device import Device
+
+class StreamDevice(Protocol):
+    """What an event needs of `Device`."""
+
+    driver: Any
+    stream: Any
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn the driver's errors inside the block into MachineError."""
 
 
 class Event:
     """A point of a stream, by default the device's, marked when the event is made."""
 
-    def __init__(self, device: Device, stream: Any = None) -> None:
+    def __init__(self, device: StreamDevice, stream: Any = None) -> None:
         self._device, self.stream = device, device.stream if stream is None else stream
         with device.errors():
             self._event = device.driver.Event()
             self._event.record(self.stream)
 
     def precede(self, stream: Any) -> None:
-        """Let what is asked of `stream` from now on wait until the device has come to this point; the host goes on."""
+        """Make all later work of `stream` wait for this point; the host does not wait."""
         with self._device.errors():
             stream.wait_for_event(self._event)
 
     def synchronize(self) -> None:
-        """Wait until the device has come to this point."""
+        """Wait until the device has reached this point."""
         with self._device.errors():
             self._event.synchronize()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+Move = Callable[[Any], Any]  # from an array to its copy elsewhere, such as from a NumPy array to a `DeviceArray`
 
 
 @dataclass(slots=True, eq=False)  # not frozen: a step makes dozens, and a frozen one takes three times as long

@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda.batches import epoch_plan as plan
 from gcnbatch.backends.cuda.batches.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, GraphLayout
 from gcnbatch.backends.cuda.batches.resident import ResidentSet, can_reside, resident_bytes
 from gcnbatch.backends.cuda.batches.streaming import StreamingSet, open_batches
-from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.data.synthetic import networks as synthetic_networks
@@ -206,8 +206,8 @@ def test_so_are_those_of_one_skewed_or_large_graph(
     if weighted:
         graphs = replace(graphs, weight=np.linspace(0.5, 1, graphs.n_edges).astype(np.float32))
     if large:
-        monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
-        monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
+        monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
+        monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
     assert_held(graphs, kernel, looped)
 
 
@@ -250,8 +250,8 @@ def test_one_graph_that_does_not_fit_is_refused_before_the_upload_with_what_it_t
 
 
 def test_one_large_graph_goes_to_the_device_in_pieces_and_without_its_values(monkeypatch: Any) -> None:
-    monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
-    monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
+    monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
     graphs = synthetic_networks.generate("reddit", 0, 0.004)
     source = BatchSource(graphs)
     assert source.prepared is not None

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    from gcnbatch.backends.cuda import open_ready
+    from gcnbatch.backends.cuda.entry import open_ready
 
     return open_ready()
 

@@ -8,8 +8,10 @@ import pytest
 from gcnbatch.backends.cuda.batches.batch import GraphLayout, adjacency
 from gcnbatch.backends.cuda.runtime.launch import MAX_GRID_X
 from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS
-from gcnbatch.backends.cuda.spmm.large import PIECE, Large, Scales, cut, cut_rows, large_product, slice_columns
+from gcnbatch.backends.cuda.spmm.large import large_product, slice_columns
+from gcnbatch.backends.cuda.spmm.pieces import PIECE, Large, Scales, cut, cut_rows
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
 from gcnbatch.reference.rounding import product_bound
@@ -28,7 +30,7 @@ def test_pieces_cover_every_entry_of_every_row_once_and_in_order(lengths):
     assert longest == np.max(np.diff(first), initial=0)
     assert first[-1] == indptr[-1]
     assert np.all(np.diff(first) >= 0)
-    assert np.max(np.diff(first), initial=0) < PIECE + spmm_large.STEP
+    assert np.max(np.diff(first), initial=0) < PIECE + spmm_pieces.STEP
     row_of = np.full(len(target), -1)
     row_of[target >= 0] = target[target >= 0]
     slots = -1 - target[target < 0]
@@ -42,7 +44,7 @@ def test_pieces_cover_every_entry_of_every_row_once_and_in_order(lengths):
 def test_pieces_of_one_row_have_equal_work():
     first, *_ = cut_rows(pointers([131_000]))
     sizes = np.diff(first)
-    assert sizes.max() - sizes.min() <= spmm_large.STEP
+    assert sizes.max() - sizes.min() <= spmm_pieces.STEP
 
 
 def test_only_large_and_skewed_matrices_are_cut():
@@ -122,7 +124,7 @@ def assert_agrees(got, matrix, h, roundings=0):
 def test_products_of_a_skewed_graph_agree_with_the_reference(monkeypatch, width, cache):
     from gcnbatch.backends.registry import open_backend
 
-    monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
     rng = np.random.default_rng(width)
     n = 257
     forward, transpose = skewed(rng, n, n, 6_000), skewed(rng, n, n, 3_001)
@@ -178,9 +180,9 @@ def test_a_network_in_pieces_trains_like_the_reference(monkeypatch, tmp_path, se
     from gcnbatch.config import resolve
     from gcnbatch.data import synthetic
 
-    monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
-    monkeypatch.setattr(spmm_large, "DENSE_ROWS", 1)
-    monkeypatch.setattr(spmm_large, "piece_of", lambda n_entries, n_rows, longest: 8)
+    monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
+    monkeypatch.setattr(spmm_pieces, "piece_of", lambda n_entries, n_rows, longest: 8)
     synthetic.write("reddit", tmp_path / "reddit.h5", scale=0.004)
     tree = {
         "data": {"path": str(tmp_path / "reddit.h5")},
@@ -216,7 +218,7 @@ def test_fast_math_kernels_run_beside_the_exact_ones():
 def test_a_value_that_is_not_a_number_reaches_only_its_neighbours(monkeypatch):
     from gcnbatch.backends.registry import open_backend
 
-    monkeypatch.setattr(spmm_large, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
     n = 257
     indptr = pointers([700] * 3 + [1] * (n - 3)).astype(np.int32)
     indices = np.concatenate([np.arange(700) % (n - 1)] * 3 + [np.full(n - 3, n - 1)]).astype(np.int32)

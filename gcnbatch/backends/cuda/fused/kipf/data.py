@@ -1,6 +1,6 @@
-"""What the fused step of Kipf's GCN knows of its graph: found once on the host, in NumPy and SciPy alone.
+"""What the fused step of Kipf's GCN reads of its graph: computed once on the host, with NumPy and SciPy only.
 
-Dimensions: N nodes; T labelled rows; R rows of Z that a labelled row sees; F features. U = A dropout(X), see
+Dimensions: N nodes; T labelled rows; R rows of Z that a labelled row reads; F features. U = A dropout(X), see
 ``cuda_src/fused/kipf/step.cu``.
 """
 
@@ -13,13 +13,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.fused.kipf.geometry import SHORT_PATH, longest_first
+from gcnbatch.backends.cuda.fused.kipf.geometry import THREAD_PRODUCTS, longest_first
 from gcnbatch.data.batches import PreparedSet
 from gcnbatch.data.graphs import Int64, ragged_rows
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
-ELEMENTS_OF_A_BLOCK = 8  # of Philox's: as many bits as one call draws
+ELEMENTS_OF_A_BLOCK = 8  # whose dropout bits one call of Philox draws (gcnbatch/philox.py)
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class Products:
-    """U as the sum of the products of which it is made, entry by entry.
+    """The products that are summed into each entry of U.
 
     Parameters
     ----------
     u : csr_array, (R, F)
-        With the values that it has when dropout keeps everything; columns ascend.
-    path_ptr : int32, (nnz+1,)
-        First product of every entry.
+        Its values without dropout; columns ascend.
+    product_ptr : int32, (nnz+1,)
+        First product of each entry.
     factors : float32, (products,)
         A_ij X_jf.
     elements : int64, (products,)
-        The number of X_jf: among the stored values of sparse features, among all of dense ones.
+        The number of X_jf among the stored values of sparse features, or among all values of dense ones.
     """
 
     u: Any
-    path_ptr: Int32
+    product_ptr: Int32
     factors: Float32
     elements: Int64
 
@@ -66,7 +66,7 @@ def adjacency_of(prepared: PreparedSet) -> Any:
 
 
 def features_of(prepared: PreparedSet) -> tuple[Any, Int64]:
-    """Return X (N, F) as compressed rows, and the number of each of its stored values, as dropout counts them."""
+    """Return X (N, F) as compressed rows, and the number that dropout gives to each stored value."""
     x: Any = prepared.stored_x
     sparse: bool = sp.issparse(x)
     if sparse:
@@ -77,21 +77,21 @@ def features_of(prepared: PreparedSet) -> tuple[Any, Int64]:
 
 
 def seen_rows(adjacency: Any, labelled: Int64) -> Int64:
-    """Return the nodes whose Z the logits of these nodes are made of, ascending."""
+    """Return the nodes whose Z the logits of the labelled nodes read, ascending."""
     found: Int64 = np.unique(adjacency[labelled].indices).astype(np.int64)
     return found
 
 
 def count_products(prepared: PreparedSet, adjacency: Any, rows: Int64) -> int:
-    """Return of how many products these rows of A X are made."""
+    """Return the number of products in these rows of A X."""
     x: Any = prepared.stored_x
     sparse: bool = sp.issparse(x)
     lengths = np.diff(x.indptr) if sparse else np.count_nonzero(x, axis=1)
     return int(lengths[adjacency[rows].indices].sum(dtype=np.int64))
 
 
-def multiply_out(adjacency: Any, features: Any, elements: Int64, scale: float) -> Products:
-    """Return the products of which ``adjacency @ (scale * features)`` is made.
+def list_products(adjacency: Any, features: Any, elements: Int64, scale: float) -> Products:
+    """Return the products that ``adjacency @ (scale * features)`` sums.
 
     Parameters
     ----------
@@ -107,24 +107,24 @@ def multiply_out(adjacency: Any, features: Any, elements: Int64, scale: float) -
     order = np.argsort(place, kind="stable")
     place, entries, of_edge = place[order], entries[order], of_edge[order]
     starts = np.flatnonzero(np.diff(place, prepend=-1))
-    path_ptr = np.append(starts, len(place)).astype(np.int32)
+    product_ptr = np.append(starts, len(place)).astype(np.int32)
     factors = adjacency.data[of_edge] * (features.data[entries] * np.float32(scale))
     values = np.add.reduceat(factors, starts) if len(starts) else factors
     rows, columns = np.divmod(place[starts], n_columns)
     indptr = np.searchsorted(rows, np.arange(n_rows + 1))
     u = sp.csr_array((values.astype(np.float32), columns, indptr), shape=(n_rows, n_columns))
-    return Products(u, path_ptr, factors.astype(np.float32), elements[entries])
+    return Products(u, product_ptr, factors.astype(np.float32), elements[entries])
 
 
 class KipfGraph:
-    """One graph with labels, as the step needs it.
+    """One graph with labels, as the kernels read it.
 
     Parameters
     ----------
     prepared : PreparedSet
-        Of one graph and one channel.
+        With one graph and one channel.
     labels : int32, (N,)
-        Classes; -1 where a row must not train.
+        Classes; -1: the row has no label for training.
     hidden, n_out : int
         P and K.
     x_rate, z_rate : float
@@ -136,22 +136,22 @@ class KipfGraph:
     rows : int64, (R,)
         Nodes whose Z is computed, ascending.
     a, b : Rows
-        The labelled rows of A, (T, R), and their transpose.
+        The labelled rows of A, (T, R), and the transpose.
     u, u_by_columns : Rows
-        U of the rows, by rows and by columns.
+        U of `rows`, by rows and by columns.
     place : int32, (nnz,)
-        Where an entry of `u` stands in `u_by_columns`.
+        The position of each entry of `u` in `u_by_columns`.
     long_entries : int32
-        The entries of `u` that a warp sums up.
+        The entries of `u` that a warp sums.
     row_order, task_order : Order
-        Of the rows of Z, and of the rows of both weights.
+        Of the rows of Z, and of the rows of both weight matrices.
     drawn : int32, (D,)
-        The Philox blocks to draw, those of X first.
+        The Philox blocks to draw; those of X come first.
     n_drawn_x : int
-    path_ptr, paths : int32
-        As in the kernels; empty when nothing of X is dropped.
+    product_ptr, products : int32, (nnz+1,), (products, 2)
+        As in the kernels; empty without dropout of X.
     kept_first : int32, (R,)
-        As in the kernels; empty when nothing of Z is dropped.
+        As in the kernels; empty without dropout of Z.
     """
 
     def __init__(
@@ -172,13 +172,13 @@ class KipfGraph:
         labelled = sp.csr_array((seen.data, local, seen.indptr), shape=(len(self.labelled), len(self.rows)))
         self.a, self.b = Rows.of(labelled), Rows.of(labelled.T.tocsr())
         self._propagate(x_rate)
-        self._deal_out(hidden, n_out)
+        self._order_tasks(hidden, n_out)
         self._number_bits(hidden, bool(x_rate), bool(z_rate))
 
     def _propagate(self, rate: float) -> None:
         features, elements = self._features
-        self._products = multiply_out(self._adjacency[self.rows], features, elements, 1.0 / (1.0 - rate))
-        u = self._products.u
+        self._terms = list_products(self._adjacency[self.rows], features, elements, 1.0 / (1.0 - rate))
+        u = self._terms.u
         self.u = Rows.of(u)
         order = np.argsort(u.indices, kind="stable")
         row = np.repeat(np.arange(len(self.rows)), np.diff(u.indptr))
@@ -186,24 +186,23 @@ class KipfGraph:
         self.u_by_columns = Rows(column_ptr, row[order].astype(np.int32), self.u.data[order])
         self.place = np.empty(len(order), np.int32)
         self.place[order] = np.arange(len(order), dtype=np.int32)
+        self.long_entries = np.flatnonzero(np.diff(self._terms.product_ptr) > THREAD_PRODUCTS).astype(np.int32)
 
-        self.long_entries = np.flatnonzero(np.diff(self._products.path_ptr) > SHORT_PATH).astype(np.int32)
-
-    def _deal_out(self, hidden: int, n_out: int) -> None:
+    def _order_tasks(self, hidden: int, n_out: int) -> None:
         self.row_order = longest_first(np.diff(self.u.indptr), hidden)
         lengths = np.append(np.diff(self.u_by_columns.indptr), np.full(hidden, len(self.rows)))
         columns = np.append(np.full(len(lengths) - hidden, hidden), np.full(hidden, n_out))
         self.task_order = longest_first(lengths, columns)
 
     def _number_bits(self, hidden: int, of_x: bool, of_z: bool) -> None:
-        products, size = self._products, ELEMENTS_OF_A_BLOCK
-        elements = products.elements if of_x else products.elements[:0]
+        terms, size = self._terms, ELEMENTS_OF_A_BLOCK
+        elements = terms.elements if of_x else terms.elements[:0]
         blocks_x, rank = np.unique(elements // size, return_inverse=True)
         self.n_drawn_x = len(blocks_x)
         bits = (rank * size + elements % size).astype(np.int32)
-        self.path_ptr = products.path_ptr if of_x else products.path_ptr[:0]
-        factors = products.factors if of_x else products.factors[:0]
-        self.paths = np.column_stack([bits, factors.view(np.int32)])
+        self.product_ptr = terms.product_ptr if of_x else terms.product_ptr[:0]
+        factors = terms.factors if of_x else terms.factors[:0]
+        self.products = np.column_stack([bits, factors.view(np.int32)])
         first = self.rows * hidden if of_z else self.rows[:0]
         wanted = (first[:, None] + np.arange(0, hidden + size - 1, size)) // size
         within = wanted <= (first[:, None] + hidden - 1) // size

@@ -1,7 +1,7 @@
-"""The fused step of Kipf's GCN with two layers on one graph: what it takes, and the engine that runs it.
+"""The fused step of Kipf's GCN with two layers on one graph: what it supports, and the engine that runs it.
 
-``cuda_src/fused/FUSED.md`` follows a step through its kernels; `data` says what is known of the graph, `step` lists
-the launches.
+``cuda_src/fused/FUSED.md`` explains the kernels. `data` has the arrays of the graph, `step` the launches, `schedule`
+the numbers of the steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda.batches.resident import resident_bytes
-from gcnbatch.backends.cuda.fused.kipf import geometry as geometry_kipf
+from gcnbatch.backends.cuda.fused.kipf import geometry
 from gcnbatch.backends.cuda.fused.kipf.data import (
     ELEMENTS_OF_A_BLOCK,
     KipfGraph,
@@ -22,9 +22,10 @@ from gcnbatch.backends.cuda.fused.kipf.data import (
     count_products,
     seen_rows,
 )
-from gcnbatch.backends.cuda.fused.kipf.step import Launches, Plan, Prediction, Tick, TwoLayers
+from gcnbatch.backends.cuda.fused.kipf.schedule import StepSchedule, TrainingStep
+from gcnbatch.backends.cuda.fused.kipf.step import Launches, Prediction, TwoLayers
 from gcnbatch.backends.cuda.fused.shared import geometry as geometry_fused
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import BatchSource, PreparedSet
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig
 
 STEPS_OF_A_GRAPH = (32, 8, 1)
-MAX_COST = 2**26  # of an epoch, in units of 1.4 ps on an H200: above it `batched`, which needs no A X, is as fast
+MAX_COST = 2**26  # of an epoch, in units of 1.4 ps on an H200: above it `batched`, which computes no A X, is as fast
 
 
 def refusal(
@@ -48,12 +49,12 @@ def refusal(
     capability: tuple[int, int],
     options: CudaConfig,
 ) -> str:
-    """Return what of a node-level set, a model and options these kernels cannot take, or nothing.
+    """Return what these kernels do not support of a node-level set, a model and options, or "".
 
     Parameters
     ----------
     budget : int
-        Bytes of device memory that the set may take.
+        Bytes of device memory for the set.
     capability : (major, minor)
         Compute capability of the device.
     """
@@ -63,7 +64,7 @@ def refusal(
         return "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"
     if source.n_graphs != 1 or header.n_channels != 1:
         return f"a node-level data set of {source.n_graphs:,} graphs and {header.n_channels} channels"
-    if header.target != "multiclass" or header.n_outputs > geometry_kipf.MAX_OUTPUTS:
+    if header.target != "multiclass" or header.n_outputs > geometry.MAX_OUTPUTS:
         return f"a node-level data set with {header.n_outputs} {header.target} outputs"
     if clip_norm:
         return "train.clip_norm on a node-level data set"
@@ -76,18 +77,18 @@ def refusal(
     nodes = len(prepared.forward.row_length)
     if max(nodes, header.n_features) * max(layers.hidden, header.n_outputs, ELEMENTS_OF_A_BLOCK) > MAX_ENTRIES:
         return "more nodes or features than 32-bit indices reach"
-    return _too_much(prepared, np.flatnonzero(targets[:, 0] >= 0), layers)
+    return _cost_refusal(prepared, np.flatnonzero(targets[:, 0] >= 0), layers)
 
 
-def _too_much(prepared: PreparedSet, labelled: Int64, layers: TwoLayers) -> str:
-    """Return what the labelled rows see if it is so much that `batched` is as fast."""
+def _cost_refusal(prepared: PreparedSet, labelled: Int64, layers: TwoLayers) -> str:
+    """Return how much of the graph the labelled rows read if `batched` is as fast, or ""."""
     edges = int(prepared.forward.row_length[labelled].sum(dtype=np.int64))
     if edges > MAX_COST // 16:
         return f"labels that see so much of a graph: {edges:,} edges"
     adjacency = adjacency_of(prepared)
     rows = seen_rows(adjacency, labelled)
     products = count_products(prepared, adjacency, rows)
-    entries = min(products, len(rows) * layers.n_in)  # of U, at most
+    entries = min(products, len(rows) * layers.n_in)  # at most, of U
     if entries * (48 + layers.hidden) + 16 * products > MAX_COST:
         return f"labels that see so much of a graph: A X of {len(rows):,} nodes, a sum of {products:,} products"
     return ""
@@ -104,12 +105,12 @@ class KipfEngine:
     prepared : PreparedSet
         Of one graph.
     layers : TwoLayers
-    model : Model
+    model : DeviceModel
         With a single array of moments where the rule is SGD.
     graph : KipfGraph
     label_weight : float
         Sum of the labelled rows' class weights.
-    rule : Optimizer
+    rule : UpdateRule
         Without clipping.
     seed : int
         Of dropout.
@@ -121,34 +122,34 @@ class KipfEngine:
         ops: Ops,
         prepared: PreparedSet,
         layers: TwoLayers,
-        model: Model,
+        model: DeviceModel,
         graph: KipfGraph,
         label_weight: float,
-        rule: Optimizer,
+        rule: UpdateRule,
         seed: int,
     ) -> None:
         self._ops, self._prepared = ops, prepared
         self._prediction: Prediction | None = None
-        self._device, self._plan, self._recorder = device, Plan(device, rule), Recorder(device)
-        self._launches = Launches(device, layers, model, graph, label_weight, rule, seed, self._plan)
+        self._device, self._schedule, self._recorder = device, StepSchedule(device, rule), Recorder(device)
+        self._launches = Launches(device, layers, model, graph, label_weight, rule, seed, self._schedule)
         self._graphs: dict[int, Graph] = {}
-        self._waiting: list[Tick] = []
+        self._queued: list[TrainingStep] = []
 
-    def step(self, tick: Tick) -> None:
-        """Run a training step; several are started together."""
-        self._waiting.append(tick)
-        if self._device.observer is not None or len(self._waiting) == STEPS_OF_A_GRAPH[0]:
+    def step(self, step: TrainingStep) -> None:
+        """Queue a training step; several queued steps start together."""
+        self._queued.append(step)
+        if self._device.observer is not None or len(self._queued) == STEPS_OF_A_GRAPH[0]:
             self.flush()
 
     def flush(self) -> None:
-        """Start the steps that wait for company."""
-        if not self._waiting:
+        """Start the queued steps."""
+        if not self._queued:
             return
-        self._prepare(self._waiting)
-        left = len(self._waiting)
-        self._plan.advance(left)
-        self._waiting = []
-        if self._device.observer is not None:  # of single launches
+        self._prepare(self._queued)
+        left = len(self._queued)
+        self._schedule.advance(left)
+        self._queued = []
+        if self._device.observer is not None:  # it observes single launches
             for _ in range(left):
                 self._run(self._launches.step())
             return
@@ -159,17 +160,17 @@ class KipfEngine:
                 self._graphs[steps].launch()
                 left -= steps
 
-    def _prepare(self, ticks: Sequence[Tick]) -> None:
-        if not self._plan.fits(ticks):
-            self._plan.replace(ticks)
+    def _prepare(self, steps: Sequence[TrainingStep]) -> None:
+        if not self._schedule.fits(steps):
+            self._schedule.replace(steps)
             self._run(self._launches.stage())
-            self._plan.staged()
+            self._schedule.mark_staged()
 
     def gradients(self, totals: DeviceArray) -> None:
-        """Write the gradients of step 0 of epoch 0 into the model's, and add its loss and weight to `totals`."""
+        """Write the gradients of step 0 of epoch 0 to the model's, and add its loss and label weight to `totals`."""
         self.flush()
-        self._prepare([Tick(0, 0, 1, 0.0, 1)])
-        self._plan.advance(1)
+        self._prepare([TrainingStep(0, 0, 1, 0.0, 1)])
+        self._schedule.advance(1)
         self._run(self._launches.gradients(totals))
 
     def predict(self) -> NDArray[np.float32]:
@@ -186,8 +187,27 @@ class KipfEngine:
             call.start(self._device)
 
     def close(self) -> None:
-        """Give back the captured graphs; what still waits is nobody's any more."""
-        self._waiting = []
+        """Destroy the captured graphs and drop the queued steps."""
+        self._queued = []
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
+
+
+def make_engine(
+    device: Device,
+    ops: Ops,
+    layers: TwoLayers,
+    model: DeviceModel,
+    rule: UpdateRule,
+    source: BatchSource,
+    targets: NDArray[np.int32],
+    class_weights: NDArray[np.float32],
+    seed: int,
+) -> KipfEngine:
+    """Return the engine for a graph that `refusal` has nothing against; parameters as `KipfEngine`."""
+    assert source.prepared is not None
+    rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
+    graph = KipfGraph(source.prepared, targets[:, 0], layers.hidden, layers.n_out, *rates)
+    weight = float(class_weights[graph.labels].sum(dtype=np.float64))
+    return KipfEngine(device, ops, source.prepared, layers, model, graph, weight, rule, seed)

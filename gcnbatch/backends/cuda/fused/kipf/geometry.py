@@ -1,4 +1,4 @@
-"""Geometry of the kernels of `cuda_src/fused/kipf/step.cu`: pure arithmetic, tested without a GPU.
+"""Launch geometry of the kernels in `cuda_src/fused/kipf/step.cu`: pure arithmetic, tested without a GPU.
 
 Dimensions as there: P columns of the hidden layer, K logits.
 """
@@ -11,37 +11,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.sources import declared
 
-THREADS, PARTS = 256, 4
-WARPS = THREADS // 32
-SHORT_ROWS = 8  # per thread: what a part of a block sums up in two rounds
-SHORT_PATH = 8
-MAX_LANES = 32
-MAX_OUTPUTS = 4 * MAX_LANES
+_KERNELS = declared("fused/kipf/phases.cuh")
+THREADS, WARPS = _KERNELS.constant("THREADS"), _KERNELS.constant("WARPS")
+SHORT_TASKS = _KERNELS.constant("SHORT_TASKS")  # that share a block
+COLUMNS = _KERNELS.constant("COLUMNS")  # of a row, that a thread sums
+MAX_LANES = _KERNELS.constant("MAX_LANES")  # threads that share a row
+THREAD_PRODUCTS: int = _KERNELS.constant("THREAD_PRODUCTS")  # of an entry of U, that a thread sums
+MAX_OUTPUTS: int = COLUMNS * MAX_LANES
+SHORT_ROWS = 8  # per thread: a short task loads them in two rounds
 FLOAT_BYTES = 4
 
 
 class Order(NamedTuple):
-    """Tasks with the longest first, int32, of which the first `n_long` have a block each, the others a part of one."""
+    """Tasks with the longest first, int32. Each of the first `n_long` has a block; the others share blocks."""
 
     tasks: NDArray[np.int32]
     n_long: int
 
     @property
     def blocks(self) -> int:
-        """Blocks that it takes."""
-        return self.n_long + ceil_div(len(self.tasks) - self.n_long, PARTS)
+        """Number of blocks."""
+        return self.n_long + ceil_div(len(self.tasks) - self.n_long, SHORT_TASKS)
 
 
 def longest_first(lengths: NDArray[np.integer[Any]], columns: NDArray[np.integer[Any]] | int) -> Order:
-    """Return the order of tasks that sum up so many rows each, of so many columns.
+    """Return the order of tasks that sum `lengths` rows of `columns` columns each.
 
-    A task is long when it has more rows than suit the threads of a part, or more columns than they are.
+    A task is long if it has more than SHORT_ROWS rows per thread, or rows with more columns than a quarter of a block
+    has threads.
     """
     widths, which = np.unique(np.broadcast_to(columns, lengths.shape), return_inverse=True)
     bits = np.array([lane_bits(int(width)) for width in widths], dtype=np.int64)[which]
-    short = (THREADS // PARTS >> bits) * SHORT_ROWS
-    is_long = (lengths > short) | (4 << bits > THREADS // PARTS)
+    short = (THREADS // SHORT_TASKS >> bits) * SHORT_ROWS
+    is_long = (lengths > short) | (COLUMNS << bits > THREADS // SHORT_TASKS)
     order = np.lexsort((-lengths, ~is_long)).astype(np.int32)
     return Order(order, int(is_long.sum()))
 
@@ -52,22 +56,22 @@ def padded(columns: int) -> int:
     >>> padded(7), padded(16)
     (8, 16)
     """
-    return ceil_div(columns, 4) * 4
+    return ceil_div(columns, COLUMNS) * COLUMNS
 
 
 def lane_bits(columns: int) -> int:
-    """Return b where 2^b threads of four columns each share a row, 32 of them at most.
+    """Return b where 2^b threads share a row, at most MAX_LANES; a thread has COLUMNS columns.
 
     >>> lane_bits(7), lane_bits(16), lane_bits(1000)
     (1, 2, 5)
     """
-    return min(next_power_of_two(ceil_div(columns, 4)), MAX_LANES).bit_length() - 1
+    return min(next_power_of_two(ceil_div(columns, COLUMNS)), MAX_LANES).bit_length() - 1
 
 
 def forward(row_blocks: int, drawn: int, hidden: int, n_out: int) -> Launch:
-    """Return the launch of `kipf_forward`, of which some blocks draw `drawn` bytes of bits."""
-    blocks = max(1, row_blocks + ceil_div(drawn, THREADS))  # the first one counts the step
-    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (hidden * padded(n_out) + PARTS * hidden))
+    """Return the launch of `kipf_forward`: blocks that compute rows, and blocks that draw `drawn` bytes of bits."""
+    blocks = max(1, row_blocks + ceil_div(drawn, THREADS))  # the first block counts the step
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (hidden * padded(n_out) + SHORT_TASKS * hidden))
 
 
 def logits(rows: int) -> Launch:
@@ -76,7 +80,7 @@ def logits(rows: int) -> Launch:
 
 
 def loss(labels: int, long_entries: int, entries: int) -> Launch:
-    """Return the launch of `kipf_loss`, of which some blocks sum up `entries` entries of U."""
+    """Return the launch of `kipf_loss`: blocks for the labelled rows, and blocks that sum `entries` entries of U."""
     blocks = ceil_div(labels, WARPS) + ceil_div(long_entries, WARPS) + ceil_div(entries, THREADS)
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
@@ -88,5 +92,5 @@ def backward(rows: int, hidden: int, n_out: int) -> Launch:
 
 
 def update(task_blocks: int, hidden: int) -> Launch:
-    """Return the launch of `kipf_update`; one more block adds the losses up."""
-    return Launch((task_blocks + 1, ceil_div(hidden, 4 << lane_bits(hidden)), 1), (THREADS, 1, 1))
+    """Return the launch of `kipf_update`; its last block adds the losses."""
+    return Launch((task_blocks + 1, ceil_div(hidden, COLUMNS << lane_bits(hidden)), 1), (THREADS, 1, 1))

@@ -1,4 +1,4 @@
-"""The fused step of Kipf's GCN without a GPU: what it knows of its graph, which launches it lists, what it refuses."""
+"""The fused step of Kipf's GCN without a GPU: the arrays of its graph, its launches and schedule, what it refuses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch import philox
-from gcnbatch.backends.cuda.fused.kipf import engine as kipf
-from gcnbatch.backends.cuda.fused.kipf import geometry as geometry_kipf
+from gcnbatch.backends.cuda.fused.kipf import engine, geometry
 from gcnbatch.backends.cuda.fused.kipf.data import ELEMENTS_OF_A_BLOCK, KipfGraph, Rows, count_products
-from gcnbatch.backends.cuda.fused.kipf.step import PLANNED, Launches, Plan, Prediction, Tick
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.kipf.schedule import PROGRESS, SCHEDULED, StepSchedule, TrainingStep
+from gcnbatch.backends.cuda.fused.kipf.step import Launches, Prediction
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
@@ -30,7 +30,7 @@ from tests.backends.cuda.fused.test_host import HostDevice
 from tests.backends.cuda.fused.test_refusals import fused_backend
 from tests.train.runs import configure, write_set
 
-ADAM = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+ADAM = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
 ONE_GRAPH = {"n_graphs": 1, "max_nodes": 60, "level": "node", "target": "multiclass", "n_channels": 1}
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "sparse": ({"features": "csr"}, ()),
@@ -64,8 +64,8 @@ def launches_of(task: RunnerTask, device: Any) -> Launches:
     assert not isinstance(layers, str)
     flat = [device.empty(size) for _ in range(6)]
     weights, totals = device.upload(task.loss.weights), device.empty(2, np.float64)
-    model = Model(flat[0], device.empty(0), flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, ())
-    return Launches(device, layers, model, graph_of(task), 3.0, ADAM, 7, Plan(device, ADAM))
+    model = DeviceModel(flat[0], device.empty(0), flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, ())
+    return Launches(device, layers, model, graph_of(task), 3.0, ADAM, 7, StepSchedule(device, ADAM))
 
 
 def matrix(rows: Rows, n_columns: int) -> Any:
@@ -73,7 +73,7 @@ def matrix(rows: Rows, n_columns: int) -> Any:
 
 
 def kept_bits(graph: KipfGraph, layers: Any, epoch: int, step: int) -> Any:
-    """What the kernels draw, bit by bit."""
+    """Return the bits that the kernels draw."""
     size = ELEMENTS_OF_A_BLOCK
     found = []
     for key, blocks in zip((layers.x_dropout, layers.z_dropout), np.split(graph.drawn, [graph.n_drawn_x]), strict=True):
@@ -82,8 +82,8 @@ def kept_bits(graph: KipfGraph, layers: Any, epoch: int, step: int) -> Any:
     return np.concatenate(found)
 
 
-def test_its_sparse_matrix_is_the_propagated_dropped_features(config: Config) -> None:
-    """By the same bits as dropout on the other backends: U = A dropout(X) of the rows that labels see."""
+def test_u_is_the_adjacency_times_the_features_after_dropout(config: Config) -> None:
+    """U = A dropout(X) for the rows that labels read, with the dropout bits of the other backends."""
     with opened(config) as work:
         layers, graph = describe(work.task.model), graph_of(work.task)
         assert not isinstance(layers, str)
@@ -103,8 +103,8 @@ def test_its_sparse_matrix_is_the_propagated_dropped_features(config: Config) ->
         expected = expected if dense else expected.toarray()
         found = graph.u.data
         if layers.x_dropout:
-            factors = np.where(bits[graph.paths[:, 0]], graph.paths[:, 1].view(np.float32), 0)
-            found = np.add.reduceat(factors, graph.path_ptr[:-1])
+            factors = np.where(bits[graph.products[:, 0]], graph.products[:, 1].view(np.float32), 0)
+            found = np.add.reduceat(factors, graph.product_ptr[:-1])
         u = Rows(graph.u.indptr, graph.u.indices, found)
         np.testing.assert_allclose(matrix(u, layers.n_in), expected, rtol=1e-5, atol=1e-6)
         by_columns = np.empty_like(found)
@@ -123,11 +123,11 @@ def test_its_sparse_matrix_is_the_propagated_dropped_features(config: Config) ->
         prepared = work.task.source.prepared
         assert prepared is not None
         n_products = count_products(prepared, adjacency, graph.rows)
-        assert n_products == (len(graph.paths) or n_products) >= len(graph.u.data)
+        assert n_products == (len(graph.products) or n_products) >= len(graph.u.data)
 
 
 class Product:
-    """The operations of prediction, without results."""
+    """The products of prediction, without results."""
 
     def sparse_matmul(self, x: Any, w: DeviceArray) -> DeviceArray:
         return DeviceArray(1, (x.indptr.size - 1, w.shape[1]), w.dtype)
@@ -136,7 +136,7 @@ class Product:
         return DeviceArray(1, (x.shape[0], w.shape[1]), w.dtype)
 
 
-def test_every_launch_has_the_arguments_of_its_kernel(config: Config) -> None:
+def test_every_launch_fills_the_parameters_of_its_kernel(config: Config) -> None:
     entries = Sources(cuda_sources()).entries
     device, ops = HostDevice(), Product()
     with opened(config) as work:
@@ -150,36 +150,37 @@ def test_every_launch_has_the_arguments_of_its_kernel(config: Config) -> None:
     logits, rest = prediction.calls(ops)  # type: ignore[arg-type]
     assert logits.shape == (n_nodes, of.layers.n_out)
     calls += rest
-    for entry, launch, arguments in calls:
-        assert len(entries[entry].pack(arguments)) > 0
+    for entry, launch, params in calls:
+        assert entries[entry].is_struct
+        assert len(entries[entry].pack(params)) > 0
         assert launch.shared < 48 * 1024
         assert launch.blocks > 0 or entry == "kipf_loss"
 
 
-def test_steps_that_were_foreseen_are_not_uploaded_again() -> None:
+def test_expected_steps_are_not_uploaded_again() -> None:
     device: Any = HostDevice()
-    plan = Plan(device, ADAM)
-    first = [Tick(0, 0, 2, 0.5, 1), Tick(0, 1, 2, 0.5, 2)]
-    assert not plan.fits(first)
-    plan.replace(first)
-    assert not plan.fits(first)  # its dropout is not staged yet
-    plan.staged()
-    assert plan.fits(first)
-    plan.advance(2)
-    assert plan.fits([Tick(1, 0, 2, 0.5, 3)])
-    assert not plan.fits([Tick(2, 0, 2, 0.5, 3)])
-    assert not plan.fits([Tick(1, 0, 2, 0.1, 3)])
-    plan.advance(1)
-    plan.replace([Tick(5, 0, 1, 0.25, 9)])
-    packed = device.uploaded[plan.progress.ptr]
-    assert packed[:4].tolist() == [0, 0, 0, 0]  # a step before its own, which keeps to its half
-    assert packed[4:].view(np.int32)[2:6].tolist() == [5, 0, 6, 0]
-    rates = packed[4 + 2 * (PLANNED + 2) :].view(np.float32).reshape(-1, 4)
+    schedule = StepSchedule(device, ADAM)
+    first = [TrainingStep(0, 0, 2, 0.5, 1), TrainingStep(0, 1, 2, 0.5, 2)]
+    assert not schedule.fits(first)
+    schedule.replace(first)
+    assert not schedule.fits(first)  # the dropout of the first step is not staged yet
+    schedule.mark_staged()
+    assert schedule.fits(first)
+    schedule.advance(2)
+    assert schedule.fits([TrainingStep(1, 0, 2, 0.5, 3)])
+    assert not schedule.fits([TrainingStep(2, 0, 2, 0.5, 3)])
+    assert not schedule.fits([TrainingStep(1, 0, 2, 0.1, 3)])
+    schedule.advance(1)
+    schedule.replace([TrainingStep(5, 0, 1, 0.25, 9)])
+    packed = device.uploaded[schedule.progress.ptr]
+    assert packed[:PROGRESS].tolist() == [0] * PROGRESS  # one step before the first, which uses the same buffer
+    assert packed[PROGRESS:].view(np.int32)[2:6].tolist() == [5, 0, 6, 0]
+    rates = packed[PROGRESS + 2 * (SCHEDULED + 2) :].view(np.float32).reshape(-1, 4)
     np.testing.assert_allclose(rates[1, :3], [0.25, 1 / (1 - 0.9**9), 1 / (1 - 0.999**9)], rtol=1e-6)
-    plan.staged()
-    assert plan.fits([Tick(5, 0, 1, 0.25, 9), *(Tick(5 + i, 0, 1, 0.25, 9 + i) for i in range(1, 9))])
-    plan.advance(PLANNED)
-    assert not plan.fits([Tick(5 + PLANNED, 0, 1, 0.25, 9 + PLANNED)])
+    schedule.mark_staged()
+    assert schedule.fits([TrainingStep(5 + i, 0, 1, 0.25, 9 + i) for i in range(9)])
+    schedule.advance(SCHEDULED)
+    assert not schedule.fits([TrainingStep(5 + SCHEDULED, 0, 1, 0.25, 9 + SCHEDULED)])
 
 
 KIPF = ("model.kind=kipf",)
@@ -203,7 +204,7 @@ KIPF = ("model.kind=kipf",)
         ),
     ],
 )
-def test_what_it_cannot_take_is_refused_in_one_line(
+def test_unsupported_tasks_are_refused_in_one_line(
     backend: dict[str, Any], about: dict[str, Any], assignments: tuple[str, ...], what: str, tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", **{**ONE_GRAPH, **about})
@@ -215,35 +216,34 @@ def test_what_it_cannot_take_is_refused_in_one_line(
     assert str(error.value) == f"backend fused: it does not take {what}. Use --backend batched."
 
 
-def test_large_graphs_are_left_to_batched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_with_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(tmp_path / "data.h5", **ONE_GRAPH)
     backend = fused_backend()
     with opened(node_level(tmp_path)) as work:
         assert refusal(backend, work.task) is None
         graph = graph_of(work.task)
-        monkeypatch.setattr(kipf, "MAX_ENTRIES", 99)
+        monkeypatch.setattr(engine, "MAX_ENTRIES", 99)
         assert refusal(backend, work.task) == "more nodes or features than 32-bit indices reach"
         monkeypatch.undo()
-        seen = (
-            f"labels that see so much of a graph: A X of {len(graph.rows)} nodes, a sum of {len(graph.paths)} products"
-        )
-        monkeypatch.setattr(kipf, "MAX_COST", 16 * len(graph.paths))
+        rows, products = len(graph.rows), len(graph.products)
+        seen = f"labels that see so much of a graph: A X of {rows} nodes, a sum of {products} products"
+        monkeypatch.setattr(engine, "MAX_COST", 16 * len(graph.products))
         assert refusal(backend, work.task) == seen
-        monkeypatch.setattr(kipf, "MAX_COST", 16 * (len(graph.a.indices) - 1))
+        monkeypatch.setattr(engine, "MAX_COST", 16 * (len(graph.a.indices) - 1))
         assert refusal(backend, work.task) == f"labels that see so much of a graph: {len(graph.a.indices)} edges"
 
 
 @pytest.mark.parametrize(("hidden", "chunks"), [(1, 1), (16, 1), (128, 1), (130, 2), (1000, 8)])
 def test_every_column_of_the_hidden_layer_is_updated(hidden: int, chunks: int) -> None:
-    launch = geometry_kipf.update(task_blocks=5, hidden=hidden)
+    launch = geometry.update(task_blocks=5, hidden=hidden)
     assert launch.grid == (6, chunks, 1)
-    assert chunks * (4 << geometry_kipf.lane_bits(hidden)) >= hidden
+    assert chunks * (4 << geometry.lane_bits(hidden)) >= hidden
 
 
 def test_short_tasks_share_blocks() -> None:
     lengths = np.array([3, 170, 0, 128, 129, 1])
-    order = geometry_kipf.longest_first(lengths, 16)  # 64 threads, four lanes a row, eight rows each
+    order = geometry.longest_first(lengths, 16)  # 64 threads, four lanes a row, eight rows each
     assert (order.tasks.tolist(), order.n_long, order.blocks) == ([1, 4, 3, 0, 5, 2], 2, 3)
-    wide = geometry_kipf.longest_first(lengths[:2], np.array([65, 64]))  # more columns than a part has threads
+    wide = geometry.longest_first(lengths[:2], np.array([65, 64]))  # more columns than a part has threads
     assert (wide.tasks.tolist(), wide.n_long, wide.blocks) == ([1, 0], 2, 2)
-    assert geometry_kipf.longest_first(lengths[:0], 16).blocks == 0
+    assert geometry.longest_first(lengths[:0], 16).blocks == 0
