@@ -74,8 +74,8 @@ __device__ __forceinline__ float to_float(unsigned short half_bits) {  // IEEE h
   return x;
 }
 
-// Copy `count` elements, converted by `convert`; the graph's gridDim.y blocks share them. A loop that the compiler itself
-// unrolls would first take a 64-bit division to count its iterations.
+// Copy `count` elements, converted by `convert`; the graph's gridDim.y blocks share them. A loop that the compiler
+// itself unrolls would first take a 64-bit division to count its iterations.
 template <typename To, typename From, typename Convert>
 __device__ __forceinline__ void copy_segment(To* target, const From* source, long long count, Convert convert) {
   const long long step = (long long)gridDim.y * blockDim.x;
