@@ -11,16 +11,16 @@ from gcnbatch.runners import fused_graphs, fused_kipf
 from gcnbatch.runners.task import RunnerTask
 
 
-class Form(NamedTuple):
+class LevelRunner(NamedTuple):
     """The check of a task and the runner for one level of data sets."""
 
     refuses: Callable[[FusedBackend, RunnerTask], str | None]
     runner: Callable[[FusedBackend, RunnerTask], Runner]
 
 
-FORMS = {
-    "graph": Form(fused_graphs.refuses, fused_graphs.FusedGraphsRunner),
-    "node": Form(fused_kipf.refuses, fused_kipf.FusedKipfRunner),
+RUNNERS = {
+    "graph": LevelRunner(fused_graphs.refuses, fused_graphs.FusedGraphsRunner),
+    "node": LevelRunner(fused_kipf.refuses, fused_kipf.FusedKipfRunner),
 }
 
 
@@ -30,12 +30,12 @@ def refuses(backend: Backend, task: RunnerTask) -> str | None:
     if task.source.prepared is None:
         return "a data set that is read by slices"
     level = task.source.header.level
-    if level not in FORMS:
+    if level not in RUNNERS:
         return f"a {level}-level data set"
-    return FORMS[level].refuses(backend, task)
+    return RUNNERS[level].refuses(backend, task)
 
 
 def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     """Return the fused runner of a task that `refuses` accepts."""
     assert isinstance(backend, FusedBackend)
-    return FORMS[task.source.header.level].runner(backend, task)
+    return RUNNERS[task.source.header.level].runner(backend, task)

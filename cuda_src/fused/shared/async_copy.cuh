@@ -57,7 +57,7 @@ __device__ __forceinline__ void arrive(unsigned long long* barrier) {
 #endif
 }
 
-__device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, unsigned long long* full) {
+__device__ __forceinline__ void tma_copy(void* to, const void* from, int bytes, unsigned long long* full) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
@@ -73,7 +73,7 @@ __device__ __forceinline__ int warp_number() { return __shfl_sync(FULL_WARP, sta
 
 // A place in the ring. Who has read a stage arrives at its `empty`, every lane: one for its warp would take no less time, and
 // compute-sanitizer's racecheck does not see that __syncwarp orders the others' reads before it.
-struct Turn {
+struct RingPosition {
   int stage = 0, phase = 0;
   __device__ __forceinline__ void next(int stages) {
     if (++stage == stages) stage = 0, phase ^= 1;
@@ -82,20 +82,20 @@ struct Turn {
 
 // ---- groups of products, which four warps ask for together ----
 
-__device__ __forceinline__ void begin_group() {
+__device__ __forceinline__ void wgmma_fence() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 
-__device__ __forceinline__ void commit_group() {
+__device__ __forceinline__ void wgmma_commit() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 
 template <int PENDING>
-__device__ __forceinline__ void wait_for_groups() {
+__device__ __forceinline__ void wgmma_wait() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #endif
@@ -121,13 +121,13 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
-__device__ __forceinline__ void meet_cluster() {
+__device__ __forceinline__ void sync_cluster() {
   arrive_at_cluster();
   wait_for_cluster();
 }
 
 // What lies at `own` in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ float load_of_block(const float* own, int rank) {
+__device__ __forceinline__ float load_remote(const float* own, int rank) {
   float value = 0.f;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   unsigned address;

@@ -35,7 +35,7 @@ MANY_GROUPS = 4  # the general kernel also runs if it would share a row among th
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class SpmmTable:
     """The fastest candidate at every point of a grid.
 
     Parameters
@@ -93,7 +93,7 @@ class Table:
         }
 
     @classmethod
-    def from_json(cls, found: Any, known: Collection[str]) -> Table:
+    def from_json(cls, found: Any, known: Collection[str]) -> SpmmTable:
         """Return the table of the values that `to_json` returned.
 
         Raises
@@ -118,7 +118,7 @@ def user_table(gpu: str) -> Path:
     return cache_folder().parent / "spmm" / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
 
 
-def save(table: Table, path: Path) -> None:
+def save(table: SpmmTable, path: Path) -> None:
     """Write a table. Processes that start afterwards use it.
 
     Raises
@@ -133,14 +133,14 @@ def save(table: Table, path: Path) -> None:
 
 
 @cache
-def load(gpu: str, known: Collection[str]) -> Table:
+def load(gpu: str, known: Collection[str]) -> SpmmTable:
     """Return the user's table for GPUs of this name, else the shipped one; read once per process.
 
     If the user's table cannot be used, a warning on stderr says so.
     """
     path = user_table(gpu)
     try:
-        return Table.from_json(json.loads(path.read_text(encoding="utf-8")), known)
+        return SpmmTable.from_json(json.loads(path.read_text(encoding="utf-8")), known)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
@@ -148,11 +148,11 @@ def load(gpu: str, known: Collection[str]) -> Table:
             f"warning: {path}: {error}; the shipped table is used. Run 'gcnbatch bench tune' again, or remove it.",
             file=sys.stderr,
         )
-    return Table.from_json(json.loads(SHIPPED.read_text(encoding="utf-8")), known)
+    return SpmmTable.from_json(json.loads(SHIPPED.read_text(encoding="utf-8")), known)
 
 
 @lru_cache(maxsize=4096)
-def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
+def choose(table: SpmmTable, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
     """Return the candidate for a batch of `n_graphs` with `n_rows` rows in total, or None for the general kernel.
 
     `vector` is the number of floats per load.

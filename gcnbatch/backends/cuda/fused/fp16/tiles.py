@@ -9,11 +9,11 @@ import numpy as np
 
 from gcnbatch.backends.cuda.batches.batch import Int32, Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
+from gcnbatch.backends.cuda.fused.fp16.geometry import TILE_ROWS
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 
-TILE_ROWS = 144
-AIMED_ROWS = 128  # of a tile, on average, as far as there are tiles
-ROUNDS_ONE_BY_ONE = 1  # the smallest graphs, which go where most room is
+AIMED_ROWS = 128  # of a tile, on average, while there are tiles
+SINGLE_ROUNDS = 1  # of the smallest graphs, each of which goes to the emptiest tile
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _dealt(sizes: Int64, aimed: int, tiles: int) -> Int64 | None:
 def _dealt_evenly(sizes: Int64, tiles: int) -> tuple[Int64, Int64]:
     """Return tiles of graphs, and nodes in tiles."""
     n, most = sizes.shape
-    rounds = max(most // tiles - ROUNDS_ONE_BY_ONE, 0)
+    rounds = max(most // tiles - SINGLE_ROUNDS, 0)
     there_and_back = np.concatenate([np.arange(tiles), np.arange(tiles)[::-1]])
     found = np.empty((n, most), np.int64)
     found[:, : rounds * tiles] = np.resize(there_and_back, rounds * tiles)
