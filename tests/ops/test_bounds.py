@@ -124,7 +124,7 @@ def with_fault(value: Any, fault: Callable[[NDArray[Any]], NDArray[Any]]) -> Any
 
 @pytest.mark.parametrize("problem", [name for name in PROBLEMS if "all missing" not in name])
 def test_a_fault_in_any_input_is_rejected(problem: str) -> None:
-    """Faults that do not change the exact results (a dropped element, a number that float16 represents) do not count."""
+    """Faults that do not change the exact results (a dropped element, a float16 number) do not count."""
     rejected = 0
     for case, fault in product(TELLING, FAULTS):
         right = PROBLEMS[problem](case)
