@@ -28,7 +28,7 @@ CAPABILITIES = ((9, 0),)  # that the products are compiled for
 WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which these kernels train faster than the narrow ones
 _READOUT = declared("fused/wide/readout.cuh")
 CLUSTER = _READOUT.constant("WideReadout::SLICES")  # blocks, and graphs, of a cluster of the readout
-READOUT_THREADS = _READOUT.constant("WideReadout::BLOCK")
+READOUT_THREADS = _READOUT.constant("READOUT_THREADS")
 DROPOUT_THREADS = declared("fused/wide/step.cu").constant("DROPOUT_THREADS")
 DROPOUT_BLOCKS = 66  # of a layer
 
