@@ -11,7 +11,7 @@ from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused import forms
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.config_sections import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
@@ -29,8 +29,8 @@ class FusedBackend(CudaBackend):
     def graphs_engine(
         self,
         stack: Stack,
-        model: Model,
-        rule: Optimizer,
+        model: DeviceModel,
+        rule: UpdateRule,
         source: BatchSource,
         targets: NDArray[Any],
         label_weights: NDArray[np.float64],

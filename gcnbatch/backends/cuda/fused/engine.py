@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.forms import most_nodes
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
 from gcnbatch.backends.cuda.fused.shared.form import Form
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
@@ -99,10 +99,10 @@ class FusedEngine:
     ----------
     device : Device
     stack : Stack
-    model : Model
+    model : DeviceModel
     data : FusedSet
         Made for `training`.
-    rule : Optimizer
+    rule : UpdateRule
     seed : int
         Of dropout.
     training : sequence of Form
@@ -114,9 +114,9 @@ class FusedEngine:
         self,
         device: Device,
         stack: Stack,
-        model: Model,
+        model: DeviceModel,
         data: FusedSet,
-        rule: Optimizer,
+        rule: UpdateRule,
         seed: int,
         training: Sequence[type[Form]],
         predicting: type[Form],

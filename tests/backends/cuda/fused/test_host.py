@@ -18,9 +18,9 @@ from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared import data
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.backends.cuda.runtime import loader
@@ -92,7 +92,7 @@ def workspace(
         totals = device.empty(2, np.float64)
         buffers = device.empty(layout.n_buffers)
         moments, of_parameters = (flat[2], flat[3]), (flat[4], flat[5])
-        model = Model(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, ())
+        model = DeviceModel(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, ())
         labels = label_weights(task.targets, "binary", task.loss.weights)
         held = data.FusedSet(device, task.source, task.targets, labels, (form,))
         recorder: Any = None
@@ -107,7 +107,7 @@ def test_every_launch_has_the_arguments_of_its_kernel(
     assignments: tuple[str, ...], form: type[Form], tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", n_channels=3)
-    rule = Optimizer("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
+    rule = UpdateRule("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
     entries = Sources(cuda_sources()).entries
     for training in (True, False):
         device, at = workspace(tmp_path / "data.h5", assignments, training, form)
@@ -125,7 +125,7 @@ def test_every_launch_has_the_arguments_of_its_kernel(
 def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", n_channels=1)
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
     names = [call.entry.removeprefix("fused_narrow_") for call in calls]
     forward, backward = ["forward_first_64x1", "forward_64x1"], ["backward_64x1", "backward_first_64x1"]
@@ -157,7 +157,7 @@ def test_the_graphs_of_an_epoch_take_all_its_steps_in_equal_shares(steps: int) -
 def test_a_step_of_wide_layers_is_two_launches_forward_and_three_backward_a_layer(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[256,256]", "model.dropout=0.5"), True, WideTf32)
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     names = [call.entry.removeprefix("fused_wide_") for call in (*at.forward(), *at.backward(), *at.update(rule))]
     first, second = ["product_tf32", "dropout"], ["propagate", "product_tf32"]
     back = ["propagate_backward", "product_dx_tf32", "product_dw_tf32", "propagate_backward", "product_dw_tf32"]
@@ -169,7 +169,7 @@ def test_an_fp16_step_is_three_launches(tmp_path: Path) -> None:
     device: Any = HostDevice()
     at, plan, _ = fp16.workspace(device, tmp_path / "data.h5", ("model.widths=[256,256]",), [np.arange(60)])
     at.begin_epoch(0, at.packed(plan, np.zeros(1, np.float32)), np.zeros((1, 3), np.float32), 0)
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
     assert [call.entry for call in calls] == ["fused_fp16_step_256", "fused_fp16_weight_gradient", "fused_fp16_update"]
     entries = Sources(cuda_sources()).entries
@@ -291,10 +291,10 @@ def test_an_epoch_that_is_expected_is_planned_and_packed_once(tmp_path: Path, mo
     device, at = workspace(tmp_path / "data.h5", (), True)
     monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
     done: list[str] = []
-    plan, pack = data.FusedSet.plan, Plan.packed
+    plan, pack = data.FusedSet.plan, StagedEpoch.packed
     monkeypatch.setattr(data.FusedSet, "plan", lambda *given: (done.append("planned"), plan(*given))[1])
-    monkeypatch.setattr(Plan, "packed", lambda *given: (done.append("packed"), pack(*given))[1])
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    monkeypatch.setattr(StagedEpoch, "packed", lambda *given: (done.append("packed"), pack(*given))[1])
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, 0, (Narrow,), Wide)
     first, second, rates = (
         list(np.arange(16).reshape(2, 8)),
@@ -346,7 +346,7 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     write_set(tmp_path / "data.h5")
     device, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), True, form)
     device.compute_capability = capability
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     of: Any = (device, at._stack, at._model, at._data, rule, 0)
     fused = engine.FusedEngine(*of, training=(form,), predicting=prediction_form(capability, precision))
     assert fused.eval_batch_size == engine.EVAL_GRAPHS

@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.fused import engine, forms
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
 from gcnbatch.config_sections import CudaConfig
@@ -107,8 +107,8 @@ def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeyp
         weights = label_weights(work.task.targets, "binary", work.task.loss.weights)
         held = FusedSet(device, work.task.source, work.task.targets, weights, (Narrow,))
     empty = device.empty(1)
-    model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    model = DeviceModel(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     fused = engine.FusedEngine(device, stack, model, held, rule, 0, (Narrow,), Narrow)
     assert fused.eval_batch_size == 1
     with pytest.raises(InputError) as error:

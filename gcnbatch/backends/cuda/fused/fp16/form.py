@@ -11,7 +11,7 @@ from gcnbatch.backends.cuda.fused.fp16.features import Fp16Features, bytes_of_fe
 from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, packed_weights
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, plan_tiles, tiles_of
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime.device import Device
@@ -76,6 +76,6 @@ class Fp16(Form):
         return packed_weights(self._device, self._stack)
 
     def workspace(self, capacity: Capacity, steps: int, graphs: int) -> Fp16Workspace:
-        plan = Plan(self._device, steps, graphs, tiles_of(capacity.rows, self.most_tiles))
+        plan = StagedEpoch(self._device, steps, graphs, tiles_of(capacity.rows, self.most_tiles))
         on = (self._device, self._stack, self.model, self._data, capacity, plan, self._seed)
         return Fp16Workspace(*on, self._features, self.most_tiles)

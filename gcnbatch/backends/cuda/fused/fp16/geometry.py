@@ -81,7 +81,7 @@ def entry(P: int) -> str:
 def launch(P: int, tiles: int) -> Launch:
     """Return the launch of the step: a cluster of P / 64 blocks for each tile.
 
-    >>> launch(512, 15)[:2]
+    >>> launch(512, 15).grid, launch(512, 15).block
     ((8, 15, 1), (480, 1, 1))
     """
     return Launch((P // PANEL, tiles, 1), (THREADS, 1, 1), SHARED_BYTES)

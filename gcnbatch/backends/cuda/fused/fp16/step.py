@@ -17,8 +17,8 @@ from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.features import Fp16Features
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import Model
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
 from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide.jobs import chunk_places
@@ -109,10 +109,10 @@ class Fp16Workspace(Workspace):
         self,
         device: Device,
         stack: Stack,
-        model: Model,
+        model: DeviceModel,
         data: FusedSet,
         capacity: Capacity,
-        plan: Plan,
+        plan: StagedEpoch,
         seed: int,
         features: Fp16Features,
         most_tiles: int,

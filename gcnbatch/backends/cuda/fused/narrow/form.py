@@ -5,7 +5,7 @@ from __future__ import annotations
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace, packed_weights
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
@@ -40,6 +40,6 @@ class Narrow(Form):
         return packed_weights(self._device, self._stack)
 
     def workspace(self, capacity: Capacity, steps: int, graphs: int) -> NarrowWorkspace:
-        plan = Plan(self._device, steps, graphs)
+        plan = StagedEpoch(self._device, steps, graphs)
         on = (self._device, self._stack, self.model, self._data, capacity, plan, self._seed)
         return NarrowWorkspace(*on, self.training)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, Features, FusedSet
-from gcnbatch.backends.cuda.fused.shared.model import Model
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.runtime.launch import Launch
@@ -60,7 +60,7 @@ class Form(ABC):
     ----------
     device : Device
     stack : Stack
-    model : Model
+    model : DeviceModel
         Without packed weights.
     data : FusedSet
     seed : int
@@ -77,7 +77,7 @@ class Form(ABC):
         Whether the form plans every batch that fits the device.
     most_rows : int
         Nodes that a batch may have.
-    model : Model
+    model : DeviceModel
         With packed weights, and in inference the shifts of batch norm.
     """
 
@@ -90,7 +90,7 @@ class Form(ABC):
         self,
         device: Device,
         stack: Stack,
-        model: Model,
+        model: DeviceModel,
         data: FusedSet,
         seed: int,
         recorder: Recorder,

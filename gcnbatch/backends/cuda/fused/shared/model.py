@@ -15,7 +15,7 @@ UPDATE, ONLY_GRADIENTS, APPLY = declared("fused/shared/optimizer.cuh").enum("Upd
 
 
 @dataclass(frozen=True)
-class Model:
+class DeviceModel:
     """Where a model's arrays are: flat parameters, their moments and decay, running statistics, weights of the loss.
 
     Parameters
@@ -55,7 +55,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class UpdateRule:
     """The rule of the update; `max_norm` 0 does not clip, without `decays` there is neither weight decay nor L2."""
 
     sgd: bool

@@ -18,8 +18,8 @@ from gcnbatch import philox
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.layouts import Layout
@@ -72,10 +72,10 @@ class Workspace(ABC):
     ----------
     device : Device
     stack : Stack
-    model : Model
+    model : DeviceModel
     data : FusedSet
     capacity : Capacity
-    plan : Plan
+    plan : StagedEpoch
     seed : int
         Of dropout.
     training : bool
@@ -99,10 +99,10 @@ class Workspace(ABC):
         self,
         device: Device,
         stack: Stack,
-        model: Model,
+        model: DeviceModel,
         data: FusedSet,
         capacity: Capacity,
-        plan: Plan,
+        plan: StagedEpoch,
         seed: int,
         training: bool,
     ) -> None:
@@ -298,17 +298,17 @@ class Workspace(ABC):
 
     # -------------------------------------------------------------------------------------------- update
 
-    def update(self, rule: Optimizer) -> list[Call]:
+    def update(self, rule: UpdateRule) -> list[Call]:
         """Return the launches from the parts of gradients to new parameters and the next batch."""
         if rule.max_norm:
             return [self._update_call(rule, ONLY_GRADIENTS, self._model.totals), self._update_call(rule, APPLY)]
         return [self._update_call(rule, UPDATE, self._model.totals)]
 
-    def gradients(self, rule: Optimizer, totals: DeviceArray) -> Call:
+    def gradients(self, rule: UpdateRule, totals: DeviceArray) -> Call:
         """Return the launch that writes the gradients and adds the loss and its weight to `totals`."""
         return self._update_call(rule, ONLY_GRADIENTS, totals)
 
-    def _update_call(self, rule: Optimizer, mode: int, totals: DeviceArray | None = None) -> Call:
+    def _update_call(self, rule: UpdateRule, mode: int, totals: DeviceArray | None = None) -> Call:
         if self._jobs is None:
             self._jobs = self._job_tables()
         jobs, chunks, norms = self._jobs

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
@@ -50,7 +50,7 @@ class Wide(Form):
         return packed_weights(self._device, self._stack, self.training)
 
     def workspace(self, capacity: Capacity, steps: int, graphs: int) -> WideWorkspace:
-        plan = Plan(self._device, steps, graphs)
+        plan = StagedEpoch(self._device, steps, graphs)
         on = (self._device, self._stack, self.model, self._data, capacity, plan, self._seed)
         return WideWorkspace(*on, self.training, self.products)
 

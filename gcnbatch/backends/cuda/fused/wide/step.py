@@ -13,8 +13,8 @@ import numpy as np
 from gcnbatch import philox
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import Model
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
 from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide import geometry
@@ -68,10 +68,10 @@ class WideWorkspace(Workspace):
         self,
         device: Device,
         stack: Stack,
-        model: Model,
+        model: DeviceModel,
         data: FusedSet,
         capacity: Capacity,
-        plan: Plan,
+        plan: StagedEpoch,
         seed: int,
         training: bool,
         products: str,

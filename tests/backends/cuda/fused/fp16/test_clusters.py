@@ -15,7 +15,7 @@ import pytest
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
@@ -70,8 +70,8 @@ def most_tiles(machine: Machine, path: Path, monkeypatch: pytest.MonkeyPatch, wi
         stack = describe(work.task.model, work.task.model.layout(), "binary")
         held = FusedSet(device, source, work.task.targets, np.ones(source.n_graphs), (Fp16, WideTf32))
     empty = device.empty(1)
-    model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    model = DeviceModel(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     fused = engine.FusedEngine(device, stack, model, held, rule, 0, (Fp16, WideTf32), WideTf32)
     return fused.about().get("tiles", 0)
 

@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, padded
-from gcnbatch.backends.cuda.fused.shared.model import Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.registry import open_backend
@@ -209,7 +209,7 @@ def test_update_sums_gradients_and_packs_the_weights(device: Any, sgd: bool, max
     batches = [np.arange(50), np.arange(37)]
     at, plan, task = workspace(device, tmp_path / "data.h5", MODEL, batches)
     rates = np.array([[0.1, 0, 0, 0], [0.01, 2.0, 3.0, 5.0]], np.float32)
-    rule = Optimizer(sgd, 0.9, 0.99, 1e-3, max_norm, decays=True)
+    rule = UpdateRule(sgd, 0.9, 0.99, 1e-3, max_norm, decays=True)
     of, layout, rng = at._model, task.model.layout(), np.random.default_rng(7)
     before = {}
     for name in ("trainable", "weight_decay", "l2"):

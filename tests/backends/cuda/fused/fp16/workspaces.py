@@ -15,8 +15,8 @@ from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, packed_weights
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, plan_tiles, tiles_of
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import Model
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.compare.workload import opened
 from gcnbatch.runners.fused_graphs import describe, label_weights
@@ -79,8 +79,8 @@ def workspace(
         assert isinstance(features, Fp16Features)
         capacity = held.capacity(graphs)
         tiles = tiles_of(capacity.rows, most_tiles)
-        plan = Plan(device, len(batches), sum(map(len, batches)), tiles)
-        at = Fp16Workspace(device, stack, Model(*arrays), held, capacity, plan, 0, features, most_tiles)
+        plan = StagedEpoch(device, len(batches), sum(map(len, batches)), tiles)
+        at = Fp16Workspace(device, stack, DeviceModel(*arrays), held, capacity, plan, 0, features, most_tiles)
     tiled = plan_tiles(batches, held.sizes, tiles)
     assert tiled is not None
     return at, tiled, task
