@@ -76,9 +76,9 @@ def augmented_columns(F: int, C: int) -> int:
 
 @lru_cache(maxsize=4096)
 def panels(rows: int, columns: int) -> tuple[int, int]:
-    """Return the rows of a panel and the floats of all panels of a (rows, columns) matrix: how U and V are stored.
+    """Return the rows of a panel and the floats of all panels of a (rows, columns) matrix, such as U or V.
 
-    The transpose of dY takes as many floats, its panels have P rows.
+    The transpose of dY has as many floats in panels of P rows.
 
     >>> panels(1850, 520)
     (1920, 1044480)
