@@ -59,9 +59,9 @@ def tiles_of(nodes: int, limit: int) -> int:
 def plan_tiles(batches: Sequence[Int64], sizes: Mapping[str, Int64], tiles: int) -> TiledPlan | None:
     """Return the plan of these batches in at most `tiles` tiles each, or None if a batch does not fit.
 
-    Graphs are dealt largest first, in rounds that alternate in direction; the last ones go to the emptiest tile. So tiles
-    have similar numbers of rows and graphs. A batch that overflows a tile is dealt again, each graph to the first tile
-    with room.
+    Graphs are dealt largest first, in rounds that alternate in direction; the last ones go to the emptiest tile. So
+    tiles have similar numbers of rows and graphs. A batch that overflows a tile is dealt again, each graph to the first
+    tile with room.
 
     Parameters
     ----------
