@@ -9,6 +9,7 @@ This module imports nothing large: the workers start before the command imports 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -58,3 +59,4 @@ def preload(*modules: str) -> None:
     """Import the modules that later calls need."""
     for name in modules:
         import_module(name)
+    gc.enable()

@@ -38,17 +38,44 @@ class Entry:
     Parameters
     ----------
     name : str
-    file : str
-        The source file, such as ``"dense/relu.cu"``.
-    layout : Layout
-        Its arguments, or the fields of its parameter struct.
-    is_struct : bool
+    source : KernelSource
+    parameters : str
+        As declared; read when they are first needed.
     """
 
     name: str
-    file: str
-    layout: Layout
-    is_struct: bool = False
+    source: KernelSource
+    parameters: str
+
+    @property
+    def file(self) -> str:
+        """The source file, such as ``"dense/relu.cu"``."""
+        return self.source.name
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Its arguments, or the fields of its parameter struct.
+
+        Raises
+        ------
+        ValueError
+            When a parameter cannot be passed.
+        """
+        arguments: dict[str, Kind] = {}
+        for part in filter(None, (part.strip() for part in self.parameters.split(","))):
+            (declarator,) = declarators(part)
+            arguments[python_name(declarator.name)] = self.source.declarations.kind(declarator)
+        structs = [kind for kind in arguments.values() if isinstance(kind, Layout)]
+        if not structs:
+            return Layout(self.name, arguments, packed_end=True)
+        if len(arguments) > 1:
+            raise ValueError(f"{self.file}: {self.name}: a struct must be the only parameter")
+        return replace(structs[0], name=f"{self.name} ({structs[0].name})")
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether the only parameter is a struct."""
+        return not self.layout.packed_end
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,21 +134,8 @@ class KernelSource:
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The kernels that the host can launch, in the order of the file."""
-        return tuple(
-            self._entry(found["name"], found["arguments"]) for found in _ENTRIES.finditer(without_comments(self.text))
-        )
-
-    def _entry(self, name: str, text: str) -> Entry:
-        arguments: dict[str, Kind] = {}
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            (declarator,) = declarators(part)
-            arguments[python_name(declarator.name)] = self.declarations.kind(declarator)
-        structs = [kind for kind in arguments.values() if isinstance(kind, Layout)]
-        if not structs:
-            return Entry(name, self.name, Layout(name, arguments, packed_end=True))
-        if len(arguments) > 1:
-            raise ValueError(f"{self.name}: {name}: a struct must be the only parameter")
-        return Entry(name, self.name, replace(structs[0], name=f"{name} ({structs[0].name})"), is_struct=True)
+        found = _ENTRIES.finditer(without_comments(self.text))
+        return tuple(Entry(entry["name"], self, entry["arguments"]) for entry in found)
 
 
 class Sources(Mapping[str, KernelSource]):
@@ -135,12 +149,13 @@ class Sources(Mapping[str, KernelSource]):
     Raises
     ------
     ValueError
-        When two files have a kernel of the same name, an included file is missing, or a parameter cannot be passed.
+        When two files have a kernel of the same name, or an included file is missing.
     """
 
     def __init__(self, root: Path) -> None:
         names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.cu"))
-        self._files = {name: read(root, name) for name in names}
+        texts: dict[str, str] = {}
+        self._files = {name: read(root, name, texts) for name in names}
         self.entries: dict[str, Entry] = {}
         for entry in (entry for source in self._files.values() for entry in source.entries):
             if entry.name in self.entries:
@@ -157,26 +172,42 @@ class Sources(Mapping[str, KernelSource]):
         return len(self._files)
 
 
-def read(root: Path, name: str) -> KernelSource:
+def read(root: Path, name: str, texts: dict[str, str] | None = None) -> KernelSource:
     """Return a source or header with all its headers.
+
+    Parameters
+    ----------
+    root : Path
+    name : str
+    texts : dict, optional
+        Texts of files by name; files that it lacks are read and added. Most sources include the same headers.
 
     Raises
     ------
     ValueError
         When an included file is missing.
     """
-    text = (root / name).read_text(encoding="utf-8")
+    texts = {} if texts is None else texts
+
+    def text_of(file: str) -> str:
+        if file not in texts:
+            texts[file] = (root / file).read_text(encoding="utf-8")
+        return texts[file]
+
     headers: dict[str, str] = {}
-    waiting = [(name, included) for included in _INCLUDES.findall(text)]
+    waiting = [(name, included) for included in _INCLUDES.findall(text_of(name))]
     while waiting:
         by, included = waiting.pop(0)
         if included in headers:
             continue
-        if not (root / included).is_file():
+        if included not in texts and not (root / included).is_file():
             raise ValueError(f'{by} includes "{included}", which is not in {root}')
-        headers[included] = (root / included).read_text(encoding="utf-8")
+        headers[included] = text_of(included)
         waiting += [(included, deeper) for deeper in _INCLUDES.findall(headers[included])]
-    return KernelSource(name, root, text, headers)
+    return KernelSource(name, root, text_of(name), headers)
+
+
+_SHIPPED: dict[str, str] = {}  # texts of files that `declared` has read
 
 
 @cache
@@ -186,4 +217,4 @@ def declared(name: str) -> Declarations:
     >>> declared("common/scan.cuh").constant("SCAN_THREADS")
     256
     """
-    return read(cuda_sources(), name).declarations
+    return read(cuda_sources(), name, _SHIPPED).declarations

@@ -113,13 +113,13 @@ def test_a_digest_covers_the_source_and_every_header(folder: Path) -> None:
 def test_broken_folders_of_sources_are_refused(folder: Path) -> None:
     (folder / "other.cu").write_text('extern "C" __global__ void odd(float3 x) {}')
     with pytest.raises(ValueError, match=r"other.cu: 'float3 x' has a type that cannot be passed"):
-        Sources(folder)
+        _ = Sources(folder).entries["odd"].layout
     (folder / "other.cu").write_text('extern "C" __global__ void plain(int n) {}')
     with pytest.raises(ValueError, match=r"kernel plain is in other.cu and in plain.cu"):
         Sources(folder)
     (folder / "other.cu").write_text('struct Pair { int a, b; };\nextern "C" __global__ void odd(Pair x, int n) {}')
     with pytest.raises(ValueError, match=r"other.cu: odd: a struct must be the only parameter"):
-        Sources(folder)
+        _ = Sources(folder).entries["odd"].layout
     (folder / "other.cu").write_text('#include "nowhere.cuh"\n')
     with pytest.raises(ValueError, match=r'other.cu includes "nowhere.cuh", which is not in'):
         Sources(folder)
@@ -150,6 +150,7 @@ def test_sources_lie_in_folders_and_include_from_the_root(folder: Path) -> None:
 def test_the_kernels_of_the_package_are_device_code_alone() -> None:
     sources = Sources(cuda_sources())
     assert len(sources.entries) >= len(sources) > 0
+    assert all(entry.layout.fields for entry in sources.entries.values())
     for source in sources.values():
         texts = {source.name: source.text, **source.headers}
         foreign = {name for name, text in texts.items() if "#include <" in text}
