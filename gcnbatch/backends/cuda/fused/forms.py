@@ -74,18 +74,18 @@ def refusal(
         Compute capability of the device.
     """
     if options.spmm != "auto" or options.resident == "off":
-        return "another cuda.spmm or cuda.resident than auto and auto or on"
+        return "cuda.spmm other than auto, or cuda.resident off"
     chosen = training_forms(setting_of(stack, source, capability, options.precision))
     if not chosen:
         where = " or ".join(sorted({form.condition for form in FORMS if form.condition}))
-        return f"cuda.precision {options.precision} but for {where} (--set cuda.precision=fp32 for it)"
+        return f"cuda.precision {options.precision} except for {where} (--set cuda.precision=fp32)"
     launches = [*stack.launches, *(launch for form in chosen for launch in form.launches(stack))]
     needed, limit = max(launch.shared for launch in launches), geometry.shared_limit(capability)
     if needed > limit:
         return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory"
     size = _set_bytes(source, chosen) + targets.nbytes
     if size > budget:
-        return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"
+        return f"a data set of {size / 2**20:,.0f} MiB with {budget / 2**20:,.0f} MiB of device memory for it"
     return _index_refusal(source, stack, train)
 
 
@@ -102,11 +102,11 @@ def _index_refusal(source: BatchSource, stack: Stack, train: TrainConfig) -> str
     prepared, nodes = source.prepared, int(source.node_ptr[-1])
     assert prepared is not None
     if max(nodes * prepared.channels, len(prepared.forward.indices)) > MAX_ENTRIES:
-        return "more nodes or edges than 32-bit indices reach"
+        return "more nodes or edges than 32-bit indices can address"
     largest_first, most = np.sort(np.diff(source.node_ptr))[::-1], most_nodes(stack)
     for key in ("batch_size", "eval_batch_size"):
         graphs = getattr(train, key)
         needed = int(largest_first[:graphs].sum())
         if needed > most:
-            return f"train.{key} {graphs:,}, up to {needed:,} nodes, but at most {most:,} with these layers"
+            return f"train.{key} {graphs:,} with up to {needed:,} nodes a batch, more than {most:,} with these layers"
     return ""

@@ -312,9 +312,8 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
     assert (uploads[0] != uploads[1]).any()
 
 
-PREDICTIONS: dict[
-    str, tuple[type[Form], tuple[int, int], str, list[str]]
-] = {  # form of training, compute capability, precision, kernels
+# form of training, compute capability, precision, kernels of the products
+PREDICTIONS: dict[str, tuple[type[Form], tuple[int, int], str, list[str]]] = {
     "narrow": (Narrow, (8, 0), "fp32", ["fused_narrow_forward"] * 2),
     "narrow, where there are wide kernels": (Narrow, (9, 0), "fp32", ["fused_wide_product_3xtf32"] * 2),
     "wide": (WideTf32, (9, 0), "tf32", ["fused_wide_product_tf32"] * 2),
@@ -334,9 +333,7 @@ def test_prediction_weights_are_packed_again_after_every_change(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
-    monkeypatch.setattr(
-        HostDevice, "observer", None if replayed else [], raising=False
-    )  # without replay, steps run launch by launch
+    monkeypatch.setattr(HostDevice, "observer", None if replayed else [], raising=False)  # [] stands for a profiler
     monkeypatch.setattr(HostDevice, "fetch", lambda _, array: np.zeros(array.shape), raising=False)
     launched: list[str] = []
 

@@ -125,9 +125,8 @@ class FusedSet:
         self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
         self.sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in self._own_ptrs.items()}
         sizes = (np.sort(np.diff(ptr))[::-1] for ptr in self._ptrs.values())
-        self._largest = [
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes
-        ]  # by number of graphs
+        # by number of graphs
+        self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
