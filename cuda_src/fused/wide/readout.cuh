@@ -35,9 +35,11 @@ namespace fused {
 
 // ---- readout ----
 
+constexpr int READOUT_THREADS = 512;
+
 // The parameters of fused_wide_readout, and the phase.
 struct WideReadout {
-  static constexpr int GRAPHS = 8, SLICES = 8, BLOCK = 512, LANES = 16, WIDTH = 4 * LANES, HELD = 8;
+  static constexpr int GRAPHS = 8, SLICES = 8, BLOCK = READOUT_THREADS, LANES = 16, WIDTH = 4 * LANES, HELD = 8;
   static constexpr int MAX_PARTIALS = 8, PARTIALS = BLOCK / WIDTH;
   static constexpr int ROW_STEP = BLOCK / LANES / GRAPHS;  // groups of lanes that share a graph's rows
 

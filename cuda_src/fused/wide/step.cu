@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(DROPOUT_THREADS)
   draw_kept(blockIdx.x, gridDim.x, layer.kept, size, seed, layer.purpose, threshold, elements);
 }
 
-extern "C" __global__ void __launch_bounds__(WideReadout::BLOCK, 1) CLUSTERS_OF_8
+extern "C" __global__ void __launch_bounds__(READOUT_THREADS, 1) CLUSTERS_OF_8
     fused_wide_readout(const __grid_constant__ WideReadout readout) {
   extern __shared__ float4 shared4[];
   if constexpr (HAS_CLUSTERS) readout.run(reinterpret_cast<float*>(shared4));

@@ -105,7 +105,7 @@ def test_architectures_differ_in_text_by_generation_and_hopper_features() -> Non
 
 
 # One test for each case: tests of one case may run in several processes, and each would compile everything.
-@pytest.mark.parametrize(("name", "arch"), cases())
+@pytest.mark.parametrize(("name", "arch"), list(cases()))
 def test_every_kernel_is_there_and_keeps_to_registers_without_a_warning(name: str, arch: str, sources: Sources) -> None:
     compiler = find(name)
     if not knows(compiler, arch):

@@ -28,7 +28,7 @@ CAPABILITIES = ((9, 0),)  # that the products are compiled for
 WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which these kernels train faster than the narrow ones
 _READOUT = declared("fused/wide/readout.cuh")
 CLUSTER = _READOUT.constant("WideReadout::SLICES")  # blocks, and graphs, of a cluster of the readout
-READOUT_THREADS = _READOUT.constant("WideReadout::BLOCK")
+READOUT_THREADS = _READOUT.constant("READOUT_THREADS")
 DROPOUT_THREADS = declared("fused/wide/step.cu").constant("DROPOUT_THREADS")
 DROPOUT_BLOCKS = 66  # of a layer
 
@@ -76,9 +76,9 @@ def augmented_columns(F: int, C: int) -> int:
 
 @lru_cache(maxsize=4096)
 def panels(rows: int, columns: int) -> tuple[int, int]:
-    """Return the rows of a panel and the floats of all panels of a (rows, columns) matrix: how U and V are stored.
+    """Return the rows of a panel and the floats of all panels of a (rows, columns) matrix, such as U or V.
 
-    The transpose of dY takes as many floats, its panels have P rows.
+    The transpose of dY has as many floats in panels of P rows.
 
     >>> panels(1850, 520)
     (1920, 1044480)
