@@ -1,4 +1,4 @@
-"""Whole models on a GPU: agreement with the reference, repeats to the bit, launch counts, resume, streaming."""
+"""Whole models on a GPU: agreement with the reference, equal bits in two runs, launch counts, resume, streaming."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.gpu
 
 CUDA = ("batched", "nonbatched")
 TRAINING = ("fused", *CUDA)
-# More runs of the reference than in the product: of float32 runs of the models below that were moved by as much as the
-# reference's, 9 of 330 broke the rule of `Parity` over ten steps where the reference ran 8 times, 1 of 660 where 32.
+# `samples`: more perturbed runs of the reference than by default. Of float32 runs with the same perturbation, 9 of 330
+# failed `Parity` over ten steps with 8 reference runs, and 1 of 660 with 32.
 TEN_STEPS = replace(QUICK, parity_steps=10, samples=32)
 ONE_GRAPH = {
     "level": "node",
@@ -135,7 +135,7 @@ def fits(config: Config, name: str) -> None:
 @pytest.mark.parametrize("name", TRAINING)
 def test_losses_gradients_and_parameters_agree_with_the_reference(config: Config, name: str) -> None:
     fits(config, name)
-    effort = QUICK if config.cuda.precision == "tf32" else TEN_STEPS  # in TF32 the reference runs four times as often
+    effort = QUICK if config.cuda.precision == "tf32" else TEN_STEPS  # in TF32 `Parity` has four times as many samples
     with opened(config) as workload:
         agreement = Parity(workload, effort).check(open_backend(name, options=config.cuda))
     assert agreement.passed, agreement.worst
@@ -152,7 +152,7 @@ def ragged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parity]:
 
 @pytest.mark.parametrize("spmm", KERNELS)
 @pytest.mark.parametrize("name", CUDA)
-def test_so_they_do_with_every_kernel_of_the_adjacency_product(ragged: Parity, name: str, spmm: Any) -> None:
+def test_training_agrees_with_the_reference_for_every_spmm_kernel(ragged: Parity, name: str, spmm: Any) -> None:
     agreement = ragged.check(open_backend(name, options=CudaConfig(spmm=spmm)))
     assert agreement.passed, agreement.worst
 
@@ -180,7 +180,7 @@ def test_streamed_batches_train_like_resident_ones(config: Config, tmp_path: Pat
 
 
 def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in `folder` until the first epoch is over, as if stopped then."""
+    """Run in `folder` and stop after the first epoch."""
     finish = Trainer._finish_epoch
 
     def stop(trainer: Trainer, *about: Any) -> None:
@@ -194,7 +194,7 @@ def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in `folder` until Ctrl-C comes behind so many steps of the first epoch."""
+    """Run in `folder` until Ctrl-C after `steps` steps of the first epoch."""
     count, done = Bar.step, iter(range(1, steps + 1))
 
     def step(bar: Bar, graphs: int) -> None:
@@ -209,10 +209,10 @@ def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_resumed_run_ends_in_the_same_bits(
+def test_a_resumed_run_ends_with_equal_bits(
     config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped between two epochs and, where an epoch has several steps, before the last one of the first."""
+    """Stop between two epochs and, if an epoch has several steps, before the last step of the first epoch."""
     fits(config, name)
     config = repeatable(config, name)
     run.start(config, tmp_path / "whole", quiet=True)
@@ -234,10 +234,10 @@ LONG = {
 
 
 @pytest.mark.parametrize("model", LONG.values(), ids=LONG)
-def test_steps_that_wait_for_company_when_a_run_stops_are_done(
+def test_an_interrupted_run_launches_its_queued_steps(
     model: tuple[str, ...], tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 24 steps of an epoch the first 8 are a graph, 11 run as graphs of 8 and of 1, 5 follow when it goes on."""
+    """An epoch has 24 steps: 8 in a graph, 11 flushed as graphs of 8 and 1, and 5 after the run resumes."""
     write_set(tmp_path / "data.h5", 120, n_channels=1, max_nodes=12, n_features=20)
     about = ("backend=fused", "train.batch_size=4", "train.epochs=2")
     config = configure(f"data.path={tmp_path / 'data.h5'}", *about, *model)
@@ -259,7 +259,7 @@ def test_steps_that_wait_for_company_when_a_run_stops_are_done(
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_run_goes_on_on_another_backend(
+def test_a_run_resumes_on_another_backend(
     config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits(config, name)
@@ -272,7 +272,7 @@ def test_a_run_goes_on_on_another_backend(
     before, here, there = (
         load(tmp_path / place / "last.safetensors").group("state") for place in ("before", "here", "there")
     )
-    if config.cuda.precision == "tf32":  # of how far the weights went: without moments they end 0.4 away and more
+    if config.cuda.precision == "tf32":  # relative to the change of weights; without moments it is 0.4 or more
         weights = [parameter for parameter in here if is_weight(parameter)]
         gone = [{parameter: end[parameter] - before[parameter] for parameter in weights} for end in (here, there)]
         assert farthest(*gone) < 0.1
@@ -285,8 +285,10 @@ def test_a_run_goes_on_on_another_backend(
 @pytest.mark.parametrize(
     ("name", "resident"), [*((name, "auto") for name in TRAINING), *((name, "off") for name in CUDA)]
 )
-def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for a copy of two batches before, where batches are streamed: that its pinned buffer may be filled again."""
+def test_a_step_does_not_wait_for_the_device(
+    config: Config, name: str, resident: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exception: a streamed batch waits for the copy of two batches before, to reuse its pinned buffer."""
     from gcnbatch.backends.cuda.runtime.device import Device
     from gcnbatch.backends.cuda.runtime.events import Event
 
@@ -304,7 +306,7 @@ def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monk
     with opened(config) as workload:
         options = config.cuda.model_copy(update={"resident": resident})
         runner = make_runner(open_backend(name, options=options), workload.task)
-        for epoch in range(2):  # in the first, kernels are loaded and graphs recorded; each begins with an upload
+        for epoch in range(2):  # the first loads kernels and records graphs; each begins with an upload
             runner.begin_epoch(epoch, workload.repeated(4), 1e-3)
             runner.step(0)
             with monkeypatch.context() as patched:
@@ -323,13 +325,10 @@ def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monk
 @pytest.mark.parametrize(
     ("name", "is_narrow"), [*((name, False) for name in TRAINING), ("fused", True)], ids=[*TRAINING, "narrow"]
 )
-def test_predictions_are_those_of_the_weights_at_hand(
+def test_predictions_use_the_latest_weights_and_statistics(
     config: Config, name: str, is_narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of the running statistics: what they are folded into is made again after a step.
-
-    The fused backend does so where there are wide kernels, and as where there are none.
-    """
+    """The fused backend folds batch norm into its weights again after a step, with and without wide kernels."""
     fits(config, name)
     if is_narrow:
         if config.model.kind == "kipf":
@@ -337,13 +336,13 @@ def test_predictions_are_those_of_the_weights_at_hand(
         monkeypatch.setattr(geometry_fused_wide, "CAPABILITIES", ())
         config = config.model_copy(
             update={"cuda": config.cuda.model_copy(update={"precision": "fp32"})}
-        )  # those of before take no other
+        )  # only wide kernels support TF32
     with opened(config) as work:
         at_hand, reference = (make_runner(open_backend(of, options=config.cuda), work.task) for of in (name, "cpu"))
         graphs = np.concatenate(work.batches)
         for epoch in range(3):
             at_hand.begin_epoch(epoch, work.batches, 5e-2)
-            for step in range(len(work.batches) if epoch else 0):  # before the first step, too
+            for step in range(len(work.batches) if epoch else 0):  # also predict before the first step
                 at_hand.step(step)
             reference.load_state(at_hand.state())
             want = reference.predict(graphs)
@@ -361,8 +360,8 @@ def test_predictions_of_one_graph_agree(config: Config) -> None:
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5 * float(np.abs(found[1]).max()))
 
 
-def test_epochs_in_company_are_those_of_one_by_one(tmp_path: Path) -> None:
-    """Steps of Kipf's GCN that run as one long graph, a wrong guess of what comes next, and steps each alone."""
+def test_epochs_in_one_graph_equal_single_epochs(tmp_path: Path) -> None:
+    """Kipf's GCN: steps in one long graph, steps that were not expected, and single steps."""
     write_set(tmp_path / "data.h5", **ONE_GRAPH, features="csr")
     config = configure(f"data.path={tmp_path / 'data.h5'}", "model.kind=kipf", "model.widths=[16]")
     states = []
@@ -420,14 +419,14 @@ def first_step(task: RunnerTask, name: str, batches: list[Any]) -> int:
 
 
 def test_launches_of_a_step(tmp_path: Path) -> None:
-    """ChemGCN as in the papers, L = 2 layers, here with C = 2 channels and B graphs that have nodes.
+    """ChemGCN as in the papers with L = 2 layers, C = 2 channels and B graphs with nodes.
 
-    Non-batched: MatMul and Add forward, db and dW backward, B C times a layer; SpMM forward and backward for each of
-    the `filled` pairs of graph and channel that have an edge, with a launch of zeros, for the TensorFlow-like kernel
-    adds, B times forward (the other channels add) and B C times backward; dX B times but in the first layer.
-    Batched does MatMul and Add in one launch, all their gradients in another, and SpMM in one each. All else the two
-    backends launch alike: the gather, two of batch norm forward and two backward a layer, two of the readout, three of
-    the output layer and its loss, one of the optimiser.
+    Non-batched, per layer: B C launches each of MatMul, Add, db and dW; B launches of dX except in the first layer.
+    SpMM, forward and backward, has a launch for each of the `filled` pairs of graph and channel with an edge. Its
+    TensorFlow-like kernel adds to its output, so there are launches that write zeros: B forward, B C backward.
+    Batched, per layer: one launch for MatMul and Add, one for all their gradients, one SpMM forward and one backward.
+    Both: the gather; per layer two launches of batch norm forward and two backward; two of the readout; three of the
+    output layer and its loss; one of the optimiser.
     """
     graphs = write_set(tmp_path / "data.h5", n_graphs=30)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]", "train.batch_size=8")) as work:
@@ -441,20 +440,20 @@ def test_launches_of_a_step(tmp_path: Path) -> None:
 
 
 def farthest(some: dict[str, NDArray[Any]], others: dict[str, NDArray[Any]]) -> float:
-    """Return the largest distance of two gradients of a parameter, in lengths of the first."""
+    """Return the largest distance of two gradients of a parameter, relative to the norm of the first."""
     return max(
         float(np.linalg.norm(others[name] - value) / max(np.linalg.norm(value), 1e-6)) for name, value in some.items()
     )
 
 
 def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to TF32's eleven bits, halves away from zero."""
+    """Round to TF32's 11 bits, ties away from zero."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return how far gradients of the CPU move when the operands of products are rounded to TF32."""
+    """Return the relative change of the CPU's gradients when operands of products are rounded to TF32."""
     backend = open_backend("cpu")
     exact = make_runner(backend, task).gradients(batch)[1]
     ops = type(backend.ops)
@@ -472,7 +471,7 @@ def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch
 
 
 @pytest.mark.parametrize("name", ["fused", "batched"])
-def test_tf32_is_close_and_is_not_fp32(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_close_to_fp32_and_differs_from_it(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if config.model.kind == "kipf":
         pytest.skip("sparse features have no dense product on tensor cores")
     gradients = {}

@@ -1,4 +1,4 @@
-"""The recording device of this folder's tests."""
+"""Fixture: a recording device for the tests of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What op parity asks a GPU to launch, on the stand-in for PyCUDA: batches of several graphs, by every kernel."""
+"""Coverage of the op parity tests, on the stand-in for PyCUDA: every kernel runs on batches of several graphs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DENSE_NAMES = ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout
 DENSE_FILES = {"graph/readout.cu", *(f"dense/{name}.cu" for name in DENSE_NAMES)}
 CHANNELS = next(case for case in CASES if case.name == "four channels")
 B, C = len(CHANNELS.sizes), CHANNELS.C
-EACH = B * C  # launches of a loop over graphs and channels
+EACH = B * C  # launches of a per-graph operation
 
 
 @pytest.fixture(autouse=True)
 def _nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in's kernels need no compiler, so nothing checks that there is one."""
+    """Skip the check for a compiler, which the stand-in's kernels do not need."""
     monkeypatch.setattr(adapters, "open_backend", lambda name: None)
 
 
@@ -52,7 +52,7 @@ def launched(machine: Fake) -> set[str]:
 
 
 def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(machine: Fake) -> None:
-    """Their tests therefore run with one SpMM for each form of a backend; together these reach every kernel."""
+    """Their tests therefore run with one SpMM kernel per backend; together they reach every kernel."""
     reached: dict[str, set[str]] = {}
     for name, (form, spmm) in CUDA.items():
         adapter = adapters.open_cuda(form, spmm)
@@ -65,7 +65,7 @@ def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(mach
     assert set().union(*(reached[form] for form in FORMS)) == kernels
 
 
-def test_every_kernel_of_an_adjacency_product_meets_several_graphs(machine: Fake) -> None:
+def test_every_spmm_kernel_runs_on_several_graphs(machine: Fake) -> None:
     for name in CUDA.values():
         adapter = adapters.open_cuda(*name)
         for case in (*CASES, *LARGE_CASES):
