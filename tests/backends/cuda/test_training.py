@@ -1,4 +1,4 @@
-"""Whole models on a GPU: agreement with the reference, equal bits in two runs, launch counts, resume, streaming."""
+"""Whole models on a GPU: agreement with the reference, repeats to the bit, launch counts, resume, streaming."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.gpu
 
 CUDA = ("batched", "nonbatched")
 TRAINING = ("fused", *CUDA)
-# `samples`: more perturbed runs of the reference than by default. Of float32 runs with the same perturbation, 9 of 330
-# failed `Parity` over ten steps with 8 reference runs, and 1 of 660 with 32.
+# More runs of the reference than in `compare-backends`. Of float32 runs of the models below with the same perturbations
+# as the reference's, 9 of 330 broke the rule of `Parity` over ten steps with 8 runs of the reference, 1 of 660 with 32.
 TEN_STEPS = replace(QUICK, parity_steps=10, samples=32)
 ONE_GRAPH = {
     "level": "node",
@@ -133,9 +133,9 @@ def fits(config: Config, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_losses_gradients_and_parameters_agree_with_the_reference(config: Config, name: str) -> None:
+def test_training_agrees_with_the_reference(config: Config, name: str) -> None:
     fits(config, name)
-    effort = QUICK if config.cuda.precision == "tf32" else TEN_STEPS  # in TF32 `Parity` has four times as many samples
+    effort = QUICK if config.cuda.precision == "tf32" else TEN_STEPS  # in TF32 the reference runs four times as often
     with opened(config) as workload:
         agreement = Parity(workload, effort).check(open_backend(name, options=config.cuda))
     assert agreement.passed, agreement.worst
@@ -194,7 +194,7 @@ def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in `folder` until Ctrl-C after `steps` steps of the first epoch."""
+    """Run in `folder` until Ctrl-C arrives after this many steps of the first epoch."""
     count, done = Bar.step, iter(range(1, steps + 1))
 
     def step(bar: Bar, graphs: int) -> None:
@@ -209,7 +209,7 @@ def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_resumed_run_ends_with_equal_bits(
+def test_a_resumed_run_ends_in_the_same_bits(
     config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stop between two epochs and, if an epoch has several steps, before the last step of the first epoch."""
@@ -234,10 +234,10 @@ LONG = {
 
 
 @pytest.mark.parametrize("model", LONG.values(), ids=LONG)
-def test_an_interrupted_run_launches_its_queued_steps(
+def test_queued_steps_run_when_a_run_stops(
     model: tuple[str, ...], tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An epoch has 24 steps: 8 in a graph, 11 flushed as graphs of 8 and 1, and 5 after the run resumes."""
+    """Of an epoch's 24 steps, the first 8 run as one graph, 11 as graphs of 8 and of 1 steps, 5 after resuming."""
     write_set(tmp_path / "data.h5", 120, n_channels=1, max_nodes=12, n_features=20)
     about = ("backend=fused", "train.batch_size=4", "train.epochs=2")
     config = configure(f"data.path={tmp_path / 'data.h5'}", *about, *model)
@@ -272,7 +272,7 @@ def test_a_run_resumes_on_another_backend(
     before, here, there = (
         load(tmp_path / place / "last.safetensors").group("state") for place in ("before", "here", "there")
     )
-    if config.cuda.precision == "tf32":  # relative to the change of weights; without moments it is 0.4 or more
+    if config.cuda.precision == "tf32":  # of how far the weights went: without moments they end 0.4 away and more
         weights = [parameter for parameter in here if is_weight(parameter)]
         gone = [{parameter: end[parameter] - before[parameter] for parameter in weights} for end in (here, there)]
         assert farthest(*gone) < 0.1
@@ -288,7 +288,7 @@ def test_a_run_resumes_on_another_backend(
 def test_a_step_does_not_wait_for_the_device(
     config: Config, name: str, resident: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exception: a streamed batch waits for the copy of two batches before, to reuse its pinned buffer."""
+    """Streamed batches wait only for a copy of two batches before, whose pinned buffer they refill."""
     from gcnbatch.backends.cuda.runtime.device import Device
     from gcnbatch.backends.cuda.runtime.events import Event
 
@@ -306,7 +306,7 @@ def test_a_step_does_not_wait_for_the_device(
     with opened(config) as workload:
         options = config.cuda.model_copy(update={"resident": resident})
         runner = make_runner(open_backend(name, options=options), workload.task)
-        for epoch in range(2):  # the first loads kernels and records graphs; each begins with an upload
+        for epoch in range(2):  # in the first, kernels are loaded and graphs recorded; each begins with an upload
             runner.begin_epoch(epoch, workload.repeated(4), 1e-3)
             runner.step(0)
             with monkeypatch.context() as patched:
@@ -325,10 +325,13 @@ def test_a_step_does_not_wait_for_the_device(
 @pytest.mark.parametrize(
     ("name", "is_narrow"), [*((name, False) for name in TRAINING), ("fused", True)], ids=[*TRAINING, "narrow"]
 )
-def test_predictions_use_the_latest_weights_and_statistics(
+def test_predictions_use_the_present_weights_and_statistics(
     config: Config, name: str, is_narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fused backend folds batch norm into its weights again after a step, with and without wide kernels."""
+    """Arrays derived from weights and running statistics are recomputed after a step.
+
+    The fused backend is tested with and without its wide kernels.
+    """
     fits(config, name)
     if is_narrow:
         if config.model.kind == "kipf":
@@ -336,13 +339,13 @@ def test_predictions_use_the_latest_weights_and_statistics(
         monkeypatch.setattr(geometry_fused_wide, "CAPABILITIES", ())
         config = config.model_copy(
             update={"cuda": config.cuda.model_copy(update={"precision": "fp32"})}
-        )  # only wide kernels support TF32
+        )  # those of before take no other
     with opened(config) as work:
         at_hand, reference = (make_runner(open_backend(of, options=config.cuda), work.task) for of in (name, "cpu"))
         graphs = np.concatenate(work.batches)
         for epoch in range(3):
             at_hand.begin_epoch(epoch, work.batches, 5e-2)
-            for step in range(len(work.batches) if epoch else 0):  # also predict before the first step
+            for step in range(len(work.batches) if epoch else 0):  # before the first step, too
                 at_hand.step(step)
             reference.load_state(at_hand.state())
             want = reference.predict(graphs)
@@ -351,7 +354,7 @@ def test_predictions_use_the_latest_weights_and_statistics(
         at_hand.close()
 
 
-def test_predictions_of_one_graph_agree(config: Config) -> None:
+def test_predictions_of_one_graph_agree_with_the_reference(config: Config) -> None:
     if config.model.kind != "kipf":
         pytest.skip("the fused backend predicts graphs as it trains on them")
     fits(config, "fused")
@@ -360,8 +363,8 @@ def test_predictions_of_one_graph_agree(config: Config) -> None:
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5 * float(np.abs(found[1]).max()))
 
 
-def test_epochs_in_one_graph_equal_single_epochs(tmp_path: Path) -> None:
-    """Kipf's GCN: steps in one long graph, steps that were not expected, and single steps."""
+def test_batched_graph_launches_of_epochs_equal_single_steps(tmp_path: Path) -> None:
+    """Run steps of Kipf's GCN as long graphs, with a wrong prediction of the next epoch, and one by one."""
     write_set(tmp_path / "data.h5", **ONE_GRAPH, features="csr")
     config = configure(f"data.path={tmp_path / 'data.h5'}", "model.kind=kipf", "model.widths=[16]")
     states = []
@@ -419,24 +422,24 @@ def first_step(task: RunnerTask, name: str, batches: list[Any]) -> int:
 
 
 def test_launches_of_a_step(tmp_path: Path) -> None:
-    """ChemGCN as in the papers with L = 2 layers, C = 2 channels and B graphs with nodes.
+    """ChemGCN as in the papers, L = 2 layers, here with C = 2 channels and B graphs that have nodes.
 
-    Non-batched, per layer: B C launches each of MatMul, Add, db and dW; B launches of dX except in the first layer.
-    SpMM, forward and backward, has a launch for each of the `filled` pairs of graph and channel with an edge. Its
-    TensorFlow-like kernel adds to its output, so there are launches that write zeros: B forward, B C backward.
-    Batched, per layer: one launch for MatMul and Add, one for all their gradients, one SpMM forward and one backward.
-    Both: the gather; per layer two launches of batch norm forward and two backward; two of the readout; three of the
-    output layer and its loss; one of the optimiser.
+    Non-batched: MatMul and Add forward, db and dW backward, B C times per layer; SpMM forward and backward for each of
+    the `filled` pairs of graph and channel that have an edge. TensorFlow's kernel adds, so its output is zeroed B times
+    forward (the other channels add) and B C times backward. dX runs B times, except in the first layer.
+    Batched: MatMul and Add in one launch, all their gradients in another, SpMM in one each. All other launches are the
+    same: the gather, two of batch norm forward and two backward per layer, two of the readout, three of the output
+    layer and its loss, one of the optimiser.
     """
     graphs = write_set(tmp_path / "data.h5", n_graphs=30)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]", "train.batch_size=8")) as work:
-        batched, looped = (first_step(work.task, name, work.batches) for name in CUDA)
+        batched, per_graph = (first_step(work.task, name, work.batches) for name in CUDA)
         part = graphs.take(work.batches[1])
         graph = np.repeat(np.arange(part.n_graphs), np.diff(part.edge_ptr))
         filled = len(np.unique(graph * 2 + part.channel))
         B, C, L = np.count_nonzero(np.diff(part.node_ptr)), 2, 2
     assert batched == 1 + L * (4 + 4) + 2 + 3 + 1 == 23
-    assert looped - batched == L * (4 * B * C + 2 * filled + B + B * C - 4) + (L - 1) * B
+    assert per_graph - batched == L * (4 * B * C + 2 * filled + B + B * C - 4) + (L - 1) * B
 
 
 def farthest(some: dict[str, NDArray[Any]], others: dict[str, NDArray[Any]]) -> float:
@@ -447,13 +450,13 @@ def farthest(some: dict[str, NDArray[Any]], others: dict[str, NDArray[Any]]) -> 
 
 
 def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to TF32's 11 bits, ties away from zero."""
+    """Round to TF32 (11 significant bits), ties away from zero."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return the relative change of the CPU's gradients when operands of products are rounded to TF32."""
+    """Return how far gradients of the CPU move when the operands of products are rounded to TF32."""
     backend = open_backend("cpu")
     exact = make_runner(backend, task).gradients(batch)[1]
     ops = type(backend.ops)
@@ -471,7 +474,7 @@ def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch
 
 
 @pytest.mark.parametrize("name", ["fused", "batched"])
-def test_tf32_is_close_to_fp32_and_differs_from_it(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_close_and_is_not_fp32(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if config.model.kind == "kipf":
         pytest.skip("sparse features have no dense product on tensor cores")
     gradients = {}

@@ -8,7 +8,7 @@ from gcnbatch.backends.cuda.ops.dense import DenseOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
-class LoopedDenseOps(DenseOps):
+class PerGraphDenseOps(DenseOps):
     """`DenseOps` whose products loop over the given graphs and channels; without graphs a product is one launch.
 
     Consider B graphs with nodes, C channels and a layer with bias. The forward pass launches MatMul and Add B C times

@@ -1,4 +1,4 @@
-"""Fixture: a recording device for the tests of this folder."""
+"""The recording device of this folder's tests."""
 
 from __future__ import annotations
 

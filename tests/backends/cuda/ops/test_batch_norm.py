@@ -6,7 +6,7 @@ from gcnbatch.backends.cuda.ops.batch_norm import BatchNormOps
 from tests.backends.cuda.ops.recorder import Recorder, of
 
 
-def test_batch_norm_is_two_launches_forward_and_two_backward(device: Recorder) -> None:
+def test_batch_norm_takes_two_launches_forward_and_two_back(device: Recorder) -> None:
     ops = BatchNormOps(device)
     x, gamma, beta, mean, var, dgamma, dbeta = of(device, (950, 64), *[(64,)] * 6)
     y, saved = ops.batch_norm(x, gamma, beta, mean, var, 1e-5, 0.1, training=True)

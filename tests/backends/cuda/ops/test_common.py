@@ -1,4 +1,4 @@
-"""Geometry that operations share: every row and column has a thread."""
+"""Geometry that operations share: threads cover every row and column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.backends.cuda.ops.recorder import CHIPS, NARROW, ROWS, covers, quickl
 
 @quickly
 @given(ROWS, NARROW, CHIPS)
-def test_column_reduction_puts_every_row_in_one_chunk(N: int, P: int, chips: int) -> None:
+def test_column_reduction_chunks_cover_every_row_once(N: int, P: int, chips: int) -> None:
     launch, rows_per_chunk = column_reduction(N, P, chips)
     grid, block = launch.grid, launch.block
     assert launch.threads == THREADS

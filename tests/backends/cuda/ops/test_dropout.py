@@ -9,7 +9,7 @@ from gcnbatch.backends.cuda.ops.dropout import DropoutOps
 from tests.backends.cuda.ops.recorder import Recorder, of
 
 
-def test_seed_purpose_epoch_and_step_key_the_dropout_mask(device: Recorder) -> None:
+def test_a_dropout_mask_is_keyed_by_its_place_in_training(device: Recorder) -> None:
     ops, (x,) = DropoutOps(device), of(device, (3, 7))
     y, mask = ops.dropout(x, 0.5, DropoutKey(2**63 - 1, "123456789", 3, 41))
     assert (y.shape, mask.shape, mask.dtype) == (x.shape, x.shape, np.uint8)

@@ -14,7 +14,7 @@ from tests.backends.cuda.ops.recorder import CHIPS, Recorder, of, quickly
 @pytest.mark.parametrize(
     ("R", "K", "launches"), [(0, 12, 1), (50, 12, 1), (100, 100, 1), (2708, 7, 2), (233_000, 41, 2)]
 )
-def test_loss_of_a_small_batch_is_one_launch(device: Recorder, R: int, K: int, launches: int) -> None:
+def test_a_loss_of_a_batch_is_one_launch(device: Recorder, R: int, K: int, launches: int) -> None:
     ops = LossOps(device)
     logits, y, weights = of(device, (R, K), (R, K), (K,))
     classes = device.empty((R, 1), np.int32)
@@ -30,7 +30,7 @@ def test_loss_of_a_small_batch_is_one_launch(device: Recorder, R: int, K: int, l
 
 @quickly
 @given(st.integers(0, 10**7), st.integers(0, 10**7), CHIPS)
-def test_loss_runs_in_whole_warps(entries: int, threads: int, chips: int) -> None:
+def test_a_loss_runs_in_whole_warps(entries: int, threads: int, chips: int) -> None:
     launch = loss_geometry(entries, threads, chips)
     assert launch.block[0] % 32 == 0
     if entries <= ENTRIES_OF_ONE_BLOCK:

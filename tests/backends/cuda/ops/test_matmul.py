@@ -1,4 +1,4 @@
-"""Products: the choice of the tile, the launches of gradients, and geometry that covers every element."""
+"""Products: the choice of tiles, the launches of gradients, and the coverage of every element."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_small_product_and_all_its_gradients_are_two_launches(device: Recorder
     assert len(device.launched) == 3
 
 
-def test_without_bias_the_argument_is_null(device: Recorder) -> None:
+def test_a_product_without_bias_passes_a_null_pointer(device: Recorder) -> None:
     ops = MatmulOps(device)
     x, w, dy, dw = of(device, (950, 75), (75, 64), (950, 64), (75, 64))
     ops.matmul(x, w)
@@ -61,15 +61,15 @@ def test_without_bias_the_argument_is_null(device: Recorder) -> None:
     assert forward["bias"] is backward["db"] is None
 
 
-def test_gradients_of_a_large_product_are_one_launch_each(device: Recorder) -> None:
+def test_each_gradient_of_a_large_product_is_one_launch(device: Recorder) -> None:
     ops = MatmulOps(device)
     x, w, dy = of(device, (1850, 512), (512, 512), (1850, 512))
     ops.linear_backward(dy, x, w)
     assert device.entries == ["matmul_128x64_dgrad", "matmul_128x64_wgrad", "bias_add_backward"]
 
 
-def test_one_graph_and_channel_is_multiplied_in_place(device: Recorder) -> None:
-    """The second graph, rows 3 to 6, and the second of two channels of 5 columns."""
+def test_the_product_of_one_graph_and_channel_uses_strides_without_a_copy(device: Recorder) -> None:
+    """Use the second graph (rows 3 to 6) and the second of two channels of 5 columns."""
     h, x, w = of(device, (9, 10), (9, 8), (8, 10))
     MatmulOps(device).multiply(h.view(3 * 10 + 5, ()), x.view(3 * 8, (4, 8)), w.view(5, ()), (4, 8, 5), (10, 8, 10))
     _, launch, arguments = device.launched[0]
@@ -78,7 +78,7 @@ def test_one_graph_and_channel_is_multiplied_in_place(device: Recorder) -> None:
     assert [arguments[name] for name in ("ldy", "ldx", "ldw", "N", "F", "P")] == [10, 8, 10, 4, 8, 5]
 
 
-def test_tf32_runs_on_tensor_cores(device: Recorder) -> None:
+def test_tf32_launches_tensor_core_kernels(device: Recorder) -> None:
     ops = MatmulOps(device, "tf32")
     x, w = of(device, (1850, 512), (512, 512))
     ops.matmul(x, w)
@@ -86,7 +86,7 @@ def test_tf32_runs_on_tensor_cores(device: Recorder) -> None:
     assert device.entries == ["matmul_tf32_128x64_forward", "matmul_tf32_128x64_dgrad", "matmul_tf32_128x64_wgrad"]
 
 
-def test_tf32_is_refused_on_older_gpus() -> None:
+def test_tf32_is_refused_below_compute_capability_8() -> None:
     with pytest.raises(InputError) as refused:
         MatmulOps(Recorder(compute_capability=(7, 5), name="Tesla T4"), "tf32")
     assert str(refused.value) == (
@@ -96,7 +96,7 @@ def test_tf32_is_refused_on_older_gpus() -> None:
 
 
 @pytest.mark.parametrize("tile", ALL_TILES, ids=lambda tile: tile.name)
-def test_kernels_are_compiled_for_the_threads_of_their_tile(tile: Tile) -> None:
+def test_kernels_of_a_tile_have_its_threads(tile: Tile) -> None:
     source = Sources(cuda_sources())["dense/matmul.cu"].text
     products = ["forward", "dgrad"] + ["wgrad"] * any(tile in tiles for tiles in WGRAD_TILES.values())
     for name in products:
@@ -108,7 +108,7 @@ def test_kernels_are_compiled_for_the_threads_of_their_tile(tile: Tile) -> None:
 
 @quickly
 @given(ROWS, NARROW, NARROW, CHIPS, PRECISIONS)
-def test_a_product_is_covered_by_its_tiles(N: int, F: int, P: int, chips: int, precision: str) -> None:
+def test_tiles_cover_the_product(N: int, F: int, P: int, chips: int, precision: str) -> None:
     name, launch = product_geometry(N, P, F, chips, precision)
     tile = tile_named(name)
     assert tile in TILES[precision]
@@ -117,7 +117,7 @@ def test_a_product_is_covered_by_its_tiles(N: int, F: int, P: int, chips: int, p
     assert covers(launch.grid[1], tile.columns, P)
 
 
-def test_small_products_use_small_tiles_and_wide_ones_large_tiles() -> None:
+def test_a_small_product_is_spread_and_a_wide_one_uses_large_tiles() -> None:
     small = product_geometry(950, 64, 64, H200).launch
     assert 100 <= small.blocks <= H200
     wide = product_geometry(1850, 512, 512, H200)
@@ -128,7 +128,7 @@ def test_small_products_use_small_tiles_and_wide_ones_large_tiles() -> None:
 
 @quickly
 @given(ROWS, NARROW, NARROW, CHIPS, PRECISIONS)
-def test_weight_gradient_puts_every_row_in_one_partial_sum(N: int, F: int, P: int, chips: int, precision: str) -> None:
+def test_parts_of_a_weight_gradient_cover_every_row_once(N: int, F: int, P: int, chips: int, precision: str) -> None:
     plan = wgrad_geometry(N, F, P, chips, precision)
     tile = tile_named(plan.tile)
     rows, columns, parts = plan.launch.grid
@@ -136,25 +136,27 @@ def test_weight_gradient_puts_every_row_in_one_partial_sum(N: int, F: int, P: in
     assert plan.launch.block == (tile.threads, 1, 1)
     assert covers(rows, tile.rows, F)
     assert covers(columns, tile.columns, P)
-    assert covers(parts, plan.rows_per_part, N) or (N == 0 and parts == 1)  # without rows, it writes zeros
+    assert covers(parts, plan.rows_per_part, N) or (N == 0 and parts == 1)  # without rows it writes zeros
     assert plan.rows_per_part % tile.depth == 0
     assert plan.counters_bytes == 4 * rows * columns
     assert plan.partials_bytes == (4 * plan.launch.blocks * tile.rows * tile.columns if parts > 1 else 0)
     assert parts == 1 or plan.launch.blocks <= chips
 
 
-def test_weight_gradient_keeps_the_device_busy() -> None:
+def test_a_weight_gradient_keeps_the_device_busy() -> None:
     assert wgrad_geometry(950, 64, 64, H200).launch.blocks == 60
     assert wgrad_geometry(1850, 512, 512, H200)[:3] == ("128x64", Launch((4, 8, 4), (256, 1, 1)), 464)
 
 
 @quickly
 @given(ROWS, NARROW, NARROW, CHIPS, st.booleans())
-def test_one_launch_of_all_gradients_has_blocks_for_each(N: int, F: int, P: int, chips: int, need_dx: bool) -> None:
+def test_the_fused_backward_launch_has_blocks_for_every_gradient(
+    N: int, F: int, P: int, chips: int, need_dx: bool
+) -> None:
     plan = backward_geometry(N, F, P, chips, need_dx)
     tile = tile_named("32x32")
     dx_tiles = -(-N // 32) * -(-F // 32) if need_dx else 0
-    dw_tiles = -(-(F + 1) // 32) * -(-P // 32)  # one row more: the gradient of the bias
+    dw_tiles = -(-(F + 1) // 32) * -(-P // 32)  # a row of dW more: the gradient by the bias
     if plan is None:
         shares = max(chips // dw_tiles, 1)
         assert dx_tiles + dw_tiles * shares > BLOCKS_AT_ONCE * chips or ROWS_AT_ONCE * shares / 2 < N
@@ -170,6 +172,6 @@ def test_one_launch_of_all_gradients_has_blocks_for_each(N: int, F: int, P: int,
     assert plan.partials_bytes == (4 * plan.dw_blocks * 32 * 32 if parts > 1 else 0)
 
 
-def test_large_products_and_tensor_cores_have_one_launch_per_gradient() -> None:
+def test_large_and_tensor_core_products_launch_each_gradient_separately() -> None:
     assert backward_geometry(1850, 512, 512, H200, need_dx=True) is None
     assert backward_geometry(950, 64, 64, H200, need_dx=True, precision="tf32") is None

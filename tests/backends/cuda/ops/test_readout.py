@@ -12,7 +12,7 @@ from gcnbatch.backends.cuda.ops.readout import ReadoutOps, readout_geometry
 from tests.backends.cuda.ops.recorder import Recorder, covers, of
 
 
-def test_max_readout_keeps_the_argmax(device: Recorder) -> None:
+def test_maximum_readout_saves_the_argmax(device: Recorder) -> None:
     ops, (h,) = ReadoutOps(device), of(device, (9, 5))
     node_ptr = device.empty((4,), np.int32)
     for kind in ("sum", "mean", "max"):
@@ -24,7 +24,7 @@ def test_max_readout_keeps_the_argmax(device: Recorder) -> None:
 
 
 @pytest.mark.parametrize(("B", "P"), list(product([0, 1, 11, 10_000], [1, 31, 64, 130])))
-def test_readout_has_a_block_per_graph(B: int, P: int) -> None:
+def test_a_readout_has_a_block_per_graph(B: int, P: int) -> None:
     launch = readout_geometry(B, P)
     assert launch.grid[0] == B
     assert launch.threads == THREADS
