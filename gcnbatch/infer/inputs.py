@@ -17,7 +17,8 @@ from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.importers.csv_tables import open_table
-from gcnbatch.data.molecule_graphs import CHUNK, featurize, find_columns, graph_part, missing_targets
+from gcnbatch.data.importers.molecule_tables import find_columns
+from gcnbatch.data.molecule_graphs import CHUNK, featurize, graph_part, missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
