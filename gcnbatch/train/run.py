@@ -158,6 +158,8 @@ def _carry_out(
     folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say, write: Write
 ) -> dict[str, Any]:
     _hold_to_data(folder, experiment)
+    if count := splits.left_out(experiment.config.split, experiment.split_rows):
+        say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
     if not experiment.config.split.folds:
         return _fit(folder, experiment, parts[0], backend, quiet, write)
     results = []

@@ -85,15 +85,18 @@ def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", i
     smiles_name = _smiles_column(Path(path), names, smiles_column)
     if id_column and id_column not in names:
         raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, names) + " See --id-column.")
-    id_name = id_column
-    for known in () if id_column else (ID_NAMES, DATABASE_ID_NAMES):
-        candidates = [name for name in names if _plain(name) in known and name != smiles_name]
-        if candidates:
-            id_name = candidates[0] if len(candidates) == 1 else ""
-            break
+    id_name = id_column or find_id_column([name for name in names if name != smiles_name])
     if id_name == smiles_name:
         raise InputError("--id-column", f"'{id_name}' is the column of SMILES", "another column")
     return smiles_name, id_name
+
+
+def find_id_column(names: Sequence[str]) -> str:
+    """Return the column named like ids of molecules, else like those of a database; "" if there is none or several."""
+    for known in (ID_NAMES, DATABASE_ID_NAMES):
+        if candidates := [name for name in names if _plain(name) in known]:
+            return candidates[0] if len(candidates) == 1 else ""
+    return ""
 
 
 def _plain(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from gcnbatch.data.importers.csv_tables import numbers
 from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.labels import class_codes
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
-from gcnbatch.data.importers.split_columns import read_splits
+from gcnbatch.data.importers.split_columns import read_splits, split_name
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.outputs import keep_inputs, output_path
@@ -131,8 +130,7 @@ def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[
     if not column:
         return {}
     texts = table.others[column]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", column).lstrip("._-")[:70] or "split"
-    return read_splits(f"{table.path}, column '{column}'", name, [texts[row] for row in rows])
+    return read_splits(f"{table.path}, column '{column}'", split_name(column), [texts[row] for row in rows])
 
 
 def _header(table: MoleculeTable, options: FeaturizerOptions, targets: Targets, name: str) -> Header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -27,6 +28,11 @@ def looks_like_split(name: str, texts: Sequence[str]) -> bool:
     if not values:
         return False
     return values <= _WORDS.keys() or (name.lower() in _NAMES and all(map(str.isdigit, values)))
+
+
+def split_name(column: str) -> str:
+    """Return the name of a column in the letters that the name of a split may have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", column).lstrip("._-")[:70] or "split"
 
 
 def read_splits(place: str, name: str, texts: Sequence[str]) -> dict[str, Split]:
