@@ -35,11 +35,12 @@ class OnBadRow(StrEnum):
 
 
 def infer(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Folders of runs.", show_default=False)],
-    data: Annotated[
-        Path,
+    paths: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="DATA", help="HDF5 data set, or molecules: .csv, .smi, .sdf, .xlsx, .parquet.", show_default=False
+            metavar="RUN_DIR... DATA",
+            help="Folders of runs; then an HDF5 data set or molecules: .csv, .smi, .sdf, .xlsx, .parquet.",
+            show_default=False,
         ),
     ],
     out: Annotated[
@@ -91,6 +92,9 @@ def infer(
     from gcnbatch.infer import infer as predict
     from gcnbatch.infer.inputs import CsvOptions
 
+    *runs, data = paths
+    if not runs:
+        raise InputError("DATA", "missing", f"a data set or a file of molecules after the run {data}")
     if as_json and out == "-":
         raise InputError("--json", "predictions go to standard output too", "-o FILE beside it")
 

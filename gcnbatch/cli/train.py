@@ -55,7 +55,7 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
     show_keys: Annotated[
-        bool, typer.Option("--keys", help="List every key of the configuration with its meaning.")
+        bool, typer.Option("--keys", help="List every key of the configuration: default, meaning, allowed values.")
     ] = False,
 ) -> None:
     """Train a model; without arguments, the built-in quickstart. The last line on stdout is the run's path."""
@@ -64,6 +64,7 @@ def train(
         return
     from gcnbatch.cli.configuration import load
 
+    _check_config(config)
     options = {
         ("data", "path"): None if data is None else str(data),
         ("train", "epochs"): epochs,
@@ -145,9 +146,28 @@ def _show(metrics: dict[str, Any]) -> None:
 
 
 def _show_keys() -> None:
-    from gcnbatch.config import keys
+    from gcnbatch.config import key_table
 
-    found = keys()
-    width = max(map(len, found))
-    for key, meaning in found.items():
-        typer.echo(f"{key:{width}}  {meaning}")
+    rows = key_table()
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for key, default, allowed, meaning in rows:
+        typer.echo(f"{key:{widths[0]}}  {default:{widths[1]}}  {meaning} ({allowed})")
+
+
+def _check_config(config: Path | None) -> None:
+    """Refuse data in place of the configuration, and say which command takes them."""
+    from gcnbatch.data.importers.molecule_files import ENDINGS
+    from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
+    from gcnbatch.errors import InputError
+
+    name = "" if config is None else config.name.lower()
+    if name.endswith(HDF5_ENDINGS):
+        raise InputError(str(config), "a data set", "a TOML configuration", f"Give it as --data {config}.")
+    if name.endswith(ENDINGS):
+        data = f"{name.split('.')[0]}.h5"
+        raise InputError(
+            str(config),
+            "a table of molecules",
+            "a TOML configuration",
+            f"Import it: gcnbatch data import smiles {config} -o {data}; then: gcnbatch train --data {data}",
+        )

@@ -123,7 +123,11 @@ def test_refusals_are_one_line_and_leave_no_file(call, files, tmp_path) -> None:
     assert code == 2
     assert "predictions go to standard output too" in err
     assert call(files["run"], files["csv"], "-o", out, "--id-column", "none")[0] == 2
-    assert call(files["h5"])[0] == 2
+    code, _, err = call(files["run"])
+    assert (code, err) == (
+        2,
+        f"error: DATA: missing; expected a data set or a file of molecules after the run {files['run']}\n",
+    )
     assert list(tmp_path.iterdir()) == []
 
 

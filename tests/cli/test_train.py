@@ -156,7 +156,30 @@ def test_every_key_is_listed(call: Call) -> None:
 
     lines = call("train", "--keys")[1].splitlines()
     assert [line.split()[0] for line in lines] == list(keys())
-    assert all(len(line.split()) > 2 for line in lines)
+    shown = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    assert shown["train.epochs"] == "50 passes over the training rows (a whole number, at least 1 and at most 1000000)"
+    assert shown["model.widths"].startswith("[64, 64] or [16] ")
+    assert shown["model.widths"].endswith("(list; each a whole number, at least 1 and at most 65536)")
+    assert shown["split.kind"].endswith("(random, stratified, scaffold, predefined)")
+    assert shown["model.kind"].endswith("(chemgcn, kipf)")
+    assert shown["train.standardize"].endswith("(true, false)")
+    assert "cpu" in shown["backend"].partition("(")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("set.h5", "set.h5: a data set; expected a TOML configuration. Give it as --data set.h5."),
+        (
+            "my.csv.gz",
+            "my.csv.gz: a table of molecules; expected a TOML configuration. Import it: gcnbatch data import smiles "
+            "my.csv.gz -o my.h5; then: gcnbatch train --data my.h5",
+        ),
+    ],
+)
+def test_data_in_place_of_the_configuration_are_refused_with_the_way_on(call: Call, name: str, message: str) -> None:
+    code, out, err = call("train", name)
+    assert (code, out, err) == (2, "", f"error: {message}\n")
 
 
 def test_help_shows_examples_as_they_are_typed(call: Call) -> None:
