@@ -4,7 +4,8 @@ The first column is ``id``; columns that were kept from the input follow. Binary
 task: the probability, or the value in the target's unit. Multiclass sets have the predicted class under the task's
 name, then a ``p(<class>)`` column per class. An ensemble adds ``<name>_std`` after each number. Predictions from a file
 of molecules end with ``error``: the reason why a row could not be read, else blank. Such a row keeps its place, with
-blank numbers. A name that is already taken (a task called ``id``) gets ``_`` appended.
+blank numbers. A name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that is
+called like a task.
 
 - ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
@@ -79,8 +80,6 @@ class Predictions:
                 name += "_"
             columns[name] = values
 
-        for name, texts in self.kept.items():
-            add(name, texts)
         if self.header.target == "multiclass":
             known = np.isfinite(self.outputs).all(axis=1)
             best = np.where(known, np.nan_to_num(self.outputs).argmax(axis=1), 0)
@@ -91,7 +90,13 @@ class Predictions:
                 add(f"{name}_std", self.std[:, k])
         if self.errors is not None:
             add("error", self.errors)
-        return columns
+        kept = {"id": columns.pop("id")}
+        for name, texts in self.kept.items():
+            free = name
+            while free in columns or free in kept:
+                free += "_"
+            kept[free] = texts
+        return kept | columns
 
 
 class Sink(Protocol):

@@ -91,6 +91,8 @@ def test_columns_of_the_input_are_kept_by_option(call, files, tmp_path) -> None:
     assert lines[2] == "b,y,xx,,,not valid SMILES"
     assert call(files["run"], table, "-o", out, "--keep-columns", "all")[0] == 0
     assert out.read_text().startswith("id,structure,note,even")
+    assert call(files["run"], files["csv"], "-o", out, "--keep-columns", "even")[0] == 0
+    assert out.read_text().startswith("id,even_,even,third,error\nM0,0,0.")
     code, _, err = call(files["run"], table, "-o", out, "--keep-columns", "notes")
     assert code == 2
     assert "--keep-columns: no column 'notes'; expected columns of the input. Did you mean 'note'?" in err
