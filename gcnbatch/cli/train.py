@@ -50,7 +50,13 @@ def train(
         typer.Option("-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-<time>"),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN_DIR", help="Continue a stopped run.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN_DIR",
+            help="Continue a stopped run; with --epochs, a finished one.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
@@ -81,12 +87,12 @@ def train(
             typer.echo(line, err=True)
 
     if resume is not None:
-        free = {("backend",), ("device",), ("cuda", "resident")}
+        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs")}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
         from gcnbatch.train import run
 
-        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say)
+        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say, epochs)
     else:
         settings = load(config, options, assignments or [])
         has_gpu = False
@@ -118,7 +124,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         raise InputError(
             "--resume",
             f"together with {', '.join(extra)}",
-            "nothing but --backend, --device and --resident",
+            "nothing but --backend, --device, --resident and --epochs",
             "A resumed run keeps its configuration.",
         )
 
@@ -142,6 +148,20 @@ def _show(metrics: dict[str, Any]) -> None:
         typer.echo(f"{named}: {sizes} rows; best epoch {metrics['best_epoch']} of {metrics['epochs']}")
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
     for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
+        typer.echo(line)
+    _show_tasks(metrics)
+
+
+def _show_tasks(metrics: dict[str, Any]) -> None:
+    """Print the errors of each test task, where several regression tasks have errors in different units."""
+    from gcnbatch.cli.text_tables import table
+
+    tasks = metrics.get("out_of_fold", metrics.get("test", {})).get("tasks", {})
+    if len(tasks) < 2 or not all("rmse" in of for of in tasks.values()):
+        return
+    names = ("labelled", "rmse", "mae", "r2")
+    typer.echo("")
+    for line in table(["test, by task", *names], [[task, *map(of.get, names)] for task, of in tasks.items()]):
         typer.echo(line)
 
 

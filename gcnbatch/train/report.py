@@ -100,6 +100,7 @@ def draw(
     figures: dict[str, Any],
     numbers: Executor = HERE,
     pictures: Executor = HERE,
+    part: str = "test rows",
 ) -> Future[None]:
     """Begin the plot that suits the target: ROC and PR curves, a confusion matrix, or parity.
 
@@ -110,13 +111,15 @@ def draw(
         As `metrics.evaluate` takes and returns them.
     numbers, pictures : concurrent.futures.Executor
         As in `Report.write`.
+    part : str
+        Rows that are drawn, for the title.
     """
     if header.target == "binary":
         curves = numbers.submit(metrics.curves, y, outputs).result()
-        return pictures.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png")
+        return pictures.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png", part)
     if header.target == "multiclass":
-        return pictures.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png")
-    return pictures.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png")
+        return pictures.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
+    return pictures.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

@@ -85,18 +85,28 @@ def resume(
     resident: str | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
+    epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Go on with the run in `folder` and return its metrics; a finished run is left as it is.
+    """Go on with the run in `folder` and return its metrics; a finished run is left as it is unless `epochs` extend it.
 
     Parameters
     ----------
     backend_name, device, resident : optional
         Another backend, GPU and ``cuda.resident`` than those that the run began with: none of them is part of what is
         computed.
+    epochs : int or None
+        More epochs than the run has: the result is that of a run with so many epochs from the start.
+
+    Raises
+    ------
+    InputError
+        When `folder` is not a run, the data changed, or the run cannot be extended.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
     config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    if epochs is not None:
+        config = _extended(folder, config, epochs)
     if (folder / report.METRICS).exists():
         say(f"{folder} is already finished")
         return report.read_metrics(folder)
@@ -111,6 +121,28 @@ def resume(
             _generate(config, folder)
         with _prepared(config, folder, choice) as (experiment, parts, backend):
             return _carry_out(folder, experiment, parts, backend, quiet, say, Report.write)
+
+
+def _extended(folder: Path, config: Config, epochs: int) -> Config:
+    """Give a run more epochs; its metrics are removed first, so that a crash here leaves a run to resume."""
+    if epochs < config.train.epochs:
+        raise InputError(
+            "--epochs", f"{epochs} to extend a run of {config.train.epochs}", "more epochs than the run has"
+        )
+    if config.train.schedule == "cosine" and epochs > config.train.epochs:
+        raise InputError(
+            "--epochs",
+            "given for a run with the cosine schedule, which ends with its last epoch",
+            hint="Start a new run.",
+        )
+    tree = config.model_dump(mode="json")
+    put(tree, ("train", "epochs"), epochs)
+    longer = resolve(tree, where="--epochs")
+    if epochs > config.train.epochs:
+        for place in (folder, *folder.glob("fold*")):
+            (place / report.METRICS).unlink(missing_ok=True)
+        fileio.write_text(folder / CONFIG, longer.to_toml())
+    return longer
 
 
 @contextmanager
@@ -160,6 +192,8 @@ def _carry_out(
     _hold_to_data(folder, experiment)
     if count := splits.left_out(experiment.config.split, experiment.split_rows):
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
+    for line in dict.fromkeys(line for part in parts for line in experiment.one_class_tasks(part)):
+        say(line)
     if not experiment.config.split.folds:
         return _fit(folder, experiment, parts[0], backend, quiet, write)
     results = []
@@ -253,6 +287,6 @@ def _summarise(
     header, y, ids = experiment.header, experiment.y[rows[order]], experiment.ids[rows[order]]
     summary["out_of_fold"] = report.evaluate(header, y, pooled).result()
     write_csv(folder / report.PREDICTIONS, Predictions(header, ids, pooled))
-    report.draw(folder, header, y, pooled, summary["out_of_fold"]).result()
+    report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / report.METRICS, summary)
     return summary

@@ -70,6 +70,16 @@ def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, Complete
     assert done.stderr == ""
 
 
+@pytest.mark.usefixtures("light")
+def test_several_regression_tasks_have_a_line_each(call: Call, tmp_path: Path) -> None:
+    write_set(tmp_path / "values.h5", target="regression")
+    out = call("train", "--data", tmp_path / "values.h5", "-o", tmp_path / "run", *options())[1].splitlines()
+    assert out[1].split() == ["r2"]
+    place = next(row for row, line in enumerate(out) if line.startswith("test, by task"))
+    assert out[place].split() == ["test,", "by", "task", "labelled", "rmse", "mae", "r2"]
+    assert [line.split()[0] for line in out[place + 1 : place + 3]] == ["task0", "task1"]
+
+
 def test_a_run_without_a_name_is_named_after_its_data(finished: tuple[Path, CompletedProcess[str]]) -> None:
     assert resolved(finished[0])["name"] == "my-set-1-"
 
@@ -129,7 +139,7 @@ def test_options_win_over_toml_and_assignments_over_both(call: Call, tmp_path: P
         (["--resume", "none"], "error: none: not a run folder; expected a folder with config.toml. Start with"),
         (
             ["c.toml", "--resume", "r", "--epochs", 3, "--set", "seed=1", "-o", "x"],
-            "error: --resume: together with train.epochs, seed=1, CONFIG, --out; expected nothing but --backend",
+            "error: --resume: together with seed=1, CONFIG, --out; expected nothing but --backend",
         ),
         (["--set", "data.memory_mb=16", "--set", "train.epochs=none"], "error: configuration: train.epochs: 'none'"),
         (
