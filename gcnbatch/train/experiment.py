@@ -1,4 +1,4 @@
-"""What a run is made of before the first step: the opened data, the model, the loss, the targets of a split."""
+"""The experiment of a run: the opened data set, the model, and the runner task of each split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gcnbatch.train import metrics
 
 @dataclass(frozen=True)
 class Scaling:
-    """Mean and deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``; else identity."""
+    """Mean and standard deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``."""
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
@@ -36,7 +36,7 @@ class Scaling:
 
     @classmethod
     def of(cls, y: NDArray[Any]) -> Scaling:
-        """Return the scaling that gives the labelled entries of each column of `y` mean 0 and deviation 1."""
+        """Return the scaling that gives the labelled entries of each column of `y` mean 0 and standard deviation 1."""
         std = np.nanstd(y, axis=0, dtype=np.float64)
         return cls(np.nanmean(y, axis=0, dtype=np.float64), np.where(std > 0, std, 1.0))
 
@@ -45,18 +45,18 @@ class Scaling:
         return ((y - self.mean) / self.std).astype(np.float32)
 
     def undo(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return outputs in the targets' unit."""
+        """Return outputs in the unit of the targets."""
         return (logits * self.std + self.mean).astype(np.float32)
 
 
 class Experiment:
-    """An opened data set with what every split of it shares.
+    """An opened data set and everything that its splits share.
 
     Parameters
     ----------
     config : Config
     dataset : Dataset
-        Opened and checked; loaded into memory when it fits `data.memory_mb`, else read by slices.
+        Opened and checked. It is loaded into memory if it fits in `data.memory_mb`, else read in slices.
     """
 
     def __init__(self, config: Config, dataset: Dataset) -> None:
@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def split_rows(self) -> SplitRows:
-        """What a split of this data is made from."""
+        """The rows of the data set that `gcnbatch.data.splits` divides."""
         data = self.dataset
         return SplitRows(str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits)
 
@@ -91,11 +91,11 @@ class Experiment:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of the data set's file: a resumed run must meet the same data."""
+        """The sha256 of the data set's file. A resumed run must use the same data."""
         return sha256(self.dataset.path)
 
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
-        """Return what a runner trains on for this split, and the scaling of its targets."""
+        """Return the runner task of this split and the scaling of its targets."""
         labels = self.y[split.train]
         self._check_labels(labels)
         self._check_validation(split)
@@ -138,7 +138,7 @@ def _check_penalised(config: Config, names: list[str]) -> None:
 
 
 def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np.float32]:
-    """Weights of positives (binary) or classes: as given, or balanced by the training rows' counts."""
+    """Return the weights of positives (binary) or classes: the configured ones, or balanced by the training rows."""
     train = config.train
     weights: NDArray[np.float32] = uniform_weights(header)
     if train.pos_weight:

@@ -1,8 +1,8 @@
-"""Figures of a run, written as PNG: learning curves, ROC and precision-recall, confusion, predicted against measured.
+"""Plots of a run as PNG files: learning curves, ROC and precision-recall, confusion matrix, parity.
 
 matplotlib is imported when the first figure is drawn. Figures are `matplotlib.figure.Figure` objects without pyplot: no
-global state, no display, safe in threads. Colours are Okabe and Ito's, told apart with any colour vision. Legends stand
-above the axes, never on data. Names of tasks and classes are shown as they are, shortened, never read as mathematics.
+global state, no display, safe in threads. The colours are the colour-blind safe palette of Okabe and Ito. Legends are
+placed above the axes, never over data. Names of tasks and classes are shortened and never parsed as mathematics.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ NAMED_CLASSES = 50  # more classes than this are drawn without names
 
 
 def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
-    """Draw loss, each validation figure and, if it changes, the learning rate over epochs.
+    """Draw loss, each validation metric and, if it changes, the learning rate over epochs.
 
     Parameters
     ----------
     history : list of dict
         Rows of ``history.jsonl``: "epoch", "train_loss", "valid_loss", "valid_<metric>", "learning_rate". A value that
-        is missing or None leaves a gap. The best epoch of each validation figure is marked.
+        is missing or None leaves a gap. The best epoch of each validation metric is marked.
     path : path
-        PNG file, written in one step.
+        PNG file, written atomically.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -80,14 +80,15 @@ def roc_pr(
 ) -> None:
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
-    Several tasks are thin lines under their mean (vertical: the mean over tasks of the ordinate at each abscissa).
-    Tasks whose figures are not defined (one class only, outputs that are not finite) are left out and counted.
+    Several tasks are drawn as thin lines with a thick mean curve, which averages the y values at each x. Tasks without
+    defined metrics (one class only, outputs that are not finite) are not drawn; the legend says how many are.
 
     Parameters
     ----------
-    curves : K of `metrics.curves`
+    curves : list of K
+        From `metrics.curves`.
     tasks : dict
-        The K tasks' names -> figures, of `metrics.evaluate`.
+        Name of each task -> metrics, from `metrics.evaluate`.
     path : path
         PNG file.
     part : str
@@ -116,7 +117,7 @@ def roc_pr(
 def confusion(
     y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: StrPath, part: str = ""
 ) -> None:
-    """Draw the confusion matrix of a multiclass target: counts, coloured by the share of the true class.
+    """Draw the confusion matrix of a multiclass target: counts, coloured by their share of the true class.
 
     Parameters
     ----------
@@ -157,15 +158,15 @@ def confusion(
 def parity(
     y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
 ) -> None:
-    """Draw predicted against measured values of a regression target, a panel per task (the first 24).
+    """Draw predicted against measured values of a regression target, one panel per task (the first 24).
 
     Parameters
     ----------
     y : (R, K) float with NaN where missing
     outputs : (R, K)
-        Predicted values in the unit of `y`; values that are not finite are left out of the picture.
+        Predicted values in the unit of `y`; values that are not finite are not drawn.
     tasks : dict
-        The K tasks' names -> figures, of `metrics.evaluate`.
+        Name of each task -> metrics, from `metrics.evaluate`.
     path : path
         PNG file.
     part : str
@@ -186,7 +187,7 @@ def parity(
     save(figure, path)
 
 
-# ------------------------------------------------------------------------------------------------ parts of figures
+# ------------------------------------------------------------------------------------------------ panels
 
 
 def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metric: str, style: dict[str, Any]) -> None:
@@ -278,7 +279,7 @@ def _summary(task: dict[str, Any]) -> str:
     return f"RMSE {shown['rmse']}, MAE {shown['mae']}\nR² {shown['r2']}, n = {task['labelled']:,}"
 
 
-# ------------------------------------------------------------------------------------------------ common ground
+# ------------------------------------------------------------------------------------------------ values
 
 
 def _values(history: Sequence[dict[str, Any]], key: str) -> NDArray[np.float64]:

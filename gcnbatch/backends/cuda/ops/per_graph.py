@@ -8,7 +8,7 @@ from gcnbatch.backends.cuda.ops.dense import DenseOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
-class LoopedDenseOps(DenseOps):
+class PerGraphDenseOps(DenseOps):
     """`DenseOps` whose products loop over the graphs and channels they are given; without any they are one launch.
 
     For B graphs of one node or more, C channels and a layer with bias, the forward pass launches MatMul and Add B C

@@ -1,12 +1,12 @@
-"""The CUDA sources: what each file includes and declares, and the kernels that it offers.
+"""The CUDA sources: includes, declarations and kernels of each file.
 
-A kernel's declaration in ``cuda_src`` is the only home of its signature; it is read from there::
+A kernel's signature is read from its declaration in ``cuda_src``::
 
     extern "C" __global__ void relu_forward(float* __restrict__ y, const float* __restrict__ x, long long n)
     extern "C" __global__ void fused_update(const __grid_constant__ Update update)
 
-The first becomes an `Entry` with the arguments ``y``, ``x`` and ``n``. The second has one struct as its only parameter:
-the struct's fields are its arguments. Callers name every argument; the order is the source's alone.
+The first becomes an `Entry` with the arguments ``y``, ``x`` and ``n``. The second has a struct as its only parameter;
+the struct's fields are its arguments. Callers pass every argument by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gcnbatch.resources import cuda_sources
 
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
-_MACRO = r"(?:[A-Z_0-9]+\s+)?"  # such as of an attribute that not every architecture knows
+_MACRO = r"(?:[A-Z_0-9]+\s+)?"  # for example of an attribute that not every architecture has
 _ENTRIES = re.compile(
     rf'extern\s+"C"\s+__global__\s+{_BOUNDS}void\s+{_BOUNDS}{_MACRO}(?P<name>\w+)\s*\((?P<arguments>[^()]*)\)'
 )
@@ -41,7 +41,7 @@ class Entry:
     file : str
         The source file, such as ``"dense/relu.cu"``.
     layout : Layout
-        Its arguments; those of a kernel with one struct are the struct's fields.
+        Its arguments, or the fields of its parameter struct.
     is_struct : bool
     """
 
@@ -52,29 +52,29 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arguments' names."""
+        """Names of the arguments."""
         return tuple(self.layout.fields)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each parameter begins in the packed arguments."""
+        """Offset of each parameter in the packed arguments."""
         return (0,) if self.is_struct else self.layout.offsets
 
     def pack(self, arguments: Mapping[str, Any]) -> bytes:
-        """Return the arguments as the driver takes them: addresses of arrays, and numbers, aligned as in C.
+        """Return the packed arguments for the driver: addresses of arrays, and numbers, aligned as in C.
 
         Raises
         ------
         TypeError
-            When an argument is missing or unknown, or not of its declared type. Arrays of bytes (a workspace) serve as
-            any type; None is the null pointer.
+            When an argument is missing, unknown or not of its declared type. An array of bytes (a workspace) matches
+            any pointer; None is the null pointer.
         """
         return self.layout.pack(arguments)
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """One file with everything that it includes, as text.
+    """The text of a file and of all its headers.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class KernelSource:
     root : Path
     text : str
     headers : mapping
-        Path from the root -> text, of every file included directly or by another header.
+        Path from the root -> text, of every file that it includes, directly or indirectly.
     """
 
     name: str
@@ -93,7 +93,7 @@ class KernelSource:
 
     @cached_property
     def digest(self) -> str:
-        """Return the sha256 of the text and of every header."""
+        """The sha256 of the text and of every header."""
         digest = hashlib.sha256(self.text.encode())
         for name, text in sorted(self.headers.items()):
             digest.update(b"\0" + name.encode() + b"\0" + text.encode())
@@ -106,7 +106,7 @@ class KernelSource:
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """The kernels that the host can launch, in the file's order."""
+        """The kernels that the host can launch, in the order of the file."""
         return tuple(
             self._entry(found["name"], found["arguments"]) for found in _ENTRIES.finditer(without_comments(self.text))
         )
@@ -125,17 +125,17 @@ class KernelSource:
 
 
 class Sources(Mapping[str, KernelSource]):
-    """The sources of a folder and its subfolders by name, and where each kernel is.
+    """The sources of a folder and its subfolders by name, and all their kernels.
 
     Parameters
     ----------
     root : Path
-        Includes are written from here, as in ``#include "common/scan.cuh"``.
+        Includes are relative to this folder, as in ``#include "common/scan.cuh"``.
 
     Raises
     ------
     ValueError
-        When two files offer a kernel of the same name, an included file is missing, or a parameter cannot be passed.
+        When two files have a kernel of the same name, an included file is missing, or a parameter cannot be passed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -158,7 +158,7 @@ class Sources(Mapping[str, KernelSource]):
 
 
 def read(root: Path, name: str) -> KernelSource:
-    """Return a source or header with everything that it includes.
+    """Return a source or header with all its headers.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def read(root: Path, name: str) -> KernelSource:
 
 @cache
 def declared(name: str) -> Declarations:
-    """Return what a file of the package's own sources and its headers declare: how geometry reads tile sizes.
+    """Return the declarations of a file in ``cuda_src`` and of its headers, such as the tile sizes that geometry uses.
 
     >>> declared("common/scan.cuh").constant("SCAN_THREADS")
     256
