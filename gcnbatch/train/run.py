@@ -104,9 +104,9 @@ def resume(
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
     config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
-    if epochs is not None:
-        config = _extended(folder, config, epochs)
-    if (folder / report.METRICS).exists():
+    longer = config if epochs is None else _extended(config, epochs)
+    extended, config = longer != config, longer
+    if (folder / report.METRICS).exists() and not extended:
         say(f"{folder} is already finished")
         return report.read_metrics(folder)
     tree = config.model_dump(mode="json")
@@ -119,11 +119,14 @@ def resume(
         if config.data.synthetic and not (folder / GENERATED).exists():
             _generate(config, folder)
         with _prepared(config, folder, choice) as (experiment, parts, backend):
+            if extended:
+                _check_digest(folder, experiment)
+                _reopen(folder, longer)
             return _fit_parts(folder, experiment, parts, backend, quiet, say, Report.write)
 
 
-def _extended(folder: Path, config: Config, epochs: int) -> Config:
-    """Give a run more epochs; its metrics are removed first, so that a crash here leaves a run to resume."""
+def _extended(config: Config, epochs: int) -> Config:
+    """Return the configuration with more epochs."""
     if epochs < config.train.epochs:
         raise InputError(
             "--epochs", f"{epochs} to extend a run of {config.train.epochs}", "more epochs than the run has"
@@ -136,12 +139,14 @@ def _extended(folder: Path, config: Config, epochs: int) -> Config:
         )
     tree = config.model_dump(mode="json")
     put(tree, ("train", "epochs"), epochs)
-    longer = resolve(tree, where="--epochs")
-    if epochs > config.train.epochs:
-        for place in (folder, *folder.glob("fold*")):
-            (place / report.METRICS).unlink(missing_ok=True)
-        fileio.write_text(folder / CONFIG, longer.to_toml())
-    return longer
+    return resolve(tree, where="--epochs")
+
+
+def _reopen(folder: Path, config: Config) -> None:
+    """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
+    for place in (folder, *folder.glob("fold*")):
+        (place / report.METRICS).unlink(missing_ok=True)
+    fileio.write_text(folder / CONFIG, config.to_toml())
 
 
 @contextmanager

@@ -440,6 +440,14 @@ def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, dat
     )
 
 
+def test_an_extension_that_is_refused_leaves_the_run_as_it_is(tmp_path: Path, data: Path) -> None:
+    metrics = fit(data, tmp_path / "run")
+    write_set(data, seed=1)
+    with pytest.raises(InputError, match="changed since the run began"):
+        run.resume(tmp_path / "run", epochs=5)
+    assert run.resume(tmp_path / "run") == metrics
+
+
 def test_a_run_that_stopped_early_is_not_extended(tmp_path: Path, data: Path) -> None:
     found = fit(data, tmp_path / "run", "train.epochs=30", "train.patience=1")
     assert found["epochs"] < 30
