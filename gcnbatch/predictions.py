@@ -1,15 +1,16 @@
 """Tables of predictions with ids: training writes one for its test rows, `infer` for any data.
 
-The first column is ``id``. Binary and regression sets have one column per task: the probability, or the value in the
-target's unit. Multiclass sets have the predicted class under the task's name, then a ``p(<class>)`` column per class.
-An ensemble adds ``<name>_std`` after each number. Predictions from a file of molecules end with ``error``: the reason
-why a row could not be read, else blank. Such a row keeps its place, with blank numbers. A name that is already taken (a
-task called ``id``) gets ``_`` appended.
+The first column is ``id``; columns that were kept from the input follow. Binary and regression sets have one column per
+task: the probability, or the value in the target's unit. Multiclass sets have the predicted class under the task's
+name, then a ``p(<class>)`` column per class. An ensemble adds ``<name>_std`` after each number. Predictions from a file
+of molecules end with ``error``: the reason why a row could not be read, else blank. Such a row keeps its place, with
+blank numbers. A name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that
+is called like a task.
 
 - ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
-- ``.h5``: ``id (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and, for an ensemble,
-  ``std (R, K)`` as float32 with NaN where missing; ``target`` (its kind) as an attribute.
+- ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
+  for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``target`` (its kind) as an attribute.
 
 Numbers are written in the shortest form that reads back as the same float32.
 """
@@ -19,9 +20,9 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -52,6 +53,8 @@ class Predictions:
         Standard deviation over the members of an ensemble.
     errors : (R,) str or None
         Reason why a row could not be read, "" for the others.
+    kept : dict of (R,) str
+        Columns of the input, as they were.
     """
 
     header: Header
@@ -59,6 +62,7 @@ class Predictions:
     outputs: NDArray[np.float32]
     std: NDArray[np.float32] | None = None
     errors: NDArray[np.str_] | None = None
+    kept: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +90,13 @@ class Predictions:
                 add(f"{name}_std", self.std[:, k])
         if self.errors is not None:
             add("error", self.errors)
-        return columns
+        kept = {"id": columns.pop("id")}
+        for name, texts in self.kept.items():
+            free = name
+            while free in columns or free in kept:
+                free += "_"
+            kept[free] = texts
+        return kept | columns
 
 
 class Sink(Protocol):
@@ -185,6 +195,8 @@ class _Hdf5:
             self._file.attrs["target"] = table.header.target
             self._extend("names", table.names)
         self._extend("id", table.ids.tolist())
+        for name, texts in table.kept.items():
+            self._extend(f"kept/{name.replace('/', '_')}", texts.tolist())
         self._extend("outputs", table.outputs)
         if table.std is not None:
             self._extend("std", table.std)

@@ -65,7 +65,9 @@ class Experiment:
         self.model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
         self.y, self.ids = dataset.y, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
-        self.monitor = metrics.check_monitor(config.train.monitor, dataset.header.target)
+        self.monitor = metrics.check_monitor(
+            config.train.monitor, dataset.header.target, len(dataset.header.task_names)
+        )
         data = dataset.load() if dataset.fits_in_memory else dataset
         self.source = BatchSource(data, config.model.adjacency)
 
@@ -74,6 +76,18 @@ class Experiment:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
         data = self.dataset
         return SplitRows(str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits)
+
+    def one_class_tasks(self, split: Split) -> list[str]:
+        """Return what to tell about binary tasks whose training labels are all the same."""
+        if self.header.target != "binary":
+            return []
+        labels = self.y[split.train]
+        low, high = np.nanmin(labels, axis=0), np.nanmax(labels, axis=0)
+        return [
+            f"task '{name}': all training labels are {value:g}; it cannot be learned"
+            for name, value, other in zip(self.header.task_names, low, high, strict=True)
+            if value == other
+        ]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -135,8 +149,10 @@ def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np
                 "train.pos_weight", f"{len(train.pos_weight)} values", f"1, or {header.n_outputs}, one per task"
             )
         return weights * np.asarray(train.pos_weight, dtype=np.float32)
-    if train.class_weights == "none" or header.target == "regression":
+    if train.class_weights == "none":
         return weights
+    if header.target == "regression":
+        raise InputError("train.class_weights", "'balanced' for regression targets", "binary or multiclass targets")
     if header.target == "binary":
         positives, negatives = np.nansum(labels == 1, axis=0), np.nansum(labels == 0, axis=0)
         return (np.maximum(negatives, 1) / np.maximum(positives, 1)).astype(np.float32)

@@ -285,6 +285,9 @@ class Trainer:
         self.runner.load_state(state)
         self.best = found.group("best")
         self.position = Position.from_json(found.about["position"])
+        stopped_early = bool(self.config.patience) and self.position.waited >= self.config.patience
+        if self.position.epoch < self.config.epochs and not stopped_early:
+            self.position.finished = False  # the run was extended
         _trim(self.folder / HISTORY, self.position.epoch)
 
     # -------------------------------------------------------------------------------------------- Ctrl-C

@@ -61,7 +61,7 @@ def evaluate(
         - binary: roc_auc, pr_auc (average precision), accuracy, balanced_accuracy, f1, mcc;
         - multiclass (one task): accuracy, balanced_accuracy (mean recall of the classes present), f1 (macro), mcc,
           roc_auc (one class against the rest, averaged over the classes present);
-        - regression: rmse, mae, r2;
+        - regression: rmse, mae, r2; for several tasks only r2, as their units differ;
 
         then "labelled" (number of labels), "undefined" (names of tasks that lack a metric), "non_finite" (labelled
         entries whose output is NaN or infinite), and "tasks" (name -> metrics, "labelled", for binary "positives") or,
@@ -71,7 +71,8 @@ def evaluate(
     figures = [{metric: _figure(metric, target, column) for metric in METRICS[target]} for column in columns]
     lost = [int(np.count_nonzero(~_finite_rows(column.outputs))) for column in columns]
     result: dict[str, Any] = {
-        metric: None if any(lost) else _mean([of_task[metric] for of_task in figures]) for metric in METRICS[target]
+        metric: None if any(lost) else _mean([of_task[metric] for of_task in figures])
+        for metric in averaged(target, len(columns))
     }
     result["labelled"] = sum(len(column.labels) for column in columns)
     result["undefined"] = [name for name, of_task in zip(task_names, figures, strict=True) if None in of_task.values()]
@@ -151,8 +152,15 @@ def activate(target: Target, logits: NDArray[Any]) -> NDArray[np.float32]:
 # ------------------------------------------------------------------------------------------------ monitored metric
 
 
-def default_monitor(target: Target) -> str:
+def averaged(target: Target, tasks: int) -> tuple[str, ...]:
+    """Return the metrics that have a mean over tasks: errors of several regression tasks differ in their units."""
+    return ("r2",) if target == "regression" and tasks > 1 else METRICS[target]
+
+
+def default_monitor(target: Target, tasks: int = 1) -> str:
     """Return the validation metric that picks the best epoch by default."""
+    if target == "regression" and tasks > 1:
+        return "r2"
     defaults: dict[Target, str] = {"binary": "roc_auc", "multiclass": "accuracy", "regression": "rmse"}
     return defaults[target]
 
@@ -162,19 +170,24 @@ def higher_is_better(metric: str) -> bool:
     return metric not in _LOWER_IS_BETTER
 
 
-def check_monitor(metric: str, target: Target) -> str:
+def check_monitor(metric: str, target: Target, tasks: int = 1) -> str:
     """Return the metric that ``train.monitor`` selects for this target; ``"auto"`` becomes `default_monitor`.
 
     Raises
     ------
     InputError
-        When the target has no such metric.
+        When the target has no such metric, or the metric no mean over tasks.
     """
     if metric == "auto":
-        return default_monitor(target)
+        return default_monitor(target, tasks)
     if metric != "loss" and metric not in METRICS[target]:
         known = ", ".join(["auto", "loss", *METRICS[target]])
         raise InputError("train.monitor", f"'{metric}' is not defined for a {target} target", f"one of {known}")
+    if metric != "loss" and metric not in averaged(target, tasks):
+        known = ", ".join(["auto", "loss", *averaged(target, tasks)])
+        raise InputError(
+            "train.monitor", f"'{metric}' has no mean over {tasks} tasks of different units", f"one of {known}"
+        )
     return metric
 
 

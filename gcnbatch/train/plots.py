@@ -19,6 +19,7 @@ from gcnbatch.train import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LABELS = {
     "roc_auc": "ROC-AUC",
@@ -74,7 +75,9 @@ def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
     save(figure, path)
 
 
-def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: StrPath) -> None:
+def roc_pr(
+    curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
+) -> None:
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
     Several tasks are drawn as thin lines with a thick mean curve, which averages the y values at each x. Tasks without
@@ -88,6 +91,8 @@ def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str
         Name of each task -> metrics, from `metrics.evaluate`.
     path : path
         PNG file.
+    part : str
+        Rows that are drawn, for the title.
     """
     areas = {name: tasks[name] for name, of_task in zip(tasks, curves, strict=True) if of_task is not None}
     height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
@@ -105,10 +110,13 @@ def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str
     _finish_roc_pr(axes, grid, roc, pr, areas, len(tasks))
     if len(areas) > 1:
         _areas_per_task(axes[2], areas)
+    _name_part(figure, part)
     save(figure, path)
 
 
-def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: StrPath) -> None:
+def confusion(
+    y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: StrPath, part: str = ""
+) -> None:
     """Draw the confusion matrix of a multiclass target: counts, coloured by their share of the true class.
 
     Parameters
@@ -119,6 +127,8 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
     class_names : C names
     path : path
         PNG file.
+    part : str
+        Rows that are drawn, for the title.
     """
     used = (y[:, 0] >= 0) & np.isfinite(outputs).all(axis=1)
     classes = len(class_names)
@@ -140,11 +150,14 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
         ax.set_yticks(range(classes), names, fontsize=size)
     right = int(np.trace(counts))
     ax.set(xlabel="predicted class", ylabel="true class")
-    ax.set_title(f"{right:,} of {counts.sum():,} rows right", loc="left", fontsize=10)
+    of_part = f"{part}: " if part else ""
+    ax.set_title(f"{of_part}{right:,} of {counts.sum():,} rows right", loc="left", fontsize=10)
     save(figure, path)
 
 
-def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: StrPath) -> None:
+def parity(
+    y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
+) -> None:
     """Draw predicted against measured values of a regression target, one panel per task (the first 24).
 
     Parameters
@@ -156,6 +169,8 @@ def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str,
         Name of each task -> metrics, from `metrics.evaluate`.
     path : path
         PNG file.
+    part : str
+        Rows that are drawn, for the title.
     """
     shown = min(len(tasks), PARITY_TASKS)
     columns = min(shown, 4)
@@ -167,8 +182,8 @@ def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str,
         ax.set_title(f"{plain(name)}\n{_summary(figures)}", loc="left", fontsize=9)
     for ax in axes[shown:]:
         ax.set_axis_off()
-    if shown < len(tasks):
-        figure.suptitle(f"the first {shown} of {len(tasks)} tasks", fontsize=10)
+    some = f"the first {shown} of {len(tasks)} tasks" if shown < len(tasks) else ""
+    _name_part(figure, ", ".join(filter(None, (part, some))))
     save(figure, path)
 
 
@@ -182,6 +197,11 @@ def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metr
     ax.plot(epochs[best], values[best], "D", color=GREEN, markersize=6, label=label, linestyle="none", zorder=3)
     ax.set_ylabel(LABELS.get(metric, metric))
     legend_above(ax)
+
+
+def _name_part(figure: Figure, part: str) -> None:
+    if part:
+        figure.suptitle(part, x=0.01, ha="left", fontsize=10)
 
 
 def _task_line(tasks: int) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def draw(
     figures: dict[str, Any],
     evaluator: Executor = INLINE,
     plotter: Executor = INLINE,
+    part: str = "test rows",
 ) -> Future[None]:
     """Start the plot of the target's kind: ROC and PR curves, confusion matrix, or parity.
 
@@ -110,13 +111,15 @@ def draw(
         Arguments and result of `metrics.evaluate`.
     evaluator, plotter : concurrent.futures.Executor
         As in `Report.write`.
+    part : str
+        Rows that are drawn, for the title.
     """
     if header.target == "binary":
         curves = evaluator.submit(metrics.curves, y, outputs).result()
-        return plotter.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png")
+        return plotter.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png", part)
     if header.target == "multiclass":
-        return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png")
-    return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png")
+        return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
+    return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

@@ -85,18 +85,28 @@ def resume(
     resident: str | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
+    epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Resume the run in `folder` and return its metrics. A finished run stays unchanged.
+    """Resume the run in `folder` and return its metrics. A finished run stays unchanged unless `epochs` extends it.
 
     Parameters
     ----------
     backend_name, device, resident : optional
         Replace the run's backend, GPU and ``cuda.resident``. They do not change the mathematics of a run.
+    epochs : int or None
+        More epochs than the run has: the result is that of a run with so many epochs from the start.
+
+    Raises
+    ------
+    InputError
+        When `folder` is not a run, the data changed, or the run cannot be extended.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
     config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
-    if (folder / report.METRICS).exists():
+    longer = config if epochs is None else _extended(config, epochs)
+    extended, config = longer != config, longer
+    if (folder / report.METRICS).exists() and not extended:
         say(f"{folder} is already finished")
         return report.read_metrics(folder)
     tree = config.model_dump(mode="json")
@@ -109,7 +119,34 @@ def resume(
         if config.data.synthetic and not (folder / GENERATED).exists():
             _generate(config, folder)
         with _prepared(config, folder, choice) as (experiment, parts, backend):
+            if extended:
+                _check_digest(folder, experiment)
+                _reopen(folder, longer)
             return _fit_parts(folder, experiment, parts, backend, quiet, say, Report.write)
+
+
+def _extended(config: Config, epochs: int) -> Config:
+    """Return the configuration with more epochs."""
+    if epochs < config.train.epochs:
+        raise InputError(
+            "--epochs", f"{epochs} to extend a run of {config.train.epochs}", "more epochs than the run has"
+        )
+    if config.train.schedule == "cosine" and epochs > config.train.epochs:
+        raise InputError(
+            "--epochs",
+            "given for a run with the cosine schedule, which ends with its last epoch",
+            hint="Start a new run.",
+        )
+    tree = config.model_dump(mode="json")
+    put(tree, ("train", "epochs"), epochs)
+    return resolve(tree, where="--epochs")
+
+
+def _reopen(folder: Path, config: Config) -> None:
+    """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
+    for place in (folder, *folder.glob("fold*")):
+        (place / report.METRICS).unlink(missing_ok=True)
+    fileio.write_text(folder / CONFIG, config.to_toml())
 
 
 @contextmanager
@@ -158,6 +195,10 @@ def _fit_parts(
 ) -> dict[str, Any]:
     """Fit the split, or every fold that has no metrics yet, and return the run's metrics."""
     _check_digest(folder, experiment)
+    if count := splits.left_out(experiment.config.split, experiment.split_rows):
+        say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
+    for line in dict.fromkeys(line for part in parts for line in experiment.one_class_tasks(part)):
+        say(line)
     if not experiment.config.split.folds:
         return _fit(folder, experiment, parts[0], backend, quiet, write)
     results = []
@@ -251,6 +292,6 @@ def _summarise(
     header, y, ids = experiment.header, experiment.y[rows[order]], experiment.ids[rows[order]]
     summary["out_of_fold"] = report.evaluate(header, y, pooled).result()
     write_csv(folder / report.PREDICTIONS, Predictions(header, ids, pooled))
-    report.draw(folder, header, y, pooled, summary["out_of_fold"]).result()
+    report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / report.METRICS, summary)
     return summary

@@ -107,9 +107,12 @@ def test_pos_weight_has_one_value_or_one_per_task(experiment: Open) -> None:
     np.testing.assert_array_equal(task.loss.weights, [1, 1])
 
 
-def test_regression_ignores_class_weights(experiment: Open) -> None:
-    task, _ = experiment(some(target="regression"), "train.class_weights=balanced").task(SPLIT)
-    np.testing.assert_array_equal(task.loss.weights, [1, 1])
+def test_binary_tasks_of_one_class_are_named(experiment: Open) -> None:
+    graphs = some()
+    graphs.y[:, 1] = np.where(np.isnan(graphs.y[:, 1]), np.nan, 1)
+    lines = experiment(graphs).one_class_tasks(SPLIT)
+    assert lines == ["task 'task1': all training labels are 1; it cannot be learned"]
+    assert experiment(some(target="regression")).one_class_tasks(SPLIT) == []
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -125,6 +128,16 @@ def test_regression_ignores_class_weights(experiment: Open) -> None:
             r"train\.pos_weight: given for multiclass targets; expected binary targets",
         ),
         ({}, ["train.l2_layers=[1, 2]"], r"train\.l2_layers: 2; expected 1 to 1, the model's convolutions"),
+        (
+            {"target": "regression"},
+            ["train.class_weights=balanced"],
+            r"train\.class_weights: 'balanced' for regression targets; expected binary or multiclass targets",
+        ),
+        (
+            {"target": "regression"},
+            ["train.monitor=rmse"],
+            r"train\.monitor: 'rmse' has no mean over 2 tasks of different units; expected one of auto, loss, r2",
+        ),
         ({}, ["train.monitor=rmse"], r"train\.monitor: 'rmse' is not defined for a binary target"),
         ({}, ["model.kind=kipf"], r"model\.kind: kipf with a graph-level data set; expected a node-level set\. Use"),
     ],

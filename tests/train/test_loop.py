@@ -190,7 +190,7 @@ def test_the_best_epoch_is_kept_and_patience_stops_early(
 
 @pytest.mark.parametrize(("monitor", "target"), [("loss", "binary"), ("rmse", "regression"), ("mae", "regression")])
 def test_the_best_epoch_of_an_error_metric_is_the_lowest(tmp_path: Path, monitor: str, target: str) -> None:
-    data = save(tmp_path, build_graphset(40, target=target, missing=0.0))  # type: ignore[arg-type]
+    data = save(tmp_path, build_graphset(40, target=target, missing=0.0, n_tasks=1))  # type: ignore[arg-type]
     found = fit(data, tmp_path / "run", f"train.monitor={monitor}", "train.epochs=12", "train.learning_rate=0.3")
     values = [row[f"valid_{monitor}"] for row in history(tmp_path / "run")]
     assert found["best_epoch"] == int(np.argmin(values)) + 1
@@ -219,7 +219,7 @@ def test_an_undefined_validation_metric_keeps_the_last_weights(tmp_path: Path) -
 
 
 def test_unlabelled_validation_rows_give_nulls(tmp_path: Path) -> None:
-    graphs = build_graphset(40, target="regression", missing=0.0, splits=True)
+    graphs = build_graphset(40, target="regression", missing=0.0, splits=True, n_tasks=1)
     y = graphs.y.copy()
     y[graphs.splits["first"].valid] = np.nan
     found = fit(save(tmp_path, replace(graphs, y=y)), tmp_path / "run", "split.kind=predefined")

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from gcnbatch.errors import InputError
 from gcnbatch.train import metrics
-from gcnbatch.train.metrics import METRICS, activate, check_monitor, default_monitor, evaluate, higher_is_better, score
+from gcnbatch.train.metrics import (
+    METRICS,
+    activate,
+    averaged,
+    check_monitor,
+    default_monitor,
+    evaluate,
+    higher_is_better,
+    score,
+)
 
 few = settings(deadline=None, max_examples=30, derandomize=True)
 nan = np.nan
@@ -133,8 +142,17 @@ def test_rows_without_labels_change_nothing_and_results_are_strict_json(target, 
 def test_score_equals_the_mean_of_evaluate(target, seed, n, missing) -> None:
     y, outputs, names = sample(target, seed, n, missing)
     result = evaluate(target, y, outputs, **names)
-    for metric in METRICS[target]:
+    for metric in averaged(target, len(names["task_names"])):
         assert score(metric, target, y, outputs) == result[metric]
+
+
+def test_errors_of_tasks_with_different_units_have_no_mean() -> None:
+    y, outputs, names = sample("regression", 0, 30)
+    result = evaluate("regression", y, outputs, **names)
+    assert not {"rmse", "mae"} & set(result)
+    assert result["r2"] == pytest.approx(np.mean([of_task["r2"] for of_task in result["tasks"].values()]))
+    assert all(of_task["rmse"] > 0 for of_task in result["tasks"].values())
+    assert check_monitor("auto", "regression", 3) == "r2"
 
 
 def test_a_task_without_both_classes_is_undefined_and_left_out_of_the_mean() -> None:
@@ -157,7 +175,7 @@ def test_a_task_without_both_classes_is_undefined_and_left_out_of_the_mean() -> 
 def test_without_any_label_every_mean_is_none(target: Any) -> None:
     y, outputs, names = sample(target, 0, 5, missing=1.0)
     result = evaluate(target, y, outputs, **names)
-    assert [result[metric] for metric in METRICS[target]] == [None] * len(METRICS[target])
+    assert {result[metric] for metric in averaged(target, len(names["task_names"]))} == {None}
     assert result["undefined"] == names["task_names"]
     assert result["labelled"] == 0
 
@@ -189,7 +207,7 @@ def test_outputs_that_are_not_finite_give_no_metric_and_are_counted(target: Any,
     outputs[7, 0] = bad
     result = evaluate(target, y, outputs, **names)
     assert result["non_finite"] == 1
-    assert [result[metric] for metric in METRICS[target]] == [None] * len(METRICS[target])
+    assert {result[metric] for metric in averaged(target, len(names["task_names"]))} == {None}
     assert score(default_monitor(target), target, y, outputs) is None
     assert result["undefined"] == [names["task_names"][0]]
     if target != "multiclass":

@@ -195,3 +195,26 @@ def test_drawing_does_not_touch_pyplots_global_state(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("draw", "made"),
+    [(plots.roc_pr, binary(60, 2)), (plots.confusion, multiclass(60, 3)), (plots.parity, regression(60, 2))],
+)
+def test_the_drawn_part_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw: Any, made: tuple[Any, Any, list[str]]
+) -> None:
+    titles: list[str] = []
+
+    def keep(figure: Any, path: Any) -> None:
+        titles.append(figure.get_suptitle() or figure.axes[0].get_title(loc="left"))
+
+    monkeypatch.setattr(plots, "save", keep)
+    y, outputs, names = made
+    if draw is plots.roc_pr:
+        draw(curves(y, outputs), evaluate("binary", y, outputs, names)["tasks"], tmp_path / "a.png", "test rows")
+    elif draw is plots.parity:
+        draw(y, outputs, evaluate("regression", y, outputs, names)["tasks"], tmp_path / "a.png", "test rows")
+    else:
+        draw(y, outputs, names, tmp_path / "a.png", "test rows")
+    assert titles[0].startswith("test rows")

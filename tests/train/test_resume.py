@@ -428,6 +428,41 @@ def test_resume_leaves_a_finished_run_unchanged(tmp_path: Path, data: Path) -> N
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").iterdir()} == before
 
 
+@pytest.mark.parametrize("more", [(), ("split.folds=2",)])
+def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, data: Path, more: tuple[str, ...]) -> None:
+    fit(data, tmp_path / "long", *THOROUGH, *more, "train.epochs=5")
+    fit(data, tmp_path / "short", *THOROUGH, *more)
+    run.resume(tmp_path / "short", quiet=True, epochs=5)
+    for fold in ("fold1", "fold2") if more else ("",):
+        assert_same_run(tmp_path / "long" / fold, tmp_path / "short" / fold)
+    assert (tmp_path / "long" / run.CONFIG).read_bytes() == (tmp_path / "short" / run.CONFIG).read_bytes().replace(
+        b"short", b"long"
+    )
+
+
+def test_an_extension_that_is_refused_leaves_the_run_as_it_is(tmp_path: Path, data: Path) -> None:
+    metrics = fit(data, tmp_path / "run")
+    write_set(data, seed=1)
+    with pytest.raises(InputError, match="changed since the run began"):
+        run.resume(tmp_path / "run", epochs=5)
+    assert run.resume(tmp_path / "run") == metrics
+
+
+def test_a_run_that_stopped_early_is_not_extended(tmp_path: Path, data: Path) -> None:
+    found = fit(data, tmp_path / "run", "train.epochs=30", "train.patience=1")
+    assert found["epochs"] < 30
+    assert run.resume(tmp_path / "run", quiet=True, epochs=40)["epochs"] == found["epochs"]
+
+
+def test_runs_are_not_shortened_and_cosine_schedules_not_extended(tmp_path: Path, data: Path) -> None:
+    fit(data, tmp_path / "run", "train.schedule=cosine")
+    with pytest.raises(InputError, match="--epochs: 2 to extend a run of 3; expected more epochs than the run has"):
+        run.resume(tmp_path / "run", epochs=2)
+    with pytest.raises(InputError, match="--epochs: given for a run with the cosine schedule"):
+        run.resume(tmp_path / "run", epochs=4)
+    assert run.resume(tmp_path / "run", epochs=3)["epochs"] == 3
+
+
 def test_unreadable_metrics_are_refused(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").write_text("{", encoding="utf-8")

@@ -47,7 +47,7 @@ def table(path: Path) -> list[list[str]]:
     ("target", "picture"), [("binary", "roc_pr.png"), ("multiclass", "confusion.png"), ("regression", "parity.png")]
 )
 def test_a_run_writes_these_files_and_a_second_one_equal_bytes(tmp_path: Path, target: str, picture: str) -> None:
-    graphs = write_set(tmp_path / "set.h5", target=target)
+    graphs = write_set(tmp_path / "set.h5", target=target, missing=0.0 if target == "multiclass" else 0.1)
     found = fit(tmp_path / "set.h5", tmp_path / "a")
     fit(tmp_path / "set.h5", tmp_path / "b")
     names = {file.name for file in (tmp_path / "a").iterdir()}
@@ -183,13 +183,24 @@ def test_runs_without_a_folder_get_distinct_ones(tmp_path: Path, data: Path, mon
     assert [str(folder) for folder in folders] == [f"runs/mine-20260101-120000{end}" for end in ("", "-2", "-3")]
 
 
+def test_rows_without_labels_are_left_out_with_a_note(tmp_path: Path) -> None:
+    graphs = build_graphset(40, max_nodes=4, missing=0.0)
+    graphs.y[::4] = np.nan
+    write_graphset(tmp_path / "set.h5", graphs)
+    said: list[str] = []
+    config = configure(f"data.path={tmp_path / 'set.h5'}", "train.epochs=1")
+    found = run.start(config, tmp_path / "run", quiet=True, say=said.append)[1]
+    assert "10 of 40 rows have no label and are left out" in said
+    assert sum(found["split"]["sizes"]) == 30
+
+
 # ------------------------------------------------------------------------------------------------ folds
 
 
 @light
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
 def test_folds_predict_every_row_once_in_the_order_of_the_data(tmp_path: Path, target: str) -> None:
-    graphs = write_set(tmp_path / "set.h5", target=target)
+    graphs = write_set(tmp_path / "set.h5", target=target, missing=0.0 if target == "multiclass" else 0.1)
     found = fit(tmp_path / "set.h5", tmp_path / "run", "split.folds=5", "train.epochs=2")
     folders = [tmp_path / "run" / f"fold{number}" for number in range(1, 6)]
     predicted = table(tmp_path / "run" / "predictions.csv")
@@ -200,7 +211,7 @@ def test_folds_predict_every_row_once_in_the_order_of_the_data(tmp_path: Path, t
     names = (graphs.header.task_names, graphs.header.class_names)
     assert found["out_of_fold"] == figures.evaluate(target, graphs.y, outputs, *names)  # type: ignore[arg-type]
     assert [json.loads((folder / "metrics.json").read_text(encoding="utf-8")) for folder in folders] == found["folds"]
-    metric = figures.METRICS[target][0]  # type: ignore[index]
+    metric = figures.averaged(target, len(graphs.header.task_names))[0]  # type: ignore[arg-type]
     values = [fold["test"][metric] for fold in found["folds"]]
     assert found["mean"]["test"][metric] == pytest.approx(np.mean(values))
     assert found["std"]["test"][metric] == pytest.approx(np.std(values, ddof=1))
