@@ -143,7 +143,7 @@ def test_batches_of_fp16_models_have_several_tiles(name: str, tmp_path: Path) ->
         batches = work.batches
     device: Any = HostDevice()
     _, plan, _ = fp16.workspace(device, tmp_path / "data.h5", assignments, batches)
-    assert plan.tile_counts.min() > 1
+    assert plan.tile_counts[:-1].min() > 1  # the last batch may be a single graph
 
 
 @pytest.mark.parametrize("steps", [0, 1, 8, 9, 72, 73, 126, 1000])
