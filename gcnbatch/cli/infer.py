@@ -65,6 +65,9 @@ def infer(
     processes: Annotated[
         int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
     ] = 0,
+    spreadsheet: Annotated[
+        bool, typer.Option("--spreadsheet", help="CSV: put ' before texts that a spreadsheet would run (=, +, -, @).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
@@ -90,6 +93,7 @@ def infer(
         batch_size=batch_size,
         on_bad_row=on_bad_row.value,
         csv=CsvOptions(smiles_column, id_column, processes),
+        spreadsheet=spreadsheet,
         quiet=quiet,
         say=say,
     )
