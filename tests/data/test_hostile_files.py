@@ -300,6 +300,20 @@ MEANING: dict[str, tuple[Change, str]] = {
     "unknown key": (header(**{"extra\n": 1}), r"/header: 'extra\\n': Extra inputs are not permitted; " + HEADER_RULE),
     "text for a number": (header(n_features="4"), "/header: 'n_features': Input should be a valid integer"),
     "257 channels": (header(channel_names=[str(i) for i in range(257)]), "/header: 'channel_names': .* at most 256"),
+    "4097 tasks": (
+        header(task_names=[str(i) for i in range(4097)]),
+        "/header: task_names: 4097; expected at most 4096. A model has weights for each of them",
+    ),
+    "4097 classes": (
+        header(target="multiclass", task_names=["a"], class_names=[str(i) for i in range(4097)]),
+        "/header: class_names: 4097; expected at most 4096",
+    ),
+    "3 M features": (header(n_features=3_000_000), "/header: n_features: 3000000; expected at most 262144"),
+    "deep featurizer": (
+        header(featurizer={"a": json.loads(nested(9))}),
+        "/header: featurizer nested too deep; expected at most 8 levels",
+    ),
+    "deeper featurizer": (header(featurizer={"a": json.loads(nested(300))}), "/header: featurizer nested too deep"),
     "no task": (header(task_names=[]), "/header: 'task_names': .* at least 1"),
     "empty name": (header(task_names=["a", ""]), "/header: task_names: ''; expected names of printable characters"),
     "escape in a name": (header(task_names=["a", "\x1b[31m"]), r"/header: task_names: '\\x1b\[31m'; expected names of"),
