@@ -8,6 +8,7 @@ import io
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,8 +44,15 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
         When the folder cannot be written or the disk is full. `path` is then unchanged.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        raise InputError(str(path), "a folder or a device", "the name of a file")
+    try:
+        kind = target.stat().st_mode
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise InputError(str(path), f"cannot be a file ({error.strerror})", "the name of a file") from error
+    else:
+        if not stat.S_ISREG(kind):
+            raise InputError(str(path), "a folder or a device", "the name of a file")
     temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(6)}.tmp"
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -127,9 +135,42 @@ class HeldErrors(io.FileIO):
             self.check()
 
 
+def open_regular(path: StrPath, expected: str = "a file", follow: bool = True) -> io.FileIO:
+    """Open a regular file for reading; a pipe or a device, which could keep the program waiting for ever, is refused.
+
+    Parameters
+    ----------
+    path : path
+    expected : str
+        What should be there, for messages.
+    follow : bool
+        Follow a symbolic link at the end of the path; False refuses it.
+
+    Raises
+    ------
+    InputError
+        When there is no file, something else, or a file that cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        stream = io.FileIO(path, opener=lambda name, _: os.open(name, flags))
+        kind = os.fstat(stream.fileno()).st_mode
+    except FileNotFoundError as error:
+        raise InputError(str(path), "no such file", expected) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise InputError(str(path), "a symbolic link", expected) from error
+        got = "is a folder" if error.errno == errno.EISDIR else f"cannot be read ({error.strerror})"
+        raise InputError(str(path), got, expected) from error
+    if not stat.S_ISREG(kind):
+        stream.close()
+        raise InputError(str(path), "not a regular file", expected)
+    return stream
+
+
 def sha256(path: StrPath) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
-    with open(path, "rb") as stream:
+    """Return the SHA-256 of a regular file as hexadecimal digits."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -22,8 +22,9 @@ PACKAGE = ROOT / "gcnbatch"
 # From the ground up; a part may import itself and the parts of floors below. The registry of backends stands apart from
 # them: it names their modules in texts.
 FLOORS = (
+    ("text",),
     ("errors",),
-    ("config_sections", "fileio", "folders", "philox", "resources", "worker", "backends.registry"),
+    ("config_sections", "confined", "fileio", "folders", "philox", "resources", "worker", "backends.registry"),
     ("config", "environment", "figures"),
     ("data",),
     ("predictions", "reference"),

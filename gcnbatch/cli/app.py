@@ -15,6 +15,7 @@ import typer
 from gcnbatch import __version__
 from gcnbatch.cli import bench, compare, data, infer, info, kernels, train
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
+from gcnbatch.text import printable
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
 
@@ -87,6 +88,11 @@ def main() -> None:
     except MemoryError:
         _fail("out of memory. Use a smaller batch, or lower data.memory_mb so that the set is read in slices.", 3)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            name = printable(max(str(error.filename).split(os.sep), key=len), 40)
+            _fail(
+                str(InputError(f"the name '{name}'", "too long for a file", "at most 255 bytes")), InputError.exit_code
+            )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         _fail(f"{error.filename or 'disk'}: {error.strerror}. Free some disk space and run again.", 3)

@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.fileio import HeldErrors, atomic_path, write_json, write_text, write_with
+from gcnbatch.fileio import HeldErrors, atomic_path, open_regular, write_json, write_text, write_with
 
 
 def test_a_file_appears_at_the_end_of_the_block(tmp_path):
@@ -81,6 +81,40 @@ def test_folders_and_devices_are_not_replaced(tmp_path, kind):
     with pytest.raises(InputError, match="a: a folder or a device; expected the name of a file"):
         write_text(target, "x")
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"n: cannot be a file \(File name too long\); expected the name of a file"):
+        write_text(tmp_path / ("n" * 256), "x")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "a: no such file; expected a table"),
+        (os.mkdir, "a: is a folder; expected a table"),
+        (os.mkfifo, "a: not a regular file; expected a table"),
+        (lambda path: path.symlink_to("/dev/zero"), "a: not a regular file; expected a table"),
+        (
+            lambda path: path.symlink_to(path),
+            r"a: cannot be read \(Too many levels of symbolic links\); expected a table",
+        ),
+    ],
+    ids=["nothing", "folder", "pipe", "device", "loop"],
+)
+def test_only_regular_files_are_opened(tmp_path, make, message):
+    make(tmp_path / "a")
+    with pytest.raises(InputError, match=message):
+        open_regular(tmp_path / "a", "a table")
+
+
+def test_a_link_is_followed_or_refused(tmp_path):
+    (tmp_path / "real").write_text("x")
+    (tmp_path / "link").symlink_to("real")
+    with open_regular(tmp_path / "link") as stream:
+        assert stream.read() == b"x"
+    with pytest.raises(InputError, match="link: a symbolic link; expected a file"):
+        open_regular(tmp_path / "link", follow=False)
 
 
 def test_a_link_keeps_pointing_to_its_file(tmp_path):
