@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.ops.naive import NaiveMatmul
+from gcnbatch.backends.cuda.ops.matmul_naive import NaiveMatmul
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.config_sections import CudaConfig

@@ -46,6 +46,8 @@ struct SparseGather {
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
+constexpr int IN_FLIGHT = 4;  // elements that a thread loads before it stores the first
+
 // A graph of the batch: where its n_nodes nodes begin in the set and in the batch.
 struct Segment {
   int graph, source, first, n_nodes;
@@ -72,13 +74,22 @@ __device__ __forceinline__ float to_float(unsigned short half_bits) {  // IEEE h
   return x;
 }
 
-// Copy `count` elements, converted by `convert`; the graph's gridDim.y blocks share them.
+// Copy `count` elements, converted by `convert`; the graph's gridDim.y blocks share them. A loop that the compiler
+// itself unrolls would first take a 64-bit division to count its iterations.
 template <typename To, typename From, typename Convert>
-__device__ __forceinline__ void copy_segment(To* __restrict__ target, const From* __restrict__ source, long long count,
-                                             Convert convert) {
+__device__ __forceinline__ void copy_segment(To* target, const From* source, long long count, Convert convert) {
   const long long step = (long long)gridDim.y * blockDim.x;
-  for (long long i = (long long)blockIdx.y * blockDim.x + threadIdx.x; i < count; i += step) {
-    target[i] = convert(source[i]);
+#pragma unroll 1
+  for (long long i = (long long)blockIdx.y * blockDim.x + threadIdx.x; i < count; i += IN_FLIGHT * step) {
+    From value[IN_FLIGHT];
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; ++u) {
+      if (i + u * step < count) value[u] = source[i + u * step];
+    }
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; ++u) {
+      if (i + u * step < count) target[i + u * step] = convert(value[u]);
+    }
   }
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcnbatch.backends.cuda.runtime.replay import NotCaptured, Replay
+from gcnbatch.backends.cuda.runtime.graph import NotCaptured, capture
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
@@ -99,18 +99,18 @@ class DeviceClock:
         return max(1, min(CALLS, MAX_NODES // max(self.launches(call), 1)))
 
     def _replayed(self, work: TimedCall, before: TimedCall, calls: int, repeats: int) -> Times:
-        replay, times = Replay(self._device, work), []
+        graph, times = capture(self._device, work), []
         try:
             for _ in range(WARM_UP + repeats):
                 with self._meter.queued():
                     before()
                     start = self._meter.mark()
-                    replay.launch()
+                    graph.launch()
                     stop = self._meter.mark()
                 times.append(self._meter.microseconds(start, stop) / calls)
         finally:
             self._device.synchronize()
-            replay.close()
+            graph.close()
         return times[WARM_UP:]
 
 

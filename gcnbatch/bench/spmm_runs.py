@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from gcnbatch import environment
 from gcnbatch.backends.cuda import entry
-from gcnbatch.backends.cuda.runtime.replay import NotCaptured
+from gcnbatch.backends.cuda.runtime.graph import NotCaptured
 from gcnbatch.bench import clock
 from gcnbatch.bench.methods import COMPARED, DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import SpmmProblem, check_memory

@@ -18,7 +18,7 @@ from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, vector_width
-from gcnbatch.backends.cuda.spmm.table import Table
+from gcnbatch.backends.cuda.spmm.table import SpmmTable
 from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, BatchShape, SpmmProblem, random_batch
@@ -58,7 +58,7 @@ class Tuning:
     Parameters
     ----------
     axes : tuple of tuples
-        As `Table.axes`.
+        As `SpmmTable.axes`.
     measured : dict
         GPU, driver, CUDA version and commit.
     times : dict
@@ -72,7 +72,7 @@ class Tuning:
     times: dict[Point, list[dict[str, float]]] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
 
-    def table(self) -> Table:
+    def table(self) -> SpmmTable:
         """Return the table of the fastest; an unmeasured point takes the choice for the next smaller width."""
         fastest: dict[Point, str] = {}
         for point in points(self.axes):
@@ -81,7 +81,7 @@ class Tuning:
             narrower = fastest.get((rows, per_row, self.axes[2][place - 1], size)) if place else None
             fastest[point] = _fastest(self.times.get(point, []), narrower)
         names = tuple(fastest[point] for point in points(self.axes))
-        return Table(self.axes, names, self.measured)
+        return SpmmTable(self.axes, names, self.measured)
 
     def counts(self) -> list[list[Any]]:
         """Return the number of points that each candidate wins, the most first."""
@@ -178,7 +178,7 @@ class _Measured:
             times[name] = float(np.median(self._clock.warm(call)))
         return times
 
-    def check(self, table: Table, columns: int) -> Check:
+    def check(self, table: SpmmTable, columns: int) -> Check:
         """Compare the choice of `table` with the fastest candidate at this width."""
         problem, times, vector = self._problem, self.times(columns), 4 if columns % 4 == 0 else 1
         rows, per_row = problem.matrix.shape[0], problem.matrix.nnz / problem.matrix.shape[0]

@@ -1,4 +1,4 @@
-"""The runners of the backend ``fused``: one form of the fused step per level of data sets."""
+"""The runners of the backend ``fused``: one per level of data sets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gcnbatch.runners import fused_graphs, fused_kipf
 from gcnbatch.runners.task import RunnerTask
 
 
-class Form(NamedTuple):
-    """What a form refuses of a task, and its runner."""
+class LevelRunner(NamedTuple):
+    """What a runner refuses of a task, and the runner."""
 
     refuses: Callable[[FusedBackend, RunnerTask], str | None]
     runner: Callable[[FusedBackend, RunnerTask], Runner]
 
 
-FORMS = {
-    "graph": Form(fused_graphs.refuses, fused_graphs.FusedGraphsRunner),
-    "node": Form(fused_kipf.refuses, fused_kipf.FusedKipfRunner),
+RUNNERS = {
+    "graph": LevelRunner(fused_graphs.refuses, fused_graphs.FusedGraphsRunner),
+    "node": LevelRunner(fused_kipf.refuses, fused_kipf.FusedKipfRunner),
 }
 
 
@@ -30,12 +30,12 @@ def refuses(backend: Backend, task: RunnerTask) -> str | None:
     if task.source.prepared is None:
         return "a data set that is read by slices"
     level = task.source.header.level
-    if level not in FORMS:
+    if level not in RUNNERS:
         return f"a {level}-level data set"
-    return FORMS[level].refuses(backend, task)
+    return RUNNERS[level].refuses(backend, task)
 
 
 def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     """Return the fused runner of a task that `refuses` has nothing against."""
     assert isinstance(backend, FusedBackend)
-    return FORMS[task.source.header.level].runner(backend, task)
+    return RUNNERS[task.source.header.level].runner(backend, task)

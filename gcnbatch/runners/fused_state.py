@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.runners.state import ModelState
 
 
@@ -25,9 +25,9 @@ class FusedState(ModelState):
 
     _engine: Engine
 
-    def _model(self) -> Model:
+    def _model(self) -> DeviceModel:
         """Return the arrays that the engine works on."""
-        return Model(
+        return DeviceModel(
             self._flat,
             self._buffers,
             self._gradients,
@@ -39,12 +39,12 @@ class FusedState(ModelState):
             packed=(),
         )
 
-    def _optimizer(self) -> Optimizer:
+    def _optimizer(self) -> UpdateRule:
         """Return the rule of the update."""
         train = self._task.train
         is_sgd, decays = train.optimizer == "sgd", bool(train.weight_decay or train.l2)
         beta1 = train.momentum if is_sgd else train.beta1
-        return Optimizer(is_sgd, beta1, train.beta2, train.epsilon, train.clip_norm, decays)
+        return UpdateRule(is_sgd, beta1, train.beta2, train.epsilon, train.clip_norm, decays)
 
     def take_loss(self) -> tuple[float, float]:
         self._engine.flush()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backends.cuda.runtime.replay import NotCaptured
+from gcnbatch.backends.cuda.runtime.graph import NotCaptured
 from gcnbatch.bench import clock
 
 
@@ -41,12 +41,11 @@ class Standing:
 
 @pytest.fixture
 def standing(monkeypatch: pytest.MonkeyPatch) -> Standing:
-    class Replay:
-        def __init__(self, device: Any, work: Any) -> None:
-            work()
-            self.launch, self.close = work, lambda: device.log.append("close")
+    def capture(device: Any, work: Any) -> Any:
+        work()
+        return SimpleNamespace(launch=work, close=lambda: device.log.append("close"))
 
-    monkeypatch.setattr(clock, "Replay", Replay)
+    monkeypatch.setattr(clock, "capture", capture)
     return Standing()
 
 

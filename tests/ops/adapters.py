@@ -103,7 +103,7 @@ def open_cuda(name: str, spmm: str) -> Adapter:
 
 def open_naive_matmul() -> Adapter:
     """Open the first rung of MatMul, which has no operation but `matmul` and its gradients."""
-    from gcnbatch.backends.cuda.ops.naive import NaiveMatmul
+    from gcnbatch.backends.cuda.ops.matmul_naive import NaiveMatmul
 
     batched: Any = open_cuda("batched", "csr")
     return replace(batched, ops=NaiveMatmul(batched.ops.device))

@@ -64,8 +64,8 @@ def test_gradients_are_those_that_the_engine_writes(runner) -> None:
     }
 
 
-def test_a_level_without_a_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(fused.FORMS, "node")
+def test_a_level_without_a_runner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(fused.RUNNERS, "node")
     write_set(tmp_path / "data.h5", **ONE_GRAPH)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.kind=kipf")) as work:
         assert refusal(fused_backend(), work.task) == "a node-level data set"

@@ -1,4 +1,4 @@
-// The products of a pass and what brings their operands; and the product with A.
+// The products of the fp16 step, the copies of their operands, and the product with A.
 #pragma once
 
 #include "fused/fp16/step.cuh"
@@ -7,17 +7,17 @@ namespace fused {
 
 // ---- operands ----
 
-// Copies that this thread asks for come after what it and others have read and written, as a barrier of the block told it:
-// they find it in memory, and do not overtake it where they overwrite it in shared memory.
-__device__ __forceinline__ void order_copies() {
+// Order this thread's later TMA copies after all memory accesses that a barrier has made visible to it: the copies read what
+// was written, and overwrite shared memory only once it has been read.
+__device__ __forceinline__ void fence_async_proxy() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
 
-// Copy to the same place in all blocks of `mask`, where `full` is told.
-__device__ __forceinline__ void bulk_copy_to_all(void* to, const void* from, int bytes, unsigned long long* full,
-                                                 int mask) {
+// Copy to the same shared memory in all blocks of `mask`; each block's `full` counts the bytes.
+__device__ __forceinline__ void tma_multicast(void* to, const void* from, int bytes, unsigned long long* full,
+                                              int mask) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
@@ -27,45 +27,45 @@ __device__ __forceinline__ void bulk_copy_to_all(void* to, const void* from, int
 #endif
 }
 
-// The slice's weights, `panels` of 64 of the depth, in two pieces: one thread each.
-__device__ __forceinline__ void fetch_low(PassShared& at, const Half* weights, int panels) {
+// Copy the slice's weights, `panels` of 64 of the depth, in two pieces; one thread calls.
+__device__ __forceinline__ void fetch_low(StepShared& at, const Fp16* weights, int panels) {
   const int bytes = min(panels, LOW_PANELS) * WEIGHT_PANEL_BYTES;
-  expect_bytes(&at.low, bytes);
-  bulk_copy(at.w_low, weights, bytes, &at.low);
+  expect_bytes(&at.w_low_full, bytes);
+  tma_copy(at.w_low, weights, bytes, &at.w_low_full);
 }
 
-__device__ __forceinline__ void fetch_high(PassShared& at, const Half* weights, int panels) {
+__device__ __forceinline__ void fetch_high(StepShared& at, const Fp16* weights, int panels) {
   const int bytes = (panels - LOW_PANELS) * WEIGHT_PANEL_BYTES;
   if (bytes <= 0) return;
-  expect_bytes(&at.high, bytes);
-  bulk_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
-            &at.high);
+  expect_bytes(&at.w_high_full, bytes);
+  tma_copy(at.w_high, reinterpret_cast<const unsigned char*>(weights) + LOW_PANELS * WEIGHT_PANEL_BYTES, bytes,
+           &at.w_high_full);
 }
 
-// Which phase of its barriers a product waits for.
+// The phases of its barriers that a product waits for.
 struct Phases {
   unsigned full = 0, low = 0, high = 0;
 };
 
-// Rows of a group in a panel of U.
-constexpr int CHUNK_BYTES = GROUP_ROWS * HALF_PANEL * 2;
+// The rows of a group in a panel of U.
+constexpr int CHUNK_BYTES = GROUP_ROWS * FP16_PANEL * 2;
 
-// Send rows of a group in a panel, which this block has written, to all S blocks of the cluster.
+// Send the rows of a group in a panel, which this block has written, to all S blocks of the cluster.
 template <int S>
-__device__ __forceinline__ void send_chunk(PassShared& at, const Half* panel, int q, int group) {
-  bulk_copy_to_all(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
-                   (1 << S) - 1);
+__device__ __forceinline__ void send_chunk(StepShared& at, const Fp16* panel, int q, int group) {
+  tma_multicast(at.u[q] + group * CHUNK_BYTES, panel + group * (CHUNK_BYTES / 2), CHUNK_BYTES, &at.full[group],
+                (1 << S) - 1);
 }
 
 // ---- products ----
 
-// What the tensor cores are told of rows of 128 bytes, the depth along them.
-__device__ __forceinline__ unsigned long long description_of_rows(const unsigned char* rows) {
+// wgmma descriptor of rows of 128 bytes with the depth along them, 128-byte swizzle.
+__device__ __forceinline__ unsigned long long row_descriptor(const unsigned char* rows) {
   return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// d (64, 48) += a (64, 16) bᵀ (16, 48), halves, asynchronously.
-__device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long long a, unsigned long long b) {
+// d (64, 48) += a (64, 16) bᵀ (16, 48) in fp16, asynchronously.
+__device__ __forceinline__ void wgmma_fp16(float (&d)[OWN], unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
@@ -78,43 +78,43 @@ __device__ __forceinline__ void multiply_halves(float (&d)[OWN], unsigned long l
 #endif
 }
 
-// sum = (slice of Wᵀ) (rows of the group)ᵀ; meanwhile(): what there is to do until the tensor cores are done.
+// sum = (slice of Wᵀ) (rows of the group)ᵀ; meanwhile() runs beside the tensor cores.
 template <class Meanwhile>
-__device__ __forceinline__ void multiply_panels(float (&sum)[OWN], PassShared& at, int panels, Phases& phases,
+__device__ __forceinline__ void multiply_panels(float (&sum)[OWN], StepShared& at, int panels, Phases& phases,
                                                 int group, Meanwhile meanwhile) {
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum[i] = 0.f;
-  wait_barrier(&at.low, phases.low);
+  wait_barrier(&at.w_low_full, phases.low);
   wait_barrier(&at.full[group], phases.full);
 #pragma unroll 1
   for (int q = 0; q < panels; ++q) {
     if (q == LOW_PANELS) {
-      wait_barrier(&at.high, phases.high);
+      wait_barrier(&at.w_high_full, phases.high);
     }
-    const unsigned long long a = description_of_rows(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
-    const unsigned long long b = description_of_rows(at.u[q] + group * CHUNK_BYTES);
-    begin_group();
+    const unsigned long long a = row_descriptor(q < LOW_PANELS ? at.w_low[q] : at.w_high[q - LOW_PANELS]);
+    const unsigned long long b = row_descriptor(at.u[q] + group * CHUNK_BYTES);
+    wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < HALF_PANEL / 16; ++k) multiply_halves(sum, a + 2 * k, b + 2 * k);
-    commit_group();
+    for (int k = 0; k < FP16_PANEL / 16; ++k) wgmma_fp16(sum, a + 2 * k, b + 2 * k);
+    wgmma_commit();
   }
   phases.full ^= 1, phases.low ^= 1, phases.high ^= panels > LOW_PANELS;
   meanwhile();
-  wait_for_groups<0>();
+  wgmma_wait<0>();
 }
 
 // ---- the product with A ----
 
-// Four neighbours of a row times `scale`, as halves.
-__device__ __forceinline__ uint2 halves_of(const float4& from, float scale) {
-  return make_uint2(to_halves(from.x * scale, from.y * scale), to_halves(from.z * scale, from.w * scale));
+// Four neighbours of a row times `scale`, in fp16.
+__device__ __forceinline__ uint2 to_fp16x4(const float4& from, float scale) {
+  return make_uint2(to_fp16x2(from.x * scale, from.y * scale), to_fp16x2(from.z * scale, from.w * scale));
 }
 
-// Of the eight lanes that have a row, this one's columns: 4 lane ... and 32 + 4 lane ...; no bank conflicts.
-struct RowPart {
+// Eight lanes share a row; this one has columns 4 lane … and 32 + 4 lane …: no bank conflicts.
+struct RowSlice {
   float4 low, high;
 
-  // If `is_there`.
+  // Load if `is_there`.
   __device__ __forceinline__ void load(unsigned row, int lane, bool is_there = true) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
@@ -131,30 +131,30 @@ struct RowPart {
     to.x = fmaf(factor, from.x, to.x), to.y = fmaf(factor, from.y, to.y);
     to.z = fmaf(factor, from.z, to.z), to.w = fmaf(factor, from.w, to.w);
   }
-  __device__ __forceinline__ void add(float factor, const RowPart& from) {
+  __device__ __forceinline__ void add(float factor, const RowSlice& from) {
     add(low, factor, from.low), add(high, factor, from.high);
   }
-  // To row r of a panel.
-  __device__ __forceinline__ void store(Half* panel, int r, int lane, float scale) const {
-    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 4 * lane)) = halves_of(low, scale);
-    *reinterpret_cast<uint2*>(panel + in_half_panel(r, 32 + 4 * lane)) = halves_of(high, scale);
+  // Store to row r of a panel.
+  __device__ __forceinline__ void store(Fp16* panel, int r, int lane, float scale) const {
+    *reinterpret_cast<uint2*>(panel + in_fp16_panel(r, 4 * lane)) = to_fp16x4(low, scale);
+    *reinterpret_cast<uint2*>(panel + in_fp16_panel(r, 32 + 4 * lane)) = to_fp16x4(high, scale);
   }
 };
 
-// Rows of the tile that a thread has a part of: one in each group, neighbouring rows in a warp.
-constexpr int PART_LANES = 8;
+// A thread shares one row in each group; a warp has neighbouring rows.
+constexpr int SLICE_LANES = 8;
 
-__device__ __forceinline__ int part_row(const Owner& own, int group) {
-  return group * GROUP_ROWS + own.warp * (32 / PART_LANES) + own.lane / PART_LANES;
+__device__ __forceinline__ int slice_row(const Owner& own, int group) {
+  return group * GROUP_ROWS + own.warp * (32 / SLICE_LANES) + own.lane / SLICE_LANES;
 }
 
-// A tile's part of A or Aᵀ in CSR, as it lies in memory.
+// The rows of A or Aᵀ of a tile, in CSR in global memory.
 struct TileRows {
   const int *indptr, *indices;
   const float* values;
   int first;
 
-  __device__ __forceinline__ TileRows(const Pass& of, int tile, bool transposed) {
+  __device__ __forceinline__ TileRows(const StepParams& of, int tile, bool transposed) {
     transposed = transposed && of.t_indptr != nullptr;
     indptr = (transposed ? of.t_indptr : of.indptr) + tile * TILE_ROWS, first = indptr[0];
     indices = (transposed ? of.t_indices : of.indices) + first, values = (transposed ? of.t_values : of.values) + first;
@@ -164,32 +164,32 @@ struct TileRows {
   }
 };
 
-// This thread's part of Σ value rows[column] over the entries of a row; from memory, slowly.
-__device__ __forceinline__ void add_entries(RowPart& sum, unsigned rows, const Pass& pass, int tile, int lane, int k,
-                                            int end, bool transposed) {
-  const TileRows from(pass, tile, transposed);
+// Add Σ value rows[column] over the entries of a row to this thread's columns; entries come from global memory, slowly.
+__device__ __forceinline__ void add_entries(RowSlice& sum, unsigned rows, const StepParams& params, int tile, int lane,
+                                            int k, int end, bool transposed) {
+  const TileRows from(params, tile, transposed);
 #pragma unroll 1
   for (; k < end; ++k) {
     const int2 entry = from.entry(k);
-    RowPart found = {};
+    RowSlice found = {};
     found.load(rows + entry.x, lane);
     sum.add(__int_as_float(entry.y), found);
   }
 }
 
-// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the sender is told of each.
-// `copy`, unless null: rows[r] scale, too.
-__device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* copy, float scale, const Owner& own,
+// panel[r] = scale Σ value rows[column] over the entries of row r of A (or Aᵀ), group by group; the copy warp is notified of
+// each group. If `copy` is not null, copy[r] = scale rows[r].
+__device__ __forceinline__ void propagate(StepShared& at, Fp16* panel, Fp16* copy, float scale, const Owner& own,
                                           int tile, bool transposed) {
   constexpr int AT_ONCE = 4;
-  const int lane = own.lane % PART_LANES;
+  const int lane = own.lane % SLICE_LANES;
   const unsigned rows = shared_address(at.rows);
   const bool fits = at.indptr[TILE_ROWS] <= MAX_ENTRIES;
-  RowPart found[AT_ONCE] = {};  // where there is no entry, any number will do: it is multiplied by 0
+  RowSlice found[AT_ONCE] = {};  // any finite number where there is no entry: its factor is 0
 #pragma unroll 1
   for (int group = 0; group < GROUPS; ++group) {
-    const int r = part_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
-    RowPart sum = {};
+    const int r = slice_row(own, group), begin = at.indptr[r], end = at.indptr[r + 1];
+    RowSlice sum = {};
     if (fits) {
       int2 entry[AT_ONCE];
 #pragma unroll
@@ -204,14 +204,14 @@ __device__ __forceinline__ void propagate(PassShared& at, Half* panel, Half* cop
         sum.add(__int_as_float(at.entries[k].y), found[0]);
       }
     } else {
-      add_entries(sum, rows, at.pass, tile, lane, begin, end, transposed);
+      add_entries(sum, rows, at.params, tile, lane, begin, end, transposed);
     }
     sum.store(panel, r, lane, scale);
     if (copy != nullptr) {
       found[0].load(rows + r * (ROW_LD * 4), lane);
       found[0].store(copy, r, lane, scale);
     }
-    tell(ROWS_WRITTEN + group);
+    arrive_named(ROWS_WRITTEN + group);
   }
   arrive(&at.rows_read);
 }

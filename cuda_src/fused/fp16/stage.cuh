@@ -1,4 +1,4 @@
-// Staging in tiles: as fused/shared/stage.cuh, for steps in halves (fused/fp16/tiles.cuh).
+// Staging in tiles: as fused/shared/stage.cuh, for the fp16 step (fused/fp16/tiles.cuh).
 #pragma once
 
 #include "fused/fp16/tiles.cuh"
@@ -6,34 +6,35 @@
 
 namespace fused {
 
-// Everything that staging reads and writes, 8 bytes a field: the host fills it in this order, once. As Stage, but for:
-//   the batch     shape (2,), its tiles; tile_ptr (tiles+1,) and tile_rows (tiles,), of each tile the first graph and the
-//                 rows in use; node_ptr (B,), first row of a graph; n_nodes (B,); rowsum (144 tiles,); indptr (144 tiles +
-//                 1,), columns counted inside the tile; u panels, zeros in rows that no graph has
-//   the epoch     graphs in the order of their tiles; rows instead of nodes: a graph's first row, a step's nodes behind;
-//                 tile_starts (S, tiles + 1), first graph of each tile; tile_counts (S,)
-//   the set       u (nodes, K) halves, K a multiple of 64; rowsum (nodes,)
-struct HalfStage {
+// All that staging reads and writes; it lies in device memory, because `epoch` changes between launches of a captured
+// graph. Differences from Stage:
+//   the batch     shape (2,), its number of tiles; tile_ptr (tiles + 1,), first graph of each tile; tile_rows (tiles,), rows
+//                 in use; node_ptr (B,), first row of a graph; n_nodes (B,); rowsum (144 tiles,); indptr (144 tiles + 1,),
+//                 columns counted inside the tile; u panels, zeros in rows of no graph
+//   the epoch     graphs in the order of their tiles; rows instead of nodes: a graph's first row, and after a step's graphs
+//                 its number of nodes; tile_starts (S, tiles + 1), first graph of each tile; tile_counts (S,)
+//   the set       u (nodes, K) in fp16, K a multiple of 64; rowsum (nodes,)
+struct Fp16Stage {
   int *size, *shape, *tile_ptr, *tile_rows, *node_ptr, *n_nodes, *indptr, *indices;
   float *values, *rowsum;
   int *t_indptr, *t_indices;
   float* t_values;
-  Half* u;
+  Fp16* u;
   int* targets;
   const int *progress, *batch_ptr, *graphs, *rows, *edges, *t_edges, *tile_starts, *tile_counts;
   const int *set_node_ptr, *set_indptr, *set_indices;
   const float* set_values;
   const int *set_t_indptr, *set_t_indices;
   const float *set_t_values, *set_rowsum;
-  const Half* set_u;
+  const Fp16* set_u;
   const int* set_targets;
   long long n_steps, epoch, K, T, tiles;
 };
 
-// Rows first … first + n - 1 of a tile of u from the set, or zeros where `source` is null.
-__device__ __forceinline__ void stage_u(const HalfStage& at, int tile, int first, const Half* source, int n) {
-  constexpr int OF_PANEL = HALF_PANEL / 8;  // chunks of a row
-  const int panels = static_cast<int>(at.K) / HALF_PANEL, chunks = panels * OF_PANEL;
+// Stage rows first … first + n - 1 of a tile of u from the set, or zeros where `source` is null.
+__device__ __forceinline__ void stage_u(const Fp16Stage& at, int tile, int first, const Fp16* source, int n) {
+  constexpr int OF_PANEL = FP16_PANEL / 8;  // 16-byte chunks of a row
+  const int panels = static_cast<int>(at.K) / FP16_PANEL, chunks = panels * OF_PANEL;
   const uint4* from = reinterpret_cast<const uint4*>(source);
   uint4* to = reinterpret_cast<uint4*>(at.u) + static_cast<long long>(tile) * TILE_ROWS * chunks;
 #pragma unroll 2
@@ -44,26 +45,26 @@ __device__ __forceinline__ void stage_u(const HalfStage& at, int tile, int first
   }
 }
 
-// Of the step that is staged: where its graphs begin in the plan, how many there are, its tiles.
-struct HalfStep {
+// The step to stage: its first graph in the plan, its numbers of graphs and tiles.
+struct StagedStep {
   int step, begin, B, tiles;
   const int* tile_starts;
 
-  __device__ __forceinline__ explicit HalfStep(const HalfStage& at) : step(at.progress[0]) {
+  __device__ __forceinline__ explicit StagedStep(const Fp16Stage& at) : step(at.progress[0]) {
     const bool exists = step < at.n_steps;
     begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
     tiles = exists ? at.tile_counts[step] : 0;
     tile_starts = at.tile_starts + step * (at.tiles + 1);
   }
-  __device__ __forceinline__ int pointers() const { return begin + step; }  // where they begin, whose totals lie behind
+  __device__ __forceinline__ int pointers() const { return begin + step; }  // first of the step's pointers
 };
 
 template <class Wait>
-__device__ __forceinline__ void stage_graph(const HalfStage& at, const HalfStep& of, int b, Wait wait) {
+__device__ __forceinline__ void stage_graph(const Fp16Stage& at, const StagedStep& of, int b, Wait wait) {
   const int graph = at.graphs[of.begin + b], row = at.rows[of.pointers() + b], tile = row / TILE_ROWS;
   const int source = at.set_node_ptr[graph], n = at.set_node_ptr[graph + 1] - source, T = at.T;
   const int first = row - tile * TILE_ROWS, edge = at.edges[of.pointers() + b];
-  const Half* u = at.set_u + static_cast<long long>(source) * at.K;
+  const Fp16* u = at.set_u + static_cast<long long>(source) * at.K;
   const Rows rows(at.set_indptr, at.set_indices, at.set_values, source, n);
   rows.ask(n);
   prefetch(u, n * static_cast<int>(at.K));
@@ -80,9 +81,9 @@ __device__ __forceinline__ void stage_graph(const HalfStage& at, const HalfStep&
   copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
 }
 
-// What a tile has beside its graphs: where they begin, and rows of zeros behind them.
+// Stage what a tile has besides its graphs: its first graph, and rows of zeros after the last one.
 template <class Wait>
-__device__ __forceinline__ void stage_tile(const HalfStage& at, const HalfStep& of, int tile, Wait wait) {
+__device__ __forceinline__ void stage_tile(const Fp16Stage& at, const StagedStep& of, int tile, Wait wait) {
   const int start = of.tile_starts[tile], end = of.tile_starts[tile + 1], last = of.pointers() + end - 1;
   int used = 0;
   if (end > start) {
@@ -107,8 +108,8 @@ __device__ __forceinline__ void stage_tile(const HalfStage& at, const HalfStep& 
 // Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph or tile. `wait` may be called
 // more than once, as in stage_batch.
 template <class Wait>
-__device__ __forceinline__ void stage_tiles(const HalfStage& at, int block, int blocks, Wait wait) {
-  const HalfStep of(at);
+__device__ __forceinline__ void stage_tiles(const Fp16Stage& at, int block, int blocks, Wait wait) {
+  const StagedStep of(at);
 #pragma unroll 1
   for (int unit = block; unit < of.B + of.tiles; unit += blocks) {
     if (unit < of.B) {

@@ -1,39 +1,38 @@
-// What a step in halves has beside its pass and its products: update, staging, the weights as panels. fused/FUSED.md follows
-// the step.
-// Requires: sm_90a, as the others of such a step; elsewhere they are empty.
+// The fp16 form besides its step and its products: update, staging, and the weights as panels. fused/FUSED.md follows the
+// step.
+// Requires: sm_90a; elsewhere the kernels are empty.
 #include "fused/fp16/update.cuh"
 #include "fused/shared/async_copy.cuh"
 
 using namespace fused;
 
-extern "C" __global__ void __launch_bounds__(256, 4)
-    fused_half_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
-                      const double* losses, const float* weight_decay, const float* l2, const float* rates,
-                      const int* progress, const long long* jobs, const int* chunks, const long long* stage,
-                      int n_chunks, int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1,
-                      float beta2, float rest2, float epsilon, float max_norm) {
-  __shared__ float tile[2 * PANEL][HalfUpdate::LD];
-  __shared__ float4 ahead[3][HalfUpdate::HEIGHT][UPDATE_THREADS];
-  const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
-  const HalfUpdate phase = {parameters,   m,        v,        gradients, norms, totals,  losses,
-                            weight_decay, l2,       rates,    progress,  jobs,  chunks,  stage,
-                            n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
-  if constexpr (HAS_WARPGROUPS) phase.run(tile, {ahead});
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)
+    fused_fp16_update(const __grid_constant__ Fp16UpdateParams params) {
+  __shared__ Fp16Update::Tile tile;
+  __shared__ float4 old_values[3][Fp16Update::HEIGHT][UPDATE_THREADS];
+  const int block = blockIdx.x, n_stages = params.common.n_stages;
+  if constexpr (!HAS_WARPGROUPS) return;
+  if (block < n_stages) {
+    stage_tiles(*params.stage, block, n_stages, wait_for_previous);
+  } else {
+    const Fp16Update update = {params.common};
+    const int4 place = update.place_of(block - n_stages);
+    update.run(block - n_stages, place, params.jobs[place.x], tile, {old_values});
+  }
 }
 
-// The first batch of an epoch; the others are staged beside the update.
+// Stage the first batch of an epoch; the others are staged beside the update.
 //
-// Launch: 256 threads; a block takes graphs and tiles, as many as come to it.
-extern "C" __global__ void __launch_bounds__(256) fused_half_stage(const long long* stage) {
-  if constexpr (HAS_WARPGROUPS)
-    stage_tiles(*reinterpret_cast<const HalfStage*>(stage), blockIdx.x, gridDim.x, wait_for_previous);
+// Launch: 256 threads; blocks stride over graphs and tiles.
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) fused_fp16_stage(const Fp16Stage* __restrict__ stage) {
+  if constexpr (HAS_WARPGROUPS) stage_tiles(*stage, blockIdx.x, gridDim.x, wait_for_previous);
 }
 
-// The weights W (F, P) as panels, when they came from elsewhere than from an update; backward may be null.
+// Write the weights W (F, P) as panels, when they did not come from an update; backward may be null.
 //
 // Launch: 256 threads, four weights each way in each; grid (P / 32, K / 32). Traffic: reads 4 F P, writes 4 K P.
-extern "C" __global__ void __launch_bounds__(256)
-    fused_half_weights(unsigned short* forward, unsigned short* backward, const float* weight, int F, int P, int K) {
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
+    fused_fp16_weights(Fp16* forward, Fp16* backward, const float* weight, int F, int P, int K) {
   if constexpr (!HAS_WARPGROUPS) return;
   __shared__ float tile[PANEL][PANEL + 1];
   const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4, k0 = blockIdx.y * PANEL, p0 = blockIdx.x * PANEL;

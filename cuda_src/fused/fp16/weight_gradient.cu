@@ -1,57 +1,76 @@
-// The gradients of a step in halves (fused/fp16/tiles.cuh), in one launch; those of gamma and beta the pass has:
+// The gradients that the fp16 step leaves, in one launch:
 //
-//   dW_l = U_lᵀ dY_l / (u_scale_l scale_l),    db_l = sum of its tiles' parts,    dW = [R | 1]ᵀ dlogits   (dense layer)
+//   dW_l = U_lᵀ dY_l / (u_scale_l scale_l),    db_l = sum of its tiles' partial sums,    dW = [R | 1]ᵀ dlogits   (head)
 //
-// Of the first, both operands are panels of rows, whose columns become rows and columns of dW: wgmma takes halves that
-// way, and so nothing is transposed. A block has 128 x 128 of dW, two panels of either matrix, over a share of the tiles of
-// rows; shares are added up by who reads the parts, in order. Blocks on the multiprocessors that are left do the others.
+// wgmma reads fp16 operands along rows or columns, so dW_l needs no transpose: the columns of both panels become rows and
+// columns of dW. A block computes 128 x 128 of dW, two panels of either matrix, over a share of the tiles of rows. The update
+// adds the shares in order. Blocks on the remaining multiprocessors compute db and the head's gradient.
 //
 // Source: own.
-// Shapes: u (tiles, K / 64, 144, 64), dy (tiles, P / 64, 144, 64) panels, parts (splits, F, P) float32, scale, u_scale (1,),
-//   bias_parts (tiles, P), dbias (P,); layers (n_layers,) HalfProduct; places (n_places,) DwPlace; shape (2,): tiles;
-//   size (4,): N, B; input (B, F), gradient (B, P), head (F + 1, P): of the dense layer.
+// Shapes: see WeightGradientParams; u (tiles, K / 64, 144, 64) and dy (tiles, P / 64, 144, 64) are panels.
 // Launch: 288 threads, grid (n_places splits + others), one block a multiprocessor. 3 layers of 512, 100 outputs: 36 x 3 +
 //   21.
-// Shared memory: dynamic, a ring of nine stages of 48 rows and four panels, 216 KB; no bank conflicts.
+// Shared memory: dynamic, a ring of nine stages of 48 rows and four panels, 216 KB; no bank conflicts. The head uses its
+//   place: 256 graphs of 64 columns of R and of the logits' gradients.
 // Traffic: reads 512 bytes of each row for each 128 x 128 (from L2), writes 4 F P splits bytes.
-// Determinism: one writer per output, fixed order: repeats to the bit.
+// Determinism: one writer per output, fixed order: bit-repeatable.
 // Requires: sm_90a, elsewhere it is empty; P of layers a multiple of 128, K of 64.
+//
+// Waits.
+//   wait_for_previous   once; before it only the block's place is read and barriers are initialised
+//   full[stage]         arrives: the copying lane of the ninth warp, and the bytes; waits: eight warps, which multiply it
+//   empty[stage]        arrive: their 256 threads, when the next stage is in the tensor cores; waits: the copying lane, from
+//                       the ring's second round on
+//   __syncthreads       barriers are initialised; head: for each 256 graphs, the last ones are read, these are there
 #include "fused/fp16/tiles.cuh"
 #include "fused/shared/async_copy.cuh"
 
 namespace fused {
 
-// As the host fills it.
-struct HalfProduct {
-  const Half *u, *dy;
-  const float *scale, *u_scale;  // of dy and u
-  float* parts;
-  const float* bias_parts;
-  float* dbias;
-  int F, P, K, unused;  // rows and columns of dW; columns of U
+// The product of a layer.
+struct Fp16Product {
+  const Fp16 *u, *dy;          // panels, scaled
+  const float* scale;          // (1,), of dy
+  float* partials;             // (splits, F, P)
+  const float* bias_partials;  // (tiles, P)
+  float* dbias;                // (P,)
+  int F, P, K;                 // rows and columns of dW; columns of U
+  float u_scale;
 };
 
-// A block's place in it.
-struct DwPlace {
-  HalfProduct of;
-  int first_u, first_dy, unused[2];  // panels
+// A block's tile of dW.
+struct GradientTile {
+  int product, first_u, first_dy;  // the latter two count panels
 };
 
-constexpr int DW_GROUPS = 2, DW_STAGES = 9, DW_ROWS = 48, DW_PANELS = 4;
-constexpr int PIECE = DW_ROWS * HALF_PANEL;  // halves
+struct WeightGradientParams {
+  Fp16Product products[MAX_LAYERS];
+  const GradientTile* places;     // (n_places,)
+  float* head;                    // (F + 1, P), of the head
+  const float *input, *gradient;  // (B, F), (B, P)
+  const int *shape, *size;        // (2,): tiles of the step; (4,): N, B, step, epoch
+  int n_products, n_places, splits;
+  int F, P;  // of the head
+};
+
+constexpr int DW_GROUPS = 2, DW_PANELS = 2;  // warpgroups; panels of either matrix in a block
+constexpr int DW_THREADS = DW_GROUPS * 128 + 32, DW_STAGES = 9, DW_ROWS = 48;
+constexpr int PIECE = DW_ROWS * FP16_PANEL;  // elements of a panel in a stage
+constexpr int DW_SHARED_BYTES = DW_STAGES * 2 * DW_PANELS * PIECE * 2;
+static_assert(DW_SHARED_BYTES <= 227 * 1024, "more than a block may have");
 constexpr int PIECES_OF_TILE = TILE_ROWS / DW_ROWS;
 
-using DwSums = float[64];  // of 64 x 128 values, in a thread
+using GradientSums = float[64];  // of 64 x 128 values, in a thread
 
-// What the tensor cores are told of pieces that they read across: where the first is; from 64 columns to the next, the
-// length of a piece; from 8 rows to the next 8, 1024 bytes; and that chunks are exchanged.
-__device__ __forceinline__ unsigned long long description_across(const Half* piece) {
+// wgmma descriptor of pieces with the depth along the rows, 128-byte swizzle: a piece's length from 64 columns to the next,
+// 1024 bytes from 8 rows to the next.
+__device__ __forceinline__ unsigned long long column_descriptor(const Fp16* piece) {
   return (shared_address(piece) & 0x3ffff) >> 4 | static_cast<unsigned long long>(2 * PIECE / 16) << 16 | 64ull << 32 |
          1ull << 62;
 }
 
-// sum (64, 128) += aᵀ (64, 16) b (16, 128), asynchronously.
-__device__ __forceinline__ void multiply_across(DwSums& d, unsigned long long a, unsigned long long b) {
+// d (64, 128) += aᵀ (64, 16) b (16, 128) in fp16, asynchronously.
+__device__ __forceinline__ void wgmma_fp16_transposed(GradientSums& d, unsigned long long a, unsigned long long b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
@@ -70,85 +89,87 @@ __device__ __forceinline__ void multiply_across(DwSums& d, unsigned long long a,
 #endif
 }
 
-// A block's share of a product, in its own numbers.
-struct DwShare {
-  HalfProduct of;
-  int first_u, first_dy, panels_of_u;  // of the block
-  int begin, steps;                    // its first tile of rows; its stages
+// A block's share of a product.
+struct GradientShare {
+  Fp16Product of;
+  int first_u, first_dy, panels_of_u;
+  int begin, steps;  // the first tile of rows; stages
 
-  __device__ __forceinline__ DwShare(const DwPlace& place, int tiles, int split, int splits)
-      : of(place.of),
+  __device__ __forceinline__ GradientShare(const Fp16Product& product, const GradientTile& place, int tiles, int split,
+                                           int splits)
+      : of(product),
         first_u(place.first_u),
         first_dy(place.first_dy),
-        panels_of_u(min(of.K / HALF_PANEL - first_u, DW_GROUPS)) {
+        panels_of_u(min(of.K / FP16_PANEL - first_u, DW_GROUPS)) {
     begin = tiles * split / splits;
     steps = (tiles * (split + 1) / splits - begin) * PIECES_OF_TILE;
   }
 
-  // The piece of a stage that is panel `panel` of a matrix of so many panels.
-  __device__ __forceinline__ const Half* piece(const Half* matrix, int step, int panels, int panel) const {
+  // Panel `panel` of a matrix of so many panels, the rows of stage `step`.
+  __device__ __forceinline__ const Fp16* piece(const Fp16* matrix, int step, int panels, int panel) const {
     const int tile = begin + step / PIECES_OF_TILE, third = step % PIECES_OF_TILE;
     return matrix + ((static_cast<long long>(tile) * panels + panel) * PIECES_OF_TILE + third) * PIECE;
   }
 };
 
-struct DwBarriers {
+struct GradientBarriers {
   unsigned long long full[DW_STAGES], empty[DW_STAGES];
 };
 
-__device__ __forceinline__ Half* dw_stage(int stage) {
-  extern __shared__ __align__(1024) Half dw_ring[];
-  return dw_ring + stage * DW_PANELS * PIECE;
+__device__ __forceinline__ Fp16* dw_stage(int stage) {
+  extern __shared__ __align__(1024) Fp16 dw_ring[];
+  return dw_ring + stage * 2 * DW_PANELS * PIECE;
 }
 
-// A thread fills the ring.
-__device__ __forceinline__ void fetch_stages(const DwShare& share, DwBarriers& barriers) {
-  constexpr int BYTES = PIECE * int(sizeof(Half));
-  const int panels_of_u = share.of.K / HALF_PANEL, panels_of_dy = share.of.P / HALF_PANEL;
-  Turn turn;
+// Fill the ring; one thread calls.
+__device__ __forceinline__ void fill_ring(const GradientShare& share, GradientBarriers& barriers) {
+  constexpr int BYTES = PIECE * int(sizeof(Fp16));
+  const int panels_of_u = share.of.K / FP16_PANEL, panels_of_dy = share.of.P / FP16_PANEL;
+  RingPosition turn;
 #pragma unroll 1
   for (int step = 0; step < share.steps; ++step) {
     if (step >= DW_STAGES) wait_barrier(&barriers.empty[turn.stage], turn.phase ^ 1);
     unsigned long long* full = &barriers.full[turn.stage];
-    Half* stage = dw_stage(turn.stage);
+    Fp16* stage = dw_stage(turn.stage);
     expect_bytes(full, (share.panels_of_u + 2) * BYTES);
     for (int panel = 0; panel < share.panels_of_u; ++panel)
-      bulk_copy(stage + panel * PIECE, share.piece(share.of.u, step, panels_of_u, share.first_u + panel), BYTES, full);
+      tma_copy(stage + panel * PIECE, share.piece(share.of.u, step, panels_of_u, share.first_u + panel), BYTES, full);
     for (int panel = 0; panel < 2; ++panel)
-      bulk_copy(stage + (DW_GROUPS + panel) * PIECE,
-                share.piece(share.of.dy, step, panels_of_dy, share.first_dy + panel), BYTES, full);
+      tma_copy(stage + (DW_GROUPS + panel) * PIECE,
+               share.piece(share.of.dy, step, panels_of_dy, share.first_dy + panel), BYTES, full);
     turn.next(DW_STAGES);
   }
 }
 
-// Four warps take a panel of U; a stage is given back when the next one is under way.
-__device__ __forceinline__ void multiply_stages(DwSums& sum, int group, const DwShare& share, DwBarriers& barriers) {
-  Turn turn;
+// Four warps multiply a panel of U. They release a stage once the next one is in the tensor cores.
+__device__ __forceinline__ void multiply_stages(GradientSums& sum, int group, const GradientShare& share,
+                                                GradientBarriers& barriers) {
+  RingPosition turn;
   unsigned long long* read = nullptr;
 #pragma unroll 1
   for (int step = 0; step < share.steps; ++step) {
     wait_barrier(&barriers.full[turn.stage], turn.phase);
-    const Half* stage = dw_stage(turn.stage);
-    const unsigned long long a = description_across(stage + group * PIECE);
-    const unsigned long long b = description_across(stage + DW_GROUPS * PIECE);
-    begin_group();
+    const Fp16* stage = dw_stage(turn.stage);
+    const unsigned long long a = column_descriptor(stage + group * PIECE);
+    const unsigned long long b = column_descriptor(stage + DW_GROUPS * PIECE);
+    wgmma_fence();
 #pragma unroll
-    for (int slice = 0; slice < DW_ROWS / 16; ++slice) multiply_across(sum, a + 128 * slice, b + 128 * slice);
-    commit_group();
-    wait_for_groups<1>();
+    for (int slice = 0; slice < DW_ROWS / 16; ++slice) wgmma_fp16_transposed(sum, a + 128 * slice, b + 128 * slice);
+    wgmma_commit();
+    wgmma_wait<1>();
     if (read != nullptr) arrive(read);
     read = &barriers.empty[turn.stage];
     turn.next(DW_STAGES);
   }
-  wait_for_groups<0>();
+  wgmma_wait<0>();
 }
 
-__device__ __forceinline__ void store_sums(const DwSums& sum, int group, const DwShare& share, int split) {
-  const HalfProduct& of = share.of;
-  const int lane = threadIdx.x % 32, row = (share.first_u + group) * HALF_PANEL + threadIdx.x / 32 % 4 * 16 + lane / 4;
-  const float first = 1.f / *of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may be too large
+__device__ __forceinline__ void store_sums(const GradientSums& sum, int group, const GradientShare& share, int split) {
+  const Fp16Product& of = share.of;
+  const int lane = threadIdx.x % 32, row = (share.first_u + group) * FP16_PANEL + threadIdx.x / 32 % 4 * 16 + lane / 4;
+  const float first = 1.f / of.u_scale, second = 1.f / *of.scale;  // powers of two, whose product may overflow
   float* to =
-      of.parts + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * HALF_PANEL + lane % 4 * 2;
+      of.partials + (static_cast<long long>(split) * of.F + row) * of.P + share.first_dy * FP16_PANEL + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (row + 8 * half >= of.F) return;
@@ -159,12 +180,12 @@ __device__ __forceinline__ void store_sums(const DwSums& sum, int group, const D
   }
 }
 
-// ---- what is small ----
+// ---- the head, and biases ----
 
 constexpr int SMALL_THREADS = 256, HEAD_TILE = 64, GRAPHS_AT_ONCE = 256;
 
-// The dense layer on graphs. A block takes 64 x 64 of its gradient, a thread four by four, over all graphs in order.
-struct DwHead {
+// The dense layer on graphs. A block computes 64 x 64 of its gradient, a thread 4 x 4, over all graphs in order.
+struct HeadGradient {
   float* to;
   const float *input, *gradient;
   int F, P, B;
@@ -172,9 +193,9 @@ struct DwHead {
   __device__ __forceinline__ int tiles_of_columns() const { return ceil_div(P, HEAD_TILE); }
   __device__ __forceinline__ int tiles() const { return ceil_div(F + 1, HEAD_TILE) * tiles_of_columns(); }
 
-  // Columns c0 ... of rows of `matrix`, four to each of sixteen threads; the one behind F is the bias's.
-  __device__ __forceinline__ void bring(float* tile, const float* matrix, int first, int n, int c0, int columns,
-                                        bool has_ones) const {
+  // Load columns c0 … of rows of `matrix`, four for each of sixteen threads. Column F is 1 if `has_ones`: the bias.
+  __device__ __forceinline__ void load_tile(float* tile, const float* matrix, int first, int n, int c0, int columns,
+                                            bool has_ones) const {
     constexpr int AT_ONCE = 8, LANES = HEAD_TILE / 4, ROWS = SMALL_THREADS / LANES;
     const int c = c0 + threadIdx.x % LANES * 4;
 #pragma unroll 1
@@ -210,8 +231,8 @@ struct DwHead {
       const int n = min(B - first, GRAPHS_AT_ONCE);
       __syncthreads();
       if (threadIdx.x < SMALL_THREADS) {
-        bring(left, input, first, n, k0, F, true);
-        bring(right, gradient, first, n, p0, P, false);
+        load_tile(left, input, first, n, k0, F, true);
+        load_tile(right, gradient, first, n, p0, P, false);
       }
       __syncthreads();
       if (threadIdx.x >= SMALL_THREADS) continue;
@@ -238,11 +259,11 @@ struct DwHead {
   }
 };
 
-__device__ __forceinline__ void fold_bias(const HalfProduct& of, int tiles) {
+__device__ __forceinline__ void reduce_bias(const Fp16Product& of, int tiles) {
   for (int p = threadIdx.x; p < of.P; p += blockDim.x) {
     float sum = 0.f;
 #pragma unroll 8
-    for (int tile = 0; tile < tiles; ++tile) sum += of.bias_parts[static_cast<long long>(tile) * of.P + p];
+    for (int tile = 0; tile < tiles; ++tile) sum += of.bias_partials[static_cast<long long>(tile) * of.P + p];
     of.dbias[p] = sum;
   }
 }
@@ -251,27 +272,27 @@ __device__ __forceinline__ void fold_bias(const HalfProduct& of, int tiles) {
 
 using namespace fused;
 
-extern "C" __global__ void __launch_bounds__(288, 1)
-    fused_half_dw(float* head, const long long* layers, const long long* places, const int* shape, const int* size,
-                  const float* input, const float* gradient, int n_layers, int n_places, int splits, int F, int P) {
+extern "C" __global__ void __launch_bounds__(DW_THREADS, 1)
+    fused_fp16_weight_gradient(const __grid_constant__ WeightGradientParams params) {
   if constexpr (!HAS_WARPGROUPS) return;
-  __shared__ DwBarriers barriers;
-  const int block = blockIdx.x, of_products = n_places * splits, tiles = shape[0];
+  __shared__ GradientBarriers barriers;
+  const int block = blockIdx.x, of_products = params.n_places * params.splits, tiles = params.shape[0];
   if (block >= of_products) {
-    const DwHead dense = {head, input, gradient, F, P, size[1]};
+    const HeadGradient head = {params.head, params.input, params.gradient, params.F, params.P, params.size[1]};
     wait_for_previous();
 #pragma unroll 1
-    for (int unit = block - of_products; unit < dense.tiles() + n_layers; unit += gridDim.x - of_products) {
-      if (unit < dense.tiles()) {
-        dense.run(unit);
+    for (int unit = block - of_products; unit < head.tiles() + params.n_products; unit += gridDim.x - of_products) {
+      if (unit < head.tiles()) {
+        head.run(unit);
       } else {
-        fold_bias(reinterpret_cast<const HalfProduct*>(layers)[unit - dense.tiles()], tiles);
+        reduce_bias(params.products[unit - head.tiles()], tiles);
       }
     }
     return;
   }
-  const int split = block / n_places;
-  const DwShare share(reinterpret_cast<const DwPlace*>(places)[block % n_places], tiles, split, splits);
+  const int split = block / params.n_places;
+  const GradientTile place = params.places[block % params.n_places];
+  const GradientShare share(params.products[place.product], place, tiles, split, params.splits);
   const int group = warp_number() / 4;
   if (threadIdx.x < DW_STAGES) {
     init_barrier(&barriers.full[threadIdx.x], 1);
@@ -283,9 +304,9 @@ extern "C" __global__ void __launch_bounds__(288, 1)
   __syncthreads();
   wait_for_previous();
   if (group == DW_GROUPS) {
-    if (threadIdx.x % 32 == 0) fetch_stages(share, barriers);
-  } else {  // also where there is no panel of u: ptxas wants it plain
-    DwSums sum = {};
+    if (threadIdx.x % 32 == 0) fill_ring(share, barriers);
+  } else {  // also without a panel of u: ptxas needs uniform control flow around wgmma
+    GradientSums sum = {};
     multiply_stages(sum, group, share, barriers);
     if (group < share.panels_of_u) store_sums(sum, group, share, split);
   }

@@ -122,21 +122,20 @@ template <class Shape>
 struct TileOfU {
   float* rows;  // (TILE, K + 4)
   NeighbourActivations gather;
-  float4 own_u;   // of the first layer: four columns of this warp's row
-  float own_sum;  // else its row sum of the channel `lane`
+  float4 own;  // of the first layer four columns of this warp's row; else in x its row sum of the channel `lane`
 
   __device__ __forceinline__ int stride(const Shape& shape) const { return shape.K + 4; }
 
   // Fetch row `i` of U, before N is known: x has rows up to the end of the last tile.
   __device__ __forceinline__ void fetch_staged(const NarrowForwardParams& params, const Shape& shape, int i) {
     const int lane = threadIdx.x % 32;
-    if (4 * lane < shape.K) own_u = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
+    if (4 * lane < shape.K) own = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
   }
   // Fetch the entries of row `i` and its row sums.
   __device__ __forceinline__ void fetch_gathered(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
     const int lane = threadIdx.x % 32;
     gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
-    if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own_sum = params.x[i * params.x_stride + lane];
+    if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own.x = params.x[i * params.x_stride + lane];
   }
 
   // Row `i` of U, by its warp; `before` rows of the block are done.
@@ -145,7 +144,7 @@ struct TileOfU {
     const int F = shape.F, C = shape.C, K = shape.K, lane = threadIdx.x % 32;
     float* row = rows + threadIdx.x / 32 * stride(shape);
     for (int k = 4 * lane; k < K; k += 128) {
-      float4 given = before == 0 && k == 4 * lane ? own_u : make_float4(0.f, 0.f, 0.f, 0.f);
+      float4 given = shape.kind == FIRST && before + k == 4 * lane ? own : make_float4(0.f, 0.f, 0.f, 0.f);
       if (shape.kind == FIRST && i < N && before + k > 4 * lane)
         given = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + k);
       *reinterpret_cast<float4*>(row + k) = given;
@@ -167,7 +166,7 @@ struct TileOfU {
     if (i < N) {
 #pragma unroll 1
       for (int c = lane; c < C; c += 32)
-        row[C * F + c] = shape.kind == DENSE || before + c == lane ? own_sum : params.x[i * params.x_stride + c];
+        row[C * F + c] = shape.kind == DENSE || before + c == lane ? own.x : params.x[i * params.x_stride + c];
     }
   }
 
@@ -203,8 +202,7 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
   const Columns columns = columns_at(moments_of + 2 * columns_of(P), F);
   TileOfU<Shape> tile = {shared,
                          {params.y_prev, shape.kept(params.kept_prev), F, shape.C},
-                         make_float4(0.f, 0.f, 0.f, 0.f),
-                         kind == DENSE ? 1.f : 0.f};
+                         make_float4(kind == DENSE ? 1.f : 0.f, 0.f, 0.f, 0.f)};
 
   Weights<FORWARD_QUADS> weights;
   if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // else the host takes AnyShape

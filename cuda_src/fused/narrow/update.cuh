@@ -63,38 +63,31 @@ __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lan
 }
 
 struct NarrowUpdateParams {
-  float *parameters, *m, *v, *gradients;
-  double *norms, *totals;
-  const double* losses;
-  const float *weight_decay, *l2;
-  const Rate* rates;
-  const int* progress;
+  UpdateParams common;
   const Job* jobs;
-  const int* chunks;
   const Stage* stage;
-  int n_chunks, n_stages, n_losses, mode, sgd;
-  float beta1, rest1, beta2, rest2, epsilon, max_norm;
 };
 
 // UPDATE_THREADS / lanes elements of one job; `wait` may be called more than once.
 template <class Wait>
 __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, int chunk, float* of_thread, Wait wait) {
+  const UpdateParams& of = params.common;
   // All but the gradients is older than the phase before.
-  const Job job = params.jobs[params.chunks[2 * chunk]];
+  const Job job = params.jobs[of.chunks[2 * chunk]];
   const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
-  const int e = params.chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
+  const int e = of.chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
   const bool exists = e < job.count, owns = exists && lane == 0;
-  const int4 at = *reinterpret_cast<const int4*>(params.progress);  // next step, N, B, step
+  const int4 at = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
   const int2 place = place_of(job, e);
-  const float p = owns ? params.parameters[i] : 0.f;
-  float of_m = owns ? params.m[i] : 0.f, of_v = owns && !params.sgd ? params.v[i] : 0.f;
-  const float decay = owns ? params.weight_decay[i] : 0.f, penalty = owns ? params.l2[i] : 0.f;
-  const Rate rate = params.rates[at.w];
+  const float p = owns ? of.parameters[i] : 0.f;
+  float of_m = owns ? of.m[i] : 0.f, of_v = owns && !of.sgd ? of.v[i] : 0.f;
+  const float decay = owns ? of.weight_decay[i] : 0.f, penalty = owns ? of.l2[i] : 0.f;
+  const Rate rate = of.rates[at.w];
   wait();
 
   float gradient = 0.f;
-  if (params.mode == APPLY) {
-    gradient = (owns ? params.gradients[i] : 0.f) * clip_factor(params.norms, params.n_chunks, params.max_norm);
+  if (of.mode == APPLY) {
+    gradient = (owns ? of.gradients[i] : 0.f) * clip_factor(of.norms, of.n_chunks, of.max_norm);
   } else {
     if (exists)
       gradient =
@@ -107,20 +100,19 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, i
         if (s < job.lanes) gradient += of_thread[threadIdx.x + s * elements];
     }
   }
-  if (params.mode == ONLY_GRADIENTS) {
-    if (owns) params.gradients[i] = gradient;
+  if (of.mode == ONLY_GRADIENTS) {
+    if (owns) of.gradients[i] = gradient;
     const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
-    if (threadIdx.x == 0) params.norms[chunk] = squares;
+    if (threadIdx.x == 0) of.norms[chunk] = squares;
   } else if (owns) {
-    const Rule rule = {params.sgd, params.beta1, params.rest1, params.beta2, params.rest2, params.epsilon};
-    const float value = rule.apply(p, gradient, of_m, of_v, decay, penalty, rate);
-    params.m[i] = of_m;
-    if (!params.sgd) params.v[i] = of_v;
-    params.parameters[i] = value;
+    const float value = of.rule().apply(p, gradient, of_m, of_v, decay, penalty, rate);
+    of.m[i] = of_m;
+    if (!of.sgd) of.v[i] = of_v;
+    of.parameters[i] = value;
     if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
   }
-  if (params.mode != APPLY && params.totals && chunk == 0 && threadIdx.x < 32)
-    add_totals(params.totals, params.losses, params.n_losses, rate.label_weight);
+  if (of.mode != APPLY && of.totals && chunk == 0 && threadIdx.x < 32)
+    add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
 }
 
 __device__ __forceinline__ void update_phase(const NarrowUpdateParams params, float4* shared4) {
@@ -130,12 +122,12 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams params, fl
     is_waiting = false;
   };
 #pragma unroll 1
-  for (int unit = blockIdx.x; unit < params.n_chunks + params.n_stages; unit += gridDim.x) {
+  for (int unit = blockIdx.x; unit < params.common.n_chunks + params.common.n_stages; unit += gridDim.x) {
     if (unit != blockIdx.x) __syncthreads();  // shared memory is free again
-    if (unit < params.n_stages) {             // first, for they follow the longest chain of pointers before they wait
-      stage_batch(*params.stage, unit, params.n_stages, wait_once);
+    if (unit < params.common.n_stages) {      // first, for they follow the longest chain of pointers before they wait
+      stage_batch(*params.stage, unit, params.common.n_stages, wait_once);
     } else {
-      update_chunk(params, unit - params.n_stages, reinterpret_cast<float*>(shared4), wait_once);
+      update_chunk(params, unit - params.common.n_stages, reinterpret_cast<float*>(shared4), wait_once);
     }
   }
   wait_once();

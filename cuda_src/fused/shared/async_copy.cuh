@@ -1,5 +1,5 @@
-// What runs beside the threads, and what they wait for it with: bulk copies, barriers in shared memory, products on tensor
-// cores, clusters of blocks; and when the next kernel may start. No kernels here.
+// Asynchronous operations of Hopper: TMA copies and their barriers in shared memory, wgmma, clusters of blocks, and the start
+// of the next kernel. No kernels here.
 //
 // Requires: sm_90a; clusters sm_90. Elsewhere the functions do nothing.
 #pragma once
@@ -25,7 +25,7 @@ constexpr bool HAS_WARPGROUPS = true;
 constexpr bool HAS_WARPGROUPS = false;
 #endif
 
-// ---- bulk copies and their barriers ----
+// ---- TMA copies and their barriers ----
 
 __device__ __forceinline__ void init_barrier(unsigned long long* barrier, int arrivals) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -57,7 +57,7 @@ __device__ __forceinline__ void arrive(unsigned long long* barrier) {
 #endif
 }
 
-__device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, unsigned long long* full) {
+__device__ __forceinline__ void tma_copy(void* to, const void* from, int bytes, unsigned long long* full) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
@@ -68,34 +68,34 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes,
 
 // ---- rings of stages ----
 
-// The number of the warp in the block; the compiler sees that it is the same in all lanes.
+// The number of the warp in the block, uniform for the compiler, too.
 __device__ __forceinline__ int warp_number() { return __shfl_sync(FULL_WARP, static_cast<int>(threadIdx.x) / 32, 0); }
 
-// A place in the ring. Who has read a stage arrives at its `empty`, every lane: one for its warp would take no less time, and
-// compute-sanitizer's racecheck does not see that __syncwarp orders the others' reads before it.
-struct Turn {
+// A position in the ring. Every lane that has read a stage arrives at its `empty`: an arrival per warp takes no less time,
+// and compute-sanitizer's racecheck does not know that __syncwarp orders the other lanes' reads before it.
+struct RingPosition {
   int stage = 0, phase = 0;
   __device__ __forceinline__ void next(int stages) {
     if (++stage == stages) stage = 0, phase ^= 1;
   }
 };
 
-// ---- groups of products, which four warps ask for together ----
+// ---- wgmma: groups of products that four warps issue together ----
 
-__device__ __forceinline__ void begin_group() {
+__device__ __forceinline__ void wgmma_fence() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 
-__device__ __forceinline__ void commit_group() {
+__device__ __forceinline__ void wgmma_commit() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 
 template <int PENDING>
-__device__ __forceinline__ void wait_for_groups() {
+__device__ __forceinline__ void wgmma_wait() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #endif
@@ -121,13 +121,13 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
-__device__ __forceinline__ void meet_cluster() {
+__device__ __forceinline__ void sync_cluster() {
   arrive_at_cluster();
   wait_for_cluster();
 }
 
-// What lies at `own` in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ float load_of_block(const float* own, int rank) {
+// Load from the shared memory of block `rank` of the cluster, at the address of `own`.
+__device__ __forceinline__ float load_remote(const float* own, int rank) {
   float value = 0.f;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   unsigned address;

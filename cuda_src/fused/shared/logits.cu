@@ -52,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
     for (int m = 0; m < params.n_heads; ++m) {
       const Head head = params.heads[m];
       float* out = in + head.F;
+#pragma unroll 1  // else the compiler adds eight copies of the loop for F = 0
       for (int k = lane; k < head.P; k += 32) {
         float sum = head.bias[k];
 #pragma unroll 4

@@ -11,6 +11,20 @@ constexpr int UPDATE_THREADS = 256;
 // `mode` of an update: gradients and update at once; gradients and the parts of their squared norm; update from both.
 enum UpdateMode { UPDATE, ONLY_GRADIENTS, APPLY };
 
+// What the updates of all forms read and write; a form's parameters add its jobs and the staging of the next batch.
+struct UpdateParams {
+  float *parameters, *m, *v, *gradients;  // flat, (n,)
+  double *norms, *totals;          // (n_chunks,), squared norms; (2,), the epoch's loss and label weight, or null
+  const double* losses;            // (n_losses,)
+  const float *weight_decay, *l2;  // (n,); null where nothing decays, if the form allows it
+  const Rate* rates;               // (steps,)
+  const int *progress, *chunks;    // (4,): next step, N, B, step; which part of which job a block updates
+  int n_chunks, n_stages, n_losses, mode, sgd;
+  float beta1, rest1, beta2, rest2, epsilon, max_norm;
+
+  __device__ __forceinline__ Rule rule() const { return {sgd, beta1, rest1, beta2, rest2, epsilon}; }
+};
+
 // The factor that clips gradients whose squared norm is the sum of `norms` (n,); all UPDATE_THREADS threads call.
 __device__ __forceinline__ float clip_factor(const double* norms, int n, float max_norm) {
   double squares = 0.0;

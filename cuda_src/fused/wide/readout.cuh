@@ -1,22 +1,30 @@
-// From the last wide layer's Y to the loss and back to its gradient, for models of one dense layer on graphs: what
-// fused_readout does, by clusters of eight blocks for eight graphs.
+// From the last wide layer's Y to the loss and back to its gradient, for models with one dense layer on graphs: as
+// fused_readout, but by clusters of eight blocks for eight graphs. For predictions it ends with the logits.
 //
 //   R[b] = sum | mean | max over the nodes of graph b of Z,    logits = R W + b
 //
-// A block has a slice of the columns: it pools its part of R for the eight graphs, and multiplies it with its rows of the
-// weights, which it keeps in shared memory for the way back. The slices' parts of the logits are added over the
-// cluster's shared memory, in order, for one graph in each block; that block finds the graph's loss and the gradient by
-// its logits, which all blocks read for dR and G. So the weights are read once for eight graphs, and the nodes of a graph
-// by eight blocks. The sums of G and G x̂ of the eight graphs are left for others to fold.
+// A block owns a slice of the columns. It pools its part of R for the eight graphs and multiplies it with its rows of the
+// weights, which it keeps in shared memory for the backward product. The partial logits of the slices are added over the
+// cluster's shared memory, in order, one graph in each block. That block computes the graph's loss and the gradient by its
+// logits. All blocks read these for dR and G. So the weights are read once for eight graphs, and the nodes of a graph by
+// eight blocks. The sums of G and G x̂ over the eight graphs are partial sums of the layer's batch norm.
 //
 // Shapes: as in fused_readout; sums (clusters, P) float2; weight (P, K), bias (K,);
 //   input (B, P) and gradient (B, K) of the dense layer, for the update; losses (8 clusters,).
 // Launch: 512 threads, grid (8, graphs / 8), clusters (8, 1). 100 graphs: 104 blocks.
-// Shared memory: dynamic, see geometry_fused_wide.py. W is read along rows and, at an odd stride, across them: no bank
-//   conflicts; the eight graphs of a feature are two vectors that a warp reads at once.
+// Shared memory: dynamic, see shared_at and gcnbatch/backends/cuda/fused/wide/geometry.py. W is read along rows and, with an
+//   odd stride, across them: no bank conflicts; the eight graphs of a feature are two vectors that a warp reads at once.
 // Traffic: reads 8 N P + 4 P K clusters, writes 4 N P bytes; everything in L2.
-// Determinism: one writer per output, fixed order: repeats to the bit.
-// Requires: sm_90; before, it is empty.
+// Determinism: one writer per output, fixed order: bit-repeatable.
+// Requires: sm_90; elsewhere it is empty.
+//
+// Waits.
+//   wait_for_previous   once; before it weights, labels and the bounds of graphs are read. Clusters without graphs then store
+//                       a loss of 0 and leave.
+//   __syncthreads       whenever a region of shared memory gets a new writer
+//   cluster, 1          all threads of eight blocks: partial logits are complete; each block adds those of one graph
+//   cluster, 2          gradients are complete, partial logits are read; all blocks read the eight graphs' gradients
+//   cluster, 3          arrive: gradients are read; waits: at the end, so that no block leaves earlier
 #pragma once
 
 #include "fused/shared/async_copy.cuh"
@@ -27,11 +35,13 @@ namespace fused {
 
 // ---- readout ----
 
-// The phase with its arguments, in the order of fused_wide_readout in fused/wide/step.cu.
+constexpr int READOUT_THREADS = 512;
+
+// The parameters of fused_wide_readout, and the phase.
 struct WideReadout {
-  static constexpr int GRAPHS = 8, SLICES = 8, BLOCK = 512, LANES = 16, WIDTH = 4 * LANES, HELD = 8;
-  static constexpr int MAX_PARTS = 8, PARTS = BLOCK / WIDTH;
-  static constexpr int ROW_STEP = BLOCK / LANES / GRAPHS;  // lanes that share a graph's rows of four columns
+  static constexpr int GRAPHS = 8, SLICES = 8, BLOCK = READOUT_THREADS, LANES = 16, WIDTH = 4 * LANES, HELD = 8;
+  static constexpr int MAX_PARTIALS = 8, PARTIALS = BLOCK / WIDTH;
+  static constexpr int ROW_STEP = BLOCK / LANES / GRAPHS;  // groups of lanes that share a graph's rows
 
   float* logits;
   float* g;
@@ -59,9 +69,9 @@ struct WideReadout {
   int loss;
   int training;
 
-  // Shared memory of a block; `slice` columns. The eight graphs of a feature or class lie side by side.
+  // Shared memory of a block, for slice() columns. The values of eight graphs for a feature or class are neighbours.
   struct Shared {
-    float *weights, *pooled, *back, *dlogits, *parts, *own_logits, *own_gradient, *targets, *loss_weight;
+    float *weights, *pooled, *back, *dlogits, *partials, *own_logits, *own_gradient, *targets, *loss_weight;
     int* peaks;
     Columns columns;
   };
@@ -80,17 +90,17 @@ struct WideReadout {
     at.pooled = take(GRAPHS * S), at.back = take(GRAPHS * S), at.dlogits = take(GRAPHS * classes);
     at.peaks = reinterpret_cast<int*>(take(GRAPHS * S));
     at.columns = {take(S), take(S), take(S), take(S)};
-    at.parts = take(GRAPHS * max(classes, BLOCK));
+    at.partials = take(GRAPHS * max(classes, BLOCK));
     at.own_logits = take(classes), at.own_gradient = take(classes), at.targets = take(classes);
     at.loss_weight = take(classes), at.weights = take(S * stride());
     return at;
   }
 
-  // Four neighbours of row i from column p on, of which `existing` exist; and a bit each: what dropout kept.
+  // Four neighbours of row i from column p on, of which `existing` exist; and a bit each: whether dropout kept it.
   __device__ __forceinline__ float4 row_of(const float* matrix, int i, int p, int existing) const {
     return load4(matrix + i * P + p, existing, P % 4 == 0);
   }
-  __device__ __forceinline__ unsigned bits_of(int i, int p, int existing) const {
+  __device__ __forceinline__ unsigned kept_bits(int i, int p, int existing) const {
     if (kept == nullptr) return 15;
     const int e = i * P + p;
     if (P % 4 == 0) return existing > 0 ? kept[e >> 3] >> (e & 7) & 15 : 0;
@@ -100,12 +110,12 @@ struct WideReadout {
     return bits;
   }
 
-  // Of a thread: its graph in the cluster, its first row in the graph, its first column in a WIDTH of them.
+  // A thread's graph in the cluster, its first row in the graph, its first column of WIDTH.
   __device__ __forceinline__ static int own_graph() { return threadIdx.x / (BLOCK / GRAPHS); }
   __device__ __forceinline__ static int own_row() { return threadIdx.x / LANES % ROW_STEP; }
   __device__ __forceinline__ static int own_column() { return threadIdx.x % LANES * 4; }
 
-  // The first rows of a thread, and what dropout kept of them; both ways they are at hand.
+  // The first rows of a thread and their dropout bits, in registers from the forward to the backward pass.
   struct Held {
     float4 row[HELD];
     unsigned bits[HELD];
@@ -117,11 +127,11 @@ struct WideReadout {
     for (int r = 0; r < HELD; ++r) {
       const int i = begin + own_row() + r * ROW_STEP;
       held.row[r] = make_float4(0.f, 0.f, 0.f, 0.f), held.bits[r] = 0;
-      if (i < end) held.row[r] = row_of(y, i, p, existing), held.bits[r] = bits_of(i, p, existing);
+      if (i < end) held.row[r] = row_of(y, i, p, existing), held.bits[r] = kept_bits(i, p, existing);
     }
   }
 
-  // What batch norm makes of four columns.
+  // Batch norm of four columns.
   struct FourColumns {
     float mean[4], slope[4], shift[4];
 
@@ -142,14 +152,14 @@ struct WideReadout {
     float value[4];
     int peak[4];
 #pragma unroll
-    for (int v = 0; v < 4; ++v) value[v] = kind == 2 ? -__int_as_float(0x7f800000) : 0.f, peak[v] = end;
+    for (int v = 0; v < 4; ++v) value[v] = kind == MAX ? -__int_as_float(0x7f800000) : 0.f, peak[v] = end;
     const auto take = [&](int i, float4 row, unsigned bits) {
       const float of_row[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
         const float normal = (of_row[v] - columns.mean[v]) * columns.slope[v] + columns.shift[v];
         const float z = bits >> v & 1 ? keep_scale * positive(normal) : 0.f;
-        if (kind != 2) {
+        if (kind != MAX) {
           value[v] += z;
         } else if (peak[v] == end || is_higher(z, i, value[v], peak[v])) {
           value[v] = z, peak[v] = i;
@@ -163,22 +173,22 @@ struct WideReadout {
     }
 #pragma unroll 1
     for (int i = begin + own_row() + HELD * ROW_STEP; i < end; i += ROW_STEP)
-      take(i, row_of(y, i, p, existing), bits_of(i, p, existing));
+      take(i, row_of(y, i, p, existing), kept_bits(i, p, existing));
 
-    float* values_of = at.parts + threadIdx.x / LANES * WIDTH + own_column();
+    float* values_of = at.partials + threadIdx.x / LANES * WIDTH + own_column();
     int* peaks_of = reinterpret_cast<int*>(values_of) + BLOCK * 4;
 #pragma unroll
     for (int v = 0; v < 4; ++v) values_of[v] = value[v], peaks_of[v] = peak[v];
     __syncthreads();
     const int graph = own_graph(), column = threadIdx.x % WIDTH, own = c0 + column;  // one column of one graph
-    float total = at.parts[graph * ROW_STEP * WIDTH + column];
-    int highest = reinterpret_cast<int*>(at.parts)[BLOCK * 4 + graph * ROW_STEP * WIDTH + column];
+    float total = at.partials[graph * ROW_STEP * WIDTH + column];
+    int highest = reinterpret_cast<int*>(at.partials)[BLOCK * 4 + graph * ROW_STEP * WIDTH + column];
 #pragma unroll
     for (int part = 1; part < ROW_STEP; ++part) {
       const int place = (graph * ROW_STEP + part) * WIDTH + column;
-      const float other = at.parts[place];
-      const int other_peak = reinterpret_cast<int*>(at.parts)[BLOCK * 4 + place];
-      if (kind != 2) {
+      const float other = at.partials[place];
+      const int other_peak = reinterpret_cast<int*>(at.partials)[BLOCK * 4 + place];
+      if (kind != MAX) {
         total += other;
       } else if (other_peak < end && (highest == end || is_higher(other, other_peak, total, highest))) {
         total = other, highest = other_peak;
@@ -186,14 +196,14 @@ struct WideReadout {
     }
     if (own < S) {
       const bool exists = first + own < P;
-      const float pooled = !exists || end == begin ? 0.f : kind == 1 ? total / (end - begin) : total;
+      const float pooled = !exists || end == begin ? 0.f : kind == MEAN ? total / (end - begin) : total;
       at.pooled[own * GRAPHS + graph] = pooled, at.peaks[own * GRAPHS + graph] = highest;
       if (training && is_there && exists) input[b * P + first + own] = pooled;
     }
     __syncthreads();
   }
 
-  // sum[g] += factor * the eight graphs' numbers of a feature or class.
+  // sum[g] += factor * the eight graphs' values of a feature or class.
   __device__ __forceinline__ static void add_graphs(float (&sum)[GRAPHS], float factor, const float* of_graphs) {
     const float4 low = *reinterpret_cast<const float4*>(of_graphs);
     const float4 high = *reinterpret_cast<const float4*>(of_graphs + 4);
@@ -204,26 +214,26 @@ struct WideReadout {
   }
 
   __device__ __forceinline__ int columns_at_once() const { return min(power_of_two(K), BLOCK); }
-  __device__ __forceinline__ int n_parts() const { return min(BLOCK / columns_at_once(), MAX_PARTS); }
+  __device__ __forceinline__ int n_partials() const { return min(BLOCK / columns_at_once(), MAX_PARTIALS); }
 
-  // This slice's part of the logits of the eight graphs, (graphs, K) at the beginning of the parts; all threads call.
+  // Partial logits of the eight graphs from this slice, (graphs, K) at the start of `partials`; all threads call.
   __device__ __forceinline__ void multiply(const Shared& at) const {
-    const int columns = columns_at_once(), n = n_parts(), part = threadIdx.x / columns, S = slice();
+    const int columns = columns_at_once(), n = n_partials(), part = threadIdx.x / columns, S = slice();
 #pragma unroll 1
     for (int k = threadIdx.x % columns; part < n && k < K; k += columns) {
       float sum[GRAPHS] = {};
 #pragma unroll 4
       for (int f = part; f < S; f += n) add_graphs(sum, at.weights[f * stride() + k], at.pooled + f * GRAPHS);
 #pragma unroll
-      for (int graph = 0; graph < GRAPHS; ++graph) at.parts[(part * GRAPHS + graph) * K + k] = sum[graph];
+      for (int graph = 0; graph < GRAPHS; ++graph) at.partials[(part * GRAPHS + graph) * K + k] = sum[graph];
     }
     __syncthreads();
 #pragma unroll 1
     for (int e = threadIdx.x; n > 1 && e < GRAPHS * K; e += BLOCK) {
-      float total = at.parts[e];
+      float total = at.partials[e];
 #pragma unroll 3
-      for (int other = 1; other < n; ++other) total += at.parts[other * GRAPHS * K + e];
-      at.parts[e] = total;
+      for (int other = 1; other < n; ++other) total += at.partials[other * GRAPHS * K + e];
+      at.partials[e] = total;
     }
   }
 
@@ -236,26 +246,26 @@ struct WideReadout {
       float sum[GRAPHS] = {};
       if (f < S) {
 #pragma unroll 4
-        for (int k = part; k < K; k += PARTS) add_graphs(sum, at.weights[f * stride() + k], at.dlogits + k * GRAPHS);
+        for (int k = part; k < K; k += PARTIALS) add_graphs(sum, at.weights[f * stride() + k], at.dlogits + k * GRAPHS);
       }
 #pragma unroll
-      for (int graph = 0; graph < GRAPHS; ++graph) at.parts[graph * BLOCK + threadIdx.x] = sum[graph];
+      for (int graph = 0; graph < GRAPHS; ++graph) at.partials[graph * BLOCK + threadIdx.x] = sum[graph];
       __syncthreads();
 #pragma unroll
-      for (int graph = part; graph < GRAPHS; graph += PARTS) {
+      for (int graph = part; graph < GRAPHS; graph += PARTIALS) {
         float total = 0.f;
 #pragma unroll
-        for (int other = 0; other < PARTS; ++other)
-          total += at.parts[graph * BLOCK + other * WIDTH + threadIdx.x % WIDTH];
+        for (int other = 0; other < PARTIALS; ++other)
+          total += at.partials[graph * BLOCK + other * WIDTH + threadIdx.x % WIDTH];
         if (f < S) at.back[f * GRAPHS + graph] = total;
       }
       __syncthreads();
     }
   }
 
-  // Give each graph's dR to its nodes; the cluster's sums of G and G x̂ go to `sums`. All threads call.
-  __device__ __forceinline__ void give(const Shared& at, const Held& held, int first, int c0, int begin,
-                                       int end) const {
+  // G of the nodes from their graph's dR, and the cluster's sums of G and G x̂. All threads call.
+  __device__ __forceinline__ void scatter_gradient(const Shared& at, const Held& held, int first, int c0, int begin,
+                                                   int end) const {
     const int graph = own_graph(), S = slice(), c = c0 + own_column(), p = first + c;
     const int existing = c < S ? min(max(P - p, 0), 4) : 0;
     const FourColumns columns(at.columns, c, S);
@@ -265,7 +275,7 @@ struct WideReadout {
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       const int safe = min(c + v, S - 1);
-      share[v] = at.back[safe * GRAPHS + graph] * keep_scale * (kind == 1 ? 1.f / (end - begin) : 1.f);
+      share[v] = at.back[safe * GRAPHS + graph] * keep_scale * (kind == MEAN ? 1.f / (end - begin) : 1.f);
       peak[v] = at.peaks[safe * GRAPHS + graph];
     }
     const auto put = [&](int i, float4 row, unsigned bits) {
@@ -275,7 +285,7 @@ struct WideReadout {
       for (int v = 0; v < 4; ++v) {
         const float distance = of_row[v] - columns.mean[v];
         const bool open =
-            distance * columns.slope[v] + columns.shift[v] > 0.f && (bits >> v & 1) && (kind != 2 || i == peak[v]);
+            distance * columns.slope[v] + columns.shift[v] > 0.f && (bits >> v & 1) && (kind != MAX || i == peak[v]);
         own[v] = open ? share[v] : 0.f;
         sum[v] = combine(sum[v], make_float2(own[v], own[v] * distance));
       }
@@ -288,9 +298,9 @@ struct WideReadout {
     }
 #pragma unroll 1
     for (int i = begin + own_row() + HELD * ROW_STEP; i < end; i += ROW_STEP)
-      put(i, row_of(y, i, p, existing), bits_of(i, p, existing));
+      put(i, row_of(y, i, p, existing), kept_bits(i, p, existing));
     if (sums == nullptr) return;
-    float2* of_threads = reinterpret_cast<float2*>(at.parts);  // (BLOCK / 32, WIDTH)
+    float2* of_threads = reinterpret_cast<float2*>(at.partials);  // (BLOCK / 32, WIDTH)
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       sum[v].x += __shfl_xor_sync(FULL_WARP, sum[v].x, LANES);
@@ -314,7 +324,7 @@ struct WideReadout {
     const int S = slice(), rank = blockIdx.x, first = rank * S, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int N = size[0], B = size[1], b0 = blockIdx.y * GRAPHS, own = b0 + rank, b = b0 + own_graph();
     const bool is_idle = b0 >= B && blockIdx.y > 0;
-    // Batch and weights are older than the phase before.
+    // The previous kernel wrote neither batch nor weights.
     const int begin = b < B ? node_ptr[b] : 0, end = b < B ? node_ptr[b + 1] : 0;
     const float label_weight = training ? rates[4 * size[2] + 3] : 0.f;
     if (!is_idle) {
@@ -324,7 +334,7 @@ struct WideReadout {
         for (int k = lane; k < K; k += 32)
           at.weights[f * stride() + k] = first + f < P ? weight[static_cast<long long>(first + f) * K + k] : 0.f;
       }
-      const int n_targets = loss == 1 ? 1 : K;
+      const int n_targets = loss == SOFTMAX ? 1 : K;
 #pragma unroll 1
       for (int k = threadIdx.x; training && k < K; k += BLOCK) {
         at.loss_weight[k] = loss_weight[k];
@@ -354,12 +364,12 @@ struct WideReadout {
       pool(at, held, first, c0, begin, end, b, b < B);
     }
     multiply(at);
-    meet_cluster();
+    sync_cluster();
 #pragma unroll 1
     for (int k = threadIdx.x; k < K; k += BLOCK) {
       float sum = bias[k], found[SLICES];
 #pragma unroll
-      for (int s = 0; s < SLICES; ++s) found[s] = load_of_block(at.parts + rank * K + k, s);
+      for (int s = 0; s < SLICES; ++s) found[s] = load_remote(at.partials + rank * K + k, s);
 #pragma unroll
       for (int s = 0; s < SLICES; ++s) sum += found[s];
       at.own_logits[k] = sum;
@@ -375,13 +385,13 @@ struct WideReadout {
       }
       if (lane == 0) losses[own] = total;
     }
-    meet_cluster();  // the readers of the parts are done, too
+    sync_cluster();  // also: the partial logits are read
     if (!training) return;
     const int from = threadIdx.x % GRAPHS;
 #pragma unroll 2
     for (int k = threadIdx.x / GRAPHS; k < K; k += BLOCK / GRAPHS)
-      at.dlogits[k * GRAPHS + from] = load_of_block(at.own_gradient + k, from);
-    arrive_at_cluster();  // awaited at the end: nobody leaves while others read its gradient
+      at.dlogits[k * GRAPHS + from] = load_remote(at.own_gradient + k, from);
+    arrive_at_cluster();  // the wait is at the end: other blocks read this one's gradient until then
 #pragma unroll 1
     for (int k = threadIdx.x; own < B && k < K; k += BLOCK) gradient[own * K + k] = at.own_gradient[k];
     __syncthreads();
@@ -389,7 +399,7 @@ struct WideReadout {
 #pragma unroll 1
     for (int c0 = 0; c0 < S; c0 += WIDTH) {
       if (S > WIDTH) hold(held, first, c0, begin, end);
-      give(at, held, first, c0, begin, end);
+      scatter_gradient(at, held, first, c0, begin, end);
     }
     wait_for_cluster();
   }

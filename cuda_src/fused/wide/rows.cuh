@@ -1,15 +1,15 @@
-// The sparse rows of wide layers: U from the Y of the layer before, and V and the transpose of dY from G (fused/wide/layers.cu has
-// the kernels, their shapes and launches), and the panels of the weights.
+// The sparse products of wide layers: U from the Y of the layer before, V and the transpose of dY from G; and the panels of
+// the weights. fused/wide/layers.cu has the kernels, their shapes and launches.
 #pragma once
 
 #include "fused/wide/gemm.cuh"
 
 namespace fused {
 
-// Tiles of rows that the products have.
+// Tiles of rows of the products.
 __device__ __forceinline__ int tiles_of(int N) { return max(ceil_div(N, BM), 1); }
 
-// What batch norm and relu make of a column: z = (y - mean) slope + beta.
+// Batch norm of a column: z = (y - mean) slope + beta.
 struct Column {
   float mean, inverse, slope, beta;
 };
@@ -21,7 +21,7 @@ __device__ inline Column column_of(const float* stats, const float* gamma, const
   return {stats[p], inverse, gamma[p] * inverse, offset};
 }
 
-// Rows that the products read of panels.
+// Rows of panels that the products read.
 __device__ __forceinline__ int padded(int N) { return ceil_div(N, DEPTH) * DEPTH; }
 
 constexpr int ROW_THREADS = 256;
@@ -43,7 +43,7 @@ __device__ __forceinline__ Vector<WIDTH> load(const float* from) {
   return to;
 }
 
-// What a product in TF32 takes as it is: 11 bits.
+// Round for a product in TF32.
 template <int WIDTH>
 __device__ __forceinline__ Vector<WIDTH> rounded(Vector<WIDTH> from, int round) {
 #pragma unroll
@@ -80,7 +80,7 @@ struct Columns {
   }
 };
 
-// Up to BATCH entries of a sparse row from k on, on their way at once; index -1: none.
+// Up to BATCH entries of a sparse row from k on, loaded together; index -1: none.
 template <int BATCH>
 struct Entries {
   int index[BATCH];
@@ -100,12 +100,12 @@ struct Entries {
   }
 };
 
-// 32 rows and columns of a matrix, in shared memory.
+// 32 rows and columns of a matrix in shared memory.
 struct RowTile {
   static constexpr int LD = PANEL + 1;
   float of[PANEL * LD];
 
-  // Whether row i of the matrix is here.
+  // Whether row i of the matrix is in the tile.
   __device__ __forceinline__ static bool has(int i, int i0) { return static_cast<unsigned>(i - i0) < PANEL; }
   template <int WIDTH>
   __device__ __forceinline__ void put(int row, int column, const Vector<WIDTH>& from) {
@@ -121,24 +121,34 @@ struct RowTile {
   }
 };
 
+struct PropagateParams {
+  float* u;                               // (N, K) panels
+  const float *y, *stats, *gamma, *beta;  // (N, F), (2, F), (F,): of the layer before
+  const unsigned char* kept;
+  const int *indptr, *indices;  // (N + 1,), (nnz,)
+  const float* values;
+  const int* size;
+  float keep_scale;
+  int F, C, K, capacity, identity, round;
+};
+
 template <int WIDTH>
-__device__ void propagate(float* u, const float* y, const float* stats, const float* gamma, const float* beta,
-                          const unsigned char* kept, const int* indptr, const int* indices, const float* values,
-                          const int* size, float keep_scale, int F, int C, int K, int capacity, int identity,
-                          int round) {
+__device__ void propagate(const PropagateParams& params) {
+  const int F = params.F, C = params.C, K = params.K, capacity = params.capacity, identity = params.identity;
+  float* u = params.u;
   const int pair = blockIdx.x * blockDim.y + threadIdx.y, i = C == 1 ? pair : pair / C, c = C == 1 ? 0 : pair % C;
   const int f = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x);
-  const int N = size[0];
-  if (blockIdx.x > 0 && i >= padded(N)) return;  // makes room
+  const int N = params.size[0];
+  if (blockIdx.x > 0 && i >= padded(N)) return;  // frees the multiprocessor
   constexpr int BATCH = 4;
   Entries<BATCH> entries;
   int k = 0, end = 0;
-  entries.read(indices, values, 0, 0);
+  entries.read(params.indices, params.values, 0, 0);
   if (identity) {
     entries.index[0] = i, entries.value[0] = 1.f;
   } else if (i < N) {
-    k = indptr[i], end = indptr[i + 1];
-    entries.read(indices, values, k, end);
+    k = params.indptr[i], end = params.indptr[i + 1];
+    entries.read(params.indices, params.values, k, end);
   }
   wait_for_previous();
   if (i >= padded(N)) return;
@@ -153,7 +163,7 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
     if (sums_row) u[in_panel(i, C * F + c, capacity)] = 0.f;
     return store<WIDTH>(to, {});
   }
-  const Columns<WIDTH> column(stats, gamma, beta, f, F);
+  const Columns<WIDTH> column(params.stats, params.gamma, params.beta, f, F);
   Vector<WIDTH> sum = {};
   float row_sum = 0.f;
   while (true) {
@@ -164,8 +174,8 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
     for (int b = 0; b < BATCH; ++b) {
       if (entries.index[b] < 0) continue;
       const long long e = static_cast<long long>(entries.index[b]) * F + f;
-      found[b] = load<WIDTH>(y + e);
-      bits[b] = kept == nullptr ? 15 : kept[e >> 3] >> (e & 7);
+      found[b] = load<WIDTH>(params.y + e);
+      bits[b] = params.kept == nullptr ? 15 : params.kept[e >> 3] >> (e & 7);
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
@@ -174,26 +184,26 @@ __device__ void propagate(float* u, const float* y, const float* stats, const fl
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) {
         const float z = (found[b].v[v] - column.of[v].mean) * column.of[v].slope + column.of[v].beta;
-        const float kept_z = bits[b] >> v & 1 ? keep_scale * positive(z) : 0.f;
+        const float kept_z = bits[b] >> v & 1 ? params.keep_scale * positive(z) : 0.f;
         sum.v[v] = fmaf(entries.value[b], kept_z, sum.v[v]);
       }
     }
     k += BATCH;
     if (k >= end) break;
-    entries.read(indices, values, k, end);
+    entries.read(params.indices, params.values, k, end);
   }
-  store<WIDTH>(to, rounded(sum, round));
-  if (sums_row) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, round).v[0];
+  store<WIDTH>(to, rounded(sum, params.round));
+  if (sums_row) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, params.round).v[0];
 }
 
-// Sum over `parts` parts of COLUMNS columns; `get(part)` is that of column threadIdx.x % COLUMNS. The total is returned to
-// the first COLUMNS threads. All THREADS threads call; `slots` holds a pair of each.
+// Sum `partials` partial sums of COLUMNS columns; get(i) loads that of column threadIdx.x % COLUMNS. The first COLUMNS
+// threads get the total. All THREADS threads call; `slots` holds a pair for each.
 template <int COLUMNS, int THREADS, class Get>
-__device__ __forceinline__ float2 fold_parts(float2* slots, int parts, Get get) {
+__device__ __forceinline__ float2 reduce_partials(float2* slots, int partials, Get get) {
   constexpr int GROUPS = THREADS / COLUMNS;
   float2 total = make_float2(0.f, 0.f);
 #pragma unroll 2
-  for (int part = threadIdx.x / COLUMNS; part < parts; part += GROUPS) total = combine(total, get(part));
+  for (int part = threadIdx.x / COLUMNS; part < partials; part += GROUPS) total = combine(total, get(part));
   slots[threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.x < COLUMNS) {
@@ -220,26 +230,37 @@ struct Backward {
   }
 };
 
+struct PropagateBackwardParams {
+  float *dy_t, *v, *sums;           // (P, N) panels; (N, C P) panels, or null; (2, P): dbeta, dgamma
+  const float *g, *y, *stats;       // (N, P), (N, P), (2, P)
+  const float2* partials;           // (n, partial_stride): partial sums of G and G x̂
+  const float* gamma;               // (P,)
+  const int *t_indptr, *t_indices;  // (N C + 1,), (nnz,)
+  const float* t_values;
+  const int* size;
+  int partial_stride, max_partials, graphs_per_partial;  // graphs of each; 0: 128 rows each, whatever max_partials
+  int C, P, capacity, identity, round;
+};
+
 template <int WIDTH>
-__device__ void propagate_backward(float* dy_t, float* v, float* sums, const float* g, const float* y,
-                                   const float* stats, const float2* parts, const float* gamma, const int* t_indptr,
-                                   const int* t_indices, const float* t_values, const int* size, int part_stride,
-                                   int max_parts, int graphs_of_part, int C, int P, int capacity, int identity,
-                                   int round) {
+__device__ void propagate_backward(const PropagateBackwardParams& params) {
+  const int C = params.C, P = params.P, capacity = params.capacity, identity = params.identity, round = params.round;
+  const float *g = params.g, *y = params.y, *stats = params.stats;
+  float* v = params.v;
   __shared__ float2 slots[ROW_THREADS];
   __shared__ RowTile tile;  // of dy
   __shared__ Backward columns;
   constexpr int LANES = PANEL / WIDTH, ROWS_AT_ONCE = ROW_THREADS / LANES, BATCH = 4;
   const int i0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL, column = threadIdx.x % LANES * WIDTH;
-  const int p = p0 + column, N = size[0];
+  const int p = p0 + column, N = params.size[0];
   const bool gathers = v != nullptr && !identity, exists = p < P;
-  if (blockIdx.x > 0 && i0 >= N) return;  // makes room
+  if (blockIdx.x > 0 && i0 >= N) return;  // frees the multiprocessor
   Entries<BATCH> entries;
   int k = 0, end = 0;
   const auto open = [&](int i, int c) {
     const bool is_there = gathers && exists && i < N;
-    k = is_there ? t_indptr[i * C + c] : 0, end = is_there ? t_indptr[i * C + c + 1] : 0;
-    entries.read(t_indices, t_values, k, end);
+    k = is_there ? params.t_indptr[i * C + c] : 0, end = is_there ? params.t_indptr[i * C + c + 1] : 0;
+    entries.read(params.t_indices, params.t_values, k, end);
   };
   struct Read {
     Vector<WIDTH> g, y;
@@ -248,7 +269,7 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
     const int e = j * P + p;
     return Read{load<WIDTH>(g + e), load<WIDTH>(y + e)};
   };
-  int far = -1;  // the first entry at hand whose row is not here, as few are not: it is asked for early
+  int far = -1;  // the first loaded entry whose row is not in the tile; few are not, so one is prefetched
   Read found;
   const auto read_far = [&] {
     far = -1;
@@ -273,14 +294,18 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
   const int own_p = p0 + threadIdx.x % PANEL;
   float2 total = make_float2(0.f, 0.f);
   if (stats != nullptr) {
-    const int n_parts = graphs_of_part > 0 ? min(max_parts, ceil_div(size[1], graphs_of_part)) : tiles_of(N);
-    total = fold_parts<PANEL, ROW_THREADS>(slots, n_parts, [&](int part) {
-      return own_p < P ? parts[static_cast<long long>(part) * part_stride + own_p] : make_float2(0.f, 0.f);
+    const int n_partials = params.graphs_per_partial > 0
+                               ? min(params.max_partials, ceil_div(params.size[1], params.graphs_per_partial))
+                               : tiles_of(N);
+    total = reduce_partials<PANEL, ROW_THREADS>(slots, n_partials, [&](int part) {
+      return own_p < P ? params.partials[static_cast<long long>(part) * params.partial_stride + own_p]
+                       : make_float2(0.f, 0.f);
     });
   }
   if (threadIdx.x < PANEL) {
-    columns.set(threadIdx.x, stats, total, gamma, own_p, P, N);
-    if (stats != nullptr && blockIdx.x == 0 && own_p < P) sums[own_p] = total.x, sums[P + own_p] = total.y;
+    columns.set(threadIdx.x, stats, total, params.gamma, own_p, P, N);
+    if (stats != nullptr && blockIdx.x == 0 && own_p < P)
+      params.sums[own_p] = total.x, params.sums[P + own_p] = total.y;
   }
   __syncthreads();
 #pragma unroll 1
@@ -314,7 +339,7 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
         }
         k += BATCH;
         if (k >= end) break;
-        entries.read(t_indices, t_values, k, end);
+        entries.read(params.t_indices, params.t_values, k, end);
         read_far();
       }
       store<WIDTH>(v + in_panel(i, c * ceil_div(P, PANEL) * PANEL + p, capacity), rounded(sum, round));
@@ -326,7 +351,7 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
 #pragma unroll
   for (int w = 0; w < 4; ++w) across.v[w] = tile.of[(r + w) * tile.LD + q];
   across = rounded(across, round);
-  float* to = dy_t + in_panel(p0 + q, i0 + r, P);
+  float* to = params.dy_t + in_panel(p0 + q, i0 + r, P);
   store<4>(to, across);
   if (round) return;
 #pragma unroll
@@ -336,29 +361,38 @@ __device__ void propagate_backward(float* dy_t, float* v, float* sums, const flo
 
 // ---- weights ----
 
-// Thread (x, y) takes column p of row k of W', through shared memory, so that both copies are written in whole lines.
-__device__ inline void pack(float* forward, float* backward, float* shift, const float* weight, const float* bias,
-                            const Folding& folding, int F, int C, int P, int round) {
+struct WeightPanelsParams {
+  float *forward, *backward, *shift;                       // panels; panels, or null; (P,), in inference
+  const float *weight, *bias;                              // (F, C P), (C P,)
+  const float *gamma, *beta, *running_mean, *running_var;  // as Folding; null in training
+  float epsilon;
+  int F, C, P, round;
+};
+
+// Thread (x, y) reads column p of row k of W'; both forms are written in whole lines, through shared memory.
+__device__ inline void pack(const WeightPanelsParams& params) {
+  const Folding folding = {params.gamma, params.beta, params.running_mean, params.running_var, params.epsilon};
+  const int F = params.F, C = params.C, P = params.P, round = params.round;
   __shared__ float tile[PANEL][PANEL + 1];
   const int columns = ceil_div(P, PANEL) * PANEL, k0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL;
-  const long long rests = static_cast<long long>(gridDim.x) * PANEL * P,
-                  rests_back = static_cast<long long>(C) * columns * F;
+  const long long residuals = static_cast<long long>(gridDim.x) * PANEL * P,
+                  residuals_back = static_cast<long long>(C) * columns * F;
   for (int y = threadIdx.y; y < PANEL; y += blockDim.y) {
     const int k = k0 + y, p = p0 + threadIdx.x;
-    const float* row = weight_row(weight, bias, k, F, C, P);
+    const float* row = weight_row(params.weight, params.bias, k, F, C, P);
     const float value = rounded<1>({row != nullptr && p < P ? row[p] * folding.slope(p) : 0.f}, round).v[0];
     tile[y][threadIdx.x] = value;
-    if (k == 0 && folding.gamma && p < P) shift[p] = folding.shift(p);
-    if (backward == nullptr || k >= C * F) continue;
-    float* to = backward + in_panel(k % F, k / F * columns + p, F);
+    if (k == 0 && folding.gamma && p < P) params.shift[p] = folding.shift(p);
+    if (params.backward == nullptr || k >= C * F) continue;
+    float* to = params.backward + in_panel(k % F, k / F * columns + p, F);
     *to = value;
-    if (!round) to[rests_back] = rest_of_tf32(value);
+    if (!round) to[residuals_back] = rest_of_tf32(value);
   }
   __syncthreads();
   for (int y = threadIdx.y; y < PANEL && p0 + y < P; y += blockDim.y) {
-    float* to = forward + in_panel(p0 + y, k0 + threadIdx.x, P);
+    float* to = params.forward + in_panel(p0 + y, k0 + threadIdx.x, P);
     *to = tile[threadIdx.x][y];
-    if (!round) to[rests] = rest_of_tf32(tile[threadIdx.x][y]);
+    if (!round) to[residuals] = rest_of_tf32(tile[threadIdx.x][y]);
   }
 }
 

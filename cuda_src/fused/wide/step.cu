@@ -1,5 +1,4 @@
-// What a step with wide layers has beside their products (fused/wide/layers.cu): dropout's bits, readout, update. fused/FUSED.md
-// follows the step.
+// The wide form besides its layers (fused/wide/layers.cu): dropout, readout, update. fused/FUSED.md follows the step.
 #include "fused/wide/readout.cuh"
 #include "fused/wide/update.cuh"
 
@@ -9,50 +8,48 @@
 #define CLUSTERS_OF_8
 #endif
 
+namespace fused {
+
+// The dropout of one layer: where its bits go, the key of its masks, its columns.
+struct DropoutLayer {
+  unsigned char* kept;
+  unsigned long long purpose;
+  long long columns;
+};
+
+constexpr int DROPOUT_THREADS = 256;
+
+}  // namespace fused
+
 using namespace fused;
 
-// The dropout bits of all layers of a step. layers (gridDim.y, 3): bits, key of the masks, columns.
+// Draw the dropout bits of all layers of a step. layers (gridDim.y,).
 //
 // Launch: 256 threads, grid (blocks, layers); a thread draws eight elements at a time. Traffic: writes N P / 8 a layer.
-extern "C" __global__ void __launch_bounds__(256)
-    fused_wide_draw(const long long* layers, const int* size, unsigned long long seed, unsigned threshold) {
-  const long long* layer = layers + 3 * blockIdx.y;
-  const long long elements = layer[2] * size[0];
+extern "C" __global__ void __launch_bounds__(DROPOUT_THREADS)
+    fused_wide_dropout(const DropoutLayer* layers, const int* size, unsigned long long seed, unsigned threshold) {
+  const DropoutLayer layer = layers[blockIdx.y];
+  const long long elements = layer.columns * size[0];
   wait_for_previous();
-  draw_kept(blockIdx.x, gridDim.x, reinterpret_cast<unsigned char*>(layer[0]), size, seed, layer[1], threshold,
-            elements);
+  draw_kept(blockIdx.x, gridDim.x, layer.kept, size, seed, layer.purpose, threshold, elements);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) CLUSTERS_OF_8
-    fused_wide_readout(float* logits, float* g, float* sums, double* losses, float* input, float* gradient,
-                       int* progress, const int* size, const float* rates, const int* node_ptr, const float* y,
-                       const float* stats, const float* gamma, const float* beta, const unsigned char* kept,
-                       const float* targets, const float* loss_weight, const float* weight, const float* bias,
-                       float keep_scale, int P, int K, int kind, int loss, int training) {
+extern "C" __global__ void __launch_bounds__(READOUT_THREADS, 1) CLUSTERS_OF_8
+    fused_wide_readout(const __grid_constant__ WideReadout readout) {
   extern __shared__ float4 shared4[];
-  const WideReadout phase = {logits,   g,           reinterpret_cast<float2*>(sums),
-                             losses,   input,       gradient,
-                             progress, size,        rates,
-                             node_ptr, y,           stats,
-                             gamma,    beta,        kept,
-                             targets,  loss_weight, weight,
-                             bias,     keep_scale,  P,
-                             K,        kind,        loss,
-                             training};
-  if constexpr (HAS_CLUSTERS) phase.run(reinterpret_cast<float*>(shared4));
+  if constexpr (HAS_CLUSTERS) readout.run(reinterpret_cast<float*>(shared4));
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
-    fused_wide_update(float* parameters, float* m, float* v, float* gradients, double* norms, double* totals,
-                      const double* losses, const float* weight_decay, const float* l2, const float* rates,
-                      const int* progress, const long long* jobs, const int* chunks, const Stage* stage, int n_chunks,
-                      int n_stages, int n_losses, int mode, int sgd, float beta1, float rest1, float beta2, float rest2,
-                      float epsilon, float max_norm) {
-  __shared__ float tile[2 * PANEL][WideUpdate<WideJob>::LD];
-  const Rule rule = {sgd, beta1, rest1, beta2, rest2, epsilon};
-  const WideUpdate<WideJob> phase = {
-      parameters,   m,        v,        gradients, norms, totals,  losses,
-      weight_decay, l2,       rates,    progress,  jobs,  chunks,  reinterpret_cast<const long long*>(stage),
-      n_chunks,     n_stages, n_losses, mode,      rule,  max_norm};
-  phase.run(tile, {nullptr});
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)
+    fused_wide_update(const __grid_constant__ WideUpdateParams params) {
+  __shared__ WideUpdate<WideJob>::Tile tile;
+  const int block = blockIdx.x, n_stages = params.common.n_stages;
+  if (block < n_stages) {
+    stage_batch(*params.stage, block, n_stages, wait_for_previous);
+  } else {
+    const WideUpdate<WideJob> update = {params.common};
+    const int4 place = update.place_of(block - n_stages);
+    const WideJob job = params.jobs[place.x];
+    update.run(block - n_stages, place, job, tile, {nullptr});
+  }
 }

@@ -1,17 +1,19 @@
-// The last phase of a step with wide layers: as fused_update, by tiles of 32 x 32 of the matrices W', because there are
-// many parameters, and the weights are to be written as panels both ways.
+// The update of wide layers, a template over the job: fused/fp16/update.cuh has another one. Unlike narrow layers, there are
+// many parameters, and the weights are also written as panels, forward and backward.
 //
-// Templates, for what a job is: fused/fp16/update.cuh has another one.
+// A chunk is a tile of 32 x 32 (HEIGHT of them, one below the other) of a job's matrix W' = [W_1; …; W_C; b_1; …; b_C], (C F
+// + C, P). Its rows are stored in the parameters' flat arrays. gamma and beta are jobs of biases alone (F = 0). The gradient
+// is the sum of `n_partials` matrices (fused_wide_product_dw_… leaves them), or, for dense layers on graphs, [inputs | 1]ᵀ
+// gradients over the graphs of the batch.
+// Shapes: see UpdateParams; chunks (n_chunks, 4): job, first row, first column, unused.
+// Launch: 256 threads, four neighbours of a row in each; a block does a chunk or stages graphs. 512 x 512: 17 x 16 chunks.
+// Shared memory: 8 KB, static; rows of 33 floats, or read in order: no bank conflicts but two-way ones of the transpose.
+// Traffic: reads 4 n (partials + 5), writes 12 n and 8 n of panels.
+// Determinism: one writer per output, fixed order: bit-repeatable.
 //
-// A job is W' = [W_1; …; W_C; b_1; …; b_C] of one layer, (C F + C, P), whose rows are where the parameters' flat arrays
-// have them; gamma and beta are jobs of biases alone (F = 0). Its gradient is the sum of `parts` matrices (what
-// fused_product_dw_… leaves), or, for dense layers on graphs, [inputs | 1]ᵀ gradients over the graphs of the batch.
-// `mode` as in fused_update. weight_decay and l2 are null where nothing decays.
-// Shapes: as in fused_update; chunks (n_chunks, 4): job, first row, first column; norms (n_chunks,).
-// Launch: 256 threads, four neighbours of a row in each; a block does a tile or stages graphs. 512 x 512: 17 x 16 tiles.
-// Shared memory: 8 KB, static; rows of 33 or read as they lie: no bank conflicts but two-way ones of the transpose.
-// Traffic: reads 4 n (parts + 5), writes 12 n and 8 n of panels.
-// Determinism: one writer per output, fixed order: repeats to the bit.
+// Waits. `wait_for_previous` once; before it a block reads its job and prefetches parameters, m and v, and a staging block
+// reads the plan and prefetches graphs into L2. __syncthreads: for each 32 graphs of a dense layer, before and after they are
+// written to `tile`; and when the new weights are in `tile`, before its columns are read.
 #pragma once
 
 #include "fused/shared/optimizer.cuh"
@@ -19,11 +21,11 @@
 
 namespace fused {
 
-// Ask for a line of memory, which will be in the second-level cache then: no register waits for it.
-__device__ __forceinline__ void bring_near(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
+// Prefetch a cache line into L2; no register waits for it.
+__device__ __forceinline__ void prefetch_l2(const float* data) { asm volatile("prefetch.global.L2 [%0];" ::"l"(data)); }
 
-// Copy 16 bytes to shared memory; they are there after `wait_for_copies`, for this thread.
-__device__ __forceinline__ void copy_ahead(float4* to, const float* from) {
+// Copy 16 bytes to shared memory; this thread finds them there after `wait_for_async_copies`.
+__device__ __forceinline__ void copy_async(float4* to, const float* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
                "l"(from)
@@ -33,13 +35,13 @@ __device__ __forceinline__ void copy_ahead(float4* to, const float* from) {
 #endif
 }
 
-__device__ __forceinline__ void wait_for_copies() {
+__device__ __forceinline__ void wait_for_async_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
-// Four neighbours of a row of P, of which some may be beyond it.
+// Four neighbours of a row of P, of which only some may exist.
 struct Four {
   float v[4];
 
@@ -52,36 +54,33 @@ struct Four {
   }
 };
 
-// As the host fills it: four times 8 bytes, then 4 bytes a field.
+// The parameters of a layer, or a vector of them.
 struct WideJob {
-  static constexpr bool BY_GRAPHS = true;  // there may be a `left`
-  static constexpr bool ASKS_AHEAD = false;
-  static constexpr int HEIGHT = 1;         // tiles of a block
-  static constexpr int PARTS_AT_ONCE = 4;  // that a thread has asked for before it adds the first
-  const float *left, *right;               // parts of `right` (parts, rows, P); or left (graphs, F), right (graphs, P)
-  float *forward, *backward;               // panels, or null
-  int weight, bias;                        // where they start in the flat arrays
+  static constexpr bool BY_GRAPHS = true;     // `left` may be given
+  static constexpr bool PREFETCHES = false;   // to shared memory; else to L2
+  static constexpr int HEIGHT = 1;            // tiles of a chunk
+  static constexpr int PARTIALS_AT_ONCE = 4;  // that a thread loads before it adds the first
+  const float *left, *right;  // partial sums in `right` (n_partials, rows, P); or (graphs, F), (graphs, P)
+  float *forward, *backward;  // panels, or null
+  int weight, bias;           // first element in the flat arrays
   int F, C, P;
-  int parts, part_stride;
+  int n_partials, partial_stride;
   int round;  // panels are for TF32
 
   __device__ __forceinline__ int rows() const { return C * F + C; }
   __device__ __forceinline__ bool is_bias(int k) const { return k >= C * F; }
-  // Where row k begins in the flat arrays.
+  // First element of row k in the flat arrays.
   __device__ __forceinline__ int start(int k) const {
     if (is_bias(k)) return bias + (k - C * F) * P;
     const int c = k / F;
     return weight + (k - c * F) * C * P + c * P;
   }
-  __device__ __forceinline__ static void stage(const long long* stage, int block, int blocks) {
-    stage_batch(*reinterpret_cast<const Stage*>(stage), block, blocks, wait_for_previous);
-  }
 
-  // As the products take it.
+  // The value as the products read it.
   __device__ __forceinline__ float prepared(float value) const {
     return round ? __uint_as_float(to_tf32(value)) : value;
   }
-  // Four neighbours of row k, from column p on, to the panels; and of column p, from row k on.
+  // Write four neighbours to the panels: of row k from column p on, of column p from row k on.
   __device__ __forceinline__ void write_row(int k, int p, Four value) const {
     if (k >= C * F) return;
     const int c = k / F, columns = ceil_div(P, PANEL) * PANEL;
@@ -91,32 +90,38 @@ struct WideJob {
     if (p >= P) return;
     put(forward + in_panel(p, k, P), value, static_cast<long long>(ceil_div(rows(), PANEL)) * PANEL * P);
   }
-  // And, but for TF32, their rests in the panels behind.
-  __device__ __forceinline__ void put(float* to, Four value, long long rests) const {
+  // For 3xTF32 the residuals follow in further panels.
+  __device__ __forceinline__ void put(float* to, Four value, long long residuals) const {
     value.store(to, 4);
     if (round) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) value.v[i] = rest_of_tf32(value.v[i]);
-    value.store(to + rests, 4);
+    value.store(to + residuals, 4);
   }
 };
 
-// What older values of a block's parameters a thread has asked for: their own, m and v. In shared memory, if the kernel has
-// some to spare, for then they may come before the phase before has ended; else only near.
+struct WideUpdateParams {
+  UpdateParams common;
+  const WideJob* jobs;
+  const Stage* stage;
+};
+
+// The old values of a thread's parameters, m and v. If shared memory is spare, they are copied there before the previous
+// kernel has ended; else they are prefetched into L2.
 template <int HEIGHT, bool IN_SHARED>
-struct Older {
+struct Prefetched {
   float4 (*ahead)[HEIGHT][UPDATE_THREADS];
 
-  __device__ __forceinline__ void ask(int which, int h, const float* from, int existing) const {
+  __device__ __forceinline__ void start(int which, int h, const float* from, int existing) const {
     if constexpr (IN_SHARED) {
       float4* to = &ahead[which][h][threadIdx.x];
       if (existing == 4 && is_aligned(from, 0)) {
-        copy_ahead(to, from);
+        copy_async(to, from);
       } else {
         *to = load4(from, existing, false);
       }
-    } else if (existing > 0 && threadIdx.x % 8 == 0) {  // a line of 128 bytes to eight threads
-      bring_near(from);
+    } else if (existing > 0 && threadIdx.x % 8 == 0) {  // eight threads share a line of 128 bytes
+      prefetch_l2(from);
     }
   }
   __device__ __forceinline__ Four get(int which, int h, const float* from, int existing) const {
@@ -126,59 +131,34 @@ struct Older {
   }
 };
 
-// The phase with its arguments, in the order of fused_wide_update in fused/wide/step.cu.
-template <class OneJob>
+// The update of a chunk.
+template <class Job>
 struct WideUpdate {
-  static constexpr int LD = PANEL + 1, HEIGHT = OneJob::HEIGHT;
-  using Asked = Older<HEIGHT, OneJob::ASKS_AHEAD>;
+  static constexpr int LD = PANEL + 1, HEIGHT = Job::HEIGHT;
+  using OldValues = Prefetched<HEIGHT, Job::PREFETCHES>;
+  using Tile = float[2 * PANEL][LD];
 
-  float* parameters;
-  float* m;
-  float* v;
-  float* gradients;
-  double* norms;
-  double* totals;
-  const double* losses;
-  const float* weight_decay;
-  const float* l2;
-  const float* rates;
-  const int* progress;
-  const long long* jobs;
-  const int* chunks;
-  const long long* stage;
-  int n_chunks;
-  int n_stages;
-  int n_losses;
-  int mode;
-  Rule rule;
-  float max_norm;
+  const UpdateParams& of;
 
-  // asked: shared memory, (3, HEIGHT, 256) of it, or null.
-  __device__ __forceinline__ void run(float (&tile)[2 * PANEL][LD], Asked asked) const {
-    const int block = blockIdx.x;
-    if (block < n_stages) {
-      OneJob::stage(stage, block, n_stages);
-    } else {
-      update_tile(block - n_stages, tile, asked);
-    }
-  }
+  __device__ __forceinline__ int4 place_of(int chunk) const { return reinterpret_cast<const int4*>(of.chunks)[chunk]; }
 
-  // The gradients of four neighbours in each of the block's tiles: sums of parts.
-  __device__ __forceinline__ void sum_parts(Four (&sum)[HEIGHT], const OneJob& job, int k, int p,
-                                            const int (&existing)[HEIGHT]) const {
-    constexpr int AT_ONCE = OneJob::PARTS_AT_ONCE;
+  // The gradients of four neighbours in each of the chunk's tiles.
+  __device__ __forceinline__ void sum_partials(Four (&sum)[HEIGHT], const Job& job, int k, int p,
+                                               const int (&existing)[HEIGHT]) const {
+    constexpr int AT_ONCE = Job::PARTIALS_AT_ONCE;
     const float* from = job.right + static_cast<long long>(k) * job.P + p;
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) sum[h] = {};
 #pragma unroll 1
-    for (int s = 0; s < job.parts; s += AT_ONCE) {
+    for (int s = 0; s < job.n_partials; s += AT_ONCE) {
       Four found[AT_ONCE][HEIGHT];
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
-        const bool is_there = s + u < job.parts;
-        const float* part = from + static_cast<long long>(is_there ? s + u : s) * job.part_stride;
+        const bool is_there = s + u < job.n_partials;
+        const float* partial = from + static_cast<long long>(is_there ? s + u : s) * job.partial_stride;
 #pragma unroll
-        for (int h = 0; h < HEIGHT; ++h) found[u][h] = Four::load(part + h * PANEL * job.P, is_there ? existing[h] : 0);
+        for (int h = 0; h < HEIGHT; ++h)
+          found[u][h] = Four::load(partial + h * PANEL * job.P, is_there ? existing[h] : 0);
       }
 #pragma unroll
       for (int u = 0; u < AT_ONCE; ++u) {
@@ -191,9 +171,8 @@ struct WideUpdate {
     }
   }
 
-  // That of a dense layer on graphs: over the graphs, 32 at a time. All threads call.
-  __device__ __forceinline__ Four sum_of_graphs(const OneJob& job, int k0, int p0, int B,
-                                                float (&tile)[2 * PANEL][LD]) const {
+  // The gradient of a dense layer on graphs: a sum over graphs, 32 at a time. All threads call.
+  __device__ __forceinline__ Four sum_graphs(const Job& job, int k0, int p0, int B, Tile& tile) const {
     const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
     Four sum = {}, left, right;
     const auto read = [&](int b) {
@@ -223,10 +202,9 @@ struct WideUpdate {
     return sum;
   }
 
-  __device__ __forceinline__ void update_tile(int chunk, float (&tile)[2 * PANEL][LD], Asked asked) const {
-    // All but the gradients is older than the phase before.
-    const int4 place = reinterpret_cast<const int4*>(chunks)[chunk];
-    const OneJob job = reinterpret_cast<const OneJob*>(jobs)[place.x];
+  // place: the job, and the chunk's first row and column in it; old: shared memory (3, HEIGHT, 256), or null.
+  __device__ __forceinline__ void run(int chunk, int4 place, const Job& job, Tile& tile, OldValues old) const {
+    // Only gradients, progress and losses come from the previous kernel.
     const int k = place.y + threadIdx.x / 8, p = place.z + threadIdx.x % 8 * 4;
     int existing[HEIGHT], at[HEIGHT];
 #pragma unroll
@@ -234,69 +212,74 @@ struct WideUpdate {
       existing[h] = k + h * PANEL < job.rows() ? min(max(job.P - p, 0), 4) : 0;
       at[h] = existing[h] > 0 ? job.start(k + h * PANEL) + p : 0;
     }
-    const int4 now = *reinterpret_cast<const int4*>(progress);  // next step, N, B, step
-    const Rate rate = reinterpret_cast<const Rate*>(rates)[now.w];
+    const int4 now = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
+    const Rate rate = of.rates[now.w];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
-      if (mode == 1) continue;
-      asked.ask(0, h, parameters + at[h], existing[h]), asked.ask(1, h, m + at[h], existing[h]);
-      if (!rule.sgd) asked.ask(2, h, v + at[h], existing[h]);
+      if (of.mode == ONLY_GRADIENTS) continue;
+      old.start(0, h, of.parameters + at[h], existing[h]), old.start(1, h, of.m + at[h], existing[h]);
+      if (!of.sgd) old.start(2, h, of.v + at[h], existing[h]);
     }
     wait_for_previous();
 
     Four gradient[HEIGHT];
-    if (mode == 2) {
-      const float factor = clip_factor(norms, n_chunks, max_norm);
+    if (of.mode == APPLY) {
+      const float factor = clip_factor(of.norms, of.n_chunks, of.max_norm);
 #pragma unroll
       for (int h = 0; h < HEIGHT; ++h) {
-        gradient[h] = Four::load(gradients + at[h], existing[h]);
+        gradient[h] = Four::load(of.gradients + at[h], existing[h]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) gradient[h].v[i] *= factor;
       }
-    } else if (OneJob::BY_GRAPHS && job.left) {
-      gradient[0] = sum_of_graphs(job, place.y, place.z, now.z, tile);
+    } else if (Job::BY_GRAPHS && job.left) {
+      gradient[0] = sum_graphs(job, place.y, place.z, now.z, tile);
     } else {
-      sum_parts(gradient, job, k, p, existing);
+      sum_partials(gradient, job, k, p, existing);
     }
-    if (mode < 2 && totals && chunk == 0 && threadIdx.x < 32) add_totals(totals, losses, n_losses, rate.label_weight);
-    if (mode == 1) {
-      double squares = 0.0;
-#pragma unroll
-      for (int h = 0; h < HEIGHT; ++h) {
-        gradient[h].store(gradients + at[h], existing[h]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          squares += i < existing[h] ? static_cast<double>(gradient[h].v[i]) * gradient[h].v[i] : 0.0;
-      }
-      squares = block_sum(squares);
-      if (threadIdx.x == 0) norms[chunk] = squares;
-      return;
-    }
-    if constexpr (OneJob::ASKS_AHEAD) wait_for_copies();
+    if (of.mode != APPLY && of.totals && chunk == 0 && threadIdx.x < 32)
+      add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
+    if (of.mode == ONLY_GRADIENTS) return store_gradients(chunk, gradient, existing, at);
+    if constexpr (Job::PREFETCHES) wait_for_async_copies();
     Four value[HEIGHT], of_m[HEIGHT], of_v[HEIGHT];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
-      value[h] = asked.get(0, h, parameters + at[h], existing[h]);
-      of_m[h] = asked.get(1, h, m + at[h], existing[h]);
-      of_v[h] = rule.sgd ? Four{} : asked.get(2, h, v + at[h], existing[h]);
+      value[h] = old.get(0, h, of.parameters + at[h], existing[h]);
+      of_m[h] = old.get(1, h, of.m + at[h], existing[h]);
+      of_v[h] = of.sgd ? Four{} : old.get(2, h, of.v + at[h], existing[h]);
     }
+    const Rule rule = of.rule();
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
       Four decay = {}, penalty = {};
-      if (weight_decay)
-        decay = Four::load(weight_decay + at[h], existing[h]), penalty = Four::load(l2 + at[h], existing[h]);
+      if (of.weight_decay)
+        decay = Four::load(of.weight_decay + at[h], existing[h]), penalty = Four::load(of.l2 + at[h], existing[h]);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         value[h].v[i] =
             rule.apply(value[h].v[i], gradient[h].v[i], of_m[h].v[i], of_v[h].v[i], decay.v[i], penalty.v[i], rate);
-      value[h].store(parameters + at[h], existing[h]), of_m[h].store(m + at[h], existing[h]);
-      if (!rule.sgd) of_v[h].store(v + at[h], existing[h]);
+      value[h].store(of.parameters + at[h], existing[h]), of_m[h].store(of.m + at[h], existing[h]);
+      if (!of.sgd) of_v[h].store(of.v + at[h], existing[h]);
     }
     if (job.forward) write_panels(job, place.y, place.z, value, existing, tile);
   }
 
-  __device__ __forceinline__ void write_panels(const OneJob& job, int k0, int p0, Four (&value)[HEIGHT],
-                                               const int (&existing)[HEIGHT], float (&tile)[2 * PANEL][LD]) const {
+  // Store the gradients and the chunk's part of their squared norm.
+  __device__ __forceinline__ void store_gradients(int chunk, const Four (&gradient)[HEIGHT],
+                                                  const int (&existing)[HEIGHT], const int (&at)[HEIGHT]) const {
+    double squares = 0.0;
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      gradient[h].store(of.gradients + at[h], existing[h]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        squares += i < existing[h] ? static_cast<double>(gradient[h].v[i]) * gradient[h].v[i] : 0.0;
+    }
+    squares = block_sum(squares);
+    if (threadIdx.x == 0) of.norms[chunk] = squares;
+  }
+
+  __device__ __forceinline__ void write_panels(const Job& job, int k0, int p0, Four (&value)[HEIGHT],
+                                               const int (&existing)[HEIGHT], Tile& tile) const {
     const int row = threadIdx.x / 8, first = threadIdx.x % 8 * 4;
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {

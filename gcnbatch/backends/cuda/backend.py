@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Feed, Launched, Ops
 from gcnbatch.backends.cuda.batches.streaming import open_batches
 from gcnbatch.backends.cuda.ops.dense import DenseOps
-from gcnbatch.backends.cuda.ops.geometry import Precision
+from gcnbatch.backends.cuda.ops.matmul import Precision
+from gcnbatch.backends.cuda.ops.matmul_tall import TallDenseOps
 from gcnbatch.backends.cuda.ops.per_graph import LoopedDenseOps
-from gcnbatch.backends.cuda.ops.tall import TallDenseOps
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch

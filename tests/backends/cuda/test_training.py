@@ -75,25 +75,25 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"target": "regression"},
         ("model.readout=max", "model.batch_norm=false", "model.widths=[200,150]"),
     ),
-    "in halves": (
+    "fp16": (
         {"n_channels": 1, "n_features": 20},
         ("model.widths=[128,128]", "cuda.precision=tf32", "model.readout=mean", "train.l2=1e-3", "seed=5"),
     ),
-    "in halves, clipping, SGD": (
+    "fp16, clipping, SGD": (
         {"target": "multiclass", "n_channels": 1, "max_nodes": 60, "n_graphs": 65},
         (
             *("model.widths=[256,256,256]", "cuda.precision=tf32", "model.readout=max", "model.adjacency=stored"),
             *("train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
         ),
     ),
-    "in halves, tiles of 512 columns": (
+    "fp16, tiles of 512 columns": (
         {"n_channels": 1, "max_nodes": 44, "n_features": 20, "n_graphs": 30},
         (
             *("model.widths=[512,512]", "cuda.precision=tf32", "model.readout=mean"),
             *("train.batch_size=12", "train.epochs=2", "seed=7"),
         ),
     ),
-    "in halves, tiles of 384 columns": (
+    "fp16, tiles of 384 columns": (
         {"target": "regression", "n_channels": 1, "max_nodes": 40, "n_graphs": 45},
         (
             *("model.widths=[384,384]", "cuda.precision=tf32", "model.readout=sum", "model.adjacency=stored"),
@@ -229,7 +229,7 @@ def test_a_resumed_run_ends_in_the_same_bits(
 LONG = {
     "narrow": ("model.widths=[64,64]", "model.dropout=0.25"),
     "wide": ("model.widths=[130,192]", "model.dropout=0.25"),
-    "in halves": ("model.widths=[128,128]", "cuda.precision=tf32"),
+    "fp16": ("model.widths=[128,128]", "cuda.precision=tf32"),
 }
 
 

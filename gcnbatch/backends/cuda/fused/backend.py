@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.fused import forms
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
-from gcnbatch.backends.cuda.fused.shared import data
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.data import FusedSet
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.config_sections import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
@@ -24,23 +24,23 @@ class FusedBackend(CudaBackend):
         self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig
     ) -> str | None:
         """Return what the engine for graphs does not take, or None."""
-        return data.refusal(source, targets, stack, train, *self.limits()) or None
+        return forms.refusal(source, targets, stack, train, *self.limits()) or None
 
     def graphs_engine(
         self,
         stack: Stack,
-        model: Model,
-        rule: Optimizer,
+        model: DeviceModel,
+        rule: UpdateRule,
         source: BatchSource,
         targets: NDArray[Any],
         label_weights: NDArray[np.float64],
         seed: int,
     ) -> FusedEngine:
         """Return the engine of a model on a set of graphs that `graphs_refusal` has nothing against."""
-        products = stack.products(self.device.compute_capability, self.options.precision)
-        in_halves = data.trains_in_halves(stack, products, source)
-        held = data.FusedSet(self.device, source, targets, label_weights, products, in_halves)
-        return FusedEngine(self.device, stack, replace(model, products=products), held, rule, seed)
+        on = self.device.compute_capability, self.options.precision
+        training = forms.training_forms(forms.setting_of(stack, source, *on))
+        held = FusedSet(self.device, source, targets, label_weights, training)
+        return FusedEngine(self.device, stack, model, held, rule, seed, training, forms.prediction_form(*on))
 
     def limits(self) -> tuple[int, tuple[int, int], CudaConfig]:
         """Return the bytes that a data set may take, the device's compute capability and the options."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,17 +11,12 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
-from gcnbatch.backends.cuda.fused.fp16 import step as half
-from gcnbatch.backends.cuda.fused.fp16 import step_geometry as one_pass
-from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
-from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
-from gcnbatch.backends.cuda.fused.narrow.step import packed_weights as narrow_weights
-from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet, most_nodes
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.forms import most_nodes
+from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.form import Form
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
-from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -37,24 +30,6 @@ EVAL_GRAPHS = 16_384
 FIRST_STEPS = 8  # of an epoch, in a graph of their own: it is started soon, and the device works while longer ones are
 STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/fused/FUSED_HISTORY.md
 STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants the state in between
-
-
-class Form(Enum):
-    """What a batch is for, and with it how weights are packed."""
-
-    PLAIN = auto()  # training
-    HALVES = auto()  # training in halves
-    FOLDED = auto()  # predicting; batch norm is in the weights
-
-
-def _form_of(plan: EpochPlan) -> Form:
-    return Form.HALVES if isinstance(plan, TiledPlan) else Form.PLAIN
-
-
-def _new_packed(device: Device, stack: Stack, products: str, training: bool = True) -> tuple[DeviceArray, ...]:
-    if products:
-        return packed_weights(device, stack, training)
-    return narrow_weights(device, stack)
 
 
 def shares(steps: int) -> list[int]:
@@ -118,45 +93,43 @@ class Training:
 class FusedEngine:
     """Runs training steps as replays of captured graphs, and everything else launch by launch.
 
-    An epoch whose batches all fit into tiles is trained in halves, if the set has them: what is done depends on the
-    model, the set, the batches and the device alone.
+    The form of an epoch depends on the model, the set, the batches and the device alone.
 
     Parameters
     ----------
     device : Device
     stack : Stack
-    model : Model
+    model : DeviceModel
     data : FusedSet
-    rule : Optimizer
+        Made for `training`.
+    rule : UpdateRule
     seed : int
         Of dropout.
+    training : sequence of Form
+        An epoch takes the first that its batches fit; the last one takes all.
+    predicting : Form
     """
 
     def __init__(
         self,
         device: Device,
         stack: Stack,
-        model: Model,
+        model: DeviceModel,
         data: FusedSet,
-        rule: Optimizer,
+        rule: UpdateRule,
         seed: int,
+        training: Sequence[type[Form]],
+        predicting: type[Form],
     ) -> None:
         self._device, self._stack, self._data = device, stack, data
-        shifts = tuple(device.zeros(layer.n_out) for layer in stack.nodes)
-        products = stack.products_of_predictions(device.compute_capability, model.products)
-        self._models = {
-            Form.PLAIN: replace(model, packed=_new_packed(device, stack, model.products)),
-            Form.FOLDED: replace(
-                model, packed=_new_packed(device, stack, products, False), products=products, shifts=shifts
-            ),
-        }
-        if data.halves:
-            self._models[Form.HALVES] = replace(model, packed=half.packed_weights(device, stack))
-        self._packed: set[Form] = set()  # whose weights are up to date
-        self._rule, self._seed = rule, seed
-        self._training: dict[Form, Training] = {}
-        self._now = Form.PLAIN  # how this epoch is trained
         self._recorder = Recorder(device)
+        of = (device, stack, model, data, seed, self._recorder)
+        self._forms = [form(*of, training=True) for form in training]
+        self._predicting = predicting(*of, training=False)
+        self._packed: set[Form] = set()  # whose weights are up to date
+        self._rule = rule
+        self._training: dict[Form, Training] = {}
+        self._now = self._forms[-1]  # trains this epoch
         self._single: dict[Form, Workspace] = {}
         self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
         self._shares: list[int] = []  # of the graphs to come
@@ -166,11 +139,8 @@ class FusedEngine:
 
     def expect(self, batches: Sequence[Int64]) -> None:
         """Plan and pack an epoch that is to begin; it takes a while, and the device may still be at the one before."""
-        plan, weights = self._plan(batches), self._data.weights(batches)
-        form, graphs = _form_of(plan), max(map(len, batches))
-        # What is cut for the epoch's largest batch: not if bits depend on it, or if it costs nothing.
-        is_cut = form is Form.PLAIN and self._models[form].products
-        needed = self._data.capacity_of(plan, graphs) if is_cut else self._data.capacity(graphs)
+        (form, plan), weights = self._plan(batches), self._data.weights(batches)
+        needed = form.capacity(plan, max(map(len, batches)))
         held = self._training.get(form)
         at = held.at if held and held.has_room(needed, plan) else None
         packed = at.packed(plan, weights) if at else np.zeros(0, np.int32)
@@ -196,26 +166,14 @@ class FusedEngine:
         self._run([*self._packing(at, self._now), at.stage()])
         self._left, self._shares = len(batches) - first, shares(len(batches) - first)
 
-    @cached_property
-    def _most_tiles(self) -> int:
-        """Clusters of the pass that run at once, each with a tile of a batch; 0: no halves."""
-        if self._data.halves is None:
-            return 0
-        width = self._stack.nodes[0].n_out
-        at_once = self._recorder.clusters(one_pass.entry(width), one_pass.launch(width, 1))
-        return one_pass.most_tiles(at_once, width)
-
     def about(self) -> dict[str, int]:
-        """Return what of the device the bits of a training depend on: the tiles that batches are dealt to."""
-        return {"tiles": self._most_tiles} if self._most_tiles else {}
+        """Return the numbers of the device on which the results of training depend."""
+        return {name: value for form in self._forms for name, value in form.about().items()}
 
-    def _plan(self, batches: Sequence[Int64]) -> EpochPlan:
-        """Return where everything of these batches is, in tiles if they fit."""
-        tiled = None
-        if self._most_tiles:
-            rows = self._data.capacity(max(map(len, batches))).rows
-            tiled = self._data.plan_tiles(batches, tiles_of(rows, self._most_tiles))
-        return tiled or self._data.plan(batches)
+    def _plan(self, batches: Sequence[Int64]) -> tuple[Form, EpochPlan]:
+        """Return the form that trains these batches, and where each graph goes."""
+        plans = ((form, form.plan(batches)) for form in self._forms)
+        return next((form, plan) for form, plan in plans if plan is not None)
 
     def _prepared(self, ahead: Ahead) -> Training:
         """Return arrays, launches and graphs for an epoch: new ones, unless those there are fit."""
@@ -231,20 +189,14 @@ class FusedEngine:
         return self._training[ahead.form]
 
     def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
-        where = (self._device, self._stack, self._models[form], self._data)
-        if form is Form.HALVES:
-            plan = Plan(self._device, steps, graphs, tiles_of(capacity.rows, self._most_tiles))
-            return half.HalfWorkspace(*where, capacity, plan, self._seed, self._most_tiles)
-        plan = Plan(self._device, steps, graphs)
-        if capacity.rows > most_nodes(self._stack):
+        if form.fits_all and capacity.rows > most_nodes(self._stack):
             raise InputError(
                 "backend fused",
                 f"up to {capacity.rows:,} nodes in a batch of {capacity.graphs:,} graphs",
                 f"at most {most_nodes(self._stack):,} with these layers",
                 "Give smaller batches, or --backend batched.",
             )
-        kind = WideWorkspace if self._models[form].products else NarrowWorkspace
-        return kind(*where, capacity, plan, self._seed, training=form is not Form.FOLDED)
+        return form.workspace(capacity, steps, graphs)
 
     def step(self) -> None:
         """Run the next step of the epoch; several are started together."""
@@ -292,26 +244,26 @@ class FusedEngine:
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
         """Return the logits of these graphs, (len(graphs), n_outputs), with running statistics."""
         self.flush()
-        at = self._staged(graphs, self._data.plan([graphs]), Form.FOLDED)
-        self._run([*self._packing(at, Form.FOLDED), at.stage(), *at.forward()])
+        form = self._predicting
+        at = self._staged(graphs, self._data.plan([graphs]), form)
+        self._run([*self._packing(at, form), at.stage(), *at.forward()])
         return self._device.fetch(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
-        """Write the gradients of one training pass over these graphs into the model's; step 0 of epoch 0."""
+        """Write the gradients of one training step over these graphs into the model's; step 0 of epoch 0."""
         self.flush()
-        plan = self._plan([graphs])
-        form = _form_of(plan)
+        form, plan = self._plan([graphs])
         at = self._staged(graphs, plan, form)
         calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
         self._run([*self._packing(at, form), at.stage(), *calls])
-        self._packed.discard(Form.FOLDED)  # the pass moved the running statistics
+        self._packed.discard(self._predicting)  # the step changed the running statistics
 
     def _staged(self, graphs: Int64, plan: EpochPlan, form: Form) -> Workspace:
         """Return arrays for one batch outside of an epoch, with its plan uploaded."""
         at = self._single.get(form)
         if at is None or at.capacity.graphs < len(graphs):
             at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
-        weights = np.zeros(1, np.float32) if form is Form.FOLDED else self._data.weights([graphs])
+        weights = self._data.weights([graphs]) if form.training else np.zeros(1, np.float32)
         at.begin_epoch(0, at.packed(plan, weights), np.zeros((1, 3), np.float32), 0)
         return at
 

@@ -272,7 +272,7 @@ class Device:
 
     # ---------------------------------------------------------------------------------------------- running
 
-    def launch(self, entry: str, launch: Launch, /, *in_order: Any, **arguments: Any) -> None:
+    def launch(self, entry: str, launch: Launch, /, **arguments: Any) -> None:
         """Start the kernel `entry`; returns at once.
 
         Parameters
@@ -297,7 +297,7 @@ class Device:
         if not launch.blocks:
             return
         kernel = self.kernels[entry]
-        packed = kernel.entry.pack(in_order) if in_order else kernel.pack(arguments)  # TODO(transition): `in_order`
+        packed = kernel.pack(arguments)
         if launch.shared > SHARED_WITHOUT_ASKING:
             self.kernels.allow_shared(kernel, launch.shared)
         start = self.event() if self.observer is not None else None

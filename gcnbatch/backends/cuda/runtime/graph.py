@@ -1,12 +1,14 @@
-"""Launches captured into a CUDA graph through NVIDIA's own binding, on PyCUDA's stream, and replayed as one.
+"""CUDA graphs: work captured once on PyCUDA's stream by NVIDIA's own binding, then run with one launch.
 
-From compute capability 9.0 on each launch may start while the one before still runs (programmatic dependent launch);
-its kernels wait where they must (cuda_src/fused/shared/fused.cuh).
+`Recorder` captures explicit launches. From compute capability 9.0 each of them may start while the one before still
+runs (programmatic dependent launch); the kernels wait where they must (cuda_src/fused/shared/fused.cuh). `capture`
+captures whatever a callable queues, such as operations or calls of a vendor's library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists,
 IN_GRAPHS = (12, 4)  # and CUDA version of the driver from which graphs hold it
 ALL_SHARED = 100  # per cent of what a multiprocessor may have
-NULL = 0  # TODO(transition): None
 
 
 class Call(NamedTuple):
@@ -32,14 +33,11 @@ class Call(NamedTuple):
 
     entry: str
     launch: Launch
-    arguments: Mapping[str, Any] | tuple[Any, ...]  # TODO(transition): names alone
+    arguments: Mapping[str, Any]
 
     def start(self, device: Device) -> None:
         """Launch it by itself, outside of any graph."""
-        if isinstance(self.arguments, tuple):  # TODO(transition)
-            device.launch(self.entry, self.launch, *self.arguments)
-        else:
-            device.launch(self.entry, self.launch, **self.arguments)
+        device.launch(self.entry, self.launch, **self.arguments)
 
 
 class Prepared(NamedTuple):
@@ -77,21 +75,67 @@ def load_bindings() -> Any:
         ) from error
 
 
+class NotCaptured(MachineError):
+    """Work that a CUDA graph cannot hold."""
+
+
+class Driver:
+    """NVIDIA's binding of the driver, on a device's stream; failing calls raise the errors of the device."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.calls = device, load_bindings()
+
+    @cached_property
+    def stream(self) -> Any:
+        """The device's stream, as the binding names it."""
+        return self.calls.CUstream(self.device.stream.handle)
+
+    def check(self, result: tuple[Any, ...]) -> Any:
+        """Return the value of a call.
+
+        Raises
+        ------
+        MachineError
+            When the device fails, or has no room.
+        """
+        status, *values = result
+        if status != self.calls.CUresult.CUDA_SUCCESS:
+            is_full = status == self.calls.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+            raise self.device.out_of_memory() if is_full else self.device.lost(status.name)
+        return values[0] if values else None
+
+    def capture(self, work: Callable[[], object]) -> Any:
+        """Return the driver's graph of what `work` queues on the stream; errors of `work` are raised."""
+        mode = self.calls.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        self.check(self.calls.cuStreamBeginCapture(self.stream, mode))
+        try:
+            work()
+        finally:
+            captured = self.calls.cuStreamEndCapture(self.stream)
+        return self.check(captured)
+
+
 class Graph:
-    """A captured sequence of launches, ready to run.
+    """Captured work, ready to run with one launch.
 
     Parameters
     ----------
-    device : Device
-    ready : object
-        The instantiated graph.
+    driver : Driver
+    captured : object
+        The driver's graph, which is destroyed.
     launches : int
         Kernels in it.
+
+    Raises
+    ------
+    MachineError
+        When the device fails, or has no room for it.
     """
 
-    def __init__(self, device: Device, driver: Any, ready: Any, launches: int) -> None:
-        self._device, self._driver, self._ready, self._launches = device, driver, ready, launches
-        self._stream = driver.CUstream(device.stream.handle)
+    def __init__(self, driver: Driver, captured: Any, launches: int) -> None:
+        self._driver, self._launches = driver, launches
+        self._ready = driver.check(driver.calls.cuGraphInstantiate(captured, 0))
+        driver.check(driver.calls.cuGraphDestroy(captured))
 
     def launch(self) -> None:
         """Start it; returns at once.
@@ -101,21 +145,49 @@ class Graph:
         MachineError
             When the device fails, or has no room to run it.
         """
-        (status,) = self._driver.cuGraphLaunch(self._ready, self._stream)
-        if status != 0:
-            raise _failure(self._device, self._driver, status)
-        self._device.launches += self._launches
+        driver = self._driver
+        driver.check(driver.calls.cuGraphLaunch(self._ready, driver.stream))
+        driver.device.launches += self._launches
 
     def close(self) -> None:
-        """Give it back."""
-        self._driver.cuGraphExecDestroy(self._ready)
+        """Destroy it after its last run has ended. A device that is lost fails here; that is no error."""
+        self._driver.calls.cuGraphExecDestroy(self._ready)
+
+
+def capture(device: Device, work: Callable[[], object]) -> Graph:
+    """Return a graph of what `work` queues on the device's stream.
+
+    Parameters
+    ----------
+    device : Device
+    work : callable
+        Launches kernels on arrays that outlive the graph. It must have run before, so that all kernels are loaded. What
+        it does on the host happens once, now.
+
+    Raises
+    ------
+    NotCaptured
+        When the work cannot be captured, for example because it waits for the device.
+    """
+    driver, before = Driver(device), device.launches
+    try:
+        captured = driver.capture(work)
+        return Graph(driver, captured, device.launches - before)
+    except Exception as error:
+        reason = error.got if isinstance(error, MachineError) else error
+        raise NotCaptured("CUDA graph", f"the work cannot be captured ({reason})") from error
+    finally:
+        device.launches = before
 
 
 class Recorder:
-    """Captures graphs; loads each kernel's module a second time, because PyCUDA does not hand out its handles."""
+    """Captures graphs of explicit launches through cuLaunchKernelEx, which takes attributes.
+
+    It loads each kernel's module a second time, because PyCUDA does not hand out its handles.
+    """
 
     def __init__(self, device: Device) -> None:
-        self._device, self._driver = device, load_bindings()
+        self._device, self._driver = device, Driver(device)
         self._modules: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
         self._shared: dict[str, int] = {}
@@ -123,87 +195,73 @@ class Recorder:
         self._overlap = known and device.compute_capability >= DEPENDENT_LAUNCH
 
     def record(self, calls: Sequence[Call], repeats: int, same_carveout: bool = False) -> Graph:
-        """Return a graph of `repeats` times these launches, one behind the other.
+        """Return a graph of these launches in order, `repeats` times.
 
-        `same_carveout` has all of them run with as much shared memory to a multiprocessor as there is: a kernel that
-        needs it does not wait until the multiprocessors of the one before have made room.
+        With `same_carveout` all kernels run with the largest shared memory of a multiprocessor. A kernel that needs it
+        then does not wait until multiprocessors change their carve-out.
 
         Raises
         ------
         MachineError
             When the device fails, or has no room for kernels or graph.
         """
-        driver, stream = self._driver, self._driver.CUstream(self._device.stream.handle)
+        driver = self._driver
         prepared = [self._prepare(call) for call in calls if call.launch.blocks]
         if same_carveout:
-            which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            which = driver.calls.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             for each in prepared:
-                self._check(driver.cuFuncSetAttribute(each.function, which, ALL_SHARED))
-        self._device.synchronize()
-        self._check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-        try:
+                driver.check(driver.calls.cuFuncSetAttribute(each.function, which, ALL_SHARED))
+
+        def launch_all() -> None:
             for _ in range(repeats):
                 for each in prepared:
-                    self._check(driver.cuLaunchKernelEx(each.config, each.function, each.addresses, 0))
-        finally:
-            captured = driver.cuStreamEndCapture(stream)
-        graph = self._check(captured)
-        ready = self._check(driver.cuGraphInstantiate(graph, 0))
-        self._check(driver.cuGraphDestroy(graph))
-        return Graph(self._device, driver, ready, repeats * len(prepared))
+                    driver.check(driver.calls.cuLaunchKernelEx(each.config, each.function, each.addresses, 0))
+
+        self._device.synchronize()
+        return Graph(driver, driver.capture(launch_all), repeats * len(prepared))
 
     def clusters(self, name: str, launch: Launch) -> int:
-        """Return how many clusters of a kernel the device surely runs at once: 0 where others may have a part of it.
+        """Return how many clusters of a kernel surely run at once; 0 where other processes may use the device.
 
-        Under MPS they may, and a driver that does not know of the attribute cannot tell.
+        Under MPS they may. A driver that does not know the attribute cannot tell.
         """
-        driver = self._driver
-        by_mps = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
-        status, shared = driver.cuDeviceGetAttribute(by_mps, self._check(driver.cuDeviceGet(self._device.info.number)))
-        if status != driver.CUresult.CUDA_SUCCESS or shared:
+        driver, calls = self._driver, self._driver.calls
+        by_mps = calls.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+        status, shared = calls.cuDeviceGetAttribute(by_mps, driver.check(calls.cuDeviceGet(self._device.info.number)))
+        if status != calls.CUresult.CUDA_SUCCESS or shared:
             return 0
-        config = driver.CUlaunchConfig()
+        function = self._function(name, launch.shared)
+        return int(driver.check(calls.cuOccupancyMaxActiveClusters(function, self._config(launch))))
+
+    def _config(self, launch: Launch) -> Any:
+        config = self._driver.calls.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
         config.sharedMemBytes = launch.shared
-        return int(self._check(driver.cuOccupancyMaxActiveClusters(self._function(name, launch.shared), config)))
+        return config
 
     def _prepare(self, call: Call) -> Prepared:
-        driver, launch = self._driver, call.launch
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
-        config.sharedMemBytes, config.hStream = launch.shared, driver.CUstream(self._device.stream.handle)
+        calls, config = self._driver.calls, self._config(call.launch)
+        config.hStream = self._driver.stream
         if self._overlap:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute = calls.CUlaunchAttribute()
+            attribute.id = calls.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
         entry = self._device.kernels[call.entry].entry
         packed = np.frombuffer(entry.pack(call.arguments), np.uint8)
-        return Prepared(config, self._function(call.entry, launch.shared), packed, addresses(packed, entry.offsets))
+        function = self._function(call.entry, call.launch.shared)
+        return Prepared(config, function, packed, addresses(packed, entry.offsets))
 
     def _function(self, name: str, shared: int) -> Any:
-        driver = self._driver
+        driver, calls = self._driver, self._driver.calls
         if name not in self._functions:
             file, cubin = self._device.kernels.cubin(name)
             if file not in self._modules:
-                self._modules[file] = self._check(driver.cuModuleLoadData(cubin))
-            self._functions[name] = self._check(driver.cuModuleGetFunction(self._modules[file], name.encode()))
+                self._modules[file] = driver.check(calls.cuModuleLoadData(cubin))
+            self._functions[name] = driver.check(calls.cuModuleGetFunction(self._modules[file], name.encode()))
         if shared > max(SHARED_WITHOUT_ASKING, self._shared.get(name, 0)):
             self._shared[name] = shared
-            which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._check(driver.cuFuncSetAttribute(self._functions[name], which, shared))
+            which = calls.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.check(calls.cuFuncSetAttribute(self._functions[name], which, shared))
         return self._functions[name]
-
-    def _check(self, result: tuple[Any, ...]) -> Any:
-        if result[0] != self._driver.CUresult.CUDA_SUCCESS:
-            raise _failure(self._device, self._driver, result[0])
-        return result[1] if len(result) > 1 else None
-
-
-def _failure(device: Device, driver: Any, status: Any) -> MachineError:
-    """Return the error of a call that gave back this status."""
-    if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-        return device.out_of_memory()
-    return device.lost(status.name)

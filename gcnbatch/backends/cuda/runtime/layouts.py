@@ -150,8 +150,7 @@ class Pointer:
     def _takes(self, dtype: np.dtype[Any]) -> bool:
         if isinstance(self.target, Number):
             return dtype.char in _ARRAYS[self.target.format]
-        # TODO(transition): tables of structs are made by `Layout.pack_many` alone
-        return self.target is None or dtype.char != "V" or dtype == self.target.dtype
+        return self.target is None or dtype == self.target.dtype or dtype.char in _BYTES
 
 
 @dataclass(frozen=True)

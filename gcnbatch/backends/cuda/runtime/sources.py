@@ -19,11 +19,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gcnbatch.backends.cuda.runtime.declarations import Declarations, declarators, without_comments
-from gcnbatch.backends.cuda.runtime.layouts import Kind, Layout, Pointer, python_name
-from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.layouts import Kind, Layout, python_name
 from gcnbatch.resources import cuda_sources
 
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
@@ -63,7 +60,7 @@ class Entry:
         """Where each parameter begins in the packed arguments."""
         return (0,) if self.is_struct else self.layout.offsets
 
-    def pack(self, arguments: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
+    def pack(self, arguments: Mapping[str, Any]) -> bytes:
         """Return the arguments as the driver takes them: addresses of arrays, and numbers, aligned as in C.
 
         Raises
@@ -72,18 +69,7 @@ class Entry:
             When an argument is missing or unknown, or not of its declared type. Arrays of bytes (a workspace) serve as
             any type; None is the null pointer.
         """
-        if isinstance(arguments, tuple):  # TODO(transition): arguments in order, from gcnbatch.backends.cuda.fused
-            arguments = self._named(arguments)
         return self.layout.pack(arguments)
-
-    def _named(self, arguments: tuple[Any, ...]) -> dict[str, Any]:  # TODO(transition)
-        if self.is_struct or len(arguments) != len(self.names):
-            raise TypeError(f"{self.name}: {len(arguments)} arguments for ({', '.join(self.names)})")
-        named = dict(zip(self.names, arguments, strict=True))
-        for name, kind in self.layout.fields.items():
-            if isinstance(kind, Pointer) and isinstance(named[name], int):
-                named[name] = DeviceArray(named[name], (0,), np.dtype(np.uint8)) if named[name] else None
-        return named
 
 
 @dataclass(frozen=True)

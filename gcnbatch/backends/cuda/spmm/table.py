@@ -37,7 +37,7 @@ MANY_GROUPS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class SpmmTable:
     """The fastest candidate at every point of a grid.
 
     Parameters
@@ -95,7 +95,7 @@ class Table:
         }
 
     @classmethod
-    def from_json(cls, found: Any, known: Collection[str]) -> Table:
+    def from_json(cls, found: Any, known: Collection[str]) -> SpmmTable:
         """Return the table that `to_json` gave.
 
         Raises
@@ -120,7 +120,7 @@ def user_table(gpu: str) -> Path:
     return cache_folder().parent / "spmm" / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
 
 
-def save(table: Table, path: Path) -> None:
+def save(table: SpmmTable, path: Path) -> None:
     """Write a table; processes started from now on take it.
 
     Raises
@@ -135,14 +135,14 @@ def save(table: Table, path: Path) -> None:
 
 
 @cache
-def load(gpu: str, known: Collection[str]) -> Table:
+def load(gpu: str, known: Collection[str]) -> SpmmTable:
     """Return the user's table for devices of this name, else the shipped one; read once per process.
 
     A table that cannot be used is told of on stderr and passed over.
     """
     path = user_table(gpu)
     try:
-        return Table.from_json(json.loads(path.read_text(encoding="utf-8")), known)
+        return SpmmTable.from_json(json.loads(path.read_text(encoding="utf-8")), known)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
@@ -150,11 +150,11 @@ def load(gpu: str, known: Collection[str]) -> Table:
             f"warning: {path}: {error}; the shipped table is used. Run 'gcnbatch bench tune' again, or remove it.",
             file=sys.stderr,
         )
-    return Table.from_json(json.loads(SHIPPED.read_text(encoding="utf-8")), known)
+    return SpmmTable.from_json(json.loads(SHIPPED.read_text(encoding="utf-8")), known)
 
 
 @lru_cache(maxsize=4096)
-def choose(table: Table, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
+def choose(table: SpmmTable, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
     """Return the candidate for a batch of `n_graphs` with `n_rows` rows in all; None: the general kernel.
 
     `vector` floats are read at a time.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,12 +14,15 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.fused import engine
-from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
+from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
+from gcnbatch.backends.cuda.fused.fp16.form import Fp16
+from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared import data
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
-from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
+from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import Launch
@@ -29,7 +32,7 @@ from gcnbatch.compare.workload import opened
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe, label_weights
-from tests.backends.cuda.fused.fp16 import workspaces as halves
+from tests.backends.cuda.fused.fp16 import workspaces as fp16
 from tests.backends.cuda.test_training import MODELS
 from tests.train.runs import configure, write_set
 
@@ -72,11 +75,12 @@ CASES = {
     "everything": ("model.dense=[16]", "model.head=[8]", "model.dropout=0.25", "train.clip_norm=1.0"),
     "no norm, wide": ("model.batch_norm=false", "model.widths=[300,20]", "model.readout=max", "train.optimizer=sgd"),
 }
-PRODUCTS = ("", "tf32", "3xtf32")
+FORMS = (Narrow, WideTf32, Wide)
+for_each_form = pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
 
 
 def workspace(
-    path: Path, assignments: tuple[str, ...], training: bool, products: str = ""
+    path: Path, assignments: tuple[str, ...], training: bool, form: type[Form] = Narrow
 ) -> tuple[HostDevice, Workspace]:
     device: Any = HostDevice()
     with opened(configure(f"data.path={path}", *assignments)) as work:
@@ -84,47 +88,44 @@ def workspace(
         layout = task.model.layout()
         stack = describe(task.model, layout, task.loss.target)
         flat = [device.empty(layout.n_trainable) for _ in range(6)]
-        packed = tuple(device.empty((layer.k, -(-layer.n_out // 4) * 4)) for layer in stack.nodes)
-        form: type[Workspace] = NarrowWorkspace
-        if products:
-            packed, form = packed_weights(device, stack), WideWorkspace
         weights = device.upload(task.loss.weights)
         totals = device.empty(2, np.float64)
         buffers = device.empty(layout.n_buffers)
-        shifts = tuple(device.empty(layer.n_out) for layer in stack.nodes)
         moments, of_parameters = (flat[2], flat[3]), (flat[4], flat[5])
-        model = Model(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, packed, products, shifts)
+        model = DeviceModel(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, ())
         labels = label_weights(task.targets, "binary", task.loss.weights)
-        held = data.FusedSet(device, task.source, task.targets, labels, products)
-        at = form(device, stack, model, held, held.capacity(8), Plan(device, 3, 24), 0, training)
+        held = data.FusedSet(device, task.source, task.targets, labels, (form,))
+        recorder: Any = None
+        on_set = form(device, stack, model, held, 0, recorder, training)
+        at = on_set.workspace(held.capacity(8), steps=3, graphs=24)
     return device, at
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
+@for_each_form
 @pytest.mark.parametrize("assignments", CASES.values(), ids=CASES)
 def test_every_launch_has_the_arguments_of_its_kernel(
-    assignments: tuple[str, ...], products: str, tmp_path: Path
+    assignments: tuple[str, ...], form: type[Form], tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", n_channels=3)
-    rule = Optimizer("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
+    rule = UpdateRule("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
     entries = Sources(cuda_sources()).entries
     for training in (True, False):
-        device, at = workspace(tmp_path / "data.h5", assignments, training, products)
+        device, at = workspace(tmp_path / "data.h5", assignments, training, form)
         calls: list[Call] = [*at.pack(), at.stage(), *at.forward()]
         if training:
             calls += [*at.backward(), *at.update(rule), at.gradients(rule, device.empty(2, np.float64))]
         for entry, launch, arguments in calls:
             assert len(entries[entry].pack(arguments)) > 0
             assert launch.blocks > 0
-            assert launch.shared < 100 * 1024 or products
-    first = f"fused_product_{products}" if products else "fused_narrow_forward"
+            assert launch.shared < 100 * 1024 or form is not Narrow
+    first = f"fused_wide_product_{form.products}" if issubclass(form, Wide) else "fused_narrow_forward"
     assert len([call for call in calls if call.entry.startswith(first)]) == len(at._stack.nodes)
 
 
 def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", n_channels=1)
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
     names = [call.entry.removeprefix("fused_narrow_") for call in calls]
     forward, backward = ["forward_first_64x1", "forward_64x1"], ["backward_64x1", "backward_first_64x1"]
@@ -133,15 +134,15 @@ def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     assert all(entries[call.entry].pack(call.arguments) for call in calls)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("in halves,")])
-def test_batches_in_halves_are_of_several_tiles(name: str, tmp_path: Path) -> None:
-    """Those of the models that a GPU trains, of which one has a single tile."""
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("fp16,")])
+def test_batches_of_fp16_models_have_several_tiles(name: str, tmp_path: Path) -> None:
+    """So GPU tests train batches of several tiles; the model \"fp16\" has one tile."""
     about, assignments = MODELS[name]
     write_set(tmp_path / "data.h5", **about)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
         batches = work.batches
     device: Any = HostDevice()
-    _, plan, _ = halves.workspace(device, tmp_path / "data.h5", assignments, batches)
+    _, plan, _ = fp16.workspace(device, tmp_path / "data.h5", assignments, batches)
     assert plan.tile_counts.min() > 1
 
 
@@ -155,22 +156,22 @@ def test_the_graphs_of_an_epoch_take_all_its_steps_in_equal_shares(steps: int) -
 
 def test_a_step_of_wide_layers_is_two_launches_forward_and_three_backward_a_layer(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
-    _, at = workspace(tmp_path / "data.h5", ("model.widths=[256,256]", "model.dropout=0.5"), True, "tf32")
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    names = [call.entry.removeprefix("fused_") for call in (*at.forward(), *at.backward(), *at.update(rule))]
-    first, second = ["product_tf32", "wide_draw"], ["propagate", "product_tf32"]
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[256,256]", "model.dropout=0.5"), True, WideTf32)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    names = [call.entry.removeprefix("fused_wide_") for call in (*at.forward(), *at.backward(), *at.update(rule))]
+    first, second = ["product_tf32", "dropout"], ["propagate", "product_tf32"]
     back = ["propagate_backward", "product_dx_tf32", "product_dw_tf32", "propagate_backward", "product_dw_tf32"]
-    assert names == [*first, *second, "wide_readout", *back, "wide_update"]
+    assert names == [*first, *second, "readout", *back, "update"]
 
 
-def test_a_step_in_halves_is_three_launches(tmp_path: Path) -> None:
+def test_an_fp16_step_is_three_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", 60, n_channels=1)
     device: Any = HostDevice()
-    at, plan, _ = halves.workspace(device, tmp_path / "data.h5", ("model.widths=[256,256]",), [np.arange(60)])
+    at, plan, _ = fp16.workspace(device, tmp_path / "data.h5", ("model.widths=[256,256]",), [np.arange(60)])
     at.begin_epoch(0, at.packed(plan, np.zeros(1, np.float32)), np.zeros((1, 3), np.float32), 0)
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
-    assert [call.entry for call in calls] == ["fused_pass_256", "fused_half_dw", "fused_half_update"]
+    assert [call.entry for call in calls] == ["fused_fp16_step_256", "fused_fp16_weight_gradient", "fused_fp16_update"]
     entries = Sources(cuda_sources()).entries
     for entry, launch, arguments in (*at.pack(), at.stage(), *calls, at.gradients(rule, device.empty(2, np.float64))):
         assert len(entries[entry].pack(arguments)) > 0
@@ -181,12 +182,12 @@ def widths_of(layers: int) -> str:
     return f"model.widths={[128] * layers}"
 
 
-HALVES: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
+FP16: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
     "fits": ((), {}, True),
     "dropout": (("model.dropout=0.5",), {}, False),
     "no norm": (("model.batch_norm=false",), {}, False),
     "layers of other widths": (("model.widths=[256,128]",), {}, False),
-    "a width that no slices make": (("model.widths=[200,200]",), {}, False),
+    "a width without a kernel": (("model.widths=[200,200]",), {}, False),
     "a dense layer on nodes": (("model.dense=[256]",), {}, False),
     "two dense layers on graphs": (("model.head=[16]",), {}, False),
     "channels": ((), {"n_channels": 2}, False),
@@ -199,34 +200,37 @@ HALVES: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("assignments", "about", "fits"), HALVES.values(), ids=HALVES)
-def test_what_is_trained_in_halves(
+@pytest.mark.parametrize(("assignments", "about", "fits"), FP16.values(), ids=FP16)
+def test_which_models_the_fp16_form_trains(
     assignments: tuple[str, ...], about: dict[str, int], fits: bool, tmp_path: Path
 ) -> None:
     graphs = write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256]", *assignments)) as work:
         stack = describe(work.task.model, work.task.model.layout(), "binary")
     largest = int(np.diff(graphs.node_ptr).max())
-    assert stack.trains_in_halves("tf32", about.get("n_channels", 1), largest) == fits
-    assert not stack.trains_in_halves("", about.get("n_channels", 1), largest)
+    setting = Setting(stack, (9, 0), "tf32", about.get("n_channels", 1), largest)
+    assert training_forms(setting) == ((Fp16, WideTf32) if fits else (WideTf32,))
+    assert training_forms(replace(setting, precision="fp32")) == (Wide,)
 
 
 @pytest.mark.parametrize(
-    ("widths", "capability", "precision", "products"),
+    ("widths", "capability", "precision", "forms"),
     [
-        ("64,64", (9, 0), "fp32", ""),
-        ("256,256", (9, 0), "fp32", "3xtf32"),
-        ("256,256", (9, 0), "tf32", "tf32"),
-        ("256,256", (8, 0), "tf32", ""),
+        ("64,64", (9, 0), "fp32", (Narrow,)),
+        ("256,256", (9, 0), "fp32", (Wide,)),
+        ("256,256", (9, 0), "tf32", (WideTf32,)),
+        ("256,256", (8, 0), "tf32", ()),
+        ("64,64", (9, 0), "tf32", ()),
+        ("256,256", (8, 0), "fp32", (Narrow,)),
     ],
 )
-def test_what_multiplies_depends_on_weights_and_gpu(
-    widths: str, capability: tuple[int, int], precision: str, products: str, tmp_path: Path
+def test_training_forms_depend_on_weights_and_gpu(
+    widths: str, capability: tuple[int, int], precision: str, forms: tuple[type[Form], ...], tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths}]")) as work:
         stack = describe(work.task.model, work.task.model.layout(), "binary")
-    assert stack.products(capability, precision) == products
+    assert training_forms(Setting(stack, capability, precision, channels=3, largest=50)) == forms
 
 
 def test_a_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +238,7 @@ def test_a_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypa
     monkeypatch.setattr(data, "ROWS_AT_ONCE", 4)
     device: Any = HostDevice()
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        held = data.FusedSet(device, work.task.source, work.task.targets, np.ones(graphs.n_graphs))
+        held = data.FusedSet(device, work.task.source, work.task.targets, np.ones(graphs.n_graphs), (Narrow,))
     sizes, most = np.diff(graphs.node_ptr), held.capacity(8)
     order = np.argsort(sizes, kind="stable")
     batches = [order[:5], order[5:13]]
@@ -253,7 +257,7 @@ def test_the_first_layer_finds_the_neighbours_summed(
     source = BatchSource(graphs)
     assert source.prepared is not None
     monkeypatch.setattr(data, "NODES_AT_ONCE", 16)
-    k = data.columns_of_set(source.header.n_features, channels, "")
+    k = Narrow.columns(source.header.n_features, channels)
     parts = list(data.propagated(source.prepared, source.node_ptr, k))
     found = np.concatenate([part for _, part in parts])
     assert len(parts) > 2
@@ -287,11 +291,11 @@ def test_an_epoch_that_is_expected_is_planned_and_packed_once(tmp_path: Path, mo
     device, at = workspace(tmp_path / "data.h5", (), True)
     monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
     done: list[str] = []
-    plan, pack = data.FusedSet.plan, Plan.packed
+    plan, pack = data.FusedSet.plan, StagedEpoch.packed
     monkeypatch.setattr(data.FusedSet, "plan", lambda *given: (done.append("planned"), plan(*given))[1])
-    monkeypatch.setattr(Plan, "packed", lambda *given: (done.append("packed"), pack(*given))[1])
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)
+    monkeypatch.setattr(StagedEpoch, "packed", lambda *given: (done.append("packed"), pack(*given))[1])
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, 0, (Narrow,), Wide)
     first, second, rates = (
         list(np.arange(16).reshape(2, 8)),
         list(np.arange(16, 32).reshape(2, 8)),
@@ -304,24 +308,25 @@ def test_an_epoch_that_is_expected_is_planned_and_packed_once(tmp_path: Path, mo
         done.clear()
         fused.begin_epoch(0, batches, rates, 0)
         assert done == ([] if expected is batches else ["planned", "packed"])
-        uploads.append(device.uploaded[fused._training[engine.Form.PLAIN].at.plan.progress.ptr])
+        uploads.append(device.uploaded[fused._training[fused._forms[0]].at.plan.progress.ptr])
     np.testing.assert_array_equal(uploads[1], uploads[2])
     np.testing.assert_array_equal(uploads[1], uploads[3])
     assert (uploads[0] != uploads[1]).any()
 
 
-PREDICTIONS = {  # how training multiplies, on what; how predictions do
-    "narrow": ("", (8, 0), ["fused_narrow_forward", "fused_narrow_forward"]),
-    "narrow, where there are wide kernels": ("", (9, 0), ["fused_product_3xtf32", "fused_product_3xtf32"]),
-    "wide": ("tf32", (9, 0), ["fused_product_tf32", "fused_product_tf32"]),
+PREDICTIONS: dict[str, tuple[type[Form], tuple[int, int], str, list[str]]] = {  # form of training, GPU, kernels
+    "narrow": (Narrow, (8, 0), "fp32", ["fused_narrow_forward"] * 2),
+    "narrow, where there are wide kernels": (Narrow, (9, 0), "fp32", ["fused_wide_product_3xtf32"] * 2),
+    "wide": (WideTf32, (9, 0), "tf32", ["fused_wide_product_tf32"] * 2),
 }
 
 
 @pytest.mark.parametrize("replayed", [True, False])
-@pytest.mark.parametrize(("products", "capability", "multiplied"), PREDICTIONS.values(), ids=PREDICTIONS)
+@pytest.mark.parametrize(("form", "capability", "precision", "multiplied"), PREDICTIONS.values(), ids=PREDICTIONS)
 def test_weights_for_predictions_are_folded_again_when_something_has_changed(
-    products: str,
+    form: type[Form],
     capability: tuple[int, int],
+    precision: str,
     multiplied: list[str],
     replayed: bool,
     tmp_path: Path,
@@ -333,21 +338,22 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     monkeypatch.setattr(HostDevice, "fetch", lambda _, array: np.zeros(array.shape), raising=False)
     launched: list[str] = []
 
-    def launch(_: HostDevice, entry: str, launch: Launch, *in_order: Any, **arguments: Any) -> None:
-        assert entries[entry].pack(in_order or arguments)  # TODO(transition): `in_order`
+    def launch(_: HostDevice, entry: str, launch: Launch, **arguments: Any) -> None:
+        assert entries[entry].pack(arguments)
         launched.append(entry)
 
     monkeypatch.setattr(HostDevice, "launch", launch, raising=False)
     write_set(tmp_path / "data.h5")
-    device, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), True, products)
+    device, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), True, form)
     device.compute_capability = capability
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, seed=0)  # type: ignore[arg-type]
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    of: Any = (device, at._stack, at._model, at._data, rule, 0)
+    fused = engine.FusedEngine(*of, training=(form,), predicting=prediction_form(capability, precision))
     assert fused.eval_batch_size == engine.EVAL_GRAPHS
     graph = SimpleNamespace(launch=lambda: launched.append("graph"), close=lambda: None)
     monkeypatch.setattr(fused._recorder, "record", lambda calls, steps, carveout: graph)
     graphs, entries = np.arange(8), Sources(cuda_sources()).entries
-    packing = "fused_weight_panels" if "product" in multiplied[0] else "fused_narrow_pack"
+    packing = "fused_wide_weights" if "product" in multiplied[0] else "fused_narrow_pack"
 
     def folds() -> bool:
         launched.clear()
@@ -370,10 +376,10 @@ def test_weights_for_predictions_are_folded_again_when_something_has_changed(
     assert not folds()
 
 
-@pytest.mark.parametrize(("products", "packing"), [("", "fused_narrow_pack"), ("3xtf32", "fused_weight_panels")])
-def test_what_is_folded_is_the_layers_batch_norm(products: str, packing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "packing"), [(Narrow, "fused_narrow_pack"), (Wide, "fused_wide_weights")])
+def test_weights_for_predictions_contain_the_layers_batch_norm(form: type[Form], packing: str, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
-    _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), False, products)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), False, form)
     for number, (layer, call) in enumerate(zip(at._stack.nodes, at.pack(), strict=True)):
         given, norm = call.arguments, layer.norm
         assert norm is not None

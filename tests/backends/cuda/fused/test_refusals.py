@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.fused import engine
+from gcnbatch.backends.cuda.fused import engine, forms
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
-from gcnbatch.backends.cuda.fused.shared import data
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.narrow.form import Narrow
+from gcnbatch.backends.cuda.fused.shared.data import FusedSet
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
 from gcnbatch.config_sections import CudaConfig
@@ -72,7 +73,7 @@ def test_what_it_has_no_room_or_kernel_for(about: dict[str, Any], what: str, tmp
 
 def test_a_set_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(tmp_path / "data.h5")
-    monkeypatch.setattr(data, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(forms, "MAX_ENTRIES", 10)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
         assert refusal(fused_backend(), work.task) == "more nodes or edges than 32-bit indices reach"
 
@@ -82,7 +83,7 @@ def test_batches_beyond_32_bits_are_refused_before_anything_runs(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = write_set(tmp_path / "data.h5")
-    monkeypatch.setattr(data, "most_nodes", lambda stack: graphs.n_nodes - 1)
+    monkeypatch.setattr(forms, "most_nodes", lambda stack: graphs.n_nodes - 1)
     about = (f"data.path={tmp_path / 'data.h5'}", "train.batch_size=1")
     backend = fused_backend()
     with opened(configure(*about)) as work:
@@ -98,17 +99,17 @@ def test_batches_beyond_32_bits_are_refused_before_anything_runs(
 def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
-    monkeypatch.setattr(data, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(forms, "MAX_ENTRIES", 10)
     graphs = write_set(tmp_path / "data.h5")
     device: Any = HostDevice()
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
         stack = describe(work.task.model, work.task.model.layout(), "binary")
         weights = label_weights(work.task.targets, "binary", work.task.loss.weights)
-        held = data.FusedSet(device, work.task.source, work.task.targets, weights)
+        held = FusedSet(device, work.task.source, work.task.targets, weights, (Narrow,))
     empty = device.empty(1)
-    model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    fused = engine.FusedEngine(device, stack, model, held, rule, seed=0)
+    model = DeviceModel(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, stack, model, held, rule, 0, (Narrow,), Narrow)
     assert fused.eval_batch_size == 1
     with pytest.raises(InputError) as error:
         fused.predict(np.arange(graphs.n_graphs))

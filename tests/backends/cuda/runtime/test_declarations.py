@@ -202,6 +202,7 @@ def test_structs_are_filled_by_name() -> None:
         ({"flags": [1, 2, 256]}, r"Table: flags\[2\] is int 256; expected a number of type unsigned char"),
         ({"u": array("f4")}, "Table: u is an array of float32; expected an array of Half, or None"),
         ({"in_": array([("a", "i4")])}, r"Table: in_ is an array of \[.*\]; expected an array of Inner, or None"),
+        ({"in_": array("f4")}, "Table: in_ is an array of float32; expected an array of Inner, or None"),
         ({"in": None}, "Table has no in; its fields are .*"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Graphs of the fused backend on stand-ins for PyCUDA and cuda-bindings: what a failing call of the driver becomes."""
+"""CUDA graphs on stand-ins for PyCUDA and cuda-bindings: calls of the driver, and the errors of calls that fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda.runtime.device import Device
-from gcnbatch.backends.cuda.runtime.graph import Call, Recorder
+from gcnbatch.backends.cuda.runtime.graph import Call, NotCaptured, Recorder, capture
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.errors import DeviceLost, MachineError
 
@@ -24,13 +24,14 @@ class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_LAUNCH_FAILED = 719
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901
 
 
 @pytest.fixture
 def driver(opened: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """NVIDIA's binding, whose calls answer with what stands under their name in `status`."""
+    """NVIDIA's binding: it logs calls of graphs in `log`; each call returns its entry in `status`, or success."""
     made: Any = ModuleType("cuda.bindings.driver")
-    made.CUresult, made.status = CUresult, {}
+    made.CUresult, made.status, made.log = CUresult, {}, []
     made.CUstream = made.CUlaunchAttribute = lambda *given: SimpleNamespace(value=SimpleNamespace())
     made.CUlaunchConfig = SimpleNamespace
     made.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
@@ -39,6 +40,7 @@ def driver(opened: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
     def offer(name: str, *given_back: str) -> None:
         def function(*arguments: Any) -> tuple[Any, ...]:
             status = made.status.get(name, CUresult.CUDA_SUCCESS)
+            made.log += [name] if "Graph" in name or "Capture" in name else []
             return (status, *([None] * len(given_back) if status else given_back))
 
         setattr(made, name, function)
@@ -47,7 +49,7 @@ def driver(opened: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
     offer("cuModuleGetFunction", "function")
     offer("cuStreamEndCapture", "graph")
     offer("cuGraphInstantiate", "ready")
-    for name in ("cuStreamBeginCapture", "cuLaunchKernelEx", "cuGraphDestroy", "cuGraphLaunch"):
+    for name in ("cuStreamBeginCapture", "cuLaunchKernelEx", "cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy"):
         offer(name)
     opened.stream.handle = 7
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", made)
@@ -97,3 +99,41 @@ def test_a_graph_that_does_not_start(opened: Device, driver: Any) -> None:
     with pytest.raises(DeviceLost, match=LOST):
         graph.launch()
     assert opened.launches == 0
+
+
+def test_work_is_captured_once_and_counts_its_launches_when_it_runs(opened: Device, driver: Any) -> None:
+    ran = []
+
+    def work() -> None:
+        ran.append(1)
+        opened.launches += 2
+
+    opened.launches = 3
+    graph = capture(opened, work)
+    assert (ran, opened.launches) == ([1], 3)
+    graph.launch()
+    graph.launch()
+    graph.close()
+    assert (ran, opened.launches) == ([1], 3 + 2 * 2)
+    capturing = ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy"]
+    assert driver.log == [*capturing, "cuGraphLaunch", "cuGraphLaunch", "cuGraphExecDestroy"]
+
+
+def test_work_that_fails_leaves_no_open_capture(opened: Device, driver: Any) -> None:
+    def work() -> None:
+        opened.launches += 5
+        raise ValueError("it waits")
+
+    with pytest.raises(NotCaptured) as caught:
+        capture(opened, work)
+    assert str(caught.value) == "CUDA graph: the work cannot be captured (it waits)"
+    assert driver.log == ["cuStreamBeginCapture", "cuStreamEndCapture"]
+    assert opened.launches == 0
+
+
+@pytest.mark.parametrize("step", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
+def test_work_that_the_driver_refuses_is_not_captured(opened: Device, driver: Any, step: str) -> None:
+    driver.status[step] = CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    with pytest.raises(NotCaptured) as caught:
+        capture(opened, lambda: None)
+    assert str(caught.value) == "CUDA graph: the work cannot be captured (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)"

@@ -15,13 +15,13 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, Product, ShortRows, spmm_kernel
-from gcnbatch.backends.cuda.spmm.table import Table
+from gcnbatch.backends.cuda.spmm.table import SpmmTable
 from gcnbatch.resources import cuda_sources
 
 KNOWN = frozenset(CANDIDATES)
 AXES = ((32, 128), (1, 4), (16, 64, 256), (10, 1000))
 NAMES = tuple(f"{number}" for number in range(24))
-SHIPPED = Table.from_json(json.loads(spmm_table.SHIPPED.read_text()), KNOWN)
+SHIPPED = SpmmTable.from_json(json.loads(spmm_table.SHIPPED.read_text()), KNOWN)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_point_of_the_grid_is_its_own_nearest() -> None:
-    table = Table(AXES, NAMES, {})
+    table = SpmmTable(AXES, NAMES, {})
     assert tuple(table.nearest(point) for point in product(*AXES)) == NAMES
 
 
@@ -50,16 +50,16 @@ def test_a_point_of_the_grid_is_its_own_nearest() -> None:
     ],
 )
 def test_nearest_is_by_ratio_and_ends_at_the_edge(point: Any, same_as: Any) -> None:
-    table = Table(AXES, NAMES, {})
+    table = SpmmTable(AXES, NAMES, {})
     assert table.nearest(point) == table.nearest(same_as)
 
 
 def test_a_table_survives_its_file(tmp_path: Path) -> None:
     names = tuple(sorted(KNOWN)[number % 5] for number in range(24))
-    table = Table(AXES, names, {"gpu": "One GPU"})
+    table = SpmmTable(AXES, names, {"gpu": "One GPU"})
     path = tmp_path / "a" / "table.json"
     spmm_table.save(table, path)
-    again = Table.from_json(json.loads(path.read_text()), KNOWN)
+    again = SpmmTable.from_json(json.loads(path.read_text()), KNOWN)
     assert (again.axes, again.fastest, again.measured) == (AXES, names, {"gpu": "One GPU"})
 
 
@@ -77,17 +77,17 @@ def test_a_table_survives_its_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_table(change: dict[str, Any], message: str) -> None:
-    good = Table(AXES, ("1x3/32/256",) * 24, {}).to_json()
+    good = SpmmTable(AXES, ("1x3/32/256",) * 24, {}).to_json()
     with pytest.raises(ValueError, match=message):
-        Table.from_json({**good, **change}, KNOWN)
+        SpmmTable.from_json({**good, **change}, KNOWN)
     with pytest.raises(ValueError, match="not a table"):
-        Table.from_json([], KNOWN)
+        SpmmTable.from_json([], KNOWN)
 
 
 def test_the_users_table_goes_before_the_shipped_one() -> None:
     assert spmm_table.load("Some GPU", KNOWN).fastest == SHIPPED.fastest
     spmm_table.load.cache_clear()
-    spmm_table.save(Table(AXES, ("1x5m/16/128",) * 24, {}), spmm_table.user_table("Some  GPU (80GB)"))
+    spmm_table.save(SpmmTable(AXES, ("1x5m/16/128",) * 24, {}), spmm_table.user_table("Some  GPU (80GB)"))
     assert spmm_table.load("Some GPU 80GB", KNOWN).axes == AXES
     assert spmm_table.load("Another", KNOWN).axes == SHIPPED.axes
 
@@ -105,7 +105,7 @@ def test_a_broken_table_is_told_of_and_passed_over(capsys: pytest.CaptureFixture
 
 
 def test_sizes_that_a_table_does_not_decide() -> None:
-    table = Table(AXES, ("2x1/8/256",) * 24, {})
+    table = SpmmTable(AXES, ("2x1/8/256",) * 24, {})
 
     def chosen(rows: int, entries: int, width: int, graphs: int) -> str | None:
         return spmm_table.choose(table, rows, entries, width, graphs, 4)
@@ -143,7 +143,7 @@ def asked(width: int, n_rows: int = 500, address: int = 256, n_graphs: int = 10)
 def test_auto_runs_what_the_table_names() -> None:
     device: Any = Noting()
     for name in ("2x5/8/128", "1x3m/16/256"):
-        spmm_table.save(Table(AXES, (name,) * 24, {}), spmm_table.user_table(device.name))
+        spmm_table.save(SpmmTable(AXES, (name,) * 24, {}), spmm_table.user_table(device.name))
         spmm_table.load.cache_clear()
         spmm_kernel("auto").batched(device, *asked(64))
     spmm_kernel("auto").batched(device, *asked(64, 50_000))
@@ -161,7 +161,7 @@ def test_auto_never_chooses_the_naive_kernel(columns: int) -> None:
         spmm_kernel("auto").graph(device, given[0])
     assert {name.rpartition("_float")[0] for name in device.launched} == {"spmm_rows", "spmm_csr"}
     with pytest.raises(ValueError, match="unknown kernel 'naive'"):
-        Table.from_json({**SHIPPED.to_json(), "candidates": ["naive"]}, KNOWN)
+        SpmmTable.from_json({**SHIPPED.to_json(), "candidates": ["naive"]}, KNOWN)
 
 
 @pytest.mark.parametrize(

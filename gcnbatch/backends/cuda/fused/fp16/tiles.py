@@ -1,4 +1,4 @@
-"""Batches in tiles of rows that hold whole graphs: which graph of an epoch lies where."""
+"""Plans of epochs in tiles of rows: which graph goes to which tile, each tile with whole graphs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from gcnbatch.backends.cuda.batches.batch import Int32, Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
+from gcnbatch.backends.cuda.fused.fp16.geometry import TILE_ROWS
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 
-TILE_ROWS = 144
-AIMED_ROWS = 128  # of a tile, on average, as far as there are tiles
-ROUNDS_ONE_BY_ONE = 1  # the smallest graphs, which go where most room is
+AIMED_ROWS = 128  # of a tile, on average, while there are tiles
+SINGLE_ROUNDS = 1  # of the smallest graphs, each of which goes to the emptiest tile
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class TiledPlan(EpochPlan):
 
         graphs = [0, 2, 1, 3]     pointers["nodes"] = [0, 100, 144, 234, 260]     tile_starts = [[0, 2, 4]]
 
-    Of `pointers`, "nodes" has each graph's first row, 144 to a tile, and behind them the batch's number of nodes.
+    `pointers["nodes"]` has each graph's first row, with 144 rows to a tile, and then the batch's number of nodes.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class TiledPlan(EpochPlan):
         return {"tile_starts": self.tile_starts.ravel(), "tile_counts": self.tile_counts}
 
     def in_tiles(self, tiles: int) -> TiledPlan:
-        """Return the same for arrays of more tiles."""
+        """Return the same plan for arrays of more tiles."""
         more = ((0, 0), (0, tiles + 1 - self.tile_starts.shape[1]))
         return replace(self, tile_starts=np.pad(self.tile_starts, more, mode="edge"))
 
 
 def tiles_of(nodes: int, limit: int) -> int:
-    """Return how many tiles batches of up to so many nodes are dealt to.
+    """Return the number of tiles for batches of up to so many nodes.
 
     >>> tiles_of(1600, 15), tiles_of(2130, 15), tiles_of(0, 15)
     (13, 15, 1)
@@ -57,31 +57,32 @@ def tiles_of(nodes: int, limit: int) -> int:
 
 
 def plan_tiles(batches: Sequence[Int64], sizes: Mapping[str, Int64], tiles: int) -> TiledPlan | None:
-    """Return the plan of these batches in at most `tiles` tiles each, or nothing if one does not fit.
+    """Return the plan of these batches in at most `tiles` tiles each, or None if a batch does not fit.
 
-    A batch's graphs are dealt largest first, round after round, forth and back, the last of them one by one to the
-    tile with most room: tiles become alike in rows and graphs. Batches for which that overflows are dealt again, each
-    graph to the first tile with room for it.
+    Graphs are dealt largest first, in rounds that alternate in direction; the last ones go to the emptiest tile. So
+    tiles have similar numbers of rows and graphs. A batch that overflows a tile is dealt again, each graph to the first
+    tile with room.
 
     Parameters
     ----------
     sizes : dict of int64, (G + 1,)
-        Per kind of thing, "nodes" among them, how many each graph of the set has, and 0; one graph's nodes fit a tile.
+        Numbers of nodes, edges and the like of each graph of the set, and 0 at the end; each graph fits a tile.
     """
     counts = np.array([len(graphs) for graphs in batches])
     n, most = len(batches), int(counts.max())
     is_there = np.arange(most) < counts[:, None]
-    nobody = len(sizes["nodes"]) - 1
-    graphs = np.full((n, most), nobody)
+    padding = len(sizes["nodes"]) - 1
+    graphs = np.full((n, most), padding)
     graphs[is_there] = np.concatenate(batches)
     nodes = sizes["nodes"][graphs]
     fullest = int(nodes.sum(axis=1).max())
     if fullest > tiles * TILE_ROWS:
         return None
     rows = np.arange(n)[:, None]
-    order = _sorted(TILE_ROWS - nodes)  # what nobody has comes last
+    order = _sorted(TILE_ROWS - nodes)  # padding comes last
     graphs, nodes = graphs.ravel()[order], nodes.ravel()[order]
-    tile = _dealt(np.maximum(nodes, is_there), tiles_of(fullest, tiles), tiles)  # no more graphs in a tile than rows
+    at_least_one = np.maximum(nodes, is_there)  # so a tile has at most as many graphs as rows
+    tile = _dealt(at_least_one, tiles_of(fullest, tiles), tiles)
     if tile is None:
         return None
     order = _sorted(np.where(is_there, tile, tiles))
@@ -100,21 +101,21 @@ def plan_tiles(batches: Sequence[Int64], sizes: Mapping[str, Int64], tiles: int)
 
 
 def _sorted(keys: Int64) -> Int64:
-    """Return where each row's keys, all below 256, are in order; equal ones stay in theirs."""
+    """Return the flat indices that sort each row of keys, all below 256; stable."""
     found = np.argsort(keys.astype(np.uint8), axis=1, kind="stable")
     found += keys.shape[1] * np.arange(len(keys))[:, None]
     return found
 
 
 def _sums(sizes: Int64) -> Int64:
-    """Return the exclusive sums of each row, then its total."""
+    """Return the exclusive prefix sums of each row, and its total at the end."""
     found = np.zeros((sizes.shape[0], sizes.shape[1] + 1), np.int64)
     np.cumsum(sizes, axis=1, out=found[:, 1:])
     return found
 
 
 def _dealt(sizes: Int64, aimed: int, tiles: int) -> Int64 | None:
-    """Return the tile of each graph of each batch, (batches, graphs), of which none is fuller than it may be.
+    """Return the tile of each graph of each batch, (batches, graphs), or None if a tile must overflow.
 
     Parameters
     ----------
@@ -133,9 +134,9 @@ def _dealt(sizes: Int64, aimed: int, tiles: int) -> Int64 | None:
 
 
 def _dealt_evenly(sizes: Int64, tiles: int) -> tuple[Int64, Int64]:
-    """Return tiles of graphs, and nodes in tiles."""
+    """Return the tile of each graph and the nodes of each tile: round after round, largest graphs first."""
     n, most = sizes.shape
-    rounds = max(most // tiles - ROUNDS_ONE_BY_ONE, 0)
+    rounds = max(most // tiles - SINGLE_ROUNDS, 0)
     there_and_back = np.concatenate([np.arange(tiles), np.arange(tiles)[::-1]])
     found = np.empty((n, most), np.int64)
     found[:, : rounds * tiles] = np.resize(there_and_back, rounds * tiles)
@@ -149,7 +150,7 @@ def _dealt_evenly(sizes: Int64, tiles: int) -> tuple[Int64, Int64]:
 
 
 def _dealt_tightly(sizes: Int64, tiles: int) -> tuple[Int64, Int64]:
-    """Return tiles of graphs, and nodes in tiles; the first tile of a batch overflows if anything does."""
+    """Return the same, each graph in the first tile with room; where there is none, the first tile overflows."""
     n, most = sizes.shape
     found, loads = np.empty((n, most), np.int64), np.zeros((n, tiles), np.int64)
     flat, first = loads.ravel(), tiles * np.arange(n)

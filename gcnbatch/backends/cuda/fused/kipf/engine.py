@@ -25,7 +25,7 @@ from gcnbatch.backends.cuda.fused.kipf.data import (
 from gcnbatch.backends.cuda.fused.kipf.schedule import StepSchedule, TrainingStep
 from gcnbatch.backends.cuda.fused.kipf.step import Launches, Prediction, TwoLayers
 from gcnbatch.backends.cuda.fused.shared import geometry as geometry_fused
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import BatchSource, PreparedSet
@@ -105,12 +105,12 @@ class KipfEngine:
     prepared : PreparedSet
         Of one graph.
     layers : TwoLayers
-    model : Model
+    model : DeviceModel
         With a single array of moments where the rule is SGD.
     graph : KipfGraph
     label_weight : float
         Sum of the labelled rows' class weights.
-    rule : Optimizer
+    rule : UpdateRule
         Without clipping.
     seed : int
         Of dropout.
@@ -122,10 +122,10 @@ class KipfEngine:
         ops: Ops,
         prepared: PreparedSet,
         layers: TwoLayers,
-        model: Model,
+        model: DeviceModel,
         graph: KipfGraph,
         label_weight: float,
-        rule: Optimizer,
+        rule: UpdateRule,
         seed: int,
     ) -> None:
         self._ops, self._prepared = ops, prepared
@@ -198,8 +198,8 @@ def make_engine(
     device: Device,
     ops: Ops,
     layers: TwoLayers,
-    model: Model,
-    rule: Optimizer,
+    model: DeviceModel,
+    rule: UpdateRule,
     source: BatchSource,
     targets: NDArray[np.int32],
     class_weights: NDArray[np.float32],

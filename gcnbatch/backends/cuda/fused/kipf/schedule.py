@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gcnbatch.backends.cuda.fused.shared.model import Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -48,7 +48,7 @@ class StepSchedule:
     Steps that come as expected need no upload. Step i of the schedule uses buffer i % 2 of the double buffers.
     """
 
-    def __init__(self, device: Device, rule: Optimizer) -> None:
+    def __init__(self, device: Device, rule: UpdateRule) -> None:
         self._device, self._rule = device, rule
         size = SCHEDULED + 2
         self._array = device.empty(PROGRESS + 6 * size, np.int32)

@@ -14,7 +14,7 @@ from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda.fused.kipf import geometry
 from gcnbatch.backends.cuda.fused.kipf.data import KipfGraph, Rows, adjacency_of
 from gcnbatch.backends.cuda.fused.kipf.schedule import StepSchedule
-from gcnbatch.backends.cuda.fused.shared.model import ONLY_GRADIENTS, UPDATE, Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.model import ONLY_GRADIENTS, UPDATE, DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import PreparedSet
@@ -67,11 +67,11 @@ class Launches:
     ----------
     device : Device
     layers : TwoLayers
-    model : Model
+    model : DeviceModel
     graph : KipfGraph
     label_weight : float
         Sum of the labelled rows' class weights.
-    rule : Optimizer
+    rule : UpdateRule
     seed : int
         Of dropout.
     schedule : StepSchedule
@@ -81,10 +81,10 @@ class Launches:
         self,
         device: Device,
         layers: TwoLayers,
-        model: Model,
+        model: DeviceModel,
         graph: KipfGraph,
         label_weight: float,
-        rule: Optimizer,
+        rule: UpdateRule,
         seed: int,
         schedule: StepSchedule,
     ) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 
-class Plan:
+class StagedEpoch:
     """The plan of an epoch on the device, in an array for `steps` steps and `graphs` graphs.
 
     `tiles`, if not 0, is the most that a batch may have of them (`fused.tiles`).

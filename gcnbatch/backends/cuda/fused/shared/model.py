@@ -15,7 +15,7 @@ UPDATE, ONLY_GRADIENTS, APPLY = declared("fused/shared/optimizer.cuh").enum("Upd
 
 
 @dataclass(frozen=True)
-class Model:
+class DeviceModel:
     """Where a model's arrays are: flat parameters, their moments and decay, running statistics, weights of the loss.
 
     Parameters
@@ -30,8 +30,6 @@ class Model:
     packed : tuple of DeviceArray
         The weights and biases of each node layer once more, as kernels want them; for inference with batch norm folded
         into them.
-    products : {"", "tf32", "3xtf32"}
-        How wide layers multiply; empty: layers are narrow.
     shifts : tuple of DeviceArray
         For inference: what is left of each node layer's batch norm, to be added to Y, (n_out,).
     """
@@ -45,7 +43,6 @@ class Model:
     loss_weights: DeviceArray
     totals: DeviceArray
     packed: tuple[DeviceArray, ...]
-    products: str = ""
     shifts: tuple[DeviceArray, ...] = ()
 
     def parameter(self, start: int, length: int) -> DeviceArray:
@@ -58,7 +55,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class UpdateRule:
     """The rule of the update; `max_norm` 0 does not clip, without `decays` there is neither weight decay nor L2."""
 
     sgd: bool

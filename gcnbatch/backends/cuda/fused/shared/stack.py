@@ -8,11 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gcnbatch.backends.base import Readout
-from gcnbatch.backends.cuda.fused.fp16 import geometry as half
-from gcnbatch.backends.cuda.fused.fp16 import step_geometry as one_pass
-from gcnbatch.backends.cuda.fused.narrow import geometry as narrow
 from gcnbatch.backends.cuda.fused.shared import geometry
-from gcnbatch.backends.cuda.fused.wide import geometry as wide
+from gcnbatch.backends.cuda.runtime.launch import Launch
 
 
 @dataclass(frozen=True)
@@ -117,50 +114,9 @@ class Stack:
         """Columns of the widest matrix on nodes."""
         return max(max(layer.k, layer.channels * geometry.columns_of(layer.n_out)) for layer in self.nodes)
 
-    def products(self, capability: tuple[int, int], precision: str) -> str:
-        """Return how the node layers multiply: ``"tf32"`` or ``"3xtf32"`` in wide kernels, or nothing: in narrow ones.
-
-        The narrow kernels are the faster ones for few weights a layer (cuda_src/fused/FUSED_HISTORY.md).
-        """
-        weights = sum(layer.k * layer.n_out for layer in self.nodes)
-        if capability not in wide.CAPABILITIES or weights < wide.WIDE_ENOUGH * len(self.nodes):
-            return ""
-        return "tf32" if precision == "tf32" else "3xtf32"
-
-    def products_of_predictions(self, capability: tuple[int, int], products: str) -> str:
-        """Return the same for predictions, where training has `products`: wide kernels wherever there are any.
-
-        Batches are large: throughput counts, not latency.
-        """
-        return products or ("3xtf32" if capability in wide.CAPABILITIES else "")
-
-    def trains_in_halves(self, products: str, channels: int, largest: int) -> bool:
-        """Return whether `fused.half` trains the model on sets of so many channels and nodes in the largest graph.
-
-        A batch of an epoch may still not fit (`fused.tiles`).
-        """
-        first, widths = self.nodes[0], {layer.n_out for layer in self.nodes}
-        return (
-            products == "tf32"
-            and channels == 1
-            and largest <= half.TILE_ROWS
-            and all(layer.norm and not layer.is_dense and not layer.dropout for layer in self.nodes)
-            and len(widths) == 1
-            and first.n_out in half.WIDTHS
-            and half.columns_of_u(first.n_in) <= half.MOST_COLUMNS
-            and len(self.graphs) == 1
-            and len(self.nodes) <= one_pass.MAX_LAYERS
-            and self.n_outputs <= one_pass.MAX_OUTPUTS
-        )
-
-    def shared_bytes(self, is_wide: bool) -> int:
-        """Shared memory of the block that needs the most."""
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches of the shared readout, whose shared memory depends on the layers' sizes."""
         last = self.nodes[-1]
-        launches = [
-            geometry.readout(1, last.n_out, len(self.graphs), self.n_outputs, self.head_floats, self.weight_floats),
-            geometry.logits(1, last.n_out, self.head_floats, 1),
-        ]
-        for layer in () if is_wide else self.nodes:
-            launches.append(narrow.forward(1, layer.n_in, layer.n_out, layer.k))
-            launches.append(narrow.backward(1, 1, layer.n_in, layer.channels, layer.n_out, layer.k))
-        return max(launch.shared for launch in launches)
+        sizes = (len(self.graphs), self.n_outputs, self.head_floats, self.weight_floats)
+        return geometry.readout(1, last.n_out, *sizes), geometry.logits(1, last.n_out, self.head_floats, 1)

@@ -18,10 +18,11 @@ from gcnbatch import philox
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, Model, Optimizer
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
 from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.layouts import Layout
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
@@ -71,10 +72,10 @@ class Workspace(ABC):
     ----------
     device : Device
     stack : Stack
-    model : Model
+    model : DeviceModel
     data : FusedSet
     capacity : Capacity
-    plan : Plan
+    plan : StagedEpoch
     seed : int
         Of dropout.
     training : bool
@@ -98,10 +99,10 @@ class Workspace(ABC):
         self,
         device: Device,
         stack: Stack,
-        model: Model,
+        model: DeviceModel,
         data: FusedSet,
         capacity: Capacity,
-        plan: Plan,
+        plan: StagedEpoch,
         seed: int,
         training: bool,
     ) -> None:
@@ -139,8 +140,8 @@ class Workspace(ABC):
         """Return the launches from the gradient by the last layer to the parts of all gradients."""
 
     @abstractmethod
-    def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Upload the jobs of the update and what each block does of them; return both, and a double per block."""
+    def _job_tables(self) -> tuple[Any, DeviceArray, DeviceArray]:
+        """Return the jobs of the update as its parameters hold them, each block's chunk, and a double per block."""
 
     # -------------------------------------------------------------------------------------------- arrays
 
@@ -213,6 +214,10 @@ class Workspace(ABC):
         fields |= {"set_x": data.x, "set_targets": data.targets.astype_view(np.int32)}
         fields |= {"C": data.channels, "K": data.k, "T": data.targets.shape[1], "panel_rows": self.panel_rows}
         fields |= {"n_steps": self.plan.steps, "epoch": 0}
+        return self._upload_stage(layout, fields)
+
+    def _upload_stage(self, layout: Layout, fields: dict[str, Any]) -> DeviceArray:
+        """Upload what staging reads and writes, and note where `begin_epoch` sends the epoch's number."""
         table = self._device.upload(layout.pack_many([fields]))
         begin = dict(zip(layout.fields, layout.offsets, strict=True))["epoch"]
         self._epoch = table.astype_view(np.int64).view(begin // 8, 1)
@@ -293,40 +298,29 @@ class Workspace(ABC):
 
     # -------------------------------------------------------------------------------------------- update
 
-    def update(self, rule: Optimizer) -> list[Call]:
+    def update(self, rule: UpdateRule) -> list[Call]:
         """Return the launches from the parts of gradients to new parameters and the next batch."""
         if rule.max_norm:
             return [self._update_call(rule, ONLY_GRADIENTS, self._model.totals), self._update_call(rule, APPLY)]
         return [self._update_call(rule, UPDATE, self._model.totals)]
 
-    def gradients(self, rule: Optimizer, totals: DeviceArray) -> Call:
+    def gradients(self, rule: UpdateRule, totals: DeviceArray) -> Call:
         """Return the launch that writes the gradients and adds the loss and its weight to `totals`."""
         return self._update_call(rule, ONLY_GRADIENTS, totals)
 
-    def _update_call(self, rule: Optimizer, mode: int, totals: DeviceArray | None = None) -> Call:
+    def _update_call(self, rule: UpdateRule, mode: int, totals: DeviceArray | None = None) -> Call:
         if self._jobs is None:
             self._jobs = self._job_tables()
         jobs, chunks, norms = self._jobs
         of, n_chunks = self._model, len(norms)
         stages = 0 if mode == ONLY_GRADIENTS else self._stage_blocks
         skips = self.may_skip_decay and not rule.decays
-        fields: dict[str, Any] = {"parameters": of.trainable, "m": of.moments[0], "v": of.moments[-1]}
-        fields |= {"weight_decay": None if skips else of.weight_decay, "l2": None if skips else of.l2}
-        fields |= {"gradients": of.gradients, "norms": norms, "totals": totals, "losses": self._losses}
-        fields |= {
-            "rates": self.plan.rates,
-            "progress": self.plan.progress,
-            "jobs": jobs,
-            "chunks": chunks,
-            "stage": self._stage,
-        }
-        fields |= {
-            "n_chunks": n_chunks,
-            "n_stages": stages,
-            "n_losses": self._graph_blocks,
-            "mode": mode,
-            "sgd": int(rule.sgd),
-        }
-        fields |= {"beta1": rule.beta1, "rest1": 1.0 - rule.beta1, "beta2": rule.beta2, "rest2": 1.0 - rule.beta2}
-        fields |= {"epsilon": rule.epsilon, "max_norm": rule.max_norm}
+        common: dict[str, Any] = {"parameters": of.trainable, "m": of.moments[0], "v": of.moments[-1]}
+        common |= {"weight_decay": None if skips else of.weight_decay, "l2": None if skips else of.l2}
+        common |= {"gradients": of.gradients, "norms": norms, "totals": totals, "losses": self._losses}
+        common |= {"rates": self.plan.rates, "progress": self.plan.progress, "chunks": chunks}
+        common |= {"n_chunks": n_chunks, "n_stages": stages, "n_losses": self._graph_blocks}
+        common |= {"mode": mode, "sgd": int(rule.sgd), "epsilon": rule.epsilon, "max_norm": rule.max_norm}
+        common |= {"beta1": rule.beta1, "rest1": 1.0 - rule.beta1, "beta2": rule.beta2, "rest2": 1.0 - rule.beta2}
+        fields = {"common": common, "jobs": jobs, "stage": self._stage}
         return Call(self.update_entry, geometry.update(n_chunks, stages), fields)

@@ -1,7 +1,7 @@
-"""Geometry of the fused backend's kernels for wide layers (fused/wide/layers.cu): pure arithmetic.
+"""Geometry of the kernels for wide layers (cuda_src/fused/wide): pure arithmetic.
 
-Dimensions: `rows`, the most nodes that a batch may have; F / P columns of a layer's input / output, C channels, K = C F
-+ C rounded up to 8, the columns of U.
+Dimensions: `rows`, the most nodes that a batch may have; F / P columns of a layer's input / output; C channels; K = C F
++ C, rounded up to 8, the columns of U.
 """
 
 from __future__ import annotations
@@ -10,32 +10,38 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.sources import declared
 
-TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = 128, 64, 32, 288  # of fused/wide/gemm.cuh
-STAGE_BYTES = {"tf32": 24 * 1024, "3xtf32": 32 * 1024}
+_GEMM = declared("fused/wide/gemm.cuh")
+TILE_ROWS, TILE_COLUMNS, PANEL, THREADS = (_GEMM.constant(name) for name in ("BM", "BN", "PANEL", "GEMM_THREADS"))
+STAGE_BYTES = {name: _GEMM.constant(f"STAGE_BYTES_{name.upper()}") for name in ("tf32", "3xtf32")}
 STAGES = {"tf32": 6, "3xtf32": 6}  # of the ring of a product forward
-# … and backward; in TF32 two blocks fit a multiprocessor: the two products of a layer run side by side
+# … and backward; in TF32 two blocks fit a multiprocessor, so both products of a layer run side by side
 STAGES_BACKWARD = {"tf32": 4, "3xtf32": 6}
-EPILOGUE_BYTES = 4 * TILE_ROWS * (TILE_COLUMNS + 8) + 3072  # a tile of sums, and what is behind it
-ROW_THREADS, ROW_LANES = 256, 128  # of a block of sparse rows; of a row at most
+EPILOGUE_BYTES = _GEMM.constant("EPILOGUE_BYTES")
+ROW_THREADS = declared("fused/wide/rows.cuh").constant("ROW_THREADS")
+ROW_LANES = 128  # of a sparse row, at most
 MOST_ROWS = TILE_ROWS * 65_535  # of a grid's second dimension
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
-CAPABILITIES = ((9, 0),)  # that the products are made for
-WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which training by these kernels is the faster
-CLUSTER, READOUT_THREADS = 8, 512  # blocks, and graphs, of a cluster of the readout
-DRAW_THREADS, DRAW_BLOCKS = 256, 66  # of a layer's dropout bits
+CAPABILITIES = ((9, 0),)  # that the products are compiled for
+WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which these kernels train faster than the narrow ones
+_READOUT = declared("fused/wide/readout.cuh")
+CLUSTER = _READOUT.constant("WideReadout::SLICES")  # blocks, and graphs, of a cluster of the readout
+READOUT_THREADS = _READOUT.constant("READOUT_THREADS")
+DROPOUT_THREADS = declared("fused/wide/step.cu").constant("DROPOUT_THREADS")
+DROPOUT_BLOCKS = 66  # of a layer
 
 
 @lru_cache(maxsize=4096)
-def draw(rows: int, columns: int, layers: int) -> Launch:
-    """Return the launch of `fused_wide_draw` for layers of up to `columns` columns.
+def dropout(rows: int, columns: int, layers: int) -> Launch:
+    """Return the launch of `fused_wide_dropout` for layers of up to `columns` columns.
 
-    >>> draw(1850, 512, 2)
+    >>> dropout(1850, 512, 2)
     Launch(grid=(66, 2, 1), block=(256, 1, 1), shared=0)
     """
-    blocks = ceil_div(ceil_div(rows * columns, 8), DRAW_THREADS)
-    return Launch((max(1, min(blocks, DRAW_BLOCKS)), layers, 1), (DRAW_THREADS, 1, 1))
+    blocks = ceil_div(ceil_div(rows * columns, 8), DROPOUT_THREADS)
+    return Launch((max(1, min(blocks, DROPOUT_BLOCKS)), layers, 1), (DROPOUT_THREADS, 1, 1))
 
 
 @lru_cache(maxsize=4096)
@@ -52,7 +58,7 @@ def readout(graphs: int, P: int, K: int) -> Launch:
 
 
 class ProductDwGeometry(NamedTuple):
-    """Of `fused_product_dw_…`: its partials are (splits, K, P)."""
+    """The launch of `fused_wide_product_dw_…`, whose partial sums are (splits, K, P)."""
 
     launch: Launch
     splits: int
@@ -70,9 +76,9 @@ def augmented_columns(F: int, C: int) -> int:
 
 @lru_cache(maxsize=4096)
 def panels(rows: int, columns: int) -> tuple[int, int]:
-    """Return the rows of a panel and the floats of all panels of a (rows, columns) matrix: how U and V are stored.
+    """Return the rows of a panel and the floats of all panels of a (rows, columns) matrix, such as U or V.
 
-    The transpose of dY takes as many floats, its panels have P rows.
+    The transpose of dY has as many floats in panels of P rows.
 
     >>> panels(1850, 520)
     (1920, 1044480)
@@ -92,7 +98,7 @@ def v_columns(C: int, P: int) -> int:
 
 
 class WeightGeometry(NamedTuple):
-    """Of `fused_weight_panels`, and the floats of its two outputs."""
+    """The launch of `fused_wide_weights`, and the floats of its two outputs."""
 
     launch: Launch
     forward_floats: int
@@ -101,7 +107,7 @@ class WeightGeometry(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def weight_panels(F: int, C: int, P: int) -> WeightGeometry:
-    """Return how the weights of a layer are brought into the forms that the products read.
+    """Return the launch that writes a layer's weights as the products read them.
 
     >>> weight_panels(512, 1, 512)[1:]
     (557056, 524288)
@@ -112,7 +118,7 @@ def weight_panels(F: int, C: int, P: int) -> WeightGeometry:
 
 @lru_cache(maxsize=4096)
 def propagate(rows: int, F: int, C: int) -> Launch:
-    """Return the launch of `fused_propagate`: a group of lanes for each row and channel.
+    """Return the launch of `fused_wide_propagate`: a group of lanes for each row and channel.
 
     >>> propagate(1850, 512, 1)
     Launch(grid=(928, 1, 1), block=(128, 2, 1), shared=0)
@@ -125,7 +131,7 @@ def propagate(rows: int, F: int, C: int) -> Launch:
 
 @lru_cache(maxsize=4096)
 def propagate_backward(rows: int, P: int) -> Launch:
-    """Return the launch of `fused_propagate_backward`: a block for 32 rows and columns.
+    """Return the launch of `fused_wide_propagate_backward`: a block for 32 rows and columns.
 
     >>> propagate_backward(1850, 512)
     Launch(grid=(58, 16, 1), block=(256, 1, 1), shared=0)
@@ -143,7 +149,7 @@ def shared_bytes(precision: str, stages: int) -> int:
 
 
 def tiles(rows: int) -> int:
-    """Return the tiles of rows of a product, for each of which there are parts of what columns sum up to.
+    """Return the tiles of rows of a product; each leaves partial sums of its columns.
 
     >>> tiles(1850)
     15
@@ -153,7 +159,7 @@ def tiles(rows: int) -> int:
 
 @lru_cache(maxsize=4096)
 def product(rows: int, columns: int, precision: str) -> Launch:
-    """Return the launch of `fused_product_…`.
+    """Return the launch of `fused_wide_product_…`.
 
     >>> product(1850, 512, "tf32")
     Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=147456)
@@ -164,7 +170,7 @@ def product(rows: int, columns: int, precision: str) -> Launch:
 
 @lru_cache(maxsize=4096)
 def product_dx(rows: int, columns: int, precision: str) -> Launch:
-    """Return the launch of `fused_product_dx_…`, of F columns.
+    """Return the launch of `fused_wide_product_dx_…`, of F columns.
 
     >>> product_dx(1850, 512, "tf32")
     Launch(grid=(8, 15, 1), block=(288, 1, 1), shared=98304)
@@ -175,7 +181,7 @@ def product_dx(rows: int, columns: int, precision: str) -> Launch:
 
 @lru_cache(maxsize=4096)
 def product_dw(rows: int, K: int, P: int, multiprocessors: int, precision: str) -> ProductDwGeometry:
-    """Return the launch of `fused_product_dw_…`, whose splits busy every multiprocessor once.
+    """Return the launch of `fused_wide_product_dw_…`, whose splits give every multiprocessor one block.
 
     >>> product_dw(1850, 520, 512, 132, "tf32").launch
     Launch(grid=(8, 5, 3), block=(288, 1, 1), shared=98304)

@@ -1,4 +1,4 @@
-"""The launches of a step with wide layers: products on tensor cores, everything between them in kernels of its own.
+"""The launches of a step with wide layers: products on tensor cores, and kernels for all between them.
 
 `cuda_src/fused/FUSED.md` follows the step; `cuda_src/fused/wide/layers.cu` has the layers' kernels.
 """
@@ -6,19 +6,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
+from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
-from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace
+from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide import geometry
-from gcnbatch.backends.cuda.runtime.graph import NULL, Call
+from gcnbatch.backends.cuda.fused.wide.jobs import chunk_places, job
+from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -30,51 +34,56 @@ def packed_weights(device: Device, stack: Stack, training: bool = True) -> tuple
     return tuple(device.zeros(plan.forward_floats + training * plan.backward_floats) for plan in plans)
 
 
-class Parts(NamedTuple):
-    """Of sums of columns: columns from part to part, how many there may be, graphs of each (0: 128 rows)."""
+@dataclass(frozen=True)
+class PartialSums:
+    """The partial sums of columns that batch norm's gradient needs.
+
+    Parameters
+    ----------
+    stride : int
+        Columns between them.
+    number : int
+        How many there are at most.
+    graphs : int
+        Graphs of each; 0: 128 rows each.
+    """
 
     stride: int
     number: int
     graphs: int
 
 
-@dataclass(frozen=True)
-class WideJob:
-    """What fused/wide/update.cuh does with the parameters of one layer; fields as there."""
-
-    weight: int
-    bias: int
-    F: int
-    C: int
-    P: int
-    right: DeviceArray
-    left: DeviceArray | None = None
-    parts: int = 1
-    panels: tuple[DeviceArray, DeviceArray | None] | None = None
-    round: int = 0
-
-    def fields(self) -> NDArray[np.int64]:
-        """Return the struct, 8 bytes an entry: pointers, then pairs of 4-byte numbers."""
-        arrays = (self.left, self.right, *(self.panels or (None, None)))
-        pointers = [array.ptr if array is not None else NULL for array in arrays]
-        stride = self.right.size // self.parts if self.left is None else 0
-        numbers = [self.weight, self.bias, self.F, self.C, self.P, self.parts, stride, self.round]
-        return np.concatenate([np.array(pointers, np.int64), np.array(numbers, np.int32).view(np.int64)])
-
-
 class WideWorkspace(Workspace):
     """As `Workspace`; matrices between kernels are panels (cuda_src/fused/wide/gemm.cuh).
 
-    The products are those of `model.products`: ``"tf32"``, or ``"3xtf32"`` for float32's accuracy.
+    Parameters
+    ----------
+    products : {"tf32", "3xtf32"}
+        Precision of the products; 3xTF32 has float32's accuracy.
     """
 
     update_entry, may_skip_decay = "fused_wide_update", True
+
+    def __init__(
+        self,
+        device: Device,
+        stack: Stack,
+        model: DeviceModel,
+        data: FusedSet,
+        capacity: Capacity,
+        plan: StagedEpoch,
+        seed: int,
+        training: bool,
+        products: str,
+    ) -> None:
+        self._products = products
+        super().__init__(device, stack, model, data, capacity, plan, seed, training)
 
     # -------------------------------------------------------------------------------------------- arrays
 
     @property
     def _clustered(self) -> bool:
-        """Whether the readout's own kernel takes the model: it has one dense layer on graphs, which fits.
+        """Whether the model is read out by clusters: one dense layer on graphs, which fits shared memory.
 
         Predictions by a last layer of fewer than WIDE_ENOUGH weights are read out by a warp per graph.
         """
@@ -86,8 +95,8 @@ class WideWorkspace(Workspace):
 
     @property
     def _round(self) -> int:
-        """Whether what the products read is rounded beforehand."""
-        return int(self._model.products == "tf32")
+        """Whether the writer of a panel rounds to TF32."""
+        return int(self._products == "tf32")
 
     def _allocate_batch(self) -> None:
         super()._allocate_batch()
@@ -117,7 +126,7 @@ class WideWorkspace(Workspace):
         is_first = layer is self._stack.nodes[0]
         if not self._training:
             return LayerArrays(y, u=self._x if is_first else self._u)
-        sums = self._parts_of_sums(layer)
+        sums = self._partial_sums(layer)
         return LayerArrays(
             y,
             stats=device.empty((2, width)) if layer.norm else None,
@@ -129,18 +138,17 @@ class WideWorkspace(Workspace):
             totals=device.zeros((2, width)) if layer.norm else None,
         )
 
-    def _parts_of_sums(self, layer: NodeLayer) -> Parts:
-        """Return the parts of batch norm's gradient: of a readout by graphs, of a product by tiles of rows."""
+    def _partial_sums(self, layer: NodeLayer) -> PartialSums:
+        """Return the partial sums of a layer: by graphs from a readout, by tiles of rows from a product."""
         if layer is not self._stack.nodes[-1]:
-            return Parts(layer.n_out, geometry.tiles(self.capacity.rows), 0)
+            return PartialSums(layer.n_out, geometry.tiles(self.capacity.rows), 0)
         if self._clustered:
-            return Parts(layer.n_out, ceil_div(self.capacity.graphs, geometry.CLUSTER), geometry.CLUSTER)
-        return Parts(shared.columns_of(layer.n_out), self._graph_blocks, 1)
+            return PartialSums(layer.n_out, ceil_div(self.capacity.graphs, geometry.CLUSTER), geometry.CLUSTER)
+        return PartialSums(shared.columns_of(layer.n_out), self._graph_blocks, 1)
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
-        rows = self._data.capacity(self.capacity.graphs).rows  # not of this epoch: bits depend on the splits
-        at_once = self._device.multiprocessors
-        return geometry.product_dw(rows, layer.k, layer.n_out, at_once, self._model.products)
+        rows = self._data.capacity(self.capacity.graphs).rows  # not this epoch's: results depend on the splits
+        return geometry.product_dw(rows, layer.k, layer.n_out, self._device.multiprocessors, self._products)
 
     def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray | None]:
         """Return a layer's weights, forward and, for training, backward."""
@@ -156,13 +164,13 @@ class WideWorkspace(Workspace):
             (forward, backward), (weight, bias) = self._weight_panels(number), self._weights_of(layer)
             fields = self._folding(number) | {"forward": forward, "backward": backward, "weight": weight, "bias": bias}
             fields |= dict(zip("FCP", shape, strict=True)) | {"round": self._round}
-            calls.append(Call("fused_weight_panels", geometry.weight_panels(*shape).launch, fields))
+            calls.append(Call("fused_wide_weights", geometry.weight_panels(*shape).launch, fields))
         return calls
 
     # -------------------------------------------------------------------------------------------- forward
 
     def forward(self) -> list[Call]:
-        calls = [self._product_call(0), *self._draw_calls()]
+        calls = [self._product_call(0), *self._dropout_calls()]
         for number in range(1, len(self._layers)):
             calls += [self._propagate_call(number), self._product_call(number)]
         return [*calls, self._readout_call()]
@@ -171,47 +179,49 @@ class WideWorkspace(Workspace):
         if not self._clustered:
             return super()._readout_call()
         stack, training, arrays, (head,) = self._stack, self._training, self._layers[-1], self._stack.graphs
-        _, stats, _, _, gamma, beta = self._normed(len(self._layers) - 1)
-        launch = geometry.readout(self.capacity.graphs, head.n_in, head.n_out)
-        results = (NULL if training else self.logits, arrays.g, arrays.sums)
-        kept_for_update = (self._losses, self._head_inputs[0], self._head_gradients[0])
-        known = (self.plan.progress if training else NULL, self._size, self.plan.rates, self._node_ptr)
-        given = (arrays.y, stats, gamma, beta, arrays.kept, self._targets.astype_view(np.float32))
-        weights = (self._model.loss_weights, *self._weights_of(head), self._keep_scale)
-        kinds = (READOUTS.index(stack.readout), LOSSES.index(stack.target), int(training))
-        arguments = (*results, *kept_for_update, *known, *given, *weights, head.n_in, head.n_out, *kinds)
-        return Call("fused_wide_readout", launch, arguments)
+        normed, (weight, bias) = self._normed(len(self._layers) - 1), self._weights_of(head)
+        fields: dict[str, Any] = {"logits": None if training else self.logits, "g": arrays.g, "sums": arrays.sums}
+        fields |= {"losses": self._losses, "input": self._head_inputs[0], "gradient": self._head_gradients[0]}
+        fields |= {"progress": self.plan.progress if training else None, "rates": self.plan.rates}
+        fields |= {"size": self._size, "node_ptr": self._node_ptr, "y": arrays.y, "kept": arrays.kept}
+        fields |= {"stats": normed.stats, "gamma": normed.gamma, "beta": normed.beta}
+        fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
+        fields |= {"weight": weight, "bias": bias, "keep_scale": self._keep_scale, "P": head.n_in, "K": head.n_out}
+        fields |= {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target), "training": int(training)}
+        return Call("fused_wide_readout", geometry.readout(self.capacity.graphs, head.n_in, head.n_out), fields)
 
-    def _draw_calls(self) -> list[Call]:
-        """Return the launch that draws the bits of dropout; it follows the first product, which reads the batch."""
+    def _dropout_calls(self) -> list[Call]:
+        """Return the launch that draws the bits of dropout; it follows the first product, which waits for the batch."""
         drawn = [
-            [arrays.kept.ptr, philox.purpose_key(layer.dropout), layer.n_out]
+            {"kept": arrays.kept, "purpose": philox.purpose_key(layer.dropout), "columns": layer.n_out}
             for layer, arrays in zip(self._stack.nodes, self._layers, strict=True)
-            if isinstance(arrays.kept, DeviceArray)
+            if arrays.kept is not None
         ]
         if not drawn:
             return []
-        self._drawn = self._device.upload(np.array(drawn, np.int64))
-        launch = geometry.draw(self.capacity.rows, max(layer.n_out for layer in self._stack.nodes), len(drawn))
-        return [Call("fused_wide_draw", launch, (self._drawn, self._size, self._seed, self._threshold))]
+        self._drawn = self._device.upload(declared("fused/wide/step.cu").layout("DropoutLayer").pack_many(drawn))
+        launch = geometry.dropout(self.capacity.rows, max(layer.n_out for layer in self._stack.nodes), len(drawn))
+        fields = {"layers": self._drawn, "size": self._size, "seed": self._seed, "threshold": self._threshold}
+        return [Call("fused_wide_dropout", launch, fields)]
 
     def _propagate_call(self, number: int) -> Call:
-        layer, before = self._stack.nodes[number], self._layers[number - 1]
-        _, stats, _, _, gamma, beta = self._normed(number - 1)
-        given = (before.y, stats, gamma, beta, before.kept, *self._rows, self._size, self._keep_scale)
-        shape = (layer.n_in, layer.channels, layer.k, self.panel_rows, int(layer.is_dense), self._round)
-        launch = geometry.propagate(self.capacity.rows, layer.n_in, layer.channels)
-        return Call("fused_propagate", launch, (self._layers[number].u, *given, *shape))
+        layer, before, normed = self._stack.nodes[number], self._layers[number - 1], self._normed(number - 1)
+        fields: dict[str, Any] = {"u": self._layers[number].u, "y": before.y, "kept": before.kept}
+        fields |= {"stats": normed.stats, "gamma": normed.gamma, "beta": normed.beta, "size": self._size}
+        fields |= csr_fields(self._rows) | {"keep_scale": self._keep_scale, "F": layer.n_in, "C": layer.channels}
+        fields |= {"K": layer.k, "capacity": self.panel_rows, "identity": int(layer.is_dense), "round": self._round}
+        return Call("fused_wide_propagate", geometry.propagate(self.capacity.rows, layer.n_in, layer.channels), fields)
 
     def _product_call(self, number: int) -> Call:
-        layer, arrays = self._stack.nodes[number], self._layers[number]
-        _, stats, running_mean, running_var, _, _ = self._normed(number)
+        layer, arrays, normed = self._stack.nodes[number], self._layers[number], self._normed(number)
         epsilon, momentum, _ = self._norm_numbers(number)
-        launch = geometry.product(self.capacity.rows, layer.n_out, self._model.products)
-        results = (arrays.y, stats, running_mean, running_var, self._partials, self._counters)
-        given = (arrays.u, self._weight_panels(number)[0], self._size, epsilon, momentum)
-        shape = (layer.n_out, layer.k, self.panel_rows, int(number == 0))
-        return Call(f"fused_product_{self._model.products}", launch, (*results, *given, *shape))
+        fields: dict[str, Any] = {"y": arrays.y, "u": arrays.u, "weight": self._weight_panels(number)[0]}
+        fields |= {"stats": normed.stats, "running_mean": normed.running_mean, "running_var": normed.running_var}
+        fields |= {"partials": self._partials, "counters": self._counters, "size": self._size}
+        fields |= {"epsilon": epsilon, "momentum": momentum, "P": layer.n_out, "K": layer.k}
+        fields |= {"capacity": self.panel_rows, "fresh": int(number == 0)}
+        launch = geometry.product(self.capacity.rows, layer.n_out, self._products)
+        return Call(f"fused_wide_product_{self._products}", launch, fields)
 
     # -------------------------------------------------------------------------------------------- backward
 
@@ -225,63 +235,63 @@ class WideWorkspace(Workspace):
         return calls
 
     def _propagate_backward_call(self, number: int) -> Call:
-        layer, arrays = self._stack.nodes[number], self._layers[number]
-        _, stats, _, _, gamma, _ = self._normed(number)
-        results = (self._dy_t, self._v if number > 0 else NULL, arrays.totals)
-        given = (arrays.g, arrays.y, stats, arrays.sums, gamma, *self._t_rows, self._size)
-        shape = (layer.channels, layer.n_out, self.panel_rows, int(layer.is_dense), self._round)
+        layer, arrays, normed = self._stack.nodes[number], self._layers[number], self._normed(number)
+        sums = self._partial_sums(layer)
+        fields: dict[str, Any] = {"dy_t": self._dy_t, "v": self._v if number > 0 else None, "sums": arrays.totals}
+        fields |= {"g": arrays.g, "y": arrays.y, "stats": normed.stats, "gamma": normed.gamma}
+        fields |= {"partials": arrays.sums, "partial_stride": sums.stride, "max_partials": sums.number}
+        fields |= {"graphs_per_partial": sums.graphs, "size": self._size, "C": layer.channels, "P": layer.n_out}
+        fields |= csr_fields(self._t_rows, "t_") | {"capacity": self.panel_rows}
+        fields |= {"identity": int(layer.is_dense), "round": self._round}
         launch = geometry.propagate_backward(self.capacity.rows, layer.n_out)
-        arguments = (*results, *given, *self._parts_of_sums(layer), *shape)
-        return Call("fused_propagate_backward", launch, arguments)
+        return Call("fused_wide_propagate_backward", launch, fields)
 
     def _product_dx_call(self, number: int) -> Call:
-        layer, before = self._stack.nodes[number], self._layers[number - 1]
-        _, stats, _, _, gamma, beta = self._normed(number - 1)
-        launch = geometry.product_dx(self.capacity.rows, layer.n_in, self._model.products)
-        given = (self._v, self._weight_panels(number)[1], before.y, stats, gamma, beta, before.kept, self._size)
-        shape = (self._keep_scale, layer.n_in, layer.channels, layer.n_out, self.panel_rows)
-        return Call(f"fused_product_dx_{self._model.products}", launch, (before.g, before.sums, *given, *shape))
+        layer, before, normed = self._stack.nodes[number], self._layers[number - 1], self._normed(number - 1)
+        fields: dict[str, Any] = {"g_prev": before.g, "sums_prev": before.sums, "y_prev": before.y}
+        fields |= {"stats_prev": normed.stats, "gamma_prev": normed.gamma, "beta_prev": normed.beta}
+        fields |= {"v": self._v, "weight": self._weight_panels(number)[1], "kept": before.kept, "size": self._size}
+        fields |= {"keep_scale": self._keep_scale, "F": layer.n_in, "C": layer.channels, "P": layer.n_out}
+        launch = geometry.product_dx(self.capacity.rows, layer.n_in, self._products)
+        return Call(f"fused_wide_product_dx_{self._products}", launch, fields | {"capacity": self.panel_rows})
 
     def _product_dw_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
-        shape = (layer.k, layer.n_out, self.panel_rows, int(number > 0))
-        arguments = (arrays.partials, arrays.u, self._dy_t, self._size, *shape)
-        return Call(f"fused_product_dw_{self._model.products}", self._dw(layer).launch, arguments)
+        fields: dict[str, Any] = {"partials": arrays.partials, "u": arrays.u, "dy_t": self._dy_t, "size": self._size}
+        fields |= {"K": layer.k, "P": layer.n_out, "capacity": self.panel_rows, "early": int(number > 0)}
+        return Call(f"fused_wide_product_dw_{self._products}", self._dw(layer).launch, fields)
 
     # -------------------------------------------------------------------------------------------- update
 
     def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Upload the jobs, one per matrix W' and per vector, and which block does which tile."""
+        """Upload a WideJob (fused/wide/update.cuh) for each matrix W' and vector, and the place of each chunk."""
         heads = zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True)
         jobs = [  # these take longest and come first
-            WideJob(layer.weight, layer.bias, layer.n_in, 1, layer.n_out, gradient, given)
+            job((layer.n_in, 1, layer.n_out), (layer.weight, layer.bias), gradient, left=given)
             for layer, given, gradient in heads
         ]
-        jobs += [job for number in range(len(self._layers)) for job in self._wide_jobs(number)]
-        tiles = [
-            (number, k, p, 0)
-            for number, job in enumerate(jobs)
-            for k in range(0, job.C * job.F + job.C, geometry.PANEL)
-            for p in range(0, job.P, geometry.PANEL)
-        ]
-        upload = self._device.upload
-        return (
-            upload(np.concatenate([job.fields() for job in jobs])),
-            upload(np.array(tiles, dtype=np.int32).ravel()),
-            self._device.zeros(len(tiles), np.float64),
+        jobs += [one for number in range(len(self._layers)) for one in self._jobs_of(number)]
+        places = chunk_places(
+            [(one["C"] * one["F"] + one["C"], one["P"]) for one in jobs], geometry.PANEL, geometry.PANEL
         )
+        table = declared("fused/wide/update.cuh").layout("WideJob").pack_many(jobs)
+        upload = self._device.upload
+        return upload(table), upload(places), self._device.zeros(len(places), np.float64)
 
-    def _wide_jobs(self, number: int) -> list[WideJob]:
+    def _jobs_of(self, number: int) -> list[dict[str, Any]]:
         layer, arrays = self._stack.nodes[number], self._layers[number]
-        assert isinstance(arrays.partials, DeviceArray)
-        shape, splits = (layer.n_in, layer.channels, layer.n_out), arrays.partials.shape[0]
-        panels = self._weight_panels(number)
-        own = WideJob(layer.weight, layer.bias, *shape, arrays.partials, parts=splits, panels=panels, round=self._round)
+        assert arrays.partials is not None
+        shape, starts, panels = (
+            (layer.n_in, layer.channels, layer.n_out),
+            (layer.weight, layer.bias),
+            self._weight_panels(number),
+        )
+        own = job(shape, starts, arrays.partials, arrays.partials.shape[0], panels, self._round)
         if layer.norm is None:
             return [own]
-        assert isinstance(arrays.totals, DeviceArray)
+        assert arrays.totals is not None
         width = layer.n_out
         dbeta, dgamma = arrays.totals.view(0, width), arrays.totals.view(width, width)
         norm = [(layer.norm.gamma, dgamma), (layer.norm.beta, dbeta)]
         rows, columns = (width // geometry.PANEL, geometry.PANEL) if width % geometry.PANEL == 0 else (1, width)
-        return [own, *(WideJob(0, start, 0, rows, columns, sums) for start, sums in norm)]
+        return [own, *(job((0, rows, columns), (0, start), sums) for start, sums in norm)]

@@ -1,4 +1,4 @@
-"""How many tiles a step in halves may have, by what a stand-in for cuda-bindings says of the device."""
+"""The tiles of an fp16 step, by the device that a stand-in for cuda-bindings describes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda.fused import engine
-from gcnbatch.backends.cuda.fused.shared import data
-from gcnbatch.backends.cuda.fused.shared.model import Model, Optimizer
+from gcnbatch.backends.cuda.fused.fp16.form import Fp16
+from gcnbatch.backends.cuda.fused.shared.data import FusedSet
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
+from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
 from gcnbatch.runners.fused_graphs import describe
@@ -66,22 +68,23 @@ def most_tiles(machine: Machine, path: Path, monkeypatch: pytest.MonkeyPatch, wi
     with opened(configure(f"data.path={path}", f"model.widths=[{width},{width}]")) as work:
         source = work.task.source
         stack = describe(work.task.model, work.task.model.layout(), "binary")
-        held = data.FusedSet(device, source, work.task.targets, np.ones(source.n_graphs), "tf32", in_halves=True)
+        held = FusedSet(device, source, work.task.targets, np.ones(source.n_graphs), (Fp16, WideTf32))
     empty = device.empty(1)
-    model = Model(empty, empty, empty, (empty,), empty, empty, empty, empty, (), "tf32")
-    rule = Optimizer(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    return engine.FusedEngine(device, stack, model, held, rule, 0).about().get("tiles", 0)
+    model = DeviceModel(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    fused = engine.FusedEngine(device, stack, model, held, rule, 0, (Fp16, WideTf32), WideTf32)
+    return fused.about().get("tiles", 0)
 
 
 @pytest.mark.parametrize(("width", "at_once", "tiles"), [(512, 15, 15), (512, 60, 48), (384, 66, 64), (128, 200, 72)])
-def test_all_tiles_run_at_once_and_have_workers_to_read_of_each_of_their_blocks(
+def test_a_step_has_as_many_tiles_as_run_at_once_and_threads_read(
     width: int, at_once: int, tiles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert most_tiles(Machine(at_once), tmp_path / "data.h5", monkeypatch, width) == tiles
 
 
 @pytest.mark.parametrize("mps", [1, None])
-def test_where_another_process_may_have_a_part_of_the_gpu_nothing_is_trained_in_halves(
+def test_no_fp16_training_where_another_process_may_share_the_gpu(
     mps: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert most_tiles(Machine(15, mps), tmp_path / "data.h5", monkeypatch) == 0

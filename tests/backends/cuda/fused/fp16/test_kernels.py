@@ -1,4 +1,4 @@
-"""The kernels of a step in halves beside its pass on a GPU, one by one: gradients of weights, staging, update."""
+"""The kernels of the fp16 form but the step itself on a GPU, one by one: weight gradients, staging, update."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.fused.engine import Form
 from gcnbatch.backends.cuda.fused.fp16 import geometry
-from gcnbatch.backends.cuda.fused.fp16.step import HalfWorkspace, joined, places_of
-from gcnbatch.backends.cuda.fused.shared.model import Optimizer
-from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.fp16.form import Fp16
+from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, padded
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.compare.workload import opened
 from gcnbatch.runners.choice import make_runner
@@ -52,29 +52,30 @@ def run(device: Any, *calls: Call) -> None:
         (((4, 64),), 128, 1, 1),
         (((150, 192), (384, 384)), 384, 130, 600),
     ],
-    ids=["usual", "one panel", "odd panels"],
+    ids=["three layers of 512", "one panel", "odd panels"],
 )
-def test_gradients_of_weights(
+def test_weight_gradients_are_near_float64(
     device: Any, tiles: int, shapes: tuple[tuple[int, int], ...], P: int, outputs: int, graphs: int
 ) -> None:
     rng, capacity = np.random.default_rng(tiles), tiles + 2
-    plan = geometry.dw(tuple((K, P) for _, K in shapes), (P, outputs), device.multiprocessors)
-    jobs, wanted, kept = [], [], []
+    plan = geometry.weight_gradient(tuple((K, P) for _, K in shapes), (P, outputs), device.multiprocessors)
+    products: list[dict[str, Any]] = []
+    wanted: list[tuple[Any, Array, Array]] = []
     for number, (F, K) in enumerate(shapes):
         u, dy = (rng.standard_normal((ROWS * capacity, columns)).astype(np.float16) for columns in (K, P))
         of_tiles = rng.standard_normal((capacity, P)).astype(np.float32)
         u[:, F:] = 0
-        # of an earlier batch: nobody reads them
+        # of an earlier batch: the kernel must not read them
         u[ROWS * tiles :], dy[ROWS * tiles :], of_tiles[tiles:] = np.nan, np.nan, np.nan
         u_scale, scale = np.float32(2.0 ** (7 - number)), np.float32(2.0 ** (number - 90))
-        parts, dbias = (poisoned(device, *shape) for shape in ((plan.splits, F, P), (P,)))
-        given = [device.upload(to_panels(x).view(np.uint16)) for x in (u, dy)]
-        given += [device.upload(value.reshape(1)) for value in (scale, u_scale)]
-        kept += [*given, device.upload(of_tiles)]
-        jobs.append(joined((*given, parts, kept[-1], dbias), np.array([F, P, K, 0], np.int32)))
+        partials, dbias = (poisoned(device, *shape) for shape in ((plan.splits, F, P), (P,)))
+        panels = [device.upload(to_panels(x).view(np.uint16)) for x in (u, dy)]
+        fields = {"u": panels[0], "dy": panels[1], "scale": device.upload(scale.reshape(1)), "partials": partials}
+        fields |= {"bias_partials": device.upload(of_tiles), "dbias": dbias, "u_scale": float(u_scale)}
+        products.append(fields | {"F": F, "P": P, "K": K})
         exact, found = (x[: ROWS * tiles].astype(np.float64) for x in (u[:, :F], dy))
         by = float(u_scale) * float(scale)
-        wanted.append((parts, exact.T @ found / by, np.abs(exact).T @ np.abs(found) / by))
+        wanted.append((partials, exact.T @ found / by, np.abs(exact).T @ np.abs(found) / by))
         wanted.append((dbias, of_tiles[:tiles].sum(axis=0, dtype=np.float64), np.full(P, 4 * tiles)))
     given, gradient = (
         rng.standard_normal((graphs + 3, P), np.float32),
@@ -82,12 +83,25 @@ def test_gradients_of_weights(
     )
     head, ones = poisoned(device, P + 1, outputs), np.column_stack([given, np.ones(graphs + 3)])[:graphs]
     wanted.append((head, ones.T @ gradient[:graphs], np.abs(ones.T) @ np.abs(gradient[:graphs])))
-    tables = (device.upload(np.concatenate(jobs)), device.upload(places_of(jobs, plan)))
-    numbers = [device.upload(np.array(values, np.int32)) for values in ([tiles, 0], [0, graphs, 0, 0])]
-    arguments = (head, *tables, *numbers, device.upload(given), device.upload(gradient), len(shapes))
+    layout = declared("fused/fp16/weight_gradient.cu").layout("GradientTile")
+    shape, size = (device.upload(np.array(values, np.int32)) for values in ([tiles, 0], [0, graphs, 0, 0]))
+    fields = {
+        "products": padded(products, geometry.MAX_LAYERS),
+        "places": device.upload(layout.pack_many(place._asdict() for place in plan.places)),
+        "head": head,
+        "input": device.upload(given),
+        "gradient": device.upload(gradient),
+        "shape": shape,
+        "size": size,
+        "n_products": len(shapes),
+        "n_places": len(plan.places),
+        "splits": plan.splits,
+        "F": P,
+        "P": outputs,
+    }
     runs = []
     for _ in range(2):
-        device.launch("fused_half_dw", plan.launch, *arguments, len(plan.places), plan.splits, P, outputs)
+        device.launch("fused_fp16_weight_gradient", plan.launch, **fields)
         runs.append([device.download(array) for array, *_ in wanted])
     for first, second, (_, want, scale_of_error) in zip(*runs, wanted, strict=True):
         np.testing.assert_array_equal(first, second)
@@ -100,13 +114,13 @@ def poisoned(device: Any, *shape: int) -> Any:
 
 
 @pytest.mark.parametrize(("F", "P"), [(75, 512), (128, 128), (4, 256)])
-def test_weights_as_panels(device: Any, F: int, P: int) -> None:
+def test_weights_are_written_as_swizzled_panels(device: Any, F: int, P: int) -> None:
     weight = np.random.default_rng(F).standard_normal((F, P)).astype(np.float32)
     columns = geometry.columns_of_u(F)
     for both in (True, False):
         outputs = [device.upload(np.full(columns * P, np.nan, np.float16).view(np.uint16)) for _ in range(2)]
-        given = (outputs[0], outputs[1] if both else 0)
-        device.launch("fused_half_weights", geometry.weights(P, columns), *given, device.upload(weight), F, P, columns)
+        fields = {"forward": outputs[0], "backward": outputs[1] if both else None, "weight": device.upload(weight)}
+        device.launch("fused_fp16_weights", geometry.weights(P, columns), **fields, F=F, P=P, K=columns)
         for got, want in zip(outputs[: 1 + both], weight_panels(weight, columns), strict=False):
             np.testing.assert_array_equal(device.download(got), want.view(np.uint16).ravel())
 
@@ -116,7 +130,7 @@ def test_weights_as_panels(device: Any, F: int, P: int) -> None:
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path) -> None:
-    """Two batches one behind the other, the second smaller: nothing of the first is left where anybody looks."""
+    """Two batches in turn, the second smaller: nothing of the first is left where a kernel reads."""
     about = {"n_channels": 1, "max_nodes": 50, "n_features": 70, "edges_per_node": 1, "weights": not symmetric}
     write_set(tmp_path / "data.h5", 60, **about)
     model = (MODEL[0], "model.adjacency=symmetric") if symmetric else MODEL
@@ -133,7 +147,7 @@ def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path
     assert_staged(device, at, task, batches[1], 1, symmetric)
 
 
-def assert_staged(device: Any, at: HalfWorkspace, task: Any, batch: Array, step: int, symmetric: bool) -> None:
+def assert_staged(device: Any, at: Fp16Workspace, task: Any, batch: Array, step: int, symmetric: bool) -> None:
     def get(array: Any) -> Array:
         found: Array = device.download(array)
         return found
@@ -169,7 +183,7 @@ def assert_staged(device: Any, at: HalfWorkspace, task: Any, batch: Array, step:
     want, sums = np.zeros_like(u), np.zeros(ROWS * tiles, np.float32)
     matrix = np.zeros((N, N), np.float32)
     np.add.at(matrix, (np.repeat(np.arange(N), np.diff(adjacency.indptr)), adjacency.indices), adjacency.data)
-    want[rows, : whole.x.shape[1]] = matrix.astype(np.float64) @ whole.x * at._halves.scale
+    want[rows, : whole.x.shape[1]] = matrix.astype(np.float64) @ whole.x * at._features.scale
     sums[rows] = matrix.sum(axis=1, dtype=np.float64)
     np.testing.assert_allclose(u, want, rtol=2.0**-10, atol=1e-2)
     assert np.abs(u).max() > 100
@@ -180,7 +194,7 @@ def assert_staged(device: Any, at: HalfWorkspace, task: Any, batch: Array, step:
     np.testing.assert_array_equal(targets, task.targets[graphs])
 
 
-def at_step(at: HalfWorkspace, step: int) -> slice:
+def at_step(at: Fp16Workspace, step: int) -> slice:
     ptr = at._device.download(at.plan.views["batch_ptr"])
     return slice(ptr[step], ptr[step + 1])
 
@@ -190,12 +204,12 @@ def at_step(at: HalfWorkspace, step: int) -> slice:
 
 @pytest.mark.parametrize("sgd", [False, True])
 @pytest.mark.parametrize("max_norm", [0.0, 0.5])
-def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, max_norm: float, tmp_path: Path) -> None:
+def test_update_sums_gradients_and_packs_the_weights(device: Any, sgd: bool, max_norm: float, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", 60, n_channels=1, max_nodes=40, n_features=70)
     batches = [np.arange(50), np.arange(37)]
     at, plan, task = workspace(device, tmp_path / "data.h5", MODEL, batches)
     rates = np.array([[0.1, 0, 0, 0], [0.01, 2.0, 3.0, 5.0]], np.float32)
-    rule = Optimizer(sgd, 0.9, 0.99, 1e-3, max_norm, decays=True)
+    rule = UpdateRule(sgd, 0.9, 0.99, 1e-3, max_norm, decays=True)
     of, layout, rng = at._model, task.model.layout(), np.random.default_rng(7)
     before = {}
     for name in ("trainable", "weight_decay", "l2"):
@@ -205,7 +219,7 @@ def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, ma
         device.upload(before[name], getattr(of, name))
     moments = [np.abs(rng.standard_normal(layout.n_trainable)).astype(np.float32) for _ in range(2)]
     wanted = fill_gradients(device, at, rng, layout.n_trainable)
-    used = np.zeros(layout.n_trainable, bool)  # gaps are nobody's
+    used = np.zeros(layout.n_trainable, bool)  # without gaps between slots
     for slot in layout.slots.values():
         if slot.spec.trainable:
             used[slot.start : slot.stop] = True
@@ -242,8 +256,8 @@ def test_update_folds_gradients_and_packs_the_weights(device: Any, sgd: bool, ma
             np.testing.assert_array_equal(packed[1], backward.view(np.uint16).ravel())
 
 
-def fill_gradients(device: Any, at: HalfWorkspace, rng: Any, count: int) -> Array:
-    """Leave parts of random gradients as a step of the second batch would; return the gradients."""
+def fill_gradients(device: Any, at: Fp16Workspace, rng: Any, count: int) -> Array:
+    """Store partial sums of random gradients, as a step of the second batch would; return the gradients."""
     want = np.zeros(count)
 
     def fill(array: Any) -> Array:
@@ -277,15 +291,15 @@ def test_panels_and_back() -> None:
 # ---- whole steps
 
 
-SCALES = {"usual": (1.0, 1.0), "small weights": (1e-3, 1.0), "large weights": (1e2, 1.0), "tiny gradients": (1.0, 1e-8)}
+SCALES = {"plain": (1.0, 1.0), "small weights": (1e-3, 1.0), "large weights": (1e2, 1.0), "tiny gradients": (1.0, 1e-8)}
 
 
 @pytest.mark.parametrize("shape", ["binary", "multiclass"])
 @pytest.mark.parametrize(("weights", "outputs"), SCALES.values(), ids=SCALES)
-def test_gradients_are_as_near_as_those_of_tf32(
+def test_fp16_gradients_are_as_accurate_as_tf32(
     weights: float, outputs: float, shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Distances from the CPU's, of halves and of the kernels that round to TF32; weights and gradients of any size."""
+    """The fp16 form and the wide one in TF32 are as far from the CPU, for weights and gradients of any size."""
     write_set(tmp_path / "data.h5", 80, n_channels=1, max_nodes=40, n_features=30, target=shape, missing=0.0)
     config = configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256,256]", "cuda.precision=tf32")
     found = []
@@ -295,24 +309,24 @@ def test_gradients_are_as_near_as_those_of_tf32(
             name: value * np.float32(outputs if name.startswith("output") else weights) if is_matrix(name) else value
             for name, value in state.items()
         }
-        for name, halves in (("cpu", False), ("fused", True), ("fused", False)):
+        for name, is_fp16 in (("cpu", False), ("fused", True), ("fused", False)):
             with monkeypatch.context() as patched:
-                if not halves:
-                    patched.setattr(Stack, "trains_in_halves", lambda *_: False)
+                if not is_fp16:
+                    patched.setattr(Fp16, "trains", classmethod(lambda *_: False))
                 runner = make_runner(open_backend(name, options=config.cuda), work.task)
             runner.load_state(changed)
             found.append(runner.gradients(np.arange(60))[1])
             if name == "fused":
-                assert bool(runner._engine._single.get(Form.HALVES)) == halves  # type: ignore[attr-defined]
-    exact, in_halves, in_tf32 = found
+                assert [form.name == "fp16" for form in runner._engine._single] == [is_fp16]  # type: ignore[attr-defined]
+    exact, in_fp16, in_tf32 = found
     for name, value in exact.items():
         length = max(float(np.linalg.norm(value)), 1e-30)
-        near, also = (float(np.linalg.norm(other[name] - value)) / length for other in (in_halves, in_tf32))
+        near, also = (float(np.linalg.norm(other[name] - value)) / length for other in (in_fp16, in_tf32))
         assert near < 2 * also + 1e-4, (name, near, also)
 
 
-def test_steps_one_by_one_are_those_of_graphs(tmp_path: Path) -> None:
-    """A profiler sees three kernels a step, which leave what they leave in a graph."""
+def test_single_launches_give_the_bits_of_captured_graphs(tmp_path: Path) -> None:
+    """A profiler sees three kernels a step; parameters equal those of captured graphs."""
     write_set(tmp_path / "data.h5", 60, n_channels=1, max_nodes=40)
     config = configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[128,128]", "cuda.precision=tf32")
     states = []
@@ -325,7 +339,7 @@ def test_steps_one_by_one_are_those_of_graphs(tmp_path: Path) -> None:
             with backend.meter.traced() if observed else nullcontext([]) as found:
                 for step in (1, 2, 3):
                     runner.step(step)
-            kernels = ["fused_pass_128", "fused_half_dw", "fused_half_update"] if observed else []
+            kernels = ["fused_fp16_step_128", "fused_fp16_weight_gradient", "fused_fp16_update"] if observed else []
             assert [one.name for one in found] == 3 * kernels
             states.append(runner.state())
             runner.close()
@@ -337,8 +351,8 @@ def is_matrix(name: str) -> bool:
     return name.endswith(".weight")
 
 
-def test_an_epoch_that_does_not_fit_is_trained_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs in tiles and out of them in turn, predictions in between: each way has the weights of the last step."""
+def test_an_epoch_that_does_not_fit_tiles_is_trained_in_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs in fp16 and TF32 in turn, with predictions in between: each form has the weights of the last step."""
     write_set(tmp_path / "data.h5", 60, n_channels=1, max_nodes=40)
     config = configure(
         f"data.path={tmp_path / 'data.h5'}", "model.widths=[128,128]", "cuda.precision=tf32", "train.batch_size=16"
@@ -348,12 +362,12 @@ def test_an_epoch_that_does_not_fit_is_trained_otherwise(tmp_path: Path, monkeyp
         for limits in ((66, 66, 66, 66), (66, 1, 66, 1), (1, 1, 1, 1)):
             runner: Any = make_runner(open_backend("fused", options=config.cuda), work.task)
             for epoch, limit in enumerate(limits):
-                runner._engine.__dict__["_most_tiles"] = limit
+                runner._engine._forms[0].__dict__["most_tiles"] = limit
                 runner.begin_epoch(epoch, work.repeated(3), 1e-3)
                 for step in range(3):
                     runner.step(step)
                     predicted = runner.predict(np.arange(60))
-                assert runner._engine._now is (Form.HALVES if limit > 1 else Form.PLAIN)
+                assert runner._engine._now.name == ("fp16" if limit > 1 else "wide (TF32)")
             states.append((runner.state(), predicted, runner.take_loss()[0]))
             runner.close()
     for state, predicted, loss in states[1:]:

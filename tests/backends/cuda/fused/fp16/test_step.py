@@ -1,4 +1,4 @@
-"""`fused_pass` on a GPU, alone: each of its phases against float64 from what the phase before left it."""
+"""The fp16 step on a GPU, alone: each phase against float64, from the output of the phase before."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.backend import CudaBackend
-from gcnbatch.backends.cuda.fused.fp16 import step_geometry as geometry
+from gcnbatch.backends.cuda.fused.fp16 import geometry
+from gcnbatch.backends.cuda.fused.fp16.step import padded
+from gcnbatch.backends.cuda.fused.shared.step import csr_fields
+from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.registry import open_backend
 
 pytestmark = pytest.mark.gpu
 
 Array = NDArray[Any]
-R, SLICE, THREADS = geometry.TILE_ROWS, geometry.SLICE, geometry.THREADS
+R, SLICE = geometry.TILE_ROWS, geometry.PANEL
 EPSILON, MOMENTUM, STEP = 1e-5, 0.1, 2
-W_SCALE, U_SCALE, FIRST_SCALE = 128.0, 128.0, 512.0
-SUM, MEAN, MAX = 0, 1, 2
-BINARY, MULTICLASS, REGRESSION = 0, 1, 2
-HALF = 2.0**-11  # relative error of a number rounded to 11 bits
+W_SCALE, U_SCALE, FIRST_SCALE = geometry.WEIGHT_SCALE, 128.0, 512.0
+SUM, MEAN, MAX = declared("fused/shared/pooling.cuh").enum("Pooling").values()
+BINARY, MULTICLASS, REGRESSION = declared("fused/shared/loss.cuh").enum("Loss").values()
+ROUNDING = 2.0**-11  # relative error of a number rounded to 11 bits
 
 
 @dataclass
 class Case:
-    """Random graphs in tiles, weights, and what the kernel made of them."""
+    """Random graphs in tiles, weights, and the kernel's results."""
 
     graphs: list[int]
     P: int = 128
@@ -66,7 +69,7 @@ class Case:
         self.n_tiles, self.T = len(tiles), len(tiles) + self.spare_tiles
         self.tile_ptr = np.zeros(self.T + 1, np.int32)
         self.tile_ptr[1 : self.n_tiles + 1] = np.cumsum([len(tile) for tile in tiles])
-        self.tile_ptr[self.n_tiles + 1 :] = 7_777  # nobody may read it
+        self.tile_ptr[self.n_tiles + 1 :] = 7_777  # the kernel must not read it
         self.tile_rows = np.array([*map(sum, tiles), *[0] * self.spare_tiles], np.int32)
         first = [R * t + np.cumsum([0, *tile[:-1]]) for t, tile in enumerate(tiles)]
         self.node_ptr = np.concatenate(first).astype(np.int32)
@@ -140,34 +143,34 @@ class Case:
         return self.upload(np.full(shape, np.nan, dtype))
 
     def prepare(self) -> None:
-        """Fill the device's arrays and the tables of the kernel."""
+        """Upload the arrays, and set the fields of the kernel's parameters."""
         T, S, P, up = self.T, self.S, self.P, self.upload
-        self.layers = []
+        self.layers: list[dict[str, Any]] = []
         for number in range(self.L):
             K, first = (self.K0, True) if number == 0 else (P, False)
             u = up(to_panels(self.u0 * FIRST_SCALE)) if first else self.poison(T, S, R, 64, dtype=np.float16)
             mean, var = self.running[number]
-            layer = geometry.PassLayer(
-                u=u,
-                w_forward=up(self.weight_panels(self.weights[number].T, P, K)),
-                w_backward=None if first else up(self.weight_panels(self.weights[number], P, P)),
-                bias=up(self.bias[number]),
-                gamma=up(self.gamma[number]),
-                beta=up(self.beta[number]),
-                running_mean=up(mean),
-                running_var=up(var),
-                y=self.poison(T, S, 64 * R),
-                dy=self.poison(T, S, R, 64, dtype=np.float16),
-                v=None if first else self.poison(T, S, R, 64, dtype=np.float16),
-                scale=self.poison(1),
-                dbias=self.poison(T, P),
-                dgamma=self.poison(P),
-                dbeta=self.poison(P),
-                K=K,
-                u_scale=FIRST_SCALE if first else U_SCALE,
-                epsilon=EPSILON,
-                momentum=MOMENTUM,
-            )
+            layer = {
+                "u": u,
+                "w_forward": up(self.weight_panels(self.weights[number].T, P, K)),
+                "w_backward": None if first else up(self.weight_panels(self.weights[number], P, P)),
+                "bias": up(self.bias[number]),
+                "gamma": up(self.gamma[number]),
+                "beta": up(self.beta[number]),
+                "running_mean": up(mean),
+                "running_var": up(var),
+                "y": self.poison(T, S, 64 * R),
+                "dy": self.poison(T, S, R, 64, dtype=np.float16),
+                "v": None if first else self.poison(T, S, R, 64, dtype=np.float16),
+                "scale": self.poison(1),
+                "dbias": self.poison(T, P),
+                "dgamma": self.poison(P),
+                "dbeta": self.poison(P),
+                "K": K,
+                "u_scale": FIRST_SCALE if first else U_SCALE,
+                "epsilon": EPSILON,
+                "momentum": MOMENTUM,
+            }
             self.layers.append(layer)
         rates = np.zeros((STEP + 1, 4), np.float32)
         rates[STEP, 3] = self.label_weight
@@ -175,37 +178,37 @@ class Case:
         rowsum[self.rows] = np.asarray(self.a.sum(axis=1)).ravel()[self.rows]
         csr = [up(part) for part in self.csr(self.a)]
         t_csr = [None] * 3 if self.symmetric else [up(part) for part in self.csr(self.a.T)]
-        self.table = geometry.Pass(
-            up(np.array([self.N, self.B, STEP, 5], np.int32)),
-            up(np.array([self.n_tiles, 0], np.int32)),
-            up(self.tile_ptr),
-            up(self.tile_rows),
-            up(self.node_ptr),
-            up(np.array(self.graphs, np.int32)),
-            up(rowsum),
-            *csr,
-            *t_csr,
-            up(self.targets),
-            self.device.zeros(4, np.int32),
-            up(rates),
-            up(self.loss_weight),
-            up(self.head_weight),
-            up(self.head_bias),
-            self.poison(self.B, P),
-            self.poison(self.B, self.K),
-            self.poison(T, dtype=np.float64),
-            self.device.zeros(geometry.exchange_bytes(self.L, T, P), np.uint8),
-            n_layers=self.L,
-            n_outputs=self.K,
-            readout=self.readout,
-            loss=self.loss,
-            tiles=T,
-            reach=self.reach,
-        )
-        self.tables = up(self.table.table()), up(np.concatenate([layer.table() for layer in self.layers]))
+        self.fields: dict[str, Any] = {
+            "size": up(np.array([self.N, self.B, STEP, 5], np.int32)),
+            "shape": up(np.array([self.n_tiles, 0], np.int32)),
+            "tile_ptr": up(self.tile_ptr),
+            "tile_rows": up(self.tile_rows),
+            "node_ptr": up(self.node_ptr),
+            "n_nodes": up(np.array(self.graphs, np.int32)),
+            "rowsum": up(rowsum),
+            **csr_fields(tuple(csr)),
+            **csr_fields(tuple(t_csr), "t_"),
+            "targets": up(self.targets).astype_view(np.float32),
+            "progress": self.device.zeros(4, np.int32),
+            "rates": up(rates),
+            "loss_weight": up(self.loss_weight),
+            "head_weight": up(self.head_weight),
+            "head_bias": up(self.head_bias),
+            "input": self.poison(self.B, P),
+            "gradient": self.poison(self.B, self.K),
+            "losses": self.poison(T, dtype=np.float64),
+            "exchange": self.device.zeros(geometry.exchange_bytes(self.L, T, P), np.uint8),
+            "n_layers": self.L,
+            "n_outputs": self.K,
+            "readout": self.readout,
+            "loss": self.loss,
+            "tiles": T,
+            "reach": self.reach,
+            "layers": padded(self.layers, geometry.MAX_LAYERS),
+        }
 
     def launch(self) -> None:
-        self.device.launch(geometry.entry(self.P), geometry.launch(self.P, self.T), *self.tables)
+        self.device.launch(geometry.entry(self.P), geometry.launch(self.P, self.T), **self.fields)
 
     def run(self) -> dict[str, Array]:
         """Return everything that the kernel writes, panels as matrices of all rows."""
@@ -218,12 +221,12 @@ class Case:
         names = ("dbias", "dgamma", "dbeta", "scale", "running_mean", "running_var")
         for number, layer in enumerate(self.layers):
             for name in names:
-                found[f"{name}{number}"] = down(getattr(layer, name))
+                found[f"{name}{number}"] = down(layer[name])
             for name in ("u", "dy", "v"):
-                if (array := getattr(layer, name)) is not None:
+                if (array := layer[name]) is not None:
                     found[f"{name}{number}"] = from_panels(down(array).view(np.float16))
         for name in ("input", "gradient", "losses", "progress"):
-            found[name] = down(getattr(self.table, name))
+            found[name] = down(self.fields[name])
         return found
 
     # ---- the reference
@@ -282,7 +285,7 @@ class Case:
 
 
 def swizzle(panels: Array) -> Array:
-    """Return panels (..., rows, 64) with the chunks of their rows exchanged; its own inverse."""
+    """Return panels (..., rows, 64) with the chunks of their rows swizzled; its own inverse."""
     rows = np.arange(panels.shape[-2])
     chunks = panels.reshape(*panels.shape[:-1], 8, 8)
     return np.ascontiguousarray(chunks[..., rows[:, None], np.arange(8) ^ rows[:, None] % 8, :]).reshape(panels.shape)
@@ -307,7 +310,7 @@ def assert_near(got: Array, want: Array, relative: float, scale: Array | float |
 
 
 def check(case: Case, got: dict[str, Array]) -> None:
-    """Follow the step; each phase begins with what the kernel left of the one before."""
+    """Check each phase of the step, from the kernel's result of the phase before."""
     u = [got["u0"] / FIRST_SCALE, *(got[f"u{number}"] / U_SCALE for number in range(1, case.L))]
     a, there = case.a.astype(np.float64), case.exists
     here = np.repeat(np.arange(case.T) < case.n_tiles, R)
@@ -321,7 +324,7 @@ def check(case: Case, got: dict[str, Array]) -> None:
         norms.append((var, x_hat, z))
         if number + 1 < case.L:
             want = a @ (np.maximum(z, 0) * there[:, None])
-            assert_near(u[number + 1][here], want[here], 1.1 * HALF, 2e-5 * max(1.0, np.abs(want).max()))
+            assert_near(u[number + 1][here], want[here], 1.1 * ROUNDING, 2e-5 * max(1.0, np.abs(want).max()))
     pooled, share = case.pooled(np.maximum(norms[-1][2], 0))
     assert_near(got["input"], pooled, 1e-4, 1e-4 * np.abs(pooled).max())
     logits = got["input"].astype(np.float64) @ case.head_weight + case.head_bias
@@ -349,7 +352,7 @@ def check(case: Case, got: dict[str, Array]) -> None:
         bound = case.reach * (2 + np.sqrt(case.N)) * np.abs(slope * g).max()
         assert bound == 0 or 0.99 * 24_576 <= scale * bound <= 1.01 * 49_152 or abs(np.log2(scale)) == 100
         sure = here[:, None] & ~doubtful
-        assert_near(found[sure], dy[sure], 1.1 * HALF, np.abs(dy).max() * 3e-4 + 2.0**-24 / scale)
+        assert_near(found[sure], dy[sure], 1.1 * ROUNDING, np.abs(dy).max() * 3e-4 + 2.0**-24 / scale)
         assert (found[here & ~there] == 0).all()
         rowsum = np.asarray(a.sum(axis=1)).reshape(-1, 1)
         parts = (rowsum * dy).reshape(case.T, R, -1).sum(axis=1)[: case.n_tiles]
@@ -359,7 +362,9 @@ def check(case: Case, got: dict[str, Array]) -> None:
             break
         v = a.T @ dy
         sure = (np.abs(a.T) @ doubtful == 0) & here[:, None]
-        assert_near((got[f"v{number}"] / scale)[sure], v[sure], 1.1 * HALF, np.abs(dy).max() * 3e-4 + 2.0**-24 / scale)
+        assert_near(
+            (got[f"v{number}"] / scale)[sure], v[sure], 1.1 * ROUNDING, np.abs(dy).max() * 3e-4 + 2.0**-24 / scale
+        )
         weight = (case.weights[number] * W_SCALE).astype(np.float16).astype(np.float64) / W_SCALE
         g = np.where(here[:, None], got[f"v{number}"] / scale, 0) @ weight.T
 
@@ -388,7 +393,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_phase_is_that_of_the_step(name: str) -> None:
+def test_every_phase_is_near_float64_and_repeats_to_the_bit(name: str) -> None:
     case = Case(**CASES[name])
     got = case.run()
     check(case, got)
@@ -397,11 +402,11 @@ def test_every_phase_is_that_of_the_step(name: str) -> None:
         np.testing.assert_array_equal(value, again[key], err_msg=key)
 
 
-def test_launches_follow_each_other_with_other_numbers_of_tiles() -> None:
-    """What an exchange left of a launch is no word of the next one."""
+def test_launches_with_other_numbers_of_tiles_do_not_disturb_each_other() -> None:
+    """A launch does not take words of the exchange that an earlier launch wrote."""
     case = Case(sizes(8, 40), P=512, spare_tiles=0)
     first = case.run()
-    shape, size = case.table.shape, case.table.size
+    shape, size = case.fields["shape"], case.fields["size"]
     case.device.upload(np.array([1, 0], np.int32), shape)
     case.device.upload(np.array([case.tile_rows[0], case.tile_ptr[1], STEP, 5], np.int32), size)
     case.launch()
@@ -414,7 +419,7 @@ def test_launches_follow_each_other_with_other_numbers_of_tiles() -> None:
             np.testing.assert_array_equal(value, first[key], err_msg=key)
 
 
-def test_not_a_number_ends_in_the_loss() -> None:
+def test_nan_in_the_weights_reaches_the_loss() -> None:
     case = Case(sizes(9, 20))
     case.weights[0][3, 5] = np.nan
     got = case.run()

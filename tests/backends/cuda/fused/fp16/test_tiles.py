@@ -1,4 +1,4 @@
-"""Batches in tiles, without a GPU: every graph has its rows, no tile is too full, what fits is found to fit."""
+"""Batches in tiles, without a GPU: every graph has its rows, no tile overflows, a plan is found where one exists."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.tiles import TILE_ROWS, TiledPlan, plan_tiles, tiles_of
-from gcnbatch.backends.cuda.fused.shared.data import to_tf32
-from gcnbatch.resources import cuda_sources
-from tests.backends.cuda.fused.fp16.workspaces import rounded_to_halves
-from tests.backends.cuda.runtime.sources import assert_numbers
+from gcnbatch.backends.cuda.fused.wide.form import to_tf32
+from tests.backends.cuda.fused.fp16.workspaces import rounded_to_fp16
 
 Int64 = NDArray[np.int64]
 quickly = settings(deadline=None, max_examples=60)
@@ -35,7 +33,7 @@ def dealt(sizes: list[int], lengths: list[int]) -> list[Int64]:
 
 @quickly
 @given(SIZES, st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 20))
-def test_every_graph_has_its_rows(sizes: list[int], lengths: list[int], tiles: int) -> None:
+def test_a_plan_gives_every_graph_its_rows(sizes: list[int], lengths: list[int], tiles: int) -> None:
     counts, batches = counted(sizes), dealt(sizes, lengths)
     plan = plan_tiles(batches, counts, tiles)
     if plan is None:
@@ -74,7 +72,7 @@ def first_fit_decreasing(sizes: list[int], tiles: int) -> bool:
     return True
 
 
-def test_tiles_become_alike() -> None:
+def test_tiles_of_a_batch_have_similar_numbers_of_graphs() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(3, 34, 500)
     plan = plan_tiles([rng.permutation(500)[:100] for _ in range(20)], counted(sizes.tolist()), 15)
@@ -85,36 +83,26 @@ def test_tiles_become_alike() -> None:
     assert graphs.max() <= 9
 
 
-def test_few_nodes_take_few_tiles() -> None:
+def test_a_small_batch_uses_few_tiles() -> None:
     plan = plan_tiles([np.arange(30), np.arange(5)], counted([20] * 30), 15)
     assert plan is not None
     assert plan.tile_counts.tolist() == [tiles_of(600, 15), 5] == [5, 5]
 
 
-def test_what_does_not_fit_is_not_planned() -> None:
+def test_a_batch_that_does_not_fit_has_no_plan() -> None:
     assert plan_tiles([np.arange(2)], counted([TILE_ROWS, 1]), 1) is None
     assert plan_tiles([np.arange(2)], counted([TILE_ROWS, 1]), 2) is not None
     assert plan_tiles([np.arange(TILE_ROWS)], counted([0] * TILE_ROWS), 1) is not None
     assert plan_tiles([np.arange(TILE_ROWS + 1)], counted([0] * (TILE_ROWS + 1)), 1) is None
 
 
-# ---- numbers
-
-
-def test_numbers_are_those_of_the_sources() -> None:
-    names = ("fused/fp16/tiles.cuh", "fused/fp16/weight_gradient.cu", "fused/shared/optimizer.cuh")
-    source = "".join((cuda_sources() / name).read_text() for name in names)
-    same = ("TILE_ROWS", "UPDATE_THREADS", "DW_ROWS", "DW_STAGES")
-    others = {"HALF_PANEL": geometry.PANEL, "DW_GROUPS": geometry.DW_PANELS, "WEIGHT_SCALE": int(geometry.WEIGHT_SCALE)}
-    assert_numbers(source, {**{name: getattr(geometry, name) for name in same}, **others})
-    assert f"__launch_bounds__({geometry.DW_THREADS}, 1)" in source
-    assert TILE_ROWS == geometry.TILE_ROWS
+# ---- launches
 
 
 @quickly
 @given(st.lists(st.sampled_from([(64, 128), (192, 384), (512, 512)]), min_size=1, max_size=8), st.integers(1, 150))
-def test_every_gradient_has_its_block(shapes: list[tuple[int, int]], chip: int) -> None:
-    plan = geometry.dw(tuple(shapes), (512, 100), chip)
+def test_every_tile_of_a_weight_gradient_has_a_block(shapes: list[tuple[int, int]], chip: int) -> None:
+    plan = geometry.weight_gradient(tuple(shapes), (512, 100), chip)
     for number, (K, P) in enumerate(shapes):
         found = [(k, p) for job, k, p in plan.places if job == number]
         assert sorted(found) == [(k, p) for k in range(0, K // 64, 2) for p in range(0, P // 64, 2)]
@@ -125,7 +113,7 @@ def test_every_gradient_has_its_block(shapes: list[tuple[int, int]], chip: int) 
 
 @quickly
 @given(st.floats(1e-25, 1e34))
-def test_scales_reach_and_do_not_overflow(largest: float) -> None:
+def test_scales_use_the_range_of_fp16_without_overflow(largest: float) -> None:
     scale = geometry.scale_of(largest)
     assert geometry.LARGEST / 2 < largest * scale <= geometry.LARGEST
     assert np.log2(scale) % 1 == 0
@@ -134,20 +122,20 @@ def test_scales_reach_and_do_not_overflow(largest: float) -> None:
     assert inner == geometry.INNER_SCALE or inner * min(largest, 1e30) > geometry.INNER_SCALE / 2 or largest > 1e30
 
 
-# ---- precision: a half times a power of two is a number of TF32
+# ---- precision: fp16 times a power of two is TF32
 
 
 @quickly
 @given(st.integers(-22, 10), st.integers(0, 2**32 - 1))
-def test_halves_round_as_tf32_does(exponent: int, seed: int) -> None:
-    """To the bit where they are normal; else within what the largest numbers are rounded by."""
+def test_scaled_fp16_rounds_like_tf32(exponent: int, seed: int) -> None:
+    """Equal bits for normal numbers; subnormal ones within the rounding of the largest."""
     values = np.random.default_rng(seed).standard_normal(2000).astype(np.float32)
     values *= np.float32(10.0**exponent) * 10.0 ** np.random.default_rng(seed + 1).uniform(-9, 0, 2000).astype(
         np.float32
     )
     largest = float(np.abs(values).max())
     scale = np.float32(geometry.scale_of(largest))
-    found = rounded_to_halves(values, scale)
+    found = rounded_to_fp16(values, scale)
     normal = np.abs(values) * scale >= 2.0**-14
     assert normal.mean() > 0.5
     np.testing.assert_array_equal(found[normal], to_tf32(values)[normal])

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.fused.forms import setting_of
 from gcnbatch.backends.cuda.fused.fp16 import geometry
-from gcnbatch.backends.cuda.fused.fp16 import step as half
-from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
-from gcnbatch.backends.cuda.fused.shared import data
-from gcnbatch.backends.cuda.fused.shared.epoch import Plan
-from gcnbatch.backends.cuda.fused.shared.model import Model
+from gcnbatch.backends.cuda.fused.fp16.features import Fp16Features
+from gcnbatch.backends.cuda.fused.fp16.form import Fp16
+from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, packed_weights
+from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, plan_tiles, tiles_of
+from gcnbatch.backends.cuda.fused.shared.data import FusedSet
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
+from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.compare.workload import opened
 from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.train.runs import configure
@@ -23,7 +27,7 @@ ROWS, PANEL = geometry.TILE_ROWS, geometry.PANEL
 
 
 def swizzled(panels: Array) -> Array:
-    """Return panels (…, rows, 64) with the chunks of each row exchanged, or back."""
+    """Return panels (…, rows, 64) with the chunks of each row swizzled, or back."""
     rows = np.arange(panels.shape[-2])
     chunks = panels.reshape(*panels.shape[:-1], 8, 8)
     found = chunks[..., rows[:, None], np.arange(8) ^ rows[:, None] % 8, :]
@@ -43,7 +47,7 @@ def from_panels(panels: Array) -> Array:
 
 
 def weight_panels(weight: Array, columns: int) -> tuple[Array, Array]:
-    """Return W (F, P) times 128 as the pass reads it, forward and backward; `columns` are those of U."""
+    """Return W (F, P) times 128 as the step reads it, forward and backward; `columns` are those of U."""
     F, P = weight.shape
     filled = np.zeros((columns, P), np.float16)
     filled[:F] = (weight * np.float32(geometry.WEIGHT_SCALE)).astype(np.float16)
@@ -57,7 +61,7 @@ def weight_panels(weight: Array, columns: int) -> tuple[Array, Array]:
 
 def workspace(
     device: Any, path: Path, assignments: tuple[str, ...], batches: list[Array], most_tiles: int = 15
-) -> tuple[half.HalfWorkspace, TiledPlan, Any]:
+) -> tuple[Fp16Workspace, TiledPlan, Any]:
     """Return the arrays of a model on a set for an epoch of these batches, the plan, and its task."""
     graphs = max(map(len, batches))
     with opened(configure(f"data.path={path}", *assignments)) as work:
@@ -66,21 +70,23 @@ def workspace(
         stack = describe(task.model, layout, task.loss.target)
         flat = [device.zeros(layout.n_trainable) for _ in range(6)]
         loss_weights, buffers = device.upload(task.loss.weights), device.zeros(layout.n_buffers)
-        totals, packed = device.zeros(2, np.float64), half.packed_weights(device, stack)
+        totals, packed = device.zeros(2, np.float64), packed_weights(device, stack)
         arrays = (flat[0], buffers, flat[1], (flat[2], flat[3]), flat[4], flat[5], loss_weights, totals, packed)
         labels = label_weights(task.targets, task.loss.target, task.loss.weights)
-        assert data.trains_in_halves(stack, "tf32", task.source)
-        held = data.FusedSet(device, task.source, task.targets, labels, "tf32", in_halves=True)
+        assert Fp16.trains(setting_of(stack, task.source, (9, 0), "tf32"))
+        held = FusedSet(device, task.source, task.targets, labels, (Fp16, WideTf32))
+        features = held.features[Fp16.name]
+        assert isinstance(features, Fp16Features)
         capacity = held.capacity(graphs)
         tiles = tiles_of(capacity.rows, most_tiles)
-        plan = Plan(device, len(batches), sum(map(len, batches)), tiles)
-        at = half.HalfWorkspace(device, stack, Model(*arrays, products="tf32"), held, capacity, plan, 0, most_tiles)
-    tiled = held.plan_tiles(batches, tiles)
+        plan = StagedEpoch(device, len(batches), sum(map(len, batches)), tiles)
+        at = Fp16Workspace(device, stack, DeviceModel(*arrays), held, capacity, plan, 0, features, most_tiles)
+    tiled = plan_tiles(batches, held.sizes, tiles)
     assert tiled is not None
     return at, tiled, task
 
 
-def rounded_to_halves(values: Array, scale: Any) -> Array:
-    """Return what numbers become as halves that are kept times a power of two."""
+def rounded_to_fp16(values: Array, scale: Any) -> Array:
+    """Return numbers rounded to fp16, where a power of two scales them."""
     found: Array = (values * np.float32(scale)).astype(np.float16).astype(np.float32) / np.float32(scale)
     return found

@@ -76,19 +76,21 @@ class Layer:
             return None, np.ones((rows, columns))
         return np.packbits(mask.ravel(), bitorder="little"), mask
 
-    def launch(self, entry: str, launch: Launch, outputs: list[Any], *inputs: Any) -> list[Array]:
-        """Run a kernel twice on poisoned outputs, given as shapes or first contents; return what it wrote."""
+    def launch(self, entry: str, launch: Launch, outputs: dict[str, Any], **inputs: Any) -> list[Array]:
+        """Run a kernel twice on poisoned outputs, given as shapes or first contents or None; return what it wrote."""
 
         def on_device(value: Any) -> Any:
             return self.device.upload(value) if isinstance(value, np.ndarray) else value
 
-        given = [self.device.empty(0, np.uint8) if value is None else on_device(value) for value in inputs]
+        given = {name: on_device(value) for name, value in inputs.items()}
         runs = []
         for _ in range(2):
-            fresh = [np.full(out, np.nan, np.float32) if isinstance(out, tuple) else out for out in outputs]
-            written = [on_device(out) for out in fresh]
-            self.device.launch(entry, launch, *written, *given)
-            runs.append([self.device.download(out) for out in written if out.size])
+            written = {
+                name: on_device(np.full(out, np.nan, np.float32) if isinstance(out, tuple) else out)
+                for name, out in outputs.items()
+            }
+            self.device.launch(entry, launch, **written, **given)
+            runs.append([self.device.download(out) for out in written.values() if out is not None])
         for first, second in zip(*runs, strict=True):
             np.testing.assert_array_equal(first, second)
         return runs[0]
@@ -123,10 +125,15 @@ class Layer:
 
     def weight_panels(self, weight: Array, bias: Array | None) -> list[Array]:
         """Return the weights as the kernel packs them, forward and backward."""
-        launch, *floats = geometry.weight_panels(self.F, self.C, self.P)
-        outputs = [*((n,) for n in floats), np.empty(0, np.float32)]
-        given = (weight, bias, *(None,) * 4, EPSILON, self.F, self.C, self.P, self.round)
-        return self.launch("fused_weight_panels", launch, outputs, *given)
+        launch, forward, backward = geometry.weight_panels(self.F, self.C, self.P)
+        outputs = {"forward": (forward,), "backward": (backward,), "shift": None}
+        fields = dict.fromkeys(("gamma", "beta", "running_mean", "running_var")) | {"weight": weight, "bias": bias}
+        return self.launch("fused_wide_weights", launch, outputs, **fields, **self.folded)
+
+    @property
+    def folded(self) -> dict[str, Any]:
+        """The numbers of `fused_wide_weights`."""
+        return {"epsilon": EPSILON, "F": self.F, "C": self.C, "P": self.P, "round": self.round}
 
     def augmented(self, weight: Array, bias: Array | None) -> Array:
         """Return W'."""
@@ -136,13 +143,28 @@ class Layer:
             below[:C] = bias.reshape(C, P)
         return np.concatenate([*np.moveaxis(weight.reshape(F, C, P), 1, 0), below])
 
-    def workspaces(self, columns: int) -> tuple[Launch, Any, Any]:
-        device, tiles = self.device, geometry.tiles(self.N + SPARE)
-        return (
-            geometry.product(self.N + SPARE, columns, "tf32" if self.round else "3xtf32"),
-            device.workspace("wide partials", 8 * tiles * columns),
-            device.workspace("wide counters", 4 * -(-columns // geometry.TILE_COLUMNS)),
-        )
+    def product_fields(self, columns: int, u: Array, weight: Array) -> dict[str, Any]:
+        """Return the inputs of a product forward with these panels."""
+        tiles = geometry.tiles(self.N + SPARE)
+        return {
+            "partials": self.device.workspace("wide partials", 8 * tiles * columns),
+            "counters": self.device.workspace("wide counters", 4 * -(-columns // geometry.TILE_COLUMNS)),
+            "u": u,
+            "weight": weight,
+            "size": self.size,
+            "epsilon": EPSILON,
+            "momentum": MOMENTUM,
+            "P": columns,
+        }
+
+
+def csr_fields(matrix: sp.csr_array | None, prefix: str = "") -> dict[str, Array | None]:
+    """Return the fields of a CSR matrix, None without one."""
+    names = [f"{prefix}{name}" for name in ("indptr", "indices", "values")]
+    if matrix is None:
+        return dict.fromkeys(names)
+    arrays = (matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data)
+    return dict(zip(names, arrays, strict=True))
 
 
 def by_tiles(values: Array) -> list[Array]:
@@ -209,17 +231,20 @@ precisions = pytest.mark.parametrize("precision", PRECISIONS)
 
 @cases
 @pytest.mark.parametrize(("batch_norm", "dropout", "identity"), [(True, True, False), (False, False, True)])
-def test_propagate(N: int, F: int, C: int, P: int, batch_norm: bool, dropout: bool, identity: bool) -> None:
+def test_propagate_is_near_float64(
+    N: int, F: int, C: int, P: int, batch_norm: bool, dropout: bool, identity: bool
+) -> None:
     layer = Layer(N, F, 1 if identity else C, P, batch_norm, dropout)
     y, a = layer.floats(N, F), layer.adjacency()
     stats, gamma, beta = layer.norm(F, y)
     kept, mask = layer.kept(N, F)
-    inputs = [y, stats, gamma, beta, kept, a.indptr.astype(np.int32), a.indices.astype(np.int32), a.data]
-    numbers = [layer.size, KEEP_SCALE, F, layer.C, layer.K, layer.capacity(layer.K), int(identity), 0]
+    fields = {"y": y, "stats": stats, "gamma": gamma, "beta": beta, "kept": kept, "size": layer.size}
+    fields |= csr_fields(a) | {"keep_scale": KEEP_SCALE, "F": F, "C": layer.C, "K": layer.K}
+    fields |= {"capacity": layer.capacity(layer.K), "identity": int(identity), "round": 0}
     launch = geometry.propagate(N + SPARE, F, layer.C)
     z = np.maximum(activation(y, stats, gamma, beta)[0], 0) * mask * KEEP_SCALE
     want = np.zeros((N, layer.K))
-    (panels,) = layer.launch("fused_propagate", launch, [layer.panels(layer.K)], *inputs, *numbers)
+    (panels,) = layer.launch("fused_wide_propagate", launch, {"u": layer.panels(layer.K)}, **fields)
     u = unpack(panels, layer.capacity(layer.K))
     assert (u[N : -(-N // 32) * 32] == 0).all()
     assert (u[:N, layer.K :] == 0).all()
@@ -233,26 +258,26 @@ def test_propagate(N: int, F: int, C: int, P: int, batch_norm: bool, dropout: bo
 
 @cases
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_propagate_backward(N: int, F: int, C: int, P: int, batch_norm: bool) -> None:
+def test_propagate_backward_is_near_float64(N: int, F: int, C: int, P: int, batch_norm: bool) -> None:
     layer = Layer(N, F, C, P, batch_norm)
     y, g, a = layer.floats(N, P), layer.floats(N, P), layer.adjacency()
     stats, gamma, _ = layer.norm(P, y)
     x_hat = activation(y, stats, None, None)[1]
-    parts, dy = None, g.astype(np.float64)
+    partials, dy = None, g.astype(np.float64)
     if stats is not None:
         pairs = np.stack([g, g * x_hat], axis=-1)
-        parts = np.stack([tile.sum(axis=0) for tile in by_tiles(pairs)]).astype(np.float32)
-        dbeta, dgamma = parts.sum(axis=0, dtype=np.float64).T
+        partials = np.stack([tile.sum(axis=0) for tile in by_tiles(pairs)]).astype(np.float32)
+        dbeta, dgamma = partials.sum(axis=0, dtype=np.float64).T
         dy = gamma * stats[1].astype(np.float64) * (g - dbeta / N - x_hat * (dgamma / N))
     t = sp.csr_array(a.T)
-    inputs = [g, y, stats, parts, gamma, t.indptr.astype(np.int32), t.indices.astype(np.int32), t.data, layer.size]
-    numbers = [P, 0, 0, C, P, layer.capacity(P), 0]
+    fields = {"g": g, "y": y, "stats": stats, "partials": partials, "gamma": gamma, "size": layer.size}
+    fields |= csr_fields(t, "t_") | {"partial_stride": P, "max_partials": 0, "graphs_per_partial": 0}
+    fields |= {"C": C, "P": P, "capacity": layer.capacity(P), "identity": 0, "round": 0}
     launch = geometry.propagate_backward(N + SPARE, P)
-    transposed = (2 * P * layer.capacity(P),)
-    nothing = np.empty(0, np.float32)
-    outputs: list[Any] = [transposed, layer.panels(geometry.v_columns(C, P)), (2, P) if batch_norm else nothing]
-    panels, v_panels, *sums = layer.launch("fused_propagate_backward", launch, outputs, *inputs, *numbers, 0)
-    got, rests = (unpack(half, P).T for half in np.split(panels, 2))
+    outputs: dict[str, Any] = {"dy_t": (2 * P * layer.capacity(P),), "v": layer.panels(geometry.v_columns(C, P))}
+    outputs["sums"] = (2, P) if batch_norm else None
+    panels, v_panels, *sums = layer.launch("fused_wide_propagate_backward", launch, outputs, **fields)
+    got, rests = (unpack(part, P).T for part in np.split(panels, 2))
     large = (got[:N].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     np.testing.assert_allclose(large + rests[:N], got[:N], rtol=2.0**-21)
     assert (got[N : -(-N // 32) * 32] == 0).all()
@@ -261,32 +286,36 @@ def test_propagate_backward(N: int, F: int, C: int, P: int, batch_norm: bool) ->
     v = unpack(v_panels, layer.capacity(P))[:N].reshape(N, C, -1)
     assert (v[:, :, P:] == 0).all()
     assert_close(v[:, :, :P].reshape(N, C * P), (t.astype(np.float64) @ dy).reshape(N, C * P), 10 * scale)
-    if parts is not None:
-        assert_close(sums[0], parts.sum(axis=0, dtype=np.float64).T, np.abs(parts).sum(axis=0).max())
-    outputs[1] = nothing
-    (alone, *_) = layer.launch("fused_propagate_backward", launch, outputs, *inputs, *numbers, 0)
+    if partials is not None:
+        assert_close(sums[0], partials.sum(axis=0, dtype=np.float64).T, np.abs(partials).sum(axis=0).max())
+    outputs["v"] = None
+    (alone, *_) = layer.launch("fused_wide_propagate_backward", launch, outputs, **fields)
     np.testing.assert_array_equal(alone[: len(panels) // 2], panels[: len(panels) // 2])
 
 
-def test_sums_by_graphs_are_those_of_the_graphs_that_there_are() -> None:
+def test_partial_sums_of_unused_graphs_are_left_out() -> None:
     layer = Layer(40, 8, 1, 20)
-    layer.size = np.array([40, 11], np.int32)  # two parts of eight graphs, a third is not used
-    parts, y, g = layer.floats(3, 24, 2), layer.floats(40, 20), layer.floats(40, 20)
+    layer.size = np.array([40, 11], np.int32)  # two partial sums of eight graphs; a third is unused
+    partials, y, g = layer.floats(3, 24, 2), layer.floats(40, 20), layer.floats(40, 20)
     stats, gamma, _ = layer.norm(20, y)
-    inputs = [g, y, stats, parts, gamma, None, None, None, layer.size, 24, 3, 8, 1, 20, layer.capacity(20), 1, 0]
-    outputs = [(2 * 20 * layer.capacity(20),), layer.panels(20), (2, 20)]
+    fields = {"g": g, "y": y, "stats": stats, "partials": partials, "gamma": gamma, "size": layer.size}
+    fields |= csr_fields(None, "t_") | {"partial_stride": 24, "max_partials": 3, "graphs_per_partial": 8}
+    fields |= {"C": 1, "P": 20, "capacity": layer.capacity(20), "identity": 1, "round": 0}
+    outputs = {"dy_t": (2 * 20 * layer.capacity(20),), "v": layer.panels(20), "sums": (2, 20)}
     launch = geometry.propagate_backward(40 + SPARE, 20)
-    *_, sums = layer.launch("fused_propagate_backward", launch, outputs, *inputs)
-    np.testing.assert_allclose(sums, parts[:2, :20].sum(axis=0).T, rtol=1e-6)
+    *_, sums = layer.launch("fused_wide_propagate_backward", launch, outputs, **fields)
+    np.testing.assert_allclose(sums, partials[:2, :20].sum(axis=0).T, rtol=1e-6)
 
 
-def test_dy_is_the_v_of_a_dense_layer() -> None:
+def test_v_of_a_dense_layer_is_dy() -> None:
     layer = Layer(70, 64, 1, 40, batch_norm=False)
     g = layer.floats(70, 40)
-    inputs = [g, g, None, None, None, None, None, None, layer.size, 40, 0, 0, 1, 40, layer.capacity(40), 1, 0]
-    outputs = [(2 * 40 * layer.capacity(40),), layer.panels(40), np.empty(0, np.float32)]
+    fields: dict[str, Any] = {"g": g, "y": g, "stats": None, "partials": None, "gamma": None, "size": layer.size}
+    fields |= csr_fields(None, "t_") | {"partial_stride": 40, "max_partials": 0, "graphs_per_partial": 0}
+    fields |= {"C": 1, "P": 40, "capacity": layer.capacity(40), "identity": 1, "round": 0}
+    outputs = {"dy_t": (2 * 40 * layer.capacity(40),), "v": layer.panels(40), "sums": None}
     launch = geometry.propagate_backward(70 + SPARE, 40)
-    dy, v = layer.launch("fused_propagate_backward", launch, outputs, *inputs)
+    dy, v = layer.launch("fused_wide_propagate_backward", launch, outputs, **fields)
     np.testing.assert_array_equal(unpack(dy[: len(dy) // 2], 40)[:, :70], g.T)
     np.testing.assert_array_equal(unpack(v, layer.capacity(40))[:70, :40], g)
     assert (unpack(v, layer.capacity(40))[:70, 40:] == 0).all()
@@ -297,15 +326,15 @@ def test_dy_is_the_v_of_a_dense_layer() -> None:
 
 @cases
 @precisions
-def test_batch_norm_is_folded_into_weights(N: int, F: int, C: int, P: int, precision: str) -> None:
-    """Its slope; what is left is the shift. No weights backward: nobody trains with these."""
+def test_weights_for_predictions_contain_batch_norm(N: int, F: int, C: int, P: int, precision: str) -> None:
+    """The slope goes into the weights, the rest into the shift; predictions need no weights backward."""
     layer = Layer(N, F, C, P, round=int(precision == "tf32"))
     weight, bias, gamma, beta, mean = (layer.floats(*shape) for shape in ((F, C * P), (C * P,), (P,), (P,), (P,)))
     var = 0.1 + np.abs(layer.floats(P))
     launch, floats, _ = geometry.weight_panels(F, C, P)
-    outputs = [(floats,), np.empty(0, np.float32), (P,)]
-    given = (weight, bias, gamma, beta, mean, var, EPSILON, F, C, P, layer.round)
-    forward, shift = layer.launch("fused_weight_panels", launch, outputs, *given)
+    outputs = {"forward": (floats,), "backward": None, "shift": (P,)}
+    fields = {"weight": weight, "bias": bias, "gamma": gamma, "beta": beta, "running_mean": mean, "running_var": var}
+    forward, shift = layer.launch("fused_wide_weights", launch, outputs, **fields, **layer.folded)
     slope = gamma / np.sqrt(var.astype(np.float64) + EPSILON)
     found = unpack(forward[: floats // 2], P)[:, : layer.K].T
     want = layer.augmented(weight, bias) * slope
@@ -316,27 +345,18 @@ def test_batch_norm_is_folded_into_weights(N: int, F: int, C: int, P: int, preci
 @cases
 @precisions
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_product(N: int, F: int, C: int, P: int, precision: str, batch_norm: bool) -> None:
+def test_product_and_moments_are_near_float64(N: int, F: int, C: int, P: int, precision: str, batch_norm: bool) -> None:
     layer = Layer(N, F, C, P, round=int(precision == "tf32"))
     u, weight, bias = layer.floats(N, layer.K), layer.floats(F, C * P), layer.floats(C * P)
     u[:, C * F + C :] = 0
-    launch, partials, counters = layer.workspaces(P)
     before = [layer.floats(P), layer.floats(P)]
-    outputs = [(N, P), (2, P) if batch_norm else np.empty(0, np.float32), *before]
-    inputs = [
-        partials,
-        counters,
-        layer.to_panels(u),
-        layer.weight_panels(weight, bias)[0],
-        layer.size,
-        EPSILON,
-        MOMENTUM,
-        P,
-        layer.K,
-    ]
-    inputs.append(layer.capacity(layer.K))
-    y, *rest = layer.launch(f"fused_product_{precision}", launch, outputs, *inputs, 1)
-    (again, *_) = layer.launch(f"fused_product_{precision}", launch, outputs, *inputs, 0)
+    outputs = {"y": (N, P), "stats": (2, P) if batch_norm else None}
+    outputs |= {"running_mean": before[0], "running_var": before[1]}
+    fields = layer.product_fields(P, layer.to_panels(u), layer.weight_panels(weight, bias)[0])
+    fields |= {"K": layer.K, "capacity": layer.capacity(layer.K)}
+    kernel = f"fused_wide_product_{precision}", geometry.product(N + SPARE, P, precision)
+    y, *rest = layer.launch(*kernel, outputs, **fields, fresh=1)
+    (again, *_) = layer.launch(*kernel, outputs, **fields, fresh=0)
     np.testing.assert_array_equal(y, again)
     assert_product(y, u, layer.augmented(weight, bias), precision)
     if not batch_norm:
@@ -356,17 +376,19 @@ def test_product(N: int, F: int, C: int, P: int, precision: str, batch_norm: boo
 @cases
 @precisions
 @pytest.mark.parametrize(("batch_norm", "dropout"), [(True, True), (False, False)])
-def test_product_dx(N: int, F: int, C: int, P: int, precision: str, batch_norm: bool, dropout: bool) -> None:
+def test_product_dx_and_sums_are_near_float64(
+    N: int, F: int, C: int, P: int, precision: str, batch_norm: bool, dropout: bool
+) -> None:
     layer = Layer(N, F, C, P, batch_norm, dropout, int(precision == "tf32"))
     v, weight, y = layer.floats(N, C * P), layer.floats(F, C * P), layer.floats(N, F)
     stats, gamma, beta = layer.norm(F, y)
     kept, mask = layer.kept(N, F)
-    outputs = [(N, F), (geometry.tiles(N), F, 2) if batch_norm else np.empty(0, np.float32)]
-    inputs = [layer.v_panels(v), layer.weight_panels(weight, None)[1], y, stats, gamma, beta, kept, layer.size]
-    numbers = [KEEP_SCALE, F, C, P, layer.capacity(C * P)]
-    g, *sums = layer.launch(
-        f"fused_product_dx_{precision}", geometry.product_dx(N + SPARE, F, precision), outputs, *inputs, *numbers
-    )
+    outputs = {"g_prev": (N, F), "sums_prev": (geometry.tiles(N), F, 2) if batch_norm else None}
+    fields = {"v": layer.v_panels(v), "weight": layer.weight_panels(weight, None)[1], "y_prev": y, "kept": kept}
+    fields |= {"stats_prev": stats, "gamma_prev": gamma, "beta_prev": beta, "size": layer.size}
+    fields |= {"keep_scale": KEEP_SCALE, "F": F, "C": C, "P": P, "capacity": layer.capacity(C * P)}
+    launch = geometry.product_dx(N + SPARE, F, precision)
+    g, *sums = layer.launch(f"fused_wide_product_dx_{precision}", launch, outputs, **fields)
     z, x_hat = activation(y, stats, gamma, beta)
     passes = (z > 0) & (mask > 0)
     assert (g[~passes] == 0).all()
@@ -381,17 +403,19 @@ def test_product_dx(N: int, F: int, C: int, P: int, precision: str, batch_norm: 
 
 @cases
 @precisions
-def test_product_dw(N: int, F: int, C: int, P: int, precision: str) -> None:
+def test_product_dw_is_near_float64(N: int, F: int, C: int, P: int, precision: str) -> None:
     layer = Layer(N, F, C, P, round=int(precision == "tf32"))
     u, dy = layer.floats(N, layer.K), layer.floats(N, P)
-    inputs = [layer.to_panels(u), layer.transposed_panels(dy), layer.size, layer.K, P, layer.capacity(P), 0]
+    fields = {"u": layer.to_panels(u), "dy_t": layer.transposed_panels(dy), "size": layer.size}
+    fields |= {"K": layer.K, "P": P, "capacity": layer.capacity(P), "early": 0}
     for rows in (N + SPARE, 20 * N + 2000):  # the latter with splits that have no rows
         launch, splits = geometry.product_dw(rows, layer.K, P, layer.device.multiprocessors, precision)
-        (parts,) = layer.launch(f"fused_product_dw_{precision}", launch, [(splits, layer.K, P)], *inputs)
-        assert_product(parts.sum(axis=0, dtype=np.float64), np.ascontiguousarray(u.T), dy, precision)
+        outputs = {"partials": (splits, layer.K, P)}
+        (partials,) = layer.launch(f"fused_wide_product_dw_{precision}", launch, outputs, **fields)
+        assert_product(partials.sum(axis=0, dtype=np.float64), np.ascontiguousarray(u.T), dy, precision)
 
 
-# ---- what is out of the ordinary
+# ---- corner cases
 
 
 @precisions
@@ -399,49 +423,32 @@ def test_a_batch_without_nodes_yields_zero_sums(precision: str) -> None:
     layer = Layer(0, 64, 1, 64, round=int(precision == "tf32"))
     empty = layer.to_panels(np.empty((0, 72), np.float32))
     weight, norm = layer.floats(64, 64), np.ones((2, 64), np.float32)
-    inputs = [empty, layer.weight_panels(weight, None)[1], None, norm, norm[0], norm[1], None, layer.size]
-    outputs = [np.empty(0, np.float32), (1, 64, 2)]
-    numbers = [1.0, 64, 1, 64, layer.capacity(64)]
-    (sums,) = layer.launch(
-        f"fused_product_dx_{precision}", geometry.product_dx(SPARE, 64, precision), outputs, *inputs, *numbers
-    )
+    fields = {"v": empty, "weight": layer.weight_panels(weight, None)[1], "y_prev": None, "kept": None}
+    fields |= {"stats_prev": norm, "gamma_prev": norm[0], "beta_prev": norm[1], "size": layer.size}
+    fields |= {"keep_scale": 1.0, "F": 64, "C": 1, "P": 64, "capacity": layer.capacity(64)}
+    launch = geometry.product_dx(SPARE, 64, precision)
+    outputs: dict[str, Any] = {"g_prev": None, "sums_prev": (1, 64, 2)}
+    (sums,) = layer.launch(f"fused_wide_product_dx_{precision}", launch, outputs, **fields)
     assert (sums == 0).all()
     plan = geometry.product_dw(SPARE, 72, 64, 132, precision)
-    (parts,) = layer.launch(
-        f"fused_product_dw_{precision}",
-        plan.launch,
-        [(plan.splits, 72, 64)],
-        empty,
-        empty,
-        layer.size,
-        72,
-        64,
-        layer.capacity(64),
-        0,
-    )
-    assert (parts == 0).all()
+    fields = {"u": empty, "dy_t": empty, "size": layer.size}
+    fields |= {"K": 72, "P": 64, "capacity": layer.capacity(64), "early": 0}
+    outputs = {"partials": (plan.splits, 72, 64)}
+    (partials,) = layer.launch(f"fused_wide_product_dw_{precision}", plan.launch, outputs, **fields)
+    assert (partials == 0).all()
 
 
 @precisions
-def test_not_a_number_passes(precision: str) -> None:
+def test_nan_propagates(precision: str) -> None:
     layer = Layer(130, 64, 1, 64, round=int(precision == "tf32"))
     u, weight = layer.floats(130, 72), layer.floats(64, 64)
     u[129, 5] = np.nan
-    launch, partials, counters = layer.workspaces(64)
-    outputs = [(130, 64), (2, 64), np.zeros(64, np.float32), np.zeros(64, np.float32)]
-    inputs = [
-        partials,
-        counters,
-        layer.to_panels(u),
-        layer.weight_panels(weight, None)[0],
-        layer.size,
-        EPSILON,
-        MOMENTUM,
-        64,
-        72,
-    ]
-    inputs.append(layer.capacity(72))
-    y, stats, *_ = layer.launch(f"fused_product_{precision}", launch, outputs, *inputs, 0)
+    outputs = {"y": (130, 64), "stats": (2, 64)}
+    outputs |= {name: np.zeros(64, np.float32) for name in ("running_mean", "running_var")}
+    fields = layer.product_fields(64, layer.to_panels(u), layer.weight_panels(weight, None)[0])
+    fields |= {"K": 72, "capacity": layer.capacity(72), "fresh": 0}
+    launch = geometry.product(130 + SPARE, 64, precision)
+    y, stats, *_ = layer.launch(f"fused_wide_product_{precision}", launch, outputs, **fields)
     assert np.isnan(y[129]).all()
     assert np.isfinite(y[:129]).all()
     assert np.isnan(stats).all()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.ops import tall
-from gcnbatch.backends.cuda.ops.tall import padded_width, wgrad
+from gcnbatch.backends.cuda.ops import matmul_tall as tall
+from gcnbatch.backends.cuda.ops.matmul_tall import TallDenseOps, padded_width, wgrad
+from tests.backends.cuda.ops.recorder import Recorder, of
 from tests.ops.adapters import open_adapter
 from tests.ops.parity import Problem, assert_parity
 
@@ -38,6 +39,15 @@ def test_parts_cover_the_rows_and_threads_the_columns(sizes, multiprocessors):
     assert plan.launch.grid[1] == plan.parts <= max(2 * multiprocessors, 1)
     assert plan.launch.grid[0] * plan.launch.threads * 2 >= F
     assert plan.fold.grid[0] * plan.fold.threads >= F * P
+
+
+def test_a_tall_product_has_kernels_of_its_own_and_its_bias_added(device: Recorder) -> None:
+    ops = TallDenseOps(device)
+    x, w, b, dy = of(device, (100_000, 602), (602, 16), (16,), (100_000, 16))
+    ops.linear(x, w, b)
+    ops.linear_backward(dy, x, w, need_dx=False)
+    assert device.entries[:2] == ["matmul_tall_16_forward", "bias_add_forward"]
+    assert device.entries[2:] == ["matmul_tall_16_wgrad", "matmul_tall_fold", "bias_add_backward"]
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gcnbatch.backends.cuda.ops.dense import DenseOps
-from gcnbatch.backends.cuda.ops.geometry import BackwardGeometry
+from gcnbatch.backends.cuda.ops.matmul import BackwardGeometry
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared

@@ -1,0 +1,82 @@
+"""The wide form: products on tensor cores, in TF32 or in 3xTF32, which has float32's accuracy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
+from gcnbatch.backends.cuda.fused.shared.data import Capacity
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
+from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
+from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.wide import geometry
+from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+
+
+class Wide(Form):
+    """Kernels for layers with many weights, on the devices that the products are compiled for."""
+
+    name = "wide"
+    most_rows = geometry.MOST_ROWS
+    condition = f"layers of {geometry.WIDE_ENOUGH:,} weights and more on compute capability 9.0"
+    products: ClassVar[str] = "3xtf32"
+    precision: ClassVar[str] = "fp32"
+
+    @classmethod
+    def trains(cls, setting: Setting) -> bool:
+        is_ours = setting.precision == cls.precision and setting.capability in geometry.CAPABILITIES
+        return is_ours and is_wide(setting.stack)
+
+    @classmethod
+    def predicts(cls, capability: tuple[int, int], precision: str) -> bool:
+        """Return whether products run on the device: batches are large, throughput counts, not latency."""
+        return precision == cls.precision and capability in geometry.CAPABILITIES
+
+    @classmethod
+    def columns(cls, n_in: int, channels: int) -> int:
+        return geometry.PANEL * ceil_div(columns_of_u(n_in, channels), geometry.PANEL)
+
+    def capacity(self, plan: EpochPlan, graphs: int) -> Capacity:
+        """Return the need of the epoch's largest batch; results do not depend on it."""
+        return self._data.capacity_of(plan, graphs)
+
+    def _packed_weights(self) -> tuple[DeviceArray, ...]:
+        return packed_weights(self._device, self._stack, self.training)
+
+    def workspace(self, capacity: Capacity, steps: int, graphs: int) -> WideWorkspace:
+        plan = StagedEpoch(self._device, steps, graphs)
+        on = (self._device, self._stack, self.model, self._data, capacity, plan, self._seed)
+        return WideWorkspace(*on, self.training, self.products)
+
+
+class WideTf32(Wide):
+    """The same with products in TF32."""
+
+    name = "wide (TF32)"
+    products, precision = "tf32", "tf32"
+
+    @classmethod
+    def rounded(cls, u: NDArray[np.float32]) -> NDArray[np.float32]:
+        return to_tf32(u)
+
+
+def is_wide(stack: Stack) -> bool:
+    """Return whether layers have so many weights that these kernels train faster than the narrow ones."""
+    return sum(layer.k * layer.n_out for layer in stack.nodes) >= geometry.WIDE_ENOUGH * len(stack.nodes)
+
+
+def to_tf32(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the nearest numbers of 11 bits, ties to even; NaN and infinities pass.
+
+    >>> to_tf32(np.array([1 + 2**-11, 1 + 3 * 2**-11, np.inf], np.float32)) - 1
+    array([0.        , 0.00195312,        inf], dtype=float32)
+    """
+    bits = x.view(np.uint32)
+    rounded = (bits + np.uint32(0x0FFF) + (bits >> np.uint32(13) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded.view(np.float32), x)

@@ -1,0 +1,50 @@
+"""The jobs of the update of wide layers, one for each parameter array, and the places of their chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+
+
+def job(
+    shape: tuple[int, int, int],
+    starts: tuple[int, int],
+    right: DeviceArray,
+    n_partials: int = 1,
+    panels: tuple[DeviceArray | None, DeviceArray | None] = (None, None),
+    round_: int = 0,
+    left: DeviceArray | None = None,
+) -> dict[str, Any]:
+    """Return the fields of a WideJob (fused/wide/update.cuh).
+
+    Parameters
+    ----------
+    shape : (F, C, P)
+        Of the weights (F, C P).
+    starts : (int, int)
+        Of weights and biases in the flat arrays.
+    right, left : DeviceArray
+        Partial sums of the gradient; with `left`, both factors of a dense layer on graphs.
+    panels : tuple of DeviceArray or None
+        The packed weights, forward and backward.
+    """
+    fields: dict[str, Any] = {"left": left, "right": right, "forward": panels[0], "backward": panels[1]}
+    fields |= {"weight": starts[0], "bias": starts[1], "round": round_, "n_partials": n_partials}
+    fields |= {"partial_stride": right.size // n_partials if left is None else 0}
+    return fields | dict(zip("FCP", shape, strict=True))
+
+
+def chunk_places(shapes: Sequence[tuple[int, int]], rows: int, columns: int) -> NDArray[np.int32]:
+    """Return job, first row, first column and 0 of each chunk of these matrices, int32 (chunks, 4)."""
+    places = [
+        (number, k, p, 0)
+        for number, (n_rows, n_columns) in enumerate(shapes)
+        for k in range(0, n_rows, rows)
+        for p in range(0, n_columns, columns)
+    ]
+    return np.array(places, np.int32).reshape(-1, 4)

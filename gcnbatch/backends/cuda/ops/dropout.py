@@ -1,0 +1,39 @@
+"""Dropout, with a mask that the place in training determines (dense/dropout.cu)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcnbatch import philox
+from gcnbatch.backends.base import DropoutKey
+from gcnbatch.backends.cuda.ops.common import KernelOps
+from gcnbatch.backends.cuda.runtime.launch import elementwise
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+
+
+class DropoutOps(KernelOps):
+    """`dropout` of `gcnbatch.backends.base.Ops` and its gradient."""
+
+    def dropout(self, x: DeviceArray, rate: float, key: DropoutKey) -> tuple[DeviceArray, DeviceArray]:
+        y, mask = self.device.empty(x.shape), self.device.empty(x.shape, np.uint8)
+        self.device.launch(
+            "dropout_forward",
+            elementwise(x.size, per_thread=8),
+            y=y,
+            mask=mask,
+            x=x,
+            n=x.size,
+            seed=key.seed,
+            purpose=philox.purpose_key(key.purpose),
+            epoch=key.epoch,
+            step=key.step,
+            threshold=int(rate * 2**32),
+            scale=1 / (1 - rate),
+        )
+        return y, mask
+
+    def dropout_backward(self, dy: DeviceArray, mask: DeviceArray, rate: float) -> DeviceArray:
+        dx = self.device.empty(dy.shape)
+        launch = elementwise(dy.size, per_thread=4)
+        self.device.launch("dropout_backward", launch, dx=dx, dy=dy, mask=mask, n=dy.size, scale=1 / (1 - rate))
+        return dx

@@ -1,0 +1,69 @@
+"""Losses with their gradients: sigmoid and softmax cross-entropy, mean squared error (dense/loss.cu)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, THREADS, KernelOps
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+
+ENTRIES_OF_ONE_BLOCK = 16_384  # up to which a loss is one launch of one block
+Loss = tuple[DeviceArray, DeviceArray, DeviceArray]  # total, weight, dlogits
+
+
+@lru_cache(maxsize=4096)
+def loss_geometry(n_entries: int, n_threads: int, multiprocessors: int) -> Launch:
+    """Return the launch of a loss over `n_entries` that keeps `n_threads` busy; 1 block: the weight is found in it.
+
+    >>> loss_geometry(50 * 12, 50 * 12, 132).block, loss_geometry(232_965 * 41, 232_965 * 32, 132).grid
+    ((608, 1, 1), (1056, 1, 1))
+    """
+    if n_entries <= ENTRIES_OF_ONE_BLOCK:
+        return Launch((1, 1, 1), (min(max(ceil_div(n_threads, 32), 1) * 32, 1024), 1, 1))
+    return Launch((min(ceil_div(n_threads, THREADS), 8 * multiprocessors), 1, 1), (THREADS, 1, 1))
+
+
+class LossOps(KernelOps):
+    """The losses of `gcnbatch.backends.base.Ops`; totals and weights are arrays of shape (1,)."""
+
+    def sigmoid_cross_entropy(
+        self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray, totals: DeviceArray | None = None
+    ) -> Loss:
+        launch, arrays, results = self._loss(logits, y, logits.size)
+        self._count_labels(launch, arrays)
+        sizes = {"n": logits.size, "K": logits.shape[1]}
+        self.device.launch("sigmoid_cross_entropy", launch, totals=totals, pos_weight=pos_weight, **sizes, **arrays)
+        return results
+
+    def softmax_cross_entropy(
+        self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
+    ) -> Loss:
+        (R, K), lanes = logits.shape, min(next_power_of_two(logits.shape[1]), 32)
+        launch, arrays, results = self._loss(logits, y, R * lanes)
+        if launch.blocks > 1:
+            counting = loss_geometry(logits.size, R, self.device.multiprocessors)
+            counted = {name: arrays[name] for name in ("weight", "partials", "counter", "y")}
+            self.device.launch("label_weight", counting, class_weight=class_weight, R=R, **counted)
+        sizes = {"R": R, "K": K, "lanes": lanes}
+        self.device.launch("softmax_cross_entropy", launch, totals=totals, class_weight=class_weight, **sizes, **arrays)
+        return results
+
+    def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
+        launch, arrays, results = self._loss(logits, y, logits.size)
+        self._count_labels(launch, arrays)
+        self.device.launch("mean_squared_error", launch, totals=totals, n=logits.size, **arrays)
+        return results
+
+    def _loss(self, logits: DeviceArray, y: DeviceArray, n_threads: int) -> tuple[Launch, dict[str, DeviceArray], Loss]:
+        """Return the launch, the arrays that all loss kernels take, and of these (total, weight, dlogits)."""
+        launch = loss_geometry(logits.size, n_threads, self.device.multiprocessors)
+        total, weight, dlogits = self.device.empty((1,)), self.device.empty((1,)), self.device.empty(logits.shape)
+        partials, counter = self.workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)
+        arrays = {"total": total, "weight": weight, "dlogits": dlogits, "partials": partials, "counter": counter}
+        return launch, {**arrays, "logits": logits, "y": y}, (total, weight, dlogits)
+
+    def _count_labels(self, launch: Launch, arrays: dict[str, DeviceArray]) -> None:
+        if launch.blocks > 1:
+            counted = {name: arrays[name] for name in ("weight", "partials", "counter", "y")}
+            self.device.launch("label_count", launch, n=arrays["y"].size, **counted)

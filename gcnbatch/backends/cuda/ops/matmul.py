@@ -1,0 +1,320 @@
+"""MatMul and linear layers: products by tiles, their gradients, and which tile computes a size (dense/matmul.cu)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from gcnbatch.backends.cuda.ops.bias import BiasOps
+from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, FLOAT_BYTES
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.errors import InputError
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+
+Precision = Literal["fp32", "tf32"]
+
+TF32_SINCE = (8, 0)  # compute capability
+ROWS_PER_PART = 64  # of a weight gradient, at least
+BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256  # per multiprocessor, of a part: up to these all gradients are one launch
+FOLD_COST = 8  # of folding one partial sum, in multiply-adds
+
+
+class Tile(NamedTuple):
+    """A strategy of dense/matmul.cu: the tile of the product that a block computes.
+
+    `speed` is the share of a multiprocessor's multiply-adds that the strategy reaches beside the others: what the
+    instructions of its inner loop leave, and what its few warps cannot hide.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    depth: int
+    threads: int
+    speed: float
+
+
+def _tile(name: str, speed: float) -> Tile:
+    """Return a tile with the sizes that the source gives to the type of its name."""
+    source, type_ = declared("dense/matmul.cu"), f"Tile{name.replace('tf32_', 'Tf32')}"
+    rows, columns, depth, threads = (source.constant(f"{type_}::{size}") for size in ("BM", "BN", "DEPTH", "THREADS"))
+    return Tile(name, rows, columns, depth, threads, speed)
+
+
+TILES: dict[Precision, tuple[Tile, ...]] = {
+    "fp32": (_tile("128x64", 1.0), _tile("64x64", 0.9), _tile("32x32", 0.55), _tile("16x32", 0.4)),
+    "tf32": (_tile("tf32_128x64", 1.0), _tile("tf32_32x32", 0.4)),
+}
+WGRAD_TILES: dict[Precision, tuple[Tile, ...]] = {
+    "fp32": (TILES["fp32"][0], TILES["fp32"][2]),
+    "tf32": TILES["tf32"],
+}
+_NAMES = [tile.name for tiles in TILES.values() for tile in tiles]
+FORWARD, DGRAD, WGRAD = ({tile: f"matmul_{tile}_{kind}" for tile in _NAMES} for kind in ("forward", "dgrad", "wgrad"))
+
+
+class MatmulGeometry(NamedTuple):
+    """Of `matmul_{tile}_forward` and `matmul_{tile}_dgrad`."""
+
+    tile: str
+    launch: Launch
+
+
+class WgradGeometry(NamedTuple):
+    """Of `matmul_{tile}_wgrad`: the rows of a part, and the bytes of its workspaces."""
+
+    tile: str
+    launch: Launch
+    rows_per_part: int
+    partials_bytes: int
+    counters_bytes: int
+
+
+class BackwardGeometry(NamedTuple):
+    """Of `matmul_32x32_backward`: as `WgradGeometry`, and how many blocks work on dW."""
+
+    launch: Launch
+    rows_per_part: int
+    dw_blocks: int
+    partials_bytes: int
+    counters_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def product_geometry(
+    rows: int, columns: int, depth: int, multiprocessors: int, precision: Precision = "fp32"
+) -> MatmulGeometry:
+    """Return the tile and launch of a product (rows, depth) x (depth, columns).
+
+    The tile is the one whose rounds over the multiprocessors take least time: a large one saves reads where there is
+    work for all, a small one spreads a small product.
+
+    >>> product_geometry(950, 64, 64, 132).tile, product_geometry(950, 64, 64, 132).launch.grid
+    ('16x32', (60, 2, 1))
+    >>> product_geometry(1850, 512, 512, 132).tile, product_geometry(1850, 512, 512, 132).launch.grid
+    ('128x64', (15, 8, 1))
+    """
+
+    def cost(tile: Tile) -> float:
+        blocks = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns)
+        return ceil_div(blocks, multiprocessors) * tile.rows * tile.columns * depth / tile.speed
+
+    tile = min(TILES[precision], key=cost)
+    grid = (ceil_div(rows, tile.rows), ceil_div(columns, tile.columns), 1)
+    return MatmulGeometry(tile.name, Launch(grid, (tile.threads, 1, 1)))
+
+
+@lru_cache(maxsize=4096)
+def wgrad_geometry(N: int, F: int, P: int, multiprocessors: int, precision: Precision = "fp32") -> WgradGeometry:
+    """Return tile, launch and parts of the gradient (F, N) x (N, P): its depth N is cut to busy every multiprocessor.
+
+    >>> wgrad_geometry(950, 64, 64, 132)[:3]
+    ('32x32', Launch(grid=(2, 2, 15), block=(128, 1, 1), shared=0), 64)
+    """
+    plans = [_wgrad_plan(tile, N, F, P, multiprocessors) for tile in WGRAD_TILES[precision]]
+    return min(plans, key=lambda plan: plan[0])[1]
+
+
+def _wgrad_plan(tile: Tile, N: int, F: int, P: int, multiprocessors: int) -> tuple[float, WgradGeometry]:
+    grid = ceil_div(F, tile.rows), ceil_div(P, tile.columns)
+    tiles, sums = grid[0] * grid[1], tile.rows * tile.columns
+    wanted = max(min(multiprocessors // max(tiles, 1), ceil_div(N, ROWS_PER_PART)), 1)
+    rows_per_part = max(ceil_div(ceil_div(N, wanted), tile.depth), 1) * tile.depth
+    parts = max(ceil_div(N, rows_per_part), 1)
+    fold = parts * FOLD_COST if parts > 1 else 0
+    cost = ceil_div(tiles * parts, multiprocessors) * sums * (rows_per_part / tile.speed + fold)
+    launch = Launch((*grid, parts), (tile.threads, 1, 1))
+    partials = tiles * parts * sums * FLOAT_BYTES if parts > 1 else 0
+    return cost, WgradGeometry(tile.name, launch, rows_per_part, partials, tiles * COUNTER_BYTES)
+
+
+@lru_cache(maxsize=4096)
+def backward_geometry(
+    N: int, F: int, P: int, multiprocessors: int, need_dx: bool, precision: Precision = "fp32"
+) -> BackwardGeometry | None:
+    """Return the launch of all gradients at once; None where they busy the device one by one, or on tensor cores.
+
+    >>> backward_geometry(950, 64, 64, 132, True)[:3]
+    (Launch(grid=(150, 1, 1), block=(128, 1, 1), shared=0), 64, 90)
+    >>> backward_geometry(1850, 512, 512, 132, True) is None
+    True
+    """
+    if precision != "fp32":
+        return None
+    tile = WGRAD_TILES["fp32"][1]
+    _, plan = _wgrad_plan(tile, N, F + 1, P, multiprocessors)  # the row of ones: the gradient by the bias
+    dw_blocks = plan.launch.blocks
+    dx_blocks = ceil_div(N, tile.rows) * ceil_div(F, tile.columns) if need_dx else 0
+    if dw_blocks + dx_blocks > BLOCKS_AT_ONCE * multiprocessors or plan.rows_per_part > ROWS_AT_ONCE:
+        return None
+    launch = Launch((dw_blocks + dx_blocks, 1, 1), (tile.threads, 1, 1))
+    return BackwardGeometry(launch, plan.rows_per_part, dw_blocks, plan.partials_bytes, plan.counters_bytes)
+
+
+class MatmulOps(BiasOps):
+    """`matmul` and `linear` of `gcnbatch.backends.base.Ops` and their gradients.
+
+    Parameters
+    ----------
+    device : Device
+    precision : "fp32" or "tf32"
+        Of matrix products: "tf32" rounds their inputs to 11 bits and multiplies on the tensor cores.
+
+    Raises
+    ------
+    InputError
+        When the device has no TF32.
+    """
+
+    def __init__(self, device: Device, precision: Precision = "fp32") -> None:
+        if precision == "tf32" and device.compute_capability < TF32_SINCE:
+            raise InputError(
+                "precision",
+                f"'tf32' on {device.name} (compute capability {'.'.join(map(str, device.compute_capability))})",
+                "a GPU of compute capability 8.0 or newer",
+                "Set precision = 'fp32'.",
+            )
+        super().__init__(device)
+        self.precision = precision
+
+    def matmul(self, x: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
+        (N, F), P = x.shape, w.shape[1]
+        y = self.device.empty((N, P))
+        self.multiply(y, x, w, (N, F, P), (P, F, P))
+        return y
+
+    def matmul_backward(
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool = True,
+        out: DeviceArray | None = None,
+        graphs: Any = None,
+    ) -> tuple[DeviceArray | None, DeviceArray]:
+        dw = self.or_empty(out, w.shape)
+        return self._gradients(dy, x, w, need_dx, dw, None), dw
+
+    def linear(self, x: DeviceArray, w: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
+        (N, F), P = x.shape, w.shape[1]
+        y = self.device.empty((N, P))
+        self.multiply(y, x, w, (N, F, P), (P, F, P), b)
+        return y
+
+    def linear_backward(
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool = True,
+        out: tuple[DeviceArray, DeviceArray] | None = None,
+        graphs: Any = None,
+    ) -> tuple[DeviceArray | None, DeviceArray, DeviceArray]:
+        dw, db = out or (self.device.empty(w.shape), self.device.empty((w.shape[1],)))
+        return self._gradients(dy, x, w, need_dx, dw, db), dw, db
+
+    def _gradients(
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool,
+        dw: DeviceArray,
+        db: DeviceArray | None,
+    ) -> DeviceArray | None:
+        """Write dW and db, and return dX: in one launch where the product is small, else one by one."""
+        (N, F), P = x.shape, w.shape[1]
+        dx = self.device.empty((N, F)) if need_dx else None
+        plan = self.all_gradients((N, F, P), need_dx)
+        if plan is not None:
+            partials, counters = self.workspaces(plan.partials_bytes, plan.counters_bytes)
+            self.device.launch(
+                "matmul_32x32_backward",
+                plan.launch,
+                dx=dx,
+                dw=dw,
+                db=db,
+                partials=partials,
+                counters=counters,
+                dy=dy,
+                x=x,
+                w=w,
+                N=N,
+                F=F,
+                P=P,
+                rows_per_part=plan.rows_per_part,
+                dw_blocks=plan.dw_blocks,
+            )
+            return dx
+        if dx is not None:
+            self.multiply_dgrad(dx, dy, w, (N, F, P), (F, P, P))
+        self.multiply_wgrad(dw, x, dy, (N, F, P), (P, F, P))
+        if db is not None:
+            self.sum_columns(db, dy, (N, P), P)
+        return dx
+
+    def all_gradients(self, sizes: tuple[int, int, int], need_dx: bool) -> BackwardGeometry | None:
+        """Return the launch of all gradients at once; None where each is better off alone."""
+        return backward_geometry(*sizes, self.device.multiprocessors, need_dx, self.precision)
+
+    def multiply(
+        self,
+        y: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        sizes: tuple[int, int, int],
+        strides: tuple[int, int, int],
+        bias: DeviceArray | None = None,
+    ) -> None:
+        """Y = X W (+ bias) for `sizes` (N, F, P), rows that begin `strides` (ldy, ldx, ldw) elements apart."""
+        (N, F, P), (ldy, ldx, ldw) = sizes, strides
+        tile, launch = product_geometry(N, P, F, self.device.multiprocessors, self.precision)
+        self.device.launch(FORWARD[tile], launch, y=y, x=x, w=w, bias=bias, ldy=ldy, ldx=ldx, ldw=ldw, N=N, F=F, P=P)
+
+    def multiply_dgrad(
+        self,
+        dx: DeviceArray,
+        dy: DeviceArray,
+        w: DeviceArray,
+        sizes: tuple[int, int, int],
+        strides: tuple[int, int, int],
+    ) -> None:
+        """dX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
+        (N, F, P), (lddx, lddy, ldw) = sizes, strides
+        tile, launch = product_geometry(N, F, P, self.device.multiprocessors, self.precision)
+        self.device.launch(DGRAD[tile], launch, dx=dx, dy=dy, w=w, lddx=lddx, lddy=lddy, ldw=ldw, N=N, F=F, P=P)
+
+    def multiply_wgrad(
+        self,
+        dw: DeviceArray,
+        x: DeviceArray,
+        dy: DeviceArray,
+        sizes: tuple[int, int, int],
+        strides: tuple[int, int, int],
+        accumulate: bool = False,
+    ) -> None:
+        """dW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
+        plan = wgrad_geometry(*sizes, self.device.multiprocessors, self.precision)
+        partials, counters = self.workspaces(plan.partials_bytes, plan.counters_bytes)
+        (N, F, P), (lddw, ldx, lddy) = sizes, strides
+        self.device.launch(
+            WGRAD[plan.tile],
+            plan.launch,
+            dw=dw,
+            partials=partials,
+            counters=counters,
+            x=x,
+            dy=dy,
+            lddw=lddw,
+            ldx=ldx,
+            lddy=lddy,
+            N=N,
+            F=F,
+            P=P,
+            rows_per_part=plan.rows_per_part,
+            accumulate=accumulate,
+        )

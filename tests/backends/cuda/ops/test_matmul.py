@@ -1,0 +1,175 @@
+"""Products: which tile computes a size, what gradients launch, and that every element has its thread."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcnbatch.backends.cuda.ops.matmul import (
+    BLOCKS_AT_ONCE,
+    ROWS_AT_ONCE,
+    TILES,
+    WGRAD_TILES,
+    MatmulOps,
+    Tile,
+    backward_geometry,
+    product_geometry,
+    wgrad_geometry,
+)
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.errors import InputError
+from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.ops.recorder import CHIPS, H200, NARROW, ROWS, Recorder, covers, of, quickly
+
+ALL_TILES = [tile for tiles in TILES.values() for tile in tiles]
+PRECISIONS = st.sampled_from(["fp32", "tf32"])
+
+
+def tile_named(name: str) -> Tile:
+    return next(tile for tile in ALL_TILES if tile.name == name)
+
+
+def test_a_small_product_and_all_its_gradients_are_two_launches(device: Recorder) -> None:
+    ops = MatmulOps(device)
+    x, w, b, dy, dw, db = of(device, (950, 75), (75, 64), (64,), (950, 64), (75, 64), (64,))
+    assert ops.linear(x, w, b).shape == (950, 64)
+    dx, *got = ops.linear_backward(dy, x, w, out=(dw, db))
+    assert dx is not None
+    assert dx.shape == x.shape
+    assert got == [dw, db]
+    assert device.entries == ["matmul_16x32_forward", "matmul_32x32_backward"]
+    forward, backward = (arguments for _, _, arguments in device.launched)
+    assert forward["bias"] is b
+    assert [backward[name] for name in ("dx", "dw", "db")] == [dx, dw, db]
+    nothing, *own = ops.linear_backward(dy, x, w, need_dx=False)
+    assert nothing is None
+    assert [gradient.shape for gradient in own] == [w.shape, b.shape]
+    assert device.launched[-1][2]["dx"] is None
+    assert len(device.launched) == 3
+
+
+def test_without_bias_a_null_pointer_takes_its_place(device: Recorder) -> None:
+    ops = MatmulOps(device)
+    x, w, dy, dw = of(device, (950, 75), (75, 64), (950, 64), (75, 64))
+    ops.matmul(x, w)
+    assert ops.matmul_backward(dy, x, w, out=dw)[1] is dw
+    forward, backward = (arguments for _, _, arguments in device.launched)
+    assert forward["bias"] is backward["db"] is None
+
+
+def test_gradients_of_a_large_product_are_a_launch_each(device: Recorder) -> None:
+    ops = MatmulOps(device)
+    x, w, dy = of(device, (1850, 512), (512, 512), (1850, 512))
+    ops.linear_backward(dy, x, w)
+    assert device.entries == ["matmul_128x64_dgrad", "matmul_128x64_wgrad", "bias_add_backward"]
+
+
+def test_a_graph_and_channel_alone_are_multiplied_in_place(device: Recorder) -> None:
+    """The second graph, rows 3 to 6, and the second of two channels of 5 columns."""
+    h, x, w = of(device, (9, 10), (9, 8), (8, 10))
+    MatmulOps(device).multiply(h.view(3 * 10 + 5, ()), x.view(3 * 8, (4, 8)), w.view(5, ()), (4, 8, 5), (10, 8, 10))
+    _, launch, arguments = device.launched[0]
+    assert launch.blocks == 1
+    assert arguments["y"].ptr == h.ptr + 4 * 35
+    assert [arguments[name] for name in ("ldy", "ldx", "ldw", "N", "F", "P")] == [10, 8, 10, 4, 8, 5]
+
+
+def test_tf32_takes_the_tensor_cores(device: Recorder) -> None:
+    ops = MatmulOps(device, "tf32")
+    x, w = of(device, (1850, 512), (512, 512))
+    ops.matmul(x, w)
+    ops.matmul_backward(x, x, w)
+    assert device.entries == ["matmul_tf32_128x64_forward", "matmul_tf32_128x64_dgrad", "matmul_tf32_128x64_wgrad"]
+
+
+def test_tf32_is_refused_where_there_is_none() -> None:
+    with pytest.raises(InputError) as refused:
+        MatmulOps(Recorder(compute_capability=(7, 5), name="Tesla T4"), "tf32")
+    assert str(refused.value) == (
+        "precision: 'tf32' on Tesla T4 (compute capability 7.5); expected a GPU of compute capability 8.0 or newer. "
+        "Set precision = 'fp32'."
+    )
+
+
+@pytest.mark.parametrize("tile", ALL_TILES, ids=lambda tile: tile.name)
+def test_kernels_of_a_tile_have_its_threads(tile: Tile) -> None:
+    source = Sources(cuda_sources())["dense/matmul.cu"].text
+    products = ["forward", "dgrad"] + ["wgrad"] * any(tile in tiles for tiles in WGRAD_TILES.values())
+    for name in products:
+        found = re.search(rf"__launch_bounds__\((\d+), \d+\)\s+matmul_{tile.name}_{name}\(", source)
+        assert found is not None, name
+        assert int(found[1]) == tile.threads
+    assert tile.name.removeprefix("tf32_") == f"{tile.rows}x{tile.columns}"
+
+
+@quickly
+@given(ROWS, NARROW, NARROW, CHIPS, PRECISIONS)
+def test_a_product_is_covered_by_its_tiles(N: int, F: int, P: int, chips: int, precision: str) -> None:
+    name, launch = product_geometry(N, P, F, chips, precision)
+    tile = tile_named(name)
+    assert tile in TILES[precision]
+    assert launch.block == (tile.threads, 1, 1)
+    assert covers(launch.grid[0], tile.rows, N)
+    assert covers(launch.grid[1], tile.columns, P)
+
+
+def test_a_small_product_is_spread_and_a_wide_one_uses_large_tiles() -> None:
+    small = product_geometry(950, 64, 64, H200).launch
+    assert 100 <= small.blocks <= H200
+    wide = product_geometry(1850, 512, 512, H200)
+    assert (wide.tile, wide.launch.blocks) == ("128x64", 120)
+    assert product_geometry(3800, 64, 64, H200).tile == "32x32"
+    assert product_geometry(100_000, 64, 64, H200).tile == "128x64"
+
+
+@quickly
+@given(ROWS, NARROW, NARROW, CHIPS, PRECISIONS)
+def test_a_weight_gradient_has_every_row_in_one_part(N: int, F: int, P: int, chips: int, precision: str) -> None:
+    plan = wgrad_geometry(N, F, P, chips, precision)
+    tile = tile_named(plan.tile)
+    rows, columns, parts = plan.launch.grid
+    assert tile in WGRAD_TILES[precision]
+    assert plan.launch.block == (tile.threads, 1, 1)
+    assert covers(rows, tile.rows, F)
+    assert covers(columns, tile.columns, P)
+    assert covers(parts, plan.rows_per_part, N) or (N == 0 and parts == 1)  # without rows it writes zeros
+    assert plan.rows_per_part % tile.depth == 0
+    assert plan.counters_bytes == 4 * rows * columns
+    assert plan.partials_bytes == (4 * plan.launch.blocks * tile.rows * tile.columns if parts > 1 else 0)
+    assert parts == 1 or plan.launch.blocks <= chips
+
+
+def test_a_weight_gradient_keeps_the_device_busy() -> None:
+    assert wgrad_geometry(950, 64, 64, H200).launch.blocks == 60
+    assert wgrad_geometry(1850, 512, 512, H200)[:3] == ("128x64", Launch((4, 8, 4), (256, 1, 1)), 464)
+
+
+@quickly
+@given(ROWS, NARROW, NARROW, CHIPS, st.booleans())
+def test_all_gradients_at_once_have_blocks_for_each(N: int, F: int, P: int, chips: int, need_dx: bool) -> None:
+    plan = backward_geometry(N, F, P, chips, need_dx)
+    tile = tile_named("32x32")
+    dx_tiles = -(-N // 32) * -(-F // 32) if need_dx else 0
+    dw_tiles = -(-(F + 1) // 32) * -(-P // 32)  # a row of dW more: the gradient by the bias
+    if plan is None:
+        shares = max(chips // dw_tiles, 1)
+        assert dx_tiles + dw_tiles * shares > BLOCKS_AT_ONCE * chips or ROWS_AT_ONCE * shares / 2 < N
+        return
+    assert plan.rows_per_part <= ROWS_AT_ONCE
+    assert plan.launch.block == (tile.threads, 1, 1)
+    assert plan.launch.blocks == plan.dw_blocks + dx_tiles <= BLOCKS_AT_ONCE * chips
+    parts, rest = divmod(plan.dw_blocks, dw_tiles)
+    assert rest == 0
+    assert covers(parts, plan.rows_per_part, N) or (N == 0 and parts == 1)
+    assert plan.rows_per_part % tile.depth == 0
+    assert plan.counters_bytes == 4 * dw_tiles
+    assert plan.partials_bytes == (4 * plan.dw_blocks * 32 * 32 if parts > 1 else 0)
+
+
+def test_gradients_are_taken_one_by_one_where_each_is_large_and_on_tensor_cores() -> None:
+    assert backward_geometry(1850, 512, 512, H200, need_dx=True) is None
+    assert backward_geometry(950, 64, 64, H200, need_dx=True, precision="tf32") is None
