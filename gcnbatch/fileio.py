@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 StrPath = str | os.PathLike[str]
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 _DISK_ERRORS = _FULL | {errno.EIO, errno.EROFS}
 
 
@@ -31,10 +34,11 @@ def _write_error(target: Path, error: OSError) -> MachineError:
 
 
 @contextmanager
-def atomic_path(path: StrPath) -> Iterator[Path]:
+def atomic_path(path: StrPath, follow: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; on success sync it and rename it to `path`, else remove it.
 
-    A symbolic link is followed: its target is replaced. Errors in the block pass through, except those of the disk.
+    A symbolic link is replaced, so that a folder from a stranger cannot lead outside; with `follow`, its target is.
+    Errors in the block pass through, except those of the disk. What a killed process has left for `path` is removed.
 
     Raises
     ------
@@ -43,19 +47,21 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
     MachineError
         When the folder cannot be written or the disk is full. `path` is then unchanged.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path) if follow else path)
     try:
-        kind = target.stat().st_mode
+        kind = target.stat(follow_symlinks=follow).st_mode
     except FileNotFoundError:
         pass
     except OSError as error:
         raise InputError(str(path), f"cannot be a file ({error.strerror})", "the name of a file") from error
     else:
-        if not stat.S_ISREG(kind):
+        if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
             raise InputError(str(path), "a folder or a device", "the name of a file")
-    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(6)}.tmp"
+    start = f".{target.name[:40]}."
+    remove_abandoned(target.parent, start)
+    temporary = target.parent / f"{start}{secrets.token_hex(6)}.tmp"
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        lock = _create_locked(temporary)
     except OSError as error:
         raise MachineError(
             str(path), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
@@ -74,6 +80,34 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _create_locked(path: Path) -> int:
+    """Create a file with a lock that ends with this process; return its descriptor."""
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # a file system without locks: nothing is removed there either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return lock
+        os.close(lock)  # another process took it for abandoned before it was locked
+
+
+def remove_abandoned(folder: Path, start: str = ".") -> None:
+    """Remove temporary files of `atomic_path` whose process has ended: nobody holds their lock.
+
+    `start` is how their names begin.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(start) and _TEMPORARY.fullmatch(name)]
+    except OSError:
+        return
+    for name in names:
+        with suppress(OSError, InputError), open_regular(folder / name, follow=False) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(folder / name)
 
 
 def _publish(temporary: Path, target: Path) -> None:

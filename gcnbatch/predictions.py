@@ -112,10 +112,11 @@ def check_target(out: str) -> None:
 
 
 @contextmanager
-def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
+def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Iterator[Sink]:
     """Open `out` for writing; the file appears under its name when the block ends without an error.
 
-    With `spreadsheet`, texts of a CSV that a spreadsheet would run as formulas begin with an apostrophe.
+    With `spreadsheet`, texts of a CSV that a spreadsheet would run as formulas begin with an apostrophe. `follow`: a
+    symbolic link stays, and its target is written.
 
     Raises
     ------
@@ -129,7 +130,7 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
         yield _Csv(sys.stdout, spreadsheet)
         return
     ending = Path(out).suffix.lower()
-    with fileio.atomic_path(out) as temporary:
+    with fileio.atomic_path(out, follow) as temporary:
         if ending == ".h5":
             import h5py
 
@@ -141,8 +142,8 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
 
 
 def write_csv(path: StrPath, table: Predictions) -> None:
-    """Write the table as CSV."""
-    with open_sink(str(path)) as sink:
+    """Write the table as CSV into a folder of ours; a symbolic link is replaced."""
+    with open_sink(str(path), follow=False) as sink:
         sink.append(table)
 
 

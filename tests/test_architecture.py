@@ -24,8 +24,8 @@ PACKAGE = ROOT / "gcnbatch"
 FLOORS = (
     ("text",),
     ("errors",),
-    ("config_sections", "confined", "fileio", "folders", "philox", "resources", "worker", "backends.registry"),
-    ("config", "environment", "figures"),
+    ("config_sections", "confined", "fileio", "philox", "resources", "worker", "backends.registry"),
+    ("config", "environment", "figures", "folders"),
     ("data",),
     ("predictions", "reference"),
     ("backends",),

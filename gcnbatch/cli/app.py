@@ -71,9 +71,11 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
 def main() -> None:
     """Run the command line; report every expected failure as one line on stderr and an exit code.
 
-    SIGTERM acts like Ctrl-C, so that temporary files are removed; training stops at its next step on either.
+    SIGTERM and SIGHUP act like Ctrl-C, so that temporary files are removed; training stops at its next step on each. A
+    SIGHUP that is ignored (nohup) stays ignored.
     """
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ending = [signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP])]
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in ending}
     atexit.register(gc.freeze)  # else Python's exit scans all imported objects several times
     try:
         sys.exit(app(standalone_mode=False))
@@ -97,4 +99,5 @@ def main() -> None:
             raise
         _fail(f"{error.filename or 'disk'}: {error.strerror}. Free some disk space and run again.", 3)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -288,7 +288,7 @@ class Trainer:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM stop training at the next step; a second one stops at once.
+        """Let SIGINT, SIGTERM and SIGHUP stop training at the next step; a second one stops at once.
 
         An ignored signal stays ignored: a command in the background of a script must survive the Ctrl-C that is meant
         for the command in the foreground.
@@ -299,7 +299,9 @@ class Trainer:
                 raise KeyboardInterrupt
             self._stop = True
 
-        handled = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        handled = [
+            n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN
+        ]
         previous = {number: signal.signal(number, request) for number in handled}
         try:
             yield

@@ -271,7 +271,7 @@ def test_kill_9_at_random_moments(long_run: tuple[list[str], Path], tmp_path: Pa
     assert_same_run(whole, folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_saves_and_says_how_to_go_on(
     long_run: tuple[list[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
