@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from gcnbatch.text import printable
+
 
 class GcnbatchError(Exception):
     """Base of every error that the user reads.
@@ -43,7 +45,7 @@ class GcnbatchError(Exception):
             text += f"; expected {self.expected}"
         if self.hint:
             text += f". {self.hint}"
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+        return printable(" ".join(text.split()))
 
 
 class CheckFailed(GcnbatchError):

@@ -6,10 +6,12 @@ colour-blind readers can distinguish.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,10 +43,11 @@ def legend_above(ax: Axes, columns: int = 2) -> None:
 
 def plain(name: str, length: int = 24) -> str:
     """Return a name given by the user as one short line, with mathematics markup escaped."""
-    short = name if len(name) <= length else name[: length - 1] + "…"
-    return " ".join(short.split()).replace("$", r"\$")
+    return printable(" ".join(name.split()), length).replace("$", r"\$")
 
 
 def save(figure: Figure, path: StrPath) -> None:
-    """Write a PNG atomically; its bytes depend on the picture alone."""
-    fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))
+    """Write a PNG atomically; its bytes depend on the picture alone. A character that the font lacks becomes a box."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))

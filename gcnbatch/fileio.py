@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
 import os
+import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 StrPath = str | os.PathLike[str]
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 _DISK_ERRORS = _FULL | {errno.EIO, errno.EROFS}
 
 
@@ -30,10 +34,11 @@ def _write_error(target: Path, error: OSError) -> MachineError:
 
 
 @contextmanager
-def atomic_path(path: StrPath) -> Iterator[Path]:
+def atomic_path(path: StrPath, follow: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; on success sync it and rename it to `path`, else remove it.
 
-    A symbolic link is followed: its target is replaced. Errors in the block pass through, except those of the disk.
+    A symbolic link is replaced, so that a folder from a stranger cannot lead outside; with `follow`, its target is.
+    Errors in the block pass through, except those of the disk. What a killed process has left for `path` is removed.
 
     Raises
     ------
@@ -42,12 +47,21 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
     MachineError
         When the folder cannot be written or the disk is full. `path` is then unchanged.
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        raise InputError(str(path), "a folder or a device", "the name of a file")
-    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(6)}.tmp"
+    target = Path(os.path.realpath(path) if follow else path)
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        kind = target.stat(follow_symlinks=follow).st_mode
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise InputError(str(path), f"cannot be a file ({error.strerror})", "the name of a file") from error
+    else:
+        if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
+            raise InputError(str(path), "a folder or a device", "the name of a file")
+    start = f".{target.name[:40]}."
+    remove_abandoned(target.parent, start)
+    temporary = target.parent / f"{start}{secrets.token_hex(6)}.tmp"
+    try:
+        lock = _create_locked(temporary)
     except OSError as error:
         raise MachineError(
             str(path), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
@@ -66,6 +80,34 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _create_locked(path: Path) -> int:
+    """Create a file with a lock that ends with this process; return its descriptor."""
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # a file system without locks: nothing is removed there either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return lock
+        os.close(lock)  # another process took it for abandoned before it was locked
+
+
+def remove_abandoned(folder: Path, start: str = ".") -> None:
+    """Remove temporary files of `atomic_path` whose process has ended: nobody holds their lock.
+
+    `start` is how their names begin.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(start) and _TEMPORARY.fullmatch(name)]
+    except OSError:
+        return
+    for name in names:
+        with suppress(OSError, InputError), open_regular(folder / name, follow=False) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(folder / name)
 
 
 def _publish(temporary: Path, target: Path) -> None:
@@ -127,9 +169,42 @@ class HeldErrors(io.FileIO):
             self.check()
 
 
+def open_regular(path: StrPath, expected: str = "a file", follow: bool = True) -> io.FileIO:
+    """Open a regular file for reading; a pipe or a device, which could keep the program waiting for ever, is refused.
+
+    Parameters
+    ----------
+    path : path
+    expected : str
+        What should be there, for messages.
+    follow : bool
+        Follow a symbolic link at the end of the path; False refuses it.
+
+    Raises
+    ------
+    InputError
+        When there is no file, something else, or a file that cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        stream = io.FileIO(path, opener=lambda name, _: os.open(name, flags))
+        kind = os.fstat(stream.fileno()).st_mode
+    except FileNotFoundError as error:
+        raise InputError(str(path), "no such file", expected) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise InputError(str(path), "a symbolic link", expected) from error
+        got = "is a folder" if error.errno == errno.EISDIR else f"cannot be read ({error.strerror})"
+        raise InputError(str(path), got, expected) from error
+    if not stat.S_ISREG(kind):
+        stream.close()
+        raise InputError(str(path), "not a regular file", expected)
+    return stream
+
+
 def sha256(path: StrPath) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
-    with open(path, "rb") as stream:
+    """Return the SHA-256 of a regular file as hexadecimal digits."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from gcnbatch import fileio
 from gcnbatch.errors import InputError
 
 
@@ -24,6 +25,8 @@ def check_new(folder: Path, hint: str = "Choose another -o.") -> None:
     ------
     InputError
     """
+    if folder.is_dir():
+        fileio.remove_abandoned(folder)  # a start that was killed at once
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(str(folder), "already exists", "a new or empty folder", hint)
 

@@ -7,7 +7,8 @@ of molecules end with ``error``: the reason why a row could not be read, else bl
 blank numbers. A name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that
 is called like a task.
 
-- ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value.
+- ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value. Control
+  characters and the like are escaped (`gcnbatch.text`), so that a row is a line.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
 - ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
   for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``target`` (its kind) as an attribute.
@@ -18,9 +19,8 @@ Numbers are written in the shortest form that reads back as the same float32.
 from __future__ import annotations
 
 import csv
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from gcnbatch import fileio
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import csv_cell, json_line
 
 ENDINGS = (".csv", ".jsonl", ".h5")
 STDOUT = "-"
@@ -121,8 +122,11 @@ def check_target(out: str) -> None:
 
 
 @contextmanager
-def open_sink(out: str) -> Iterator[Sink]:
+def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Iterator[Sink]:
     """Open `out` for writing; the file appears under its name when the block ends without an error.
+
+    With `spreadsheet`, texts of a CSV that a spreadsheet would run as formulas begin with an apostrophe. `follow`: a
+    symbolic link stays, and its target is written.
 
     Raises
     ------
@@ -133,10 +137,10 @@ def open_sink(out: str) -> Iterator[Sink]:
     """
     check_target(out)
     if out == STDOUT:
-        yield _Csv(sys.stdout)
+        yield _Csv(sys.stdout, spreadsheet)
         return
     ending = Path(out).suffix.lower()
-    with fileio.atomic_path(out) as temporary:
+    with fileio.atomic_path(out, follow) as temporary:
         if ending == ".h5":
             import h5py
 
@@ -144,12 +148,12 @@ def open_sink(out: str) -> Iterator[Sink]:
                 yield _Hdf5(file)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as text:
-                yield _Csv(text) if ending == ".csv" else _JsonLines(text)
+                yield _Csv(text, spreadsheet) if ending == ".csv" else _JsonLines(text)
 
 
 def write_csv(path: StrPath, table: Predictions) -> None:
-    """Write the table as CSV."""
-    with open_sink(str(path)) as sink:
+    """Write the table as CSV into a folder of ours; a symbolic link is replaced."""
+    with open_sink(str(path), follow=False) as sink:
         sink.append(table)
 
 
@@ -163,16 +167,23 @@ def read_outputs(path: StrPath, header: Header) -> NDArray[np.float32]:
 
 
 class _Csv:
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], spreadsheet: bool = False) -> None:
         self._writer = csv.writer(stream, lineterminator="\n")
+        self._spreadsheet = spreadsheet
         self._begun = False
 
     def append(self, table: Predictions) -> None:
         columns = table.columns()
         if not self._begun:
-            self._writer.writerow(columns)
+            self._writer.writerow(self._safe(columns))
             self._begun = True
-        self._writer.writerows(zip(*(_texts(values) for values in columns.values()), strict=True))
+        self._writer.writerows(zip(*(self._cells(values) for values in columns.values()), strict=True))
+
+    def _cells(self, values: NDArray[Any]) -> list[str]:
+        return _texts(values) if values.dtype.kind == "f" else self._safe(values.tolist())
+
+    def _safe(self, texts: Iterable[str]) -> list[str]:
+        return [csv_cell(text, self._spreadsheet) for text in texts]
 
 
 class _JsonLines:
@@ -183,7 +194,7 @@ class _JsonLines:
         columns = table.columns()
         for cells in zip(*(_json_values(values) for values in columns.values()), strict=True):
             row = dict(zip(columns, cells, strict=True))
-            self._stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            self._stream.write(json_line(row) + "\n")
 
 
 class _Hdf5:

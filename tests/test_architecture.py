@@ -22,9 +22,10 @@ PACKAGE = ROOT / "gcnbatch"
 # Layers from the lowest to the highest. A part may import itself and parts of lower layers. The registry of backends is
 # a separate part, because it names their modules only as strings.
 FLOORS = (
+    ("text",),
     ("errors",),
-    ("config_sections", "fileio", "folders", "philox", "resources", "worker", "backends.registry"),
-    ("config", "environment", "figures"),
+    ("config_sections", "confined", "fileio", "philox", "resources", "worker", "backends.registry"),
+    ("config", "environment", "figures", "folders"),
     ("data",),
     ("predictions", "reference"),
     ("backends",),

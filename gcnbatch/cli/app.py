@@ -15,6 +15,7 @@ import typer
 from gcnbatch import __version__
 from gcnbatch.cli import bench, compare, data, infer, info, kernels, train
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
+from gcnbatch.text import printable
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
 
@@ -70,9 +71,11 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
 def main() -> None:
     """Run the command line; report every expected failure as one line on stderr and an exit code.
 
-    SIGTERM acts like Ctrl-C, so that temporary files are removed; training stops at its next step on either.
+    SIGTERM and SIGHUP act like Ctrl-C, so that temporary files are removed; training stops at its next step on each. A
+    SIGHUP that is ignored (nohup) stays ignored.
     """
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ending = [signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP])]
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in ending}
     atexit.register(gc.freeze)  # else Python's exit scans all imported objects several times
     try:
         sys.exit(app(standalone_mode=False))
@@ -87,8 +90,14 @@ def main() -> None:
     except MemoryError:
         _fail("out of memory. Use a smaller batch, or lower data.memory_mb so that the set is read in slices.", 3)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            name = printable(max(str(error.filename).split(os.sep), key=len), 40)
+            _fail(
+                str(InputError(f"the name '{name}'", "too long for a file", "at most 255 bytes")), InputError.exit_code
+            )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         _fail(f"{error.filename or 'disk'}: {error.strerror}. Free some disk space and run again.", 3)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

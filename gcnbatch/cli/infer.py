@@ -82,6 +82,9 @@ def infer(
     processes: Annotated[
         int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
     ] = 0,
+    spreadsheet: Annotated[
+        bool, typer.Option("--spreadsheet", help="CSV: put ' before texts that a spreadsheet would run (=, +, -, @).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
@@ -115,6 +118,7 @@ def infer(
             csv=CsvOptions(
                 smiles_column, id_column, processes, tuple(split_names(keep_columns or "")), TableFormat(delimiter)
             ),
+            spreadsheet=spreadsheet,
             quiet=quiet,
             say=say,
         )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gcnbatch.text import printable
+
 _MISSING = "–"
+_LONGEST = 500  # characters of a text; a file can hold a million
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return ``name   value`` lines with aligned values; pairs without a value are omitted."""
-    shown = [(name, value) for name, value in pairs if value]
+    shown = [(printable(name, _LONGEST), printable(value, _LONGEST)) for name, value in pairs if value]
     width = max((len(name) for name, _ in shown), default=0)
     return [f"{name:<{width}}  {value}" for name, value in shown]
 
@@ -20,7 +23,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -
 
     Whole numbers get thousands separators, other numbers four significant digits; None is a dash.
     """
-    cells = [tuple(header), *(tuple(cell(value) for value in row) for row in rows)]
+    cells = [tuple(map(cell, header)), *(tuple(cell(value) for value in row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     aligned = [str.ljust] * left + [str.rjust] * (len(widths) - left)
     return [
@@ -35,7 +38,7 @@ def cell(value: Any) -> str:
         return _MISSING
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else printable(str(value), _LONGEST)
 
 
 def size(count: int) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from gcnbatch.compare import report_tables
 from gcnbatch.compare.report_tables import ReportTable
+from gcnbatch.text import html
 
 STYLE = """
 :root { --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8; --good: #00704f; --bad: #b3261e; --wash: #f5f7f9; }
@@ -63,21 +63,21 @@ def render(content: dict[str, Any], shown: Sequence[ReportTable], pictures: Sequ
         f"{data['parameters']:,} parameters, batch {data['batch_size']} · {content['created']}"
     )
     body = [
-        f"<h1>Backends compared: {escape(content['name'])}</h1>",
-        f'<p class="soft">{escape(about)}</p>',
-        f'<p class="verdict">{escape(report_tables.verdict(content))}</p>',
+        f"<h1>Backends compared: {html(content['name'])}</h1>",
+        f'<p class="soft">{html(about)}</p>',
+        f'<p class="verdict">{html(report_tables.verdict(content))}</p>',
     ]
     for table in shown:
         body += _section(table, images.get(PLACED.get(table.title, ""), ""))
     facts = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in report_tables.environment(content)
+        f"<dt>{html(name)}</dt><dd>{html(value)}</dd>" for name, value in report_tables.environment(content)
     )
     body += ["<section><h2>Environment</h2>", f"<dl>{facts}</dl></section>"]
     state = "passed" if content["parity"]["passed"] else "failed"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Backends compared: {escape(content['name'])}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>Backends compared: {html(content['name'])}</title>\n<style>{STYLE}</style>\n</head>\n"
         f'<body class="{state}">\n<main>\n' + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
 
@@ -87,18 +87,18 @@ def _section(table: ReportTable, image: str) -> list[str]:
         _row(table, cells, tag) for tag, cells in [("th", table.header), *(("td", row) for row in table.rows)]
     )
     lines = [
-        f"<section><h2>{escape(table.title)}</h2>",
+        f"<section><h2>{html(table.title)}</h2>",
         '<div class="scroll"><table>',
         f"<thead><tr>{head}</tr></thead>",
         "<tbody>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</tbody></table></div>",
     ]
     if table.note:
-        lines.append(f'<p class="note">{escape(table.note)}</p>')
+        lines.append(f'<p class="note">{html(table.note)}</p>')
     if image:
-        lines.append(f'<figure><img alt="{escape(table.title)}" src="data:image/png;base64,{image}"></figure>')
+        lines.append(f'<figure><img alt="{html(table.title)}" src="data:image/png;base64,{image}"></figure>')
     return [*lines, "</section>"]
 
 
 def _row(table: ReportTable, cells: Sequence[str], tag: str) -> str:
     styles = (' class="words"' if column in table.words else "" for column in range(len(cells)))
-    return "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for style, cell in zip(styles, cells, strict=True))
+    return "".join(f"<{tag}{style}>{html(cell)}</{tag}>" for style, cell in zip(styles, cells, strict=True))

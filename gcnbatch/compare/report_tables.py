@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from gcnbatch.text import markdown as safe_markdown
+
 Content = dict[str, Any]
 MISSING = "–"
 # The functions of full-batch training (Bettinelli: "Accelerate graph convolutional network on GPU", 2023) as families.
@@ -65,7 +67,7 @@ def verdict(content: Content) -> str:
 
 def markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[str]) -> str:
     """Return the report as Markdown; its images are separate files."""
-    lines = [f"# Backends compared: {content['name']}", "", verdict(content), "", *_about(content)]
+    lines = [f"# Backends compared: {safe_markdown(content['name'])}", "", verdict(content), "", *_about(content)]
     for table in shown:
         lines += ["", f"## {table.title}", "", _pipes(table.header), _pipes(_alignment(table))]
         lines += [_pipes(row) for row in table.rows]
@@ -289,7 +291,7 @@ def _labels(content: Content) -> list[str]:
 def _about(content: Content) -> list[str]:
     data = content["data"]
     return [
-        f"Data: {data['name']}, {data['graphs']:,} graphs, {data['nodes']:,} nodes. Model: "
+        f"Data: {safe_markdown(data['name'])}, {data['graphs']:,} graphs, {data['nodes']:,} nodes. Model: "
         f"{content['config']['model']['kind']}, {data['parameters']:,} parameters, batch {data['batch_size']}."
     ]
 

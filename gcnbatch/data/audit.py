@@ -4,22 +4,31 @@ HDF5 can name other files, load plugins, declare terabytes in a few bytes and bu
 the file is checked before any value is read. Only known names are allowed, reached by hard links, and only plain arrays
 of the exact type. Their chunks have a bounded size, are all stored, and all carry a checksum. The numbers in brackets
 are the rules of ``datasets/FORMAT.md``.
+
+libhdf5 itself cannot be trusted with such a file: crafted metadata crash it or keep it busy for ever. It only runs in a
+process of its own, with limits (`gcnbatch.confined`), which answers where the chunks of each array are. The values are
+read without it (`gcnbatch.data.chunks`).
 """
 
 from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from gcnbatch.data import schema
+from gcnbatch import confined
+from gcnbatch.data import chunks, schema
 from gcnbatch.data.checks import check_header
+from gcnbatch.data.chunks import ChunkFile, StoredArray, reading
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.resources import format_specification
 
@@ -27,30 +36,48 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK = 3  # the first version whose metadata, down to the chunk index, is checksummed throughout
 _MAX_NAMES = 1000  # links in one group
 _MIN_CHUNK_STORED = 12  # least bytes of a stored chunk and its index entry
-_FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
+_FILTERS = {chunks.DEFLATE, chunks.SHUFFLE, chunks.FLETCHER32}
+_PADDED = {h5py.h5t.STR_NULLPAD, h5py.h5t.STR_NULLTERM}
 _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 _SUPERBLOCK_HINT = (
     f'{_CONVERT_HINT} A program of yours that writes the format opens the file with libver=("v110", "v110").'
 )
 _WRITE_HINT = f"{format_specification()} says how to write one."
+_LIBRARY = "libhdf5"
+_AUDIT_SECONDS, _SECONDS_PER_GIB = 10, 10  # processor time; a file of 1 GiB in chunks of 128 KiB takes 0.1 s
+_AUDIT_MEMORY = 512 << 20  # beside twice the size of the file, which bounds the list of its chunks
+_ANSWER_BYTES = 16 << 20  # of descriptions, beside the list of chunks
+_ERRORS = {error.__name__: error for error in (InputError, MachineError)}
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn errors of HDF5 about a damaged file into an InputError, and lack of memory into a MachineError."""
+@dataclass(frozen=True)
+class _Found:
+    """What the confined process says of one array; (address, size) of its chunks follow in `places`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    filters: tuple[int, ...]
+    places: array[int]
+
+
+def open_file(path: Path, cache_bytes: int) -> tuple[ChunkFile, dict[str, StoredArray]]:
+    """Open a file and return its arrays by path; only plain, known, fully stored arrays are allowed [1-9].
+
+    `cache_bytes` bounds the unpacked chunks that are kept for later reads.
+    """
+    _check_start(path)
+    with reading(path):
+        file = ChunkFile(path, cache_bytes)
     try:
-        yield
-    except MemoryError as error:
-        raise MachineError(str(path), "not enough memory to read it", hint="Lower data.memory_mb.") from error
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, IndexError) as error:
-        text = str(error.args[0] if error.args else "").strip() or type(error).__name__
-        raise InputError(
-            str(path), f"damaged file ({text.splitlines()[0]})", hint="Copy or convert the data again."
-        ) from error
+        return file, _stored_arrays(file)
+    except BaseException:
+        file.close()
+        raise
 
 
-def open_file(path: Path, cache_bytes: int) -> h5py.File:
-    """Open a file for reading; `cache_bytes` bounds HDF5's chunk cache of each array [1, 2]."""
+def _check_start(path: Path) -> None:
+    """Check that the path is a regular file with the signature and the version of the format [1, 2]."""
     if not path.exists():
         raise InputError(str(path), "no such file", "an HDF5 data set", _CONVERT_HINT)
     if not path.is_file():
@@ -69,30 +96,76 @@ def open_file(path: Path, cache_bytes: int) -> h5py.File:
             f"superblock {_SUPERBLOCK}",
             _SUPERBLOCK_HINT,
         )
-    with reading(path):
-        return h5py.File(path, "r", rdcc_nbytes=cache_bytes, rdcc_nslots=10_007, locking=False)
 
 
-def audit(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
-    """Return the file's arrays by path; only plain, known, fully stored arrays are allowed [3-9]."""
-    with reading(path):
-        _check_format(file, path)
-        found: dict[str, h5py.Dataset] = {}
-        folders = [""]
-        while folders:
-            folder = folders.pop()
-            for name, item in _children(file, folder, path):
-                if isinstance(item, h5py.Group):
-                    folders.append(name)
-                else:
-                    found[name] = item
-        total = path.stat().st_size
-        stored = sum(_audit_array(item, name, f"{path}:/{name}", total) for name, item in found.items())
-        if stored > total:
-            raise InputError(
-                str(path), f"arrays of {stored} stored bytes in a file of {total}", "each stored byte once"
-            )
-        return found
+def _stored_arrays(file: ChunkFile) -> dict[str, StoredArray]:
+    """Return the arrays of the file, as the confined process finds them."""
+    path, size = file.path, file.path.stat().st_size
+    seconds = _AUDIT_SECONDS + size * _SECONDS_PER_GIB // (1 << 30)
+    try:
+        answer = confined.call(
+            lambda: _answer(path), _LIBRARY, seconds, _AUDIT_MEMORY + 2 * size, _ANSWER_BYTES + 2 * size
+        )
+    except confined.Failed as error:
+        raise InputError(
+            str(path), f"damaged or hostile file ({error})", hint="Copy or convert the data again."
+        ) from error
+    description, _, tail = answer.partition(b"\n")
+    found = json.loads(description)
+    if "error" in found:
+        kind, *parts = found["error"]
+        raise _ERRORS[kind](*parts)
+    places = np.frombuffer(tail, np.int64).reshape(-1, 2)
+    _check_places(path, places, size)
+    arrays, start = {}, 0
+    for name, dtype, shape, chunk, filters, count in found["arrays"]:
+        addresses, sizes = places[start : start + count].T
+        arrays[name] = StoredArray(
+            file, name, np.dtype(dtype), tuple(shape), tuple(chunk), tuple(filters), addresses, sizes
+        )
+        start += count
+    return arrays
+
+
+def _check_places(path: Path, places: NDArray[np.int64], file_bytes: int) -> None:
+    """Check that the chunks lie in the file, each byte in one chunk at most [9]."""
+    ordered = places[np.argsort(places[:, 0])]
+    starts, sizes = ordered.T
+    outside = (starts < 0) | (starts > file_bytes) | (sizes < 0) | (sizes > file_bytes - starts)
+    if outside.any() or (starts[:-1] + sizes[:-1] > starts[1:]).any():
+        raise InputError(str(path), "chunks that overlap or lie outside the file", "each stored byte once")
+
+
+def _answer(path: Path) -> bytes:
+    """Return the descriptions of the arrays as a line of JSON and the places of their chunks, or an error."""
+    try:
+        with reading(path), h5py.File(path, "r", locking=False) as file:
+            found = audit(file, path)
+    except (InputError, MachineError) as error:
+        parts = (error.subject, error.got, error.expected, error.hint)
+        return json.dumps({"error": [type(error).__name__, *parts]}).encode() + b"\n"
+    described = [
+        (name, one.dtype, one.shape, one.chunk, one.filters, len(one.places) // 2) for name, one in found.items()
+    ]
+    return b"\n".join(
+        [json.dumps({"arrays": described}).encode(), b"".join(one.places.tobytes() for one in found.values())]
+    )
+
+
+def audit(file: h5py.File, path: Path) -> dict[str, _Found]:
+    """Describe the file's arrays by path, in the confined process [3-9]."""
+    _check_format(file, path)
+    found: dict[str, _Found] = {}
+    total = path.stat().st_size
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        for name, item in _children(file, folder, path):
+            if isinstance(item, h5py.Group):
+                folders.append(name)
+            else:
+                found[name] = _audit_array(item, name, f"{path}:/{name}", total)
+    return found
 
 
 def _check_format(file: h5py.File, path: Path) -> None:
@@ -133,6 +206,8 @@ def _children(file: h5py.File, folder: str, path: Path) -> Iterator[tuple[str, h
     if len(group) > _MAX_NAMES:
         raise InputError(f"{path}:/{folder}", f"{len(group)} names", f"at most {_MAX_NAMES}")
     for link in group:
+        if not isinstance(link, str):
+            raise InputError(f"{path}:/{folder}", f"a name that is not UTF-8 ({link!a})", "UTF-8 text")
         name = f"{folder}/{link}" if folder else link
         place = f"{path}:/{name if name.isprintable() else ascii(name)}"
         is_group = name in schema.GROUPS or folder == "splits"
@@ -148,27 +223,39 @@ def _children(file: h5py.File, folder: str, path: Path) -> Iterator[tuple[str, h
         yield name, item
 
 
-def _audit_array(item: h5py.Dataset, name: str, place: str, file_bytes: int) -> int:
-    """Check one array and return its bytes in the file; storage comes before type and values."""
+def _audit_array(item: h5py.Dataset, name: str, place: str, file_bytes: int) -> _Found:
+    """Check and describe one array; storage comes before type and values."""
     rule = schema.array_rule(name)
     assert rule is not None
     kinds, rank = rule
     properties = item.id.get_create_plist()
     if properties.get_layout() != h5py.h5d.CHUNKED:
         raise InputError(place, "stored without chunks, or outside the file", "chunked storage", _WRITE_HINT)
-    _check_type(item, name, place, kinds)
+    dtype = _check_type(item, name, place, kinds)
     if item.shape is None or len(item.shape) != rank:
         raise InputError(place, f"shape {item.shape}", f"{rank} dimension{'s' if rank > 1 else ''}")
-    filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
+    if any(most is None for most in item.maxshape[1:]) and item.maxshape[0] is not None:
+        # libhdf5 2.0 reports the chunks of such arrays in another order than it stores them.
+        raise InputError(place, "only the columns can grow", "rows that can grow, or a fixed shape", _WRITE_HINT)
+    used = [properties.get_filter(index) for index in range(properties.get_nfilters())]
+    filters = tuple(one[0] for one in used)
     if not _FILTERS.issuperset(filters):
         raise InputError(place, "an unknown compression filter", "gzip, shuffle and fletcher32 only", _WRITE_HINT)
-    if h5py.h5z.FILTER_FLETCHER32 not in filters:
+    if chunks.FLETCHER32 not in filters:
         raise InputError(place, "no checksum", "the fletcher32 filter", _WRITE_HINT)
-    return _check_chunks(item, place, file_bytes)
+    shuffled_by = [one[2][0] for one in used if one[0] == chunks.SHUFFLE and one[2]]
+    if len(set(filters)) != len(filters) or any(size != np.dtype(dtype).itemsize for size in shuffled_by):
+        raise InputError(
+            place, "repeated filters, or shuffle of another type", "each filter once, for the array's type", _WRITE_HINT
+        )
+    return _Found(dtype, item.shape, item.chunks, filters, _check_chunks(item, np.dtype(dtype), place, file_bytes))
 
 
-def _check_type(item: h5py.Dataset, name: str, place: str, kinds: tuple[str, ...]) -> None:
-    """Compare the stored type with the allowed ones in HDF5's terms: NumPy would build objects for some types [6]."""
+def _check_type(item: h5py.Dataset, name: str, place: str, kinds: tuple[str, ...]) -> str:
+    """Return NumPy's name of the stored type, which must be an allowed one.
+
+    It is compared in HDF5's terms, because NumPy would build objects for some types [6].
+    """
     stored = item.id.get_type()
     if kinds == ("S",):
         limit = schema.MAX_HEADER_BYTES if name == "header" else schema.MAX_ID_BYTES
@@ -176,47 +263,54 @@ def _check_type(item: h5py.Dataset, name: str, place: str, kinds: tuple[str, ...
             raise InputError(place, "another type", "fixed-length UTF-8 text", _WRITE_HINT)
         if stored.get_size() > limit:
             raise InputError(place, f"texts of {stored.get_size()} bytes", f"at most {limit}")
-    elif stored.committed() or not any(stored.equal(h5py.h5t.py_create(np.dtype(f"<{kind}"))) for kind in kinds):
-        raise InputError(place, "another type", f"{' or '.join(kinds)}, little-endian", _WRITE_HINT)
+        if stored.get_strpad() not in _PADDED:
+            raise InputError(place, "texts padded with blanks", "fixed-length text padded with NUL", _WRITE_HINT)
+        return f"S{stored.get_size()}"
+    if not stored.committed():
+        for kind in kinds:
+            if stored.equal(h5py.h5t.py_create(np.dtype(f"<{kind}"))):
+                return f"<{kind}"
+    raise InputError(place, "another type", f"{' or '.join(kinds)}, little-endian", _WRITE_HINT)
 
 
-def _check_chunks(item: h5py.Dataset, place: str, file_bytes: int) -> int:
-    """Check that every declared chunk is stored, with a bounded size and all its filters [8, 9]."""
-    chunk_bytes = math.prod(item.chunks) * item.dtype.itemsize
+def _check_chunks(item: h5py.Dataset, dtype: np.dtype[Any], place: str, file_bytes: int) -> array[int]:
+    """Return address and size of each chunk in row-major order; all are stored, bounded, with all filters [8, 9]."""
+    chunk_bytes = math.prod(item.chunks) * dtype.itemsize
     if chunk_bytes > schema.MAX_CHUNK_BYTES:
         raise InputError(place, f"chunks of {chunk_bytes} bytes", f"at most {schema.MAX_CHUNK_BYTES}", _WRITE_HINT)
-    expected = math.prod(-(-length // step) for length, step in zip(item.shape, item.chunks, strict=True))
+    grid = [-(-length // step) for length, step in zip(item.shape, item.chunks, strict=True)]
+    expected = math.prod(grid)
     if expected * _MIN_CHUNK_STORED > file_bytes:
         raise InputError(place, f"shape {item.shape} declared in a file of {file_bytes} bytes", "a size that is stored")
-    count = stored = largest = skipped = 0
+    places = array("q", bytes(16 * expected))
+    count = largest = skipped = 0
 
     def visit(chunk: h5py.h5d.StoreInfo) -> None:
-        nonlocal count, stored, largest, skipped
-        count, stored, largest, skipped = (
-            count + 1,
-            stored + chunk.size,
-            max(largest, chunk.size),
-            skipped | chunk.filter_mask,
-        )
+        nonlocal count, largest, skipped
+        number = 0
+        for at, step, length in zip(chunk.chunk_offset, item.chunks, grid, strict=True):
+            number = number * length + at // step
+        places[2 * number], places[2 * number + 1] = chunk.byte_offset, chunk.size
+        count, largest, skipped = count + 1, max(largest, chunk.size), skipped | chunk.filter_mask
 
     if expected:
         item.id.chunk_iter(visit)
-    if count != expected:
-        raise InputError(place, f"{count} of {expected} chunks stored", "all of them")
+    if count != expected or not all(places[1::2]):
+        raise InputError(place, f"{count} of {expected} chunks stored", "each of them once")
     if skipped:
         raise InputError(place, "chunks stored without their checksum", "every filter on every chunk", _WRITE_HINT)
     if largest > chunk_bytes + chunk_bytes // 64 + 1024:
         raise InputError(place, f"{largest} bytes stored for a chunk of {chunk_bytes}", "chunks that fit their size")
-    return stored
+    return places
 
 
-def read_header(array: h5py.Dataset | None, path: Path) -> schema.Header:
+def read_header(stored: StoredArray | None, path: Path) -> schema.Header:
     """Read and check ``/header`` [10, 11]."""
     place = f"{path}:/header"
-    if array is None or array.shape != (1,):
+    if stored is None or stored.shape != (1,):
         raise InputError(place, "missing", "one JSON text", _CONVERT_HINT)
     with reading(path):
-        raw = bytes(array[0])
+        raw = bytes(stored[:][0])
     try:
         values = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
         json.dumps(values, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be printed or saved

@@ -45,6 +45,15 @@ def check_header(path: StrPath, header: schema.Header) -> None:
                 raise InputError(place, f"{key}: {name!a}", "names of printable characters")
             if times > 1:
                 raise InputError(place, f"{key}: '{name}' stands there {times} times", "each name once")
+    for key, count, most in (
+        ("task_names", len(header.task_names), schema.MAX_OUTPUTS),
+        ("class_names", len(header.class_names), schema.MAX_OUTPUTS),
+        ("n_features", header.n_features, schema.MAX_FEATURES),
+    ):
+        if count > most:
+            raise InputError(place, f"{key}: {count}", f"at most {most}", "A model has weights for each of them.")
+    if _deeper(header.featurizer, schema.MAX_FEATURIZER_DEPTH):
+        raise InputError(place, "featurizer nested too deep", f"at most {schema.MAX_FEATURIZER_DEPTH} levels")
     for task, labels in header.label_names.items():
         if header.target != "binary" or task not in header.task_names:
             raise InputError(place, f"label_names of '{task}'", "binary tasks of the set")
@@ -61,6 +70,12 @@ def check_header(path: StrPath, header: schema.Header) -> None:
             raise InputError(place, f"{len(header.class_names)} class_names", "at least 2 for a multiclass target")
     elif header.class_names:
         raise InputError(place, f"class_names with a {header.target} target", "none")
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested in more than `levels` levels."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inside is not None and (levels == 0 or any(_deeper(one, levels - 1) for one in inside))
 
 
 def check_layout(path: StrPath, header: schema.Header, arrays: Mapping[str, Described]) -> None:

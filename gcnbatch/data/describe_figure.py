@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BARS = 60  # at most; wider ranges are binned
 _TAIL = 5  # logarithmic axes if the maximum exceeds the 95th percentile by more than this factor
 _NAMED = 30  # more tasks or classes than this are drawn without names
+_DRAWN = 500  # more tasks or classes than this are not drawn
 
 
 def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
@@ -101,10 +102,12 @@ def _column(tasks: tuple[TaskLabels, ...], name: str) -> NDArray[np.int64]:
 
 def _bars(ax: Axes, names: list[str], parts: dict[str, NDArray[np.int64]], plural: str) -> None:
     """Draw a stacked horizontal bar per name, the first on top."""
+    total, names = len(names), names[:_DRAWN]
     places = np.arange(len(names))
     left = np.zeros(len(names))
     colours = (ORANGE, BLUE, GREY) if len(parts) > 1 else (BLUE,)
-    for (part, counts), colour in zip(parts.items(), colours, strict=True):
+    for (part, all_counts), colour in zip(parts.items(), colours, strict=True):
+        counts = all_counts[:_DRAWN]
         ax.barh(places, counts, left=left, height=0.8 if len(names) <= _NAMED else 1.0, color=colour, label=part)
         left += counts
     ax.invert_yaxis()
@@ -113,11 +116,11 @@ def _bars(ax: Axes, names: list[str], parts: dict[str, NDArray[np.int64]], plura
     if len(names) <= _NAMED:
         ax.set_yticks(places, [plain(name, 24) for name in names], fontsize=8)
     else:
-        ax.set(yticks=[], ylabel=f"{len(names)} {plural}, in order")
+        ax.set(yticks=[], ylabel=_in_order(total, plural))
 
 
 def _boxes(ax: Axes, description: Description, y: NDArray[Any]) -> None:
-    columns = [column[~np.isnan(column)] for column in y.T]
+    columns = [column[~np.isnan(column)] for column in y.T[:_DRAWN]]
     box = ax.boxplot(columns, orientation="horizontal", patch_artist=True, showfliers=False)
     for patch, median in zip(box["boxes"], box["medians"], strict=True):
         patch.set(facecolor=BLUE, edgecolor=BLUE)
@@ -127,7 +130,11 @@ def _boxes(ax: Axes, description: Description, y: NDArray[Any]) -> None:
     if len(columns) <= _NAMED:
         ax.set_yticklabels([plain(task.name, 24) for task in description.tasks], fontsize=8)
     else:
-        ax.set(yticks=[], ylabel=f"{len(columns)} tasks, in order")
+        ax.set(yticks=[], ylabel=_in_order(y.shape[1], "tasks"))
+
+
+def _in_order(total: int, plural: str) -> str:
+    return f"{total} {plural}, in order" if total <= _DRAWN else f"the first {_DRAWN} of {total} {plural}, in order"
 
 
 def _nothing(ax: Axes) -> None:

@@ -13,6 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 FORMAT_NAME = "gcnbatch"
 FORMAT_VERSION = 1
 
+MAX_CHUNK_BYTES = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
+MAX_FEATURIZER_DEPTH = 8  # of lists and objects within each other
+MAX_ID_BYTES = 1024
+MAX_OUTPUTS = 4096  # tasks or classes: a model has a column of weights for each
+MAX_FEATURES = 1 << 18  # a model has a row of weights for each
+MAX_GRAPH_NODES = 2**31 - 1
+
 Level = Literal["graph", "node"]
 Target = Literal["binary", "multiclass", "regression"]
 
@@ -79,11 +87,6 @@ SPLIT_ARRAY: tuple[tuple[str, ...], int] = (("i8",), 1)
 SPLIT_PARTS = ("train", "valid", "test")
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 GROUPS = ("graphs", "nodes", "nodes/x_csr", "edges", "splits")
-
-MAX_CHUNK_BYTES = 1 << 20
-MAX_HEADER_BYTES = 1 << 20
-MAX_ID_BYTES = 1024
-MAX_GRAPH_NODES = 2**31 - 1
 
 
 def row_folder(level: Level) -> str:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data import audit, checks, schema
+from gcnbatch.data.chunks import StoredArray, reading
 from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
@@ -24,7 +24,6 @@ from gcnbatch.fileio import StrPath
 
 BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs, of about this size
 _SLICED = ("nodes/x", "nodes/x_csr/", "edges/")  # arrays that are read in slices when the set does not fit in memory
-_ARRAYS_IN_CACHE = 8  # most arrays read in slices, which share the chunk cache
 
 
 class Dataset:
@@ -38,7 +37,7 @@ class Dataset:
     path : path
         An HDF5 file of format version 1.
     memory_mb : int
-        Limit in MiB on the arrays in memory or, if they do not fit, on HDF5's chunk cache.
+        Limit in MiB on the arrays in memory or, if they do not fit, on the unpacked chunks that are kept.
     check : bool
         Check every rule of the format (default). False skips the checks of edges, features and targets, for callers
         that have checked the same file before.
@@ -65,13 +64,12 @@ class Dataset:
     def __init__(self, path: StrPath, memory_mb: int = 4096, check: bool = True) -> None:
         self.path = Path(path)
         self.memory_mb = memory_mb
-        self._file = audit.open_file(self.path, (memory_mb << 20) // _ARRAYS_IN_CACHE)
+        self._file, stored = audit.open_file(self.path, memory_mb << 20)
         try:
-            stored = audit.audit(self._file, self.path)
             self.header = audit.read_header(stored.pop("header", None), self.path)
             checks.check_layout(self.path, self.header, stored)
             self.nbytes = sum(map(_bytes_in_memory, stored.values()))
-            self._arrays: dict[str, h5py.Dataset | NDArray[Any]] = {
+            self._arrays: dict[str, StoredArray | NDArray[Any]] = {
                 name: stored.pop(name) for name in list(stored) if name.startswith(_SLICED)
             }
             self._read_rows(stored)
@@ -89,8 +87,7 @@ class Dataset:
 
     def close(self) -> None:
         """Close the file."""
-        with audit.reading(self.path):
-            self._file.close()
+        self._file.close()
 
     @property
     def n_graphs(self) -> int:
@@ -116,7 +113,7 @@ class Dataset:
             When the arrays take more than `memory_mb`.
         """
         self._check_fits(self.nbytes)
-        for name in self._arrays:  # one by one: this frees the chunk cache of each array
+        for name in self._arrays:
             self._arrays[name] = self._rows(name, 0, None)
         return replace(self._slice(0, self.n_graphs), splits=self.splits)
 
@@ -148,11 +145,11 @@ class Dataset:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _read_rows(self, stored: dict[str, h5py.Dataset]) -> None:
+    def _read_rows(self, stored: dict[str, StoredArray]) -> None:
         """Read and check the arrays that stay in memory: pointers, ids, targets, groups, splits."""
         held = sum(map(_bytes_in_memory, stored.values()))
         self._check_fits(held)
-        with audit.reading(self.path):
+        with reading(self.path):
             rows = {name: array[:] for name, array in stored.items()}
         self.node_ptr: Int64 = rows["graphs/node_ptr"]
         self.edge_ptr: Int64 = rows["graphs/edge_ptr"]
@@ -181,7 +178,7 @@ class Dataset:
         array = self._arrays[name]
         if isinstance(array, np.ndarray):
             return array[start:stop]
-        with audit.reading(self.path):
+        with reading(self.path):
             rows: NDArray[Any] = array[start:stop]
             return rows
 
@@ -233,7 +230,7 @@ class Dataset:
             )
 
 
-def _bytes_in_memory(array: h5py.Dataset) -> int:
+def _bytes_in_memory(array: StoredArray) -> int:
     """Return the bytes of an array in memory; text also becomes fixed-width Unicode, four bytes per stored byte."""
     return int(array.nbytes) * (5 if array.dtype.kind == "S" else 1)
 

@@ -17,7 +17,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
 from gcnbatch.infer.members import Member, load_members
-from gcnbatch.predictions import STDOUT, Predictions, check_target, open_sink
+from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
 
@@ -60,6 +60,7 @@ def infer(
     batch_size: int | None = None,
     on_bad_row: Literal["keep", "fail"] = "keep",
     csv: CsvOptions | None = None,
+    spreadsheet: bool = False,
     quiet: bool = False,
     say: Say = lambda line: None,
 ) -> InferenceSummary:
@@ -81,6 +82,8 @@ def infer(
         Graphs per batch; None: chosen by the backend. It does not change the predictions.
     on_bad_row : {"keep", "fail"}
         A molecule that cannot be read keeps a blank row with the reason, or raises an error.
+    spreadsheet : bool
+        Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
     quiet : bool
         No progress bar.
     say : callable
@@ -98,8 +101,8 @@ def infer(
     members = load_members(runs, say)
     size = batch_size or 0
     started = time.monotonic()
-    with open_input(data, members, csv or CsvOptions(), size) as source:
-        rows, unreadable, figures, name = _predict(source, members, choice, out, size, on_bad_row == "fail", quiet)
+    with open_input(data, members, csv or CsvOptions(), size) as source, open_sink(out, spreadsheet) as sink:
+        rows, unreadable, figures, name = _predict(source, members, choice, sink, size, on_bad_row == "fail", quiet)
         if figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
     if unreadable:
@@ -108,7 +111,7 @@ def infer(
 
 
 def _predict(
-    source: Input, members: list[Member], choice: BackendChoice, out: str, batch_size: int, fail: bool, quiet: bool
+    source: Input, members: list[Member], choice: BackendChoice, sink: Sink, batch_size: int, fail: bool, quiet: bool
 ) -> tuple[int, int, dict[str, Any] | None, str]:
     """Return the numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
     from tqdm import tqdm
@@ -118,12 +121,9 @@ def _predict(
     figures, name = None, choice.fastest.name
     labels: list[NDArray[Any]] = []
     predicted: list[NDArray[np.float32]] = []
-    with (
-        open_sink(out) as sink,
-        tqdm(
-            total=source.n_graphs * len(members), unit=" graphs", disable=True if quiet else None, file=sys.stderr
-        ) as bar,
-    ):
+    with tqdm(
+        total=source.n_graphs * len(members), unit=" graphs", disable=True if quiet else None, file=sys.stderr
+    ) as bar:
         for part in source.parts:
             if fail:
                 _refuse_bad_row(part, rows)

@@ -294,7 +294,7 @@ class Trainer:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Stop training after the current step at the first SIGINT or SIGTERM, and at once at the second.
+        """Stop training after the current step at the first SIGINT, SIGTERM or SIGHUP, and at once at the second.
 
         An ignored signal stays ignored: a background command of a script must survive a Ctrl-C that is meant for the
         foreground command.
@@ -305,7 +305,9 @@ class Trainer:
                 raise KeyboardInterrupt
             self._stop = True
 
-        handled = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        handled = [
+            n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN
+        ]
         previous = {number: signal.signal(number, request) for number in handled}
         try:
             yield

@@ -32,6 +32,8 @@ LABELS = {
     "mae": "MAE",
     "r2": "R²",
 }
+DRAWN_TASKS = 200  # curves of a ROC figure
+DRAWN_CLASSES = 500  # rows and columns of a confusion matrix; more would be smaller than a pixel
 NAMED_TASKS = 40  # more tasks than this are drawn without names
 PARITY_TASKS = 24  # panels of a parity figure
 ANNOTATED_CLASSES = 16  # more classes than this are drawn without counts
@@ -80,8 +82,8 @@ def roc_pr(
 ) -> None:
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
-    Several tasks are drawn as thin lines with a thick mean curve, which averages the y values at each x. Tasks without
-    defined metrics (one class only, outputs that are not finite) are not drawn; the legend says how many are.
+    Several tasks are drawn as thin lines (the first 200) with a thick mean curve, which averages the y values at each
+    x. Tasks without defined metrics (one class only, outputs that are not finite) are not drawn; the legend says how many.
 
     Parameters
     ----------
@@ -98,14 +100,16 @@ def roc_pr(
     height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
     figure, axes = panels(1, 3 if len(areas) > 1 else 2, width=4.0, height=height)
     grid = np.linspace(0.0, 1.0, 501)
-    roc, pr = [], []
+    roc: list[NDArray[np.float64]] = []
+    pr: list[NDArray[np.float64]] = []
     for of_task in curves:
         if of_task is None:
             continue
         x, ordinate, recall, precision = of_task
-        axes[0].plot(x, ordinate, **_task_line(len(areas)))
+        if len(roc) < DRAWN_TASKS:
+            axes[0].plot(x, ordinate, **_task_line(len(areas)))
+            axes[1].plot(recall, precision, drawstyle="steps-pre", **_task_line(len(areas)))
         roc.append(np.interp(grid, x, ordinate))
-        axes[1].plot(recall, precision, drawstyle="steps-pre", **_task_line(len(areas)))
         pr.append(precision[np.searchsorted(recall, grid)])
     _finish_roc_pr(axes, grid, roc, pr, areas, len(tasks))
     if len(areas) > 1:
@@ -125,14 +129,17 @@ def confusion(
     outputs : (R, C)
         Probabilities; rows that are not finite are left out.
     class_names : C names
+        Of more than 500 classes, the first 500 are drawn.
     path : path
         PNG file.
     part : str
         Rows that are drawn, for the title.
     """
     used = (y[:, 0] >= 0) & np.isfinite(outputs).all(axis=1)
-    classes = len(class_names)
-    cells = y[used, 0].astype(np.int64) * classes + np.argmax(outputs[used], axis=1)
+    true, predicted = y[used, 0].astype(np.int64), np.argmax(outputs[used], axis=1)
+    classes = min(len(class_names), DRAWN_CLASSES)
+    drawn = (true < classes) & (predicted < classes)
+    cells = true[drawn] * classes + predicted[drawn]
     counts = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(3.2 + 0.42 * min(classes, ANNOTATED_CLASSES), 9.0)
@@ -144,14 +151,15 @@ def confusion(
             colour = "white" if share[row, column] > 0.55 else "black"
             ax.text(column, row, str(count), ha="center", va="center", fontsize=8, color=colour)
     if classes <= NAMED_CLASSES:
-        names = [plain(name) for name in class_names]
+        names = [plain(name) for name in class_names[:classes]]
         size = 8 if classes <= ANNOTATED_CLASSES else 6
         ax.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
         ax.set_yticks(range(classes), names, fontsize=size)
-    right = int(np.trace(counts))
+    which = "" if classes == len(class_names) else f"; the first {classes} of {len(class_names):,} classes"
     ax.set(xlabel="predicted class", ylabel="true class")
     of_part = f"{part}: " if part else ""
-    ax.set_title(f"{of_part}{right:,} of {counts.sum():,} rows right", loc="left", fontsize=10)
+    right = int((true == predicted).sum())
+    ax.set_title(f"{of_part}{right:,} of {len(true):,} rows right{which}", loc="left", fontsize=10)
     save(figure, path)
 
 

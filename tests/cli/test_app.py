@@ -99,6 +99,25 @@ def test_errors_become_one_line_and_their_code(
     assert shown.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--epochs", "1", "-o", "{}"],
+        ["train", "--resume", "{}"],
+        ["data", "synth", "quickstart", "-o", "{}.h5"],
+        ["data", "check", "{}.h5"],
+        ["data", "import", "smiles", "{}.csv", "-o", "x.h5"],
+        ["data", "import", "tudataset", ".", "-o", "{}.h5"],
+        ["infer", "{}", "x.h5"],
+    ],
+)
+def test_a_name_that_is_too_long_is_one_line_and_code_2(arguments: list[str]) -> None:
+    done = gcnbatch(*(argument.format("n" * 260) for argument in arguments), check=2)
+    assert done.stderr.count("\n") == 1
+    assert "too long" in done.stderr
+    assert "nnn" in done.stderr
+
+
 def test_a_lost_device_ends_the_process_without_messages_of_pycuda() -> None:
     text = """
 import atexit, sys

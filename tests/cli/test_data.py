@@ -179,7 +179,7 @@ def test_a_preset_takes_at_least_the_required_disk_space(call, tmp_path, preset)
     assert out.stat().st_size > 500 * synthetic.DISK_PER_GRAPH
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_synth_stopped_by_a_signal_leaves_no_file(tmp_path, number) -> None:
     command = [sys.executable, "-m", "gcnbatch", "data", "synth", "tox21", "-o", str(tmp_path / "set.h5")]
     with subprocess.Popen([*command, "--graphs", "2000000"], stderr=subprocess.PIPE, text=True) as running:

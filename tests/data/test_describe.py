@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 
-from gcnbatch.data import synthetic
+from gcnbatch.data import describe_figure, synthetic
 from gcnbatch.data.describe import Description, Distribution, Statistics, describe
 from gcnbatch.data.describe_figure import draw
 from gcnbatch.data.graphs import GraphSet
@@ -127,6 +127,16 @@ def test_every_kind_of_set_has_a_figure(tmp_path, options):
     graphs = build_graphset(**options)
     draw(described(graphs, tmp_path), graphs.y, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("target", ["binary", "regression"])
+def test_of_very_many_tasks_the_first_are_drawn(tmp_path, monkeypatch, target):
+    labels = []
+    monkeypatch.setattr(describe_figure, "_DRAWN", 40)
+    monkeypatch.setattr(describe_figure, "save", lambda figure, path: labels.append(figure.axes[-1].get_ylabel()))
+    graphs = build_graphset(target=target, n_tasks=50, missing=0.0)
+    draw(described(graphs, tmp_path), graphs.y, tmp_path / "figure.png")
+    assert labels == ["the first 40 of 50 tasks, in order"]
 
 
 def test_a_heavy_tail_around_isolated_nodes_has_a_figure(tmp_path):

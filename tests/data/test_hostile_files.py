@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
+from gcnbatch.data.chunks import fletcher32
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import assert_graphsets_equal, build_graphset
@@ -106,6 +107,18 @@ def chunk(name: str, raw: bytes, filter_mask: int = 0) -> Change:
         item.id.write_direct_chunk((0,) * item.ndim, raw, filter_mask)
 
     return change
+
+
+def checked(data: bytes) -> bytes:
+    """Append the checksum that HDF5 expects."""
+    return data + fletcher32(data)
+
+
+def blank_padded(file: h5py.File) -> None:
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_size(3)
+    kind.set_strpad(h5py.h5t.STR_SPACEPAD)
+    low_level("graphs/id", kind, plain_chunks)(file)
 
 
 def huge(file: h5py.File) -> None:
@@ -200,7 +213,7 @@ STRUCTURE: dict[str, tuple[Change, str]] = {
         huge,
         r"/nodes/x: shape \(10000000000, 100\) declared in a file of \d+ bytes; expected a size that is",
     ),
-    "chunks left out": (half_stored, "/edges/src: 1 of 3 chunks stored; expected all of them"),
+    "chunks left out": (half_stored, "/edges/src: 1 of 3 chunks stored; expected each of them once"),
     "huge chunk": (
         huge_chunk,
         "/edges/src: chunks of 2147483648 bytes; expected at most 1048576",
@@ -213,7 +226,36 @@ STRUCTURE: dict[str, tuple[Change, str]] = {
         chunk("graphs/group", bytes(200_000)),
         "/graphs/group: 200000 bytes stored for a chunk of 131072; expected chunks that fit their size",
     ),
-    "bomb": (chunk("graphs/group", zlib.compress(bytes(100 << 20), 9)), r"damaged file \(.*\)\. Copy or convert"),
+    "chunk without its checksum": (
+        chunk("graphs/group", zlib.compress(bytes(131072))),
+        r"/graphs/group: chunk 0: wrong checksum\. Copy or convert the data again",
+    ),
+    "bomb": (
+        chunk("graphs/group", checked(zlib.compress(bytes(100 << 20), 9))),
+        "/graphs/group: chunk 0: more than 131076 bytes unpacked",
+    ),
+    "short chunk": (
+        chunk("graphs/group", checked(zlib.compress(bytes(24)))),
+        "/graphs/group: chunk 0: 24 bytes unpacked instead of 131072",
+    ),
+    "cut chunk": (
+        chunk("graphs/group", checked(zlib.compress(bytes(131072))[:-5])),
+        "/graphs/group: chunk 0: compressed data that end too early",
+    ),
+    "no zlib data": (chunk("graphs/group", checked(b"abcd")), "/graphs/group: chunk 0: Error -3 while decompressing"),
+    "texts padded with blanks": (blank_padded, "/graphs/id: texts padded with blanks; expected fixed-length text"),
+    "gzip twice": (
+        low_level("graphs/group", I4, lambda p: (plain_chunks(p), p.set_deflate(1), p.set_deflate(1))),
+        "/graphs/group: repeated filters, or shuffle of another type; expected each filter once",
+    ),
+    "columns that can grow": (
+        put("nodes/x", np.zeros((15, 4), "f4"), **{**STORAGE, "maxshape": (15, None)}),
+        "/nodes/x: only the columns can grow; expected rows that can grow, or a fixed shape",
+    ),
+    "name that is not UTF-8": (
+        lambda f: h5py.h5g.create(f.id, b"splits/\xff\x1b[31m"),
+        r"/splits: a name that is not UTF-8 \(b'\\xff\\x1b\[31m'\); expected UTF-8 text",
+    ),
     "objects": (
         low_level("graphs/id", h5py.h5t.py_create(h5py.string_dtype()), plain_chunks),
         f"/graphs/id: {OTHER_TYPE} fixed-length UTF-8",
@@ -258,6 +300,20 @@ MEANING: dict[str, tuple[Change, str]] = {
     "unknown key": (header(**{"extra\n": 1}), r"/header: 'extra\\n': Extra inputs are not permitted; " + HEADER_RULE),
     "text for a number": (header(n_features="4"), "/header: 'n_features': Input should be a valid integer"),
     "257 channels": (header(channel_names=[str(i) for i in range(257)]), "/header: 'channel_names': .* at most 256"),
+    "4097 tasks": (
+        header(task_names=[str(i) for i in range(4097)]),
+        "/header: task_names: 4097; expected at most 4096. A model has weights for each of them",
+    ),
+    "4097 classes": (
+        header(target="multiclass", task_names=["a"], class_names=[str(i) for i in range(4097)]),
+        "/header: class_names: 4097; expected at most 4096",
+    ),
+    "3 M features": (header(n_features=3_000_000), "/header: n_features: 3000000; expected at most 262144"),
+    "deep featurizer": (
+        header(featurizer={"a": json.loads(nested(9))}),
+        "/header: featurizer nested too deep; expected at most 8 levels",
+    ),
+    "deeper featurizer": (header(featurizer={"a": json.loads(nested(300))}), "/header: featurizer nested too deep"),
     "no task": (header(task_names=[]), "/header: 'task_names': .* at least 1"),
     "empty name": (header(task_names=["a", ""]), "/header: task_names: ''; expected names of printable characters"),
     "escape in a name": (header(task_names=["a", "\x1b[31m"]), r"/header: task_names: '\\x1b\[31m'; expected names of"),

@@ -103,7 +103,7 @@ WRONG = {
         "DS_A.txt, row 2: edge 3, 4 joins graphs 1 and 3; expected both ends in one",
     ),
     "edge of three": ({"A": "1, 2, 3\n"}, "3 numbers per row; expected 2"),
-    "edge of text": ({"A": "1, 2\n2, x\n"}, "DS_A.txt, row 2, column 2: ' x'; expected a whole number"),
+    "edge of text": ({"A": "1, 2\n2, x\n"}, "DS_A.txt, row 2, column 2: 'x'; expected a whole number"),
     "ragged edges": ({"A": "1, 2\n2\n"}, "DS_A.txt, row 2: 1 numbers; expected 2"),
     "no edges": ({"A": "\n"}, "DS_A.txt: empty file"),
     "indicator falls": ({"graph_indicator": "1\n2\n1\n3\n3\n"}, "row 3: graph 1; expected graphs from 1 on, in rising"),

@@ -140,6 +140,22 @@ def test_figures_of_many_tasks_and_classes_stay_within_a_readable_size(tmp_path:
         assert height <= 2600, path
 
 
+def test_of_very_many_tasks_and_classes_the_first_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure.axes))
+    monkeypatch.setattr(plots, "DRAWN_TASKS", 5)
+    monkeypatch.setattr(plots, "DRAWN_CLASSES", 6)
+    roc_pr(*binary(40, 8), tmp_path / "tasks.png")
+    y, outputs, names = multiclass(100, 9)
+    plots.confusion(y, outputs, names, tmp_path / "classes.png")
+    (roc, pr, areas), (matrix, _) = drawn
+    assert [len(ax.lines) for ax in (roc, pr)] == [7, 7]  # five tasks, the mean, chance
+    assert len(areas.lines[0].get_xdata()) == 8
+    assert matrix.images[0].get_array().shape == (6, 6)
+    right = int((outputs.argmax(axis=1) == y[:, 0]).sum())
+    assert matrix.get_title(loc="left") == f"{right} of 100 rows right; the first 6 of 9 classes"
+
+
 def test_roc_pr_of_several_tasks_adds_a_panel_of_areas(tmp_path: Path) -> None:
     roc_pr(*binary(60, 1), tmp_path / "one.png")
     roc_pr(*binary(60, 3), tmp_path / "three.png")

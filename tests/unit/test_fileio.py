@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.fileio import HeldErrors, atomic_path, write_json, write_text, write_with
+from gcnbatch.fileio import HeldErrors, atomic_path, open_regular, remove_abandoned, write_json, write_text, write_with
 
 
 def test_a_file_appears_at_the_end_of_the_block(tmp_path):
@@ -83,11 +87,98 @@ def test_folders_and_devices_are_not_replaced(tmp_path, kind):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_link_keeps_pointing_to_its_file(tmp_path):
+def test_a_name_that_is_too_long_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"n: cannot be a file \(File name too long\); expected the name of a file"):
+        write_text(tmp_path / ("n" * 256), "x")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "a: no such file; expected a table"),
+        (os.mkdir, "a: is a folder; expected a table"),
+        (os.mkfifo, "a: not a regular file; expected a table"),
+        (lambda path: path.symlink_to("/dev/zero"), "a: not a regular file; expected a table"),
+        (
+            lambda path: path.symlink_to(path),
+            r"a: cannot be read \(Too many levels of symbolic links\); expected a table",
+        ),
+    ],
+    ids=["nothing", "folder", "pipe", "device", "loop"],
+)
+def test_only_regular_files_are_opened(tmp_path, make, message):
+    make(tmp_path / "a")
+    with pytest.raises(InputError, match=message):
+        open_regular(tmp_path / "a", "a table")
+
+
+def test_a_link_is_followed_or_refused(tmp_path):
+    (tmp_path / "real").write_text("x")
+    (tmp_path / "link").symlink_to("real")
+    with open_regular(tmp_path / "link") as stream:
+        assert stream.read() == b"x"
+    with pytest.raises(InputError, match="link: a symbolic link; expected a file"):
+        open_regular(tmp_path / "link", follow=False)
+
+
+def test_a_link_is_replaced_or_keeps_pointing_to_its_file(tmp_path):
+    (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    write_text(tmp_path / "link", "x")
+    with atomic_path(tmp_path / "link", follow=True) as temporary:
+        temporary.write_text("x")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "x"
+    write_text(tmp_path / "link", "y")
+    assert not (tmp_path / "link").is_symlink()
+    assert ((tmp_path / "link").read_text(), (tmp_path / "real").read_text()) == ("y", "x")
+
+
+def killed_while_writing(path):
+    """Start a process that writes to `path` and kill it there; return the temporary file that it leaves."""
+    code = (
+        "import sys, os, signal; from gcnbatch.fileio import atomic_path\n"
+        "with atomic_path(sys.argv[1]) as temporary: temporary.write_text('x'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -signal.SIGKILL
+    (left,) = path.parent.glob(".*.tmp")
+    return left
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next_write(tmp_path):
+    left = killed_while_writing(tmp_path / "a.txt")
+    write_text(tmp_path / "b.txt", "x")
+    assert left.exists()  # it may be another's
+    write_text(tmp_path / "a.txt", "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt"]
+
+
+def test_only_abandoned_files_are_removed(tmp_path):
+    killed_while_writing(tmp_path / "a.txt")
+    mine = ["..tmp", ".a.tmp", "a.0123456789ab.tmp", ".a.0123456789AB.tmp", ".a.0123456789abc.tmp"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".folder.0123456789ab.tmp").mkdir()
+    (tmp_path / ".link.0123456789ab.tmp").symlink_to(tmp_path / ".a.tmp")
+    with atomic_path(tmp_path / "b.txt") as in_use:
+        remove_abandoned(tmp_path)
+        assert in_use.exists()
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {*mine, "b.txt", ".folder.0123456789ab.tmp", ".link.0123456789ab.tmp"}
+
+
+def test_a_file_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    real, removed = fcntl.flock, []
+
+    def flock(descriptor, how):
+        if not removed:
+            removed.extend(tmp_path.glob(".*.tmp"))
+            removed[0].unlink()
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    write_text(tmp_path / "a.txt", "x")
+    assert (tmp_path / "a.txt").read_text() == "x"
+    assert len(removed) == 1
 
 
 def test_permissions_follow_the_umask_and_long_names_work(tmp_path):

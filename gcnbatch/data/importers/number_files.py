@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.importers.csv_tables import open_text
 from gcnbatch.errors import InputError
+from gcnbatch.text import printable
 
+_QUOTES = "'\" "
+_QUOTED = 80  # characters of the file in a message
 _BAD_NUMBER = re.compile(r"could not convert string (?P<text>.*) to \w+ at row (?P<row>\d+), column (?P<column>\d+)")
 _BAD_WIDTH = re.compile(r"number of columns changed from (?P<old>\d+) to (?P<new>\d+) at row (?P<row>\d+)")
 
@@ -23,7 +27,7 @@ class NumberReader:
     """Reads a matrix from the top, in blocks of rows."""
 
     def __init__(self, path: Path, stream: IO[str], dtype: type[np.generic]) -> None:
-        self._path, self._stream, self._dtype = path, stream, dtype
+        self._path, self._stream, self._dtype = path, _lines(path, stream), dtype
         self._done = 0
         self._width: int | None = None
 
@@ -41,7 +45,7 @@ class NumberReader:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # "contained no data": the caller's message is better
                 values: NDArray[Any] = np.loadtxt(
-                    self._stream, dtype=self._dtype, delimiter=",", comments=None, ndmin=2, max_rows=rows
+                    islice(self._stream, rows), dtype=self._dtype, delimiter=",", comments=None, ndmin=2
                 )
         except ValueError as error:
             if isinstance(error, UnicodeDecodeError):
@@ -58,18 +62,28 @@ class NumberReader:
 
     def finish(self) -> None:
         """Check that only blank lines remain."""
-        if any(line.strip() for line in self._stream):
+        if next(self._stream, None) is not None:
             raise InputError(str(self._path), f"goes on after row {self._done}", f"{self._done} rows")
 
     def _explain(self, error: ValueError) -> InputError:
         if found := _BAD_NUMBER.search(str(error)):
             what = "a whole number" if np.issubdtype(self._dtype, np.integer) else "a number"
             row = self._done + int(found["row"]) + 1
-            return InputError(f"{self._path}, row {row}, column {found['column']}", found["text"], what)
+            got = f"'{printable(found['text'].strip(_QUOTES), _QUOTED)}'"
+            return InputError(f"{self._path}, row {row}, column {found['column']}", got, what)
         if found := _BAD_WIDTH.search(str(error)):
             row = self._done + int(found["row"])
             return InputError(f"{self._path}, row {row}", f"{found['new']} numbers", found["old"])
-        return InputError(str(self._path), str(error), "numbers separated by commas")
+        return InputError(str(self._path), printable(str(error), 2 * _QUOTED), "numbers separated by commas")
+
+
+def _lines(path: Path, stream: IO[str]) -> Iterator[str]:
+    """Yield the lines that are not blank; refuse other characters than ASCII, on which NumPy 2.4 crashes."""
+    for number, line in enumerate(stream, start=1):
+        if not line.isascii():
+            raise InputError(f"{path}, line {number}", f"'{printable(line.strip(), _QUOTED)}'", "numbers in ASCII")
+        if line.strip():
+            yield line
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.number_files import load_numbers, open_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.outputs import output_path
-from gcnbatch.data.schema import SPLIT_PARTS, Header, Target
+from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
@@ -131,7 +131,7 @@ class _Raw:
         self._raw, self._n_nodes, self._n_edges = raw, n_nodes, n_edges
         self._values: list[NDArray[Any]] | None = None
         features = raw / "node-feat.csv.gz"
-        self._has_features = features.is_file()
+        self._has_features = features.exists()
         if self._has_features:
             vocabulary = _vocabulary(features, int(n_nodes.sum()))
             whole = all(np.array_equal(values, np.round(values)) for values in vocabulary)
@@ -224,6 +224,8 @@ def _sizes(path: Path) -> Int64:
     values = load_numbers(path, np.int64)
     if values.shape[1] != 1 or (values < 0).any():
         raise InputError(str(path), "more than one number in a row, or a negative one", "one count per graph")
+    if values.max() > MAX_GRAPH_NODES:
+        raise InputError(str(path), f"a count of {values.max()}", f"at most {MAX_GRAPH_NODES}")
     return values[:, 0]
 
 
@@ -271,7 +273,7 @@ def _splits(folder: Path, graphs: int) -> tuple[dict[str, Split], list[Path]]:
 
 def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
     """Return the molecules' ids if OGB lists them, else OGB's graph numbers from 0."""
-    if mapping.is_file():
+    if mapping.exists():
         with open_table(mapping) as table:
             if "mol_id" in table.names:
                 place = table.names.index("mol_id")

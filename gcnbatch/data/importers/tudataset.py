@@ -52,7 +52,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     folder = source_folder(source)
     name = _find_name(folder)
     files = {part: folder / f"{name}_{part}.txt" for part in ("A", "graph_indicator", *OPTIONAL)}
-    present = {part: file for part, file in files.items() if part not in OPTIONAL or file.is_file()}
+    present = {part: file for part, file in files.items() if part not in OPTIONAL or file.exists()}
     node_ptr = _node_pointer(files["graph_indicator"])
     nodes, count = int(node_ptr[-1]), len(node_ptr) - 1
     pairs = _edges(files["A"], node_ptr)
@@ -92,8 +92,9 @@ def _find_name(folder: Path) -> str:
 
 def _node_pointer(path: Path) -> Int64:
     graph = _column(path)
-    if graph[0] < 1 or (np.diff(graph) < 0).any():
-        row = 0 if graph[0] < 1 else int(np.flatnonzero(np.diff(graph) < 0)[0]) + 1
+    falling = np.flatnonzero(graph[1:] < graph[:-1])
+    if graph[0] < 1 or len(falling):
+        row = 0 if graph[0] < 1 else int(falling[0]) + 1
         raise InputError(f"{path}, row {row + 1}", f"graph {graph[row]}", "graphs from 1 on, in rising order")
     if graph[-1] > len(graph) * 2 + 1024:
         raise InputError(f"{path}, row {len(graph)}", f"graph {graph[-1]}", "consecutive graph numbers")

@@ -3,6 +3,9 @@
 A cubin's name holds the source file, the architecture, a hash of source, headers and flags, and a hash of the
 compiler: ``dense-relu.sm_90.<hash>.<compiler>.cubin`` for ``dense/relu.cu``. A ``.log`` of the same name holds the
 assembler's report. A machine without a compiler uses the newest cubin of the same source, flags and architecture.
+
+Kernels run on the GPU as the user, so only the user may write the folder: it is made with mode 0700, and a folder that
+others can write is not used. A cubin whose digest (``.sha256`` beside it) is wrong or missing is compiled again.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +33,8 @@ from gcnbatch.backends.cuda.runtime.sources import KernelSource
 from gcnbatch.errors import MachineError
 
 VERSIONS = "compilers.json"
+LOG, DIGEST = ".log", ".sha256"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 Progress = Callable[[str], object]
 
 
@@ -45,7 +51,7 @@ class Cubin(NamedTuple):
     def usages(self) -> dict[str, compilers.Usage]:
         """Registers and spills of each kernel."""
         try:
-            return compilers.usages(self.path.with_suffix(".log").read_text(encoding="utf-8"))
+            return compilers.usages(self.path.with_suffix(LOG).read_text(encoding="utf-8"))
         except OSError:
             return {}
 
@@ -97,11 +103,12 @@ class KernelCache:
         MachineError
             When the compiler does not know the architecture, or cannot run.
         """
-        if failed := self.build([source], arch):
-            raise failed[source.name]
-        with contextlib.suppress(FileNotFoundError):  # another process may clear the cache meanwhile
-            if found := self.find(source, arch):
-                return found.path.read_bytes()
+        for _ in range(2):  # once more if the first cubin is damaged
+            if failed := self.build([source], arch):
+                raise failed[source.name]
+            with contextlib.suppress(FileNotFoundError):  # another process may clear the cache meanwhile
+                if (found := self.find(source, arch)) and (cubin := _intact(found.path)):
+                    return cubin
         raise MachineError(str(self.folder), f"the kernels of {source.name} vanished", hint="Run again.")
 
     def build(
@@ -136,7 +143,8 @@ class KernelCache:
     def find(self, source: KernelSource, arch: str) -> Cubin | None:
         """Return the cubin of `source` in the cache: of the present compiler, or without one the newest of any."""
         name = self._name(source, arch)
-        folders = [self.folder, *([self._spare] if self._spare else [])]
+        folders = [] if _writable_by_others(self.folder) else [self.folder]
+        folders += [self._spare] if self._spare else []
         found = [path for folder in folders for path in folder.glob(name)]
         return _parse(max(found, key=lambda path: path.stat().st_mtime)) if found else None
 
@@ -154,7 +162,7 @@ class KernelCache:
         """
         cubins = self.cubins()
         try:
-            for path in [*(cubin.path for cubin in cubins), *self.folder.glob("*.log"), self.folder / VERSIONS]:
+            for path in [*(cubin.path for cubin in cubins), *self._beside(), self.folder / VERSIONS]:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise MachineError(
@@ -164,12 +172,17 @@ class KernelCache:
             ) from error
         return len(cubins)
 
+    def _beside(self) -> list[Path]:
+        """Return the reports and digests."""
+        return [path for ending in (LOG, DIGEST) for path in self.folder.glob(f"*{ending}")]
+
     def _compile(self, source: KernelSource, arch: str, progress: Progress) -> MachineError | None:
         if self.find(source, arch) is None and self.compiler:
             path = (self._spare or self.folder) / self._name(source, arch)
             try:
                 compiled = self.compiler.compile(source, arch, self._more)
-                fileio.write_text(path.with_suffix(".log"), compiled.log)
+                fileio.write_text(path.with_suffix(LOG), compiled.log)
+                fileio.write_text(path.with_suffix(DIGEST), hashlib.sha256(compiled.cubin).hexdigest())
                 fileio.write_with(path, lambda temporary: temporary.write_bytes(compiled.cubin))
             except MachineError as error:
                 return error
@@ -192,12 +205,14 @@ class KernelCache:
                 return version, tuple(map(str, known_ones))
         version, architectures = compilers.nvcc_version(path), compilers.nvcc_architectures(path)
         with contextlib.suppress(OSError, MachineError):  # `build` reports a cache that cannot be written
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if version:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if version and not _writable_by_others(self.folder):
                 fileio.write_json(self.folder / VERSIONS, {**known, key: [version, *architectures]})
         return version, architectures
 
     def _known_compilers(self) -> dict[str, Any]:
+        if _writable_by_others(self.folder):
+            return {}
         try:
             known = json.loads((self.folder / VERSIONS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -208,32 +223,29 @@ class KernelCache:
         if self._spare:
             return
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
-            if not self._replaceable:
-                raise MachineError(
-                    str(self.folder),
-                    f"cannot be written ({error.strerror})",
-                    hint="Set GCNBATCH_CACHE_DIR to a folder of yours.",
-                ) from error
-            self._spare = self._temporary_folder(error)
-            atexit.register(shutil.rmtree, self._spare, ignore_errors=True)
-            print(
-                f"warning: {self.folder}: cannot be written ({error.strerror}); kernels are compiled for this process "
-                "only. Set GCNBATCH_CACHE_DIR to a folder of yours.",
-                file=sys.stderr,
-            )
+            self._replace(f"cannot be written ({error.strerror})", "Set GCNBATCH_CACHE_DIR to a folder of yours.")
+        else:
+            if _writable_by_others(self.folder):
+                fix = f"Run chmod 700 {self.folder} if you trust what is in it, or remove it."
+                self._replace("other users can write to it", fix)
 
-    def _temporary_folder(self, error: OSError) -> Path:
+    def _replace(self, reason: str, fix: str) -> None:
+        """Use a temporary folder in place of one that cannot be used, with a warning, or raise MachineError."""
+        if not self._replaceable:
+            raise MachineError(str(self.folder), reason, hint=fix)
         try:
-            return Path(tempfile.mkdtemp(prefix="gcnbatch-kernels-"))
-        except OSError as second:
+            self._spare = Path(tempfile.mkdtemp(prefix="gcnbatch-kernels-"))
+        except OSError as error:
             raise MachineError(
                 str(self.folder),
-                f"cannot be written ({error.strerror}), nor any folder for temporary files",
+                f"{reason}, and no folder for temporary files can be written",
                 hint="Set GCNBATCH_CACHE_DIR and TMPDIR to folders of yours.",
-            ) from second
+            ) from error
+        atexit.register(shutil.rmtree, self._spare, ignore_errors=True)
+        print(f"warning: {self.folder}: {reason}; kernels are compiled for this process only. {fix}", file=sys.stderr)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -247,6 +259,27 @@ class KernelCache:
                 lock = stack.enter_context(((self._spare or self.folder) / ".lock").open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _writable_by_others(folder: Path) -> bool:
+    """Whether another user, except root, can put files into this folder; False where there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    mine = found.st_uid in (os.geteuid(), 0) or os.geteuid() == 0
+    return bool(found.st_mode & _OTHERS_WRITE) or not mine
+
+
+def _intact(path: Path) -> bytes | None:
+    """Return the cubin, or remove it and return None if its digest is another one."""
+    cubin = path.read_bytes()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path.with_suffix(DIGEST).read_text(encoding="utf-8") == hashlib.sha256(cubin).hexdigest():
+            return cubin
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+    return None
 
 
 def _parse(path: Path) -> Cubin | None:

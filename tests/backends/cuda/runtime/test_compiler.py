@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import multiprocessing
+import stat
 import struct
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gcnbatch.backends.cuda.runtime import cache as caching
 from gcnbatch.backends.cuda.runtime import compiler
@@ -249,6 +253,46 @@ def test_a_cache_that_cannot_be_written_warns_once(tmp_path, sources, nvcc, caps
     assert warning.startswith(f"warning: {cache.folder}: cannot be written (Not a directory); kernels are compiled")
 
 
+def test_only_the_user_can_use_the_cache(cache, sources, nvcc) -> None:
+    cache.build(sources.values(), "sm_90")
+    assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o1777])
+def test_a_cache_that_others_can_write_is_neither_read_nor_written(cache, sources, nvcc, capsys, mode) -> None:
+    cache.build(sources.values(), "sm_90")
+    right = cache.load(sources["plain.cu"], "sm_90")
+    for path in cache.folder.glob("*.cubin"):
+        path.write_bytes(b"code of another user")
+        path.with_suffix(caching.DIGEST).write_text(hashlib.sha256(b"code of another user").hexdigest())
+    planted = {path.name: path.read_bytes() for path in cache.folder.iterdir()}
+    cache.folder.chmod(mode)
+    later = KernelCache(cache.folder)
+    assert later.find(sources["plain.cu"], "sm_90") is None
+    assert later.load(sources["plain.cu"], "sm_90") == right
+    assert {path.name: path.read_bytes() for path in cache.folder.iterdir()} == planted
+    assert capsys.readouterr().err == (
+        f"warning: {cache.folder}: other users can write to it; kernels are compiled for this process only. "
+        f"Run chmod 700 {cache.folder} if you trust what is in it, or remove it.\n"
+    )
+    with pytest.raises(MachineError, match=r"other users can write to it\. Run chmod 700"):
+        KernelCache(cache.folder, replaceable=False).build(sources.values(), "sm_80")
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["cubin", "digest", "no digest"]), st.binary(max_size=80))
+def test_a_cubin_with_another_digest_is_compiled_again(cache, sources, nvcc, damage, content) -> None:
+    right = cache.load(sources["plain.cu"], "sm_90")
+    found = cache.find(sources["plain.cu"], "sm_90")
+    if damage == "no digest":
+        found.path.with_suffix(caching.DIGEST).unlink()
+    else:
+        (found.path if damage == "cubin" else found.path.with_suffix(caching.DIGEST)).write_bytes(content)
+    before = len(calls(nvcc))
+    assert KernelCache(cache.folder).load(sources["plain.cu"], "sm_90") == right
+    assert len(calls(nvcc)) == before + 1
+
+
 def test_a_lock_of_another_user_does_not_stop_anyone(cache, sources, nvcc) -> None:
     (cache.folder / ".lock").mkdir(parents=True)  # cannot be opened, whoever runs this
     assert cache.build(sources.values(), "sm_90") == {}
@@ -277,8 +321,8 @@ def test_without_any_writable_folder_the_error_is_one_line(sources, nvcc, tmp_pa
         with pytest.raises(MachineError) as caught:
             cache.build(sources.values(), "sm_90")
     assert str(caught.value) == (
-        f"{tmp_path}/file/kernels: cannot be written (Not a directory), nor any folder for temporary files. "
-        "Set GCNBATCH_CACHE_DIR and TMPDIR to folders of yours."
+        f"{tmp_path}/file/kernels: cannot be written (Not a directory), and no folder for temporary files can be "
+        "written. Set GCNBATCH_CACHE_DIR and TMPDIR to folders of yours."
     )
     monkeypatch.setattr(compiler.tempfile, "TemporaryDirectory", no_room)
     with pytest.raises(MachineError) as caught:

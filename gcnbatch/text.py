@@ -1,0 +1,55 @@
+r"""Text of a file that may be hostile, made safe for where it is shown: terminal, HTML, Markdown, CSV, JSON, figures.
+
+Control characters and escape sequences can steer a terminal, and marks of writing direction can make a text look like
+another one. They are shown as Python writes them in a literal (``\x1b``, ``\u202e``).
+"""
+
+from __future__ import annotations
+
+import html as _html
+import json
+import re
+import unicodedata
+from typing import Any
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>!|~$&])")
+_FORMULA = ("=", "+", "-", "@")
+
+
+def is_safe(character: str) -> bool:
+    """Whether a character is shown as it is: printable characters and spaces of every script."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def printable(text: str, most: int | None = None) -> str:
+    """Return `text` as one line of safe characters, at most `most` of them."""
+    if most is not None and len(text) > most:
+        text = text[: most - 1] + "…"
+    if text.isprintable():
+        return text
+    return "".join(one if is_safe(one) else repr(one)[1:-1] for one in text)
+
+
+def html(text: str) -> str:
+    """Return `text` as content or attribute of an HTML element."""
+    return _html.escape(printable(text))
+
+
+def markdown(text: str) -> str:
+    """Return `text` as Markdown that shows its characters, without markup, links or HTML."""
+    return _MARKDOWN.sub(r"\\\1", printable(text))
+
+
+def csv_cell(text: str, spreadsheet: bool = False) -> str:
+    """Return `text` as a cell of a CSV file.
+
+    With `spreadsheet`, an apostrophe is put before a text that a spreadsheet would run as a formula.
+    """
+    safe = printable(text)
+    return f"'{safe}" if spreadsheet and safe.lstrip().startswith(_FORMULA) else safe
+
+
+def json_line(value: Any) -> str:
+    """Return `value` as one line of JSON; unsafe characters are JSON's escapes, so that readers find the same text."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return text if text.isprintable() else "".join(one if is_safe(one) else json.dumps(one)[1:-1] for one in text)
