@@ -93,13 +93,15 @@ class Workers(Executor):
         return result
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """End the processes with SIGTERM and, after 30 seconds, SIGKILL. Always wait for them, even without `wait`.
+        """End the processes with SIGTERM and, after 30 seconds, SIGKILL. Calls that have not started are cancelled.
 
-        Calls that have not started are cancelled.
+        Without `wait` only send SIGTERM; another `shutdown` must follow. Several pools then end at the same time.
         """
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         for worker in self._workers:
             worker.process.terminate()
+        if not wait:
+            return
         try:
             deadline = time.monotonic() + _EXIT_SECONDS
             for worker in self._workers:

@@ -238,7 +238,7 @@ def test_queued_steps_run_when_a_run_stops(
     model: tuple[str, ...], tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an epoch's 24 steps, the first 8 run as one graph, 11 as graphs of 8 and of 1 steps, 5 after resuming."""
-    write_set(tmp_path / "data.h5", 120, n_channels=1, max_nodes=12, n_features=20)
+    write_set(tmp_path / "data.h5", 122, n_channels=1, max_nodes=12, n_features=20)
     about = ("backend=fused", "train.batch_size=4", "train.epochs=2")
     config = configure(f"data.path={tmp_path / 'data.h5'}", *about, *model)
     started: list[int] = []
