@@ -427,7 +427,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, data: Path) -> None:
 def test_unreadable_metrics_are_named(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").write_text("{", encoding="utf-8")
-    refused(tmp_path / "run", r"metrics\.json: cannot be read; expected the metrics of a finished run")
+    refused(tmp_path / "run", r"metrics\.json: not JSON; expected the metrics of a finished run")
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
