@@ -68,7 +68,7 @@ def load(path: StrPath) -> Checkpoint:
     from safetensors import SafetensorError, safe_open
 
     place = Path(path)
-    if not place.exists():
+    if not place.exists() or place.is_dir():
         raise InputError(str(place), "no such checkpoint", "a run folder that training has written to")
     fileio.open_regular(place, f"a {FORMAT}").close()
     try:

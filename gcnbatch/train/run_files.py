@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -20,7 +20,6 @@ _MOST_BYTES = 1 << 28  # a history of a million epochs; metrics of 4,096 tasks
 _DEEPEST = 20  # lists and objects within each other
 _HINT = "Restore the file, or train anew."
 
-T = TypeVar("T")
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -125,7 +124,7 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def checked(place: str, value: Any, schema: TypeAdapter[T], expected: str) -> T:
+def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> Any:
     """Return the value as the schema has it.
 
     Raises
