@@ -20,8 +20,8 @@ import rdkit
 
 import gcnbatch
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.smiles import find_targets, import_smiles
-from gcnbatch.data.molecule_graphs import read_molecules
+from gcnbatch.data.importers.molecule_tables import read_molecules
+from gcnbatch.data.importers.smiles import import_smiles
 
 
 def measure(source: Path, processes: int, runs: int) -> dict[str, object]:
@@ -35,7 +35,6 @@ def measure(source: Path, processes: int, runs: int) -> dict[str, object]:
                 source,
                 Path(folder) / "out.h5",
                 FeaturizerOptions(),
-                target_columns=find_targets(table),
                 skip_bad_rows=True,
                 processes=processes,
             )

@@ -7,14 +7,17 @@ the folder alone is enough to repeat the run.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from gcnbatch.backends import registry
@@ -66,6 +69,17 @@ class Config(Section):
     def to_toml(self) -> str:
         """Return the tree as TOML text; reading it back gives an equal tree."""
         return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("", Config),
+    ("data.", DataConfig),
+    ("split.", SplitConfig),
+    ("model.", ChemGCNConfig),
+    ("model.", KipfConfig),
+    ("train.", TrainConfig),
+    ("cuda.", CudaConfig),
+)
 
 
 # ------------------------------------------------------------------------------------------------ merging
@@ -149,22 +163,63 @@ def _default_kind(tree: dict[str, Any]) -> dict[str, Any]:
 def keys() -> dict[str, str]:
     """Return every key as ``section.key`` with its description, for help texts and suggestions."""
     found: dict[str, str] = {}
-    sections: list[tuple[str, type[BaseModel]]] = [
-        ("", Config),
-        ("data.", DataConfig),
-        ("split.", SplitConfig),
-        ("model.", ChemGCNConfig),
-        ("model.", KipfConfig),
-        ("train.", TrainConfig),
-        ("cuda.", CudaConfig),
-    ]
-    for prefix, section in sections:
+    for prefix, section in _SECTIONS:
         for name, field in section.model_fields.items():
             if field.description or name == "kind":
                 found.setdefault(prefix + name, field.description or "chemgcn or kipf")
     return found
 
 
+def key_table() -> list[tuple[str, str, str, str]]:
+    """Return key, default, allowed values and description of every key; a key of both models has both defaults."""
+    rows: dict[str, tuple[list[str], str, str]] = {}
+    for prefix, section in _SECTIONS:
+        for name, field in section.model_fields.items():
+            if not field.description and name != "kind":
+                continue
+            default = json.dumps(field.get_default(call_default_factory=True), default=list)
+            meaning = field.description or "which model; chemgcn: graphs, kipf: the nodes of one graph"
+            defaults = rows.setdefault(prefix + name, ([], _allowed(name, field), meaning))[0]
+            if default not in defaults:
+                defaults.append(default)
+    return [(key, " or ".join(defaults), allowed, meaning) for key, (defaults, allowed, meaning) in rows.items()]
+
+
+def _allowed(name: str, field: FieldInfo) -> str:
+    """Return the choices, the range or the type of a key as text."""
+    kind = field.annotation
+    if name == "kind" and not field.description:
+        return ", ".join(MODEL_KINDS)
+    if name == "backend":
+        return ", ".join(registry.choices())
+    if get_origin(kind) is Literal:
+        return ", ".join(str(choice) or '""' for choice in get_args(kind))
+    if get_origin(kind) is tuple:
+        number, element = get_args(get_args(kind)[0])
+        return f"list; each {_bounds(number, element.metadata)}"
+    if kind is str:
+        return "text"
+    return "true, false" if kind is bool else _bounds(kind, field.metadata)
+
+
+# What users of other programs call a key.
+_ALIASES = {
+    "lr": "train.learning_rate",
+    "learningrate": "train.learning_rate",
+    "bs": "train.batch_size",
+    "batch": "train.batch_size",
+    "epoch": "train.epochs",
+    "n_epochs": "train.epochs",
+    "num_epochs": "train.epochs",
+    "max_epochs": "train.epochs",
+    "wd": "train.weight_decay",
+    "early_stopping": "train.patience",
+    "scheduler": "train.schedule",
+    "hidden": "model.widths",
+    "hidden_size": "model.widths",
+    "cv": "split.folds",
+    "n_folds": "split.folds",
+}
 MODEL_KINDS = ("chemgcn", "kipf")
 _EXPECTED = {
     "model_type": "a table of keys",
@@ -185,6 +240,9 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
         kind = location.pop(1)
     key = ".".join(location)
     subject = f"{where}: {key}" if key else where
+    if first["type"] == "extra_forbidden" and location[-1].lower() in _ALIASES:
+        known = _ALIASES[location[-1].lower()]
+        return InputError(subject, "unknown key", hint=f"Did you mean '{known}'?")
     if first["type"] == "extra_forbidden":
         return InputError(
             subject,
@@ -217,8 +275,13 @@ def _range(location: list[str], kind: str) -> str:
         bounds = element.metadata
     if not bounds or number not in (int, float):
         return ""
+    return _bounds(number, bounds)
+
+
+def _bounds(number: Any, metadata: Iterable[Any]) -> str:
+    """Return a type of number and its bounds as text."""
     low = high = ""
-    for bound in bounds:
+    for bound in chain.from_iterable(item.metadata if isinstance(item, FieldInfo) else [item] for item in metadata):
         if (value := getattr(bound, "ge", None)) is not None:
             low = f"at least {value:g}" if isinstance(value, float) else f"at least {value}"
         if (value := getattr(bound, "gt", None)) is not None:
@@ -228,7 +291,8 @@ def _range(location: list[str], kind: str) -> str:
         if (value := getattr(bound, "lt", None)) is not None:
             high = f"below {value:g}"
     what = "a whole number" if number is int else "a number"
-    return f"{what}, {' and '.join(bound for bound in (low, high) if bound)}"
+    limits = " and ".join(bound for bound in (low, high) if bound)
+    return f"{what}, {limits}" if limits else what
 
 
 def _siblings(location: list[str], kind: str) -> list[str]:

@@ -1,16 +1,17 @@
 """Tables of predictions with ids: training writes one for its test rows, `infer` for any data.
 
-The first column is ``id``. Binary and regression sets have one column per task: the probability, or the value in the
-target's unit. Multiclass sets have the predicted class under the task's name, then a ``p(<class>)`` column per class.
-An ensemble adds ``<name>_std`` after each number. Predictions from a file of molecules end with ``error``: the reason
-why a row could not be read, else blank. Such a row keeps its place, with blank numbers. A name that is already taken (a
-task called ``id``) gets ``_`` appended.
+The first column is ``id``; columns that were kept from the input follow. Binary and regression sets have one column per
+task: the probability, or the value in the target's unit. Multiclass sets have the predicted class under the task's
+name, then a ``p(<class>)`` column per class. An ensemble adds ``<name>_std`` after each number. Predictions from a file
+of molecules end with ``error``: the reason why a row could not be read, else blank. Such a row keeps its place, with
+blank numbers. A name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that
+is called like a task.
 
 - ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value. Control
   characters and the like are escaped (`gcnbatch.text`), so that a row is a line.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
-- ``.h5``: ``id (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and, for an ensemble,
-  ``std (R, K)`` as float32 with NaN where missing; ``target`` (its kind) as an attribute.
+- ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
+  for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``target`` (its kind) as an attribute.
 
 Numbers are written in the shortest form that reads back as the same float32.
 """
@@ -19,9 +20,9 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -54,6 +55,8 @@ class Predictions:
         Standard deviation over the members of an ensemble.
     errors : (R,) str or None
         Reason why a row could not be read, "" for the others.
+    kept : dict of (R,) str
+        Columns of the input, as they were.
     """
 
     header: Header
@@ -61,6 +64,7 @@ class Predictions:
     outputs: NDArray[np.float32]
     std: NDArray[np.float32] | None = None
     errors: NDArray[np.str_] | None = None
+    kept: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,7 +92,13 @@ class Predictions:
                 add(f"{name}_std", self.std[:, k])
         if self.errors is not None:
             add("error", self.errors)
-        return columns
+        kept = {"id": columns.pop("id")}
+        for name, texts in self.kept.items():
+            free = name
+            while free in columns or free in kept:
+                free += "_"
+            kept[free] = texts
+        return kept | columns
 
 
 class Sink(Protocol):
@@ -163,7 +173,10 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32
         with fileio.open_regular(path, expected, follow=False) as raw, TextIOWrapper(raw, "utf-8", newline="") as text:
             for found, cells in enumerate(csv.reader(text)):
                 if 1 <= found <= rows:
-                    outputs[found - 1] = [float(cell) if cell else np.nan for cell in cells[first:]]
+                    numbers = [float(cell) if cell else np.nan for cell in cells[first : first + header.n_outputs]]
+                    if len(numbers) < header.n_outputs:
+                        raise ValueError(f"{len(numbers)} numbers in place of {header.n_outputs}")
+                    outputs[found - 1] = numbers
     except (ValueError, csv.Error) as error:
         raise InputError(
             f"{path}, row {found}", printable(str(error), 80), expected, "Train the fold again."
@@ -213,6 +226,8 @@ class _Hdf5:
             self._file.attrs["target"] = table.header.target
             self._extend("names", table.names)
         self._extend("id", table.ids.tolist())
+        for name, texts in table.kept.items():
+            self._extend(f"kept/{name.replace('/', '_')}", texts.tolist())
         self._extend("outputs", table.outputs)
         if table.std is not None:
             self._extend("std", table.std)

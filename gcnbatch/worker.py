@@ -1,13 +1,13 @@
-"""Processes that call functions: `Workers`, a `concurrent.futures.Executor`.
+"""Worker processes that call functions: `Workers`, a `concurrent.futures.Executor`.
 
-`concurrent.futures.ProcessPoolExecutor` will not do: its processes outlive a caller that is killed, and they import the
-caller's main script, which fails unless the script guards its work with ``if __name__ == "__main__"``.
+`concurrent.futures.ProcessPoolExecutor` is unsuitable: its processes outlive a caller that is killed, and they import
+the caller's main script, which fails unless the script guards its work with ``if __name__ == "__main__"``.
 
 A worker is a new Python process (no fork of threads or of a GPU context) with the caller's `sys.path`. It receives
-pickled calls through stdin, and sends results or exceptions through stdout. It ends when stdin closes, that is, with
-its caller.
+pickled calls through stdin, and sends results or exceptions through stdout. It ends when stdin closes, and so with its
+caller.
 
-This module imports little: the sooner workers start, the sooner they have imported what they need.
+This module imports little, so that workers start early.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from typing import Any
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.worker import serve; serve()"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_EXIT_SECONDS = 30.0  # for a process to remove its temporary files after SIGTERM; then it is killed
+_EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
 
 class WorkerDied(Exception):
-    """The process that was called has ended without an answer."""
+    """The worker process ended without returning a result."""
 
 
 class Workers(Executor):
-    """A pool of processes. A call goes to the first idle one.
+    """A pool of processes. The first idle process takes a call.
 
     A future's exception is the one that the function raised, or `WorkerDied`.
 
@@ -45,9 +45,9 @@ class Workers(Executor):
     count : int
         Number of processes.
     initializer : callable or None
-        Called once in each process before anything else. Its errors are dropped: later calls meet their cause.
+        Called once in each process before anything else. Its errors are ignored; later calls fail for the same reason.
     initargs : tuple
-        Its arguments.
+        Arguments of `initializer`.
     quiet : bool
         Discard what the processes write to stderr.
 
@@ -66,7 +66,7 @@ class Workers(Executor):
     ) -> None:
         self._workers: list[_Worker] = []
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(count)  # each waits for the answer of one worker
+        self._threads = ThreadPoolExecutor(count)  # each thread waits for the result of one worker
         try:
             for _ in range(count):
                 self._workers.append(_Worker(quiet))
@@ -79,7 +79,7 @@ class Workers(Executor):
             raise
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Begin a call of `fn`, which must be importable by its name."""
+        """Start a call of `fn`, which must be importable by name."""
         return self._threads.submit(self._call, fn, args, kwargs)
 
     def _call(self, *call: Any) -> Any:
@@ -93,9 +93,9 @@ class Workers(Executor):
         return result
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """End the processes with SIGTERM, and after a while with SIGKILL; wait for their end whatever `wait` says.
+        """End the processes with SIGTERM and, after 30 seconds, SIGKILL. Always wait for them, even without `wait`.
 
-        Calls that have not begun are cancelled.
+        Calls that have not started are cancelled.
         """
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         for worker in self._workers:
@@ -114,22 +114,22 @@ class Workers(Executor):
 
 
 class _Worker:
-    """A process that runs `serve`, and the pipes to it."""
+    """A process that runs `serve`, with its pipes."""
 
     def __init__(self, quiet: bool) -> None:
-        # One BLAS thread unless the user sets another number: the other processors are for other workers.
+        # One BLAS thread per worker, unless the user sets another number: other workers use the other cores.
         threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1"))
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,
-            process_group=0,  # Ctrl-C in a terminal reaches the caller only, who then ends its workers
+            process_group=0,  # Ctrl-C in a terminal reaches only the caller, which then ends its workers
             env={**threads, **os.environ},
         )
 
     def call(self, call: Any) -> Any:
-        """Send a call, wait, and return (result, error)."""
+        """Send a call, wait for it, and return (result, error)."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         message = pickle.dumps(call)
@@ -141,20 +141,20 @@ class _Worker:
             raise WorkerDied from error
 
     def close(self) -> None:
-        """Close the pipes of a process that has ended or is about to."""
+        """Wait for the process to end and close its pipes."""
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # a message that was not sent in full
+            with suppress(OSError):  # the rest of an unsent message cannot be flushed
                 pipe.close()
 
 
 def serve() -> None:
-    """Answer the calls from stdin until it closes or SIGTERM arrives."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # an orderly exit removes temporary files
-    atexit.register(gc.freeze)  # spares a last garbage collection of all that was imported
+    """Answer calls from stdin until it closes or SIGTERM arrives."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # a normal exit removes temporary files
+    atexit.register(gc.freeze)  # skips the final garbage collection of all imported modules
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a function prints goes to stderr, not between the answers
+    os.dup2(2, 1)  # prints of a function go to stderr, not between the answers
     with suppress(EOFError, BrokenPipeError):
         while True:
             answers.write(_answer(*pickle.load(sys.stdin.buffer)))

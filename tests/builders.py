@@ -36,9 +36,9 @@ def build_graphset(
 ) -> GraphSet:
     """Build a valid set from a seed.
 
-    Sizes run down from `max_nodes` to 0 in turn, so that six graphs hold an empty one.
+    Sizes cycle from `max_nodes` down to 0, so six graphs include an empty one.
     `features` is a dense dtype's name or ``"csr"``; `edges_per_node` random edges start at each node on average;
-    `missing` is the share of missing targets; `splits` adds one split, "first", that deals rows out in thirds.
+    `missing` is the share of missing targets; `splits` adds one split, "first", of three equal parts.
     """
     rng = np.random.default_rng(seed)
     sizes = max_nodes - np.arange(n_graphs, dtype=np.int64) % (max_nodes + 1)
@@ -149,7 +149,7 @@ def _assert_arrays_equal(name: str, left: Any, right: Any) -> None:
 
 
 def scipy_csr(matrix: Csr) -> sp.csr_array:
-    """Return a Csr as SciPy's type."""
+    """Return a Csr as a SciPy matrix."""
     return sp.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(len(matrix.indptr) - 1, matrix.n_cols))
 
 

@@ -1,11 +1,11 @@
-"""What all tests share. Tests marked ``gpu`` are skipped, with the reason, where the CUDA backends cannot start."""
+"""Fixtures of all tests. Tests marked ``gpu`` are skipped, with the reason, if the CUDA backends cannot start."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-# Before NumPy is loaded: workers beside each other must not each start a thread per core.
+# Before NumPy is imported: concurrent test processes must not each start a thread per core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _answer_ctrl_c() -> Iterator[None]:
-    """Handle SIGINT even if the tests run in the background of a script, where processes inherit that it is ignored.
+    """Handle SIGINT even if a script runs the tests in the background, where processes inherit an ignored SIGINT.
 
-    Processes that tests start have the default action then.
+    Processes that the tests start then have the default action.
     """
     previous = signal.getsignal(signal.SIGINT)
     if previous is signal.SIG_IGN:

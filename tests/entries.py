@@ -1,4 +1,4 @@
-"""Registry entries for tests: they open backends made by a test, refuse what it says, or cannot start."""
+"""Registry entries for tests: they open given backends, refuse tasks, or cannot start."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MadeEntry(BackendEntry):
     Parameters
     ----------
     made : Backend or MachineError or str
-        What opens, or fails to; a text is the reason why it cannot start.
+        The backend or the error of `open`; a text is the reason why the backend cannot start.
     refused : str
-        What it takes no task for; empty: it takes all.
+        The reason why it refuses every task; empty: it takes all.
     opened : list
-        What `open` was called with.
+        Arguments of the calls of `open`.
     """
 
     summary: str = "made for a test"
@@ -59,5 +59,5 @@ class NamedBackend(CpuBackend):
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *entries: BackendEntry) -> None:
-    """Make these the registry, fastest first."""
+    """Replace the registry with these entries, fastest first."""
     monkeypatch.setattr(registry, "BACKENDS", entries)

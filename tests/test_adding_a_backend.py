@@ -1,4 +1,4 @@
-"""README's recipe "A backend", followed to the letter: its code becomes a backend that every command knows."""
+"""README's recipe "A backend": its code, as printed, becomes a backend that every command knows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take both pieces of code to where README says they belong."""
+    """Write both code blocks of README to the files that it names."""
     recipe = README.read_text(encoding="utf-8").partition("**A backend.**")[2].partition("\n## ")[0]
     module, entry = (textwrap.dedent(code) for code in re.findall(r" *```python\n(.*?) *```", recipe, re.DOTALL))
     (tmp_path / "backends").mkdir()
@@ -46,7 +46,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return run
 
 
-def test_every_command_knows_it(toy: None, call, tmp_path: Path) -> None:
+def test_every_command_knows_the_new_backend(toy: None, call, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     data = ("--data", tmp_path / "data.h5", *options("train.epochs=1"))
     code, out, err = call("train", *data, "--backend", "toy", "--json", "-o", tmp_path / "run")
@@ -63,7 +63,7 @@ def test_every_command_knows_it(toy: None, call, tmp_path: Path) -> None:
     assert "'cpu', 'toy', 'nonbatched'" in call("train", *data, "--backend", "tow")[2]
 
 
-def test_auto_finds_it(toy: None, call, tmp_path: Path) -> None:
+def test_auto_finds_the_new_backend(toy: None, call, tmp_path: Path) -> None:
     if registry.entry("batched").probe().ready:
         pytest.skip("a GPU's backends come before it")
     write_set(tmp_path / "data.h5")
@@ -71,7 +71,7 @@ def test_auto_finds_it(toy: None, call, tmp_path: Path) -> None:
     assert json.loads(call("train", *data, "--json", "-o", tmp_path / "run")[1])["backend"] == "toy"
 
 
-def test_the_parity_tests_reach_it(toy: None) -> None:
+def test_the_parity_tests_include_the_new_backend(toy: None) -> None:
     adapter, reference = host_adapters()["toy"](), ReferenceOps()
     assert type(adapter.ops).__name__ == "ToyOps"
     x = np.array([[-1.5, 0.0], [2.0, np.nan]], np.float32)

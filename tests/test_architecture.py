@@ -19,8 +19,8 @@ from tests.train.runs import environment
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gcnbatch"
 
-# From the ground up; a part may import itself and the parts of floors below. The registry of backends stands apart from
-# them: it names their modules in texts.
+# Layers from the lowest to the highest. A part may import itself and parts of lower layers. The registry of backends is
+# a separate part, because it names their modules only as strings.
 FLOORS = (
     ("text",),
     ("errors",),
@@ -43,7 +43,7 @@ KNOW_BACKENDS = ("backends", "backends.registry", "runners")
 
 
 def module_of(path: Path) -> str:
-    """Return a module's dotted path below the package."""
+    """Return the dotted path of a module below the package."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
@@ -51,7 +51,7 @@ NAMES = {f"gcnbatch.{module_of(path)}" for path in MODULES}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the modules of the package that a module imports anywhere but for type checking alone."""
+    """Yield the modules of the package that a module imports anywhere, except for type checking."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             continue
@@ -68,10 +68,10 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def module_graph(package: Path) -> dict[str, set[str]]:
-    """Return for each module of `package` the modules of it that it imports: in functions and for types, too.
+    """Return the modules of `package` that each of its modules imports, including imports in functions and for types.
 
-    ``from a import b`` is an import of ``a.b`` where that is a module, else of ``a``. Packages that Python imports on
-    the way to a module (``a`` for ``a.b``) are no edges.
+    ``from a import b`` imports ``a.b`` if that is a module, else ``a``. A parent package (``a`` for ``a.b``) is not an
+    edge.
     """
     paths = {
         ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -91,7 +91,7 @@ def module_graph(package: Path) -> dict[str, set[str]]:
 
 
 def shortest_cycles(graph: Mapping[str, set[str]]) -> set[tuple[str, ...]]:
-    """Return a shortest cycle through each module that lies on one, each cycle once, its first name the least."""
+    """Return a shortest cycle through each module that is on one; each cycle once, beginning with its smallest name."""
     found = set()
     for start in graph:
         ways = deque([(start,)])
@@ -109,11 +109,11 @@ def shortest_cycles(graph: Mapping[str, set[str]]) -> set[tuple[str, ...]]:
 
 
 def part_of(module: str) -> str:
-    """Return the part of a module's path below the package: itself, if it has a floor of its own."""
+    """Return the part that a module belongs to: itself, if it is listed in a layer."""
     return module if module in FLOOR else module.partition(".")[0]
 
 
-def test_every_module_has_its_floor() -> None:
+def test_every_module_belongs_to_a_layer() -> None:
     assert {part_of(module_of(path)) for path in MODULES} <= set(FLOOR)
 
 
@@ -127,12 +127,12 @@ def test_imports_point_downwards(path: Path) -> None:
             assert other == own or FLOOR[other] < FLOOR[own], f"{own} imports {name}"
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_there_are_no_import_cycles() -> None:
     cycles = shortest_cycles(module_graph(PACKAGE))
     assert not cycles, "\n".join(" -> ".join((*cycle, cycle[0])) for cycle in sorted(cycles))
 
 
-def test_cycles_are_seen_in_functions_and_types(tmp_path: Path) -> None:
+def test_cycles_through_functions_and_type_annotations_are_found(tmp_path: Path) -> None:
     package = tmp_path / "p"
     package.mkdir()
     (package / "__init__.py").write_text("from p import a\n")
@@ -144,9 +144,10 @@ def test_cycles_are_seen_in_functions_and_types(tmp_path: Path) -> None:
 
 
 def backend_names_in(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module knows of single backends.
+    """Yield the places where a module names a single backend.
 
-    A name that is compared, matched or bound to a variable, alone or in a list; an opened backend declared as `Any`.
+    These are names that are compared, matched or bound to a variable, alone or in a list, and opened backends that are
+    declared as `Any`.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare | ast.MatchValue | ast.Assign | ast.AnnAssign):
@@ -168,7 +169,7 @@ def test_the_search_for_backend_names_finds_them(text: str) -> None:
     assert list(backend_names_in(ast.parse(text)))
 
 
-def test_no_module_above_the_runners_knows_one_backend_from_another() -> None:
+def test_no_module_above_the_runners_names_a_backend() -> None:
     for path in MODULES:
         if part_of(module_of(path)) not in KNOW_BACKENDS:
             assert not list(backend_names_in(ast.parse(path.read_text(encoding="utf-8")))), path
@@ -182,7 +183,7 @@ def test_only_the_cuda_backends_name_cuda(library: str) -> None:
             assert PACKAGE / "backends" / "cuda" in path.parents, path
 
 
-def test_importing_everything_else_imports_no_cuda() -> None:
+def test_importing_all_other_modules_imports_no_cuda() -> None:
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES]
     others = [name for name in names if ".cuda" not in name and not name.endswith("__main__")]
     if find_spec("numba") is None:

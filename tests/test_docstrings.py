@@ -1,4 +1,4 @@
-"""The examples in docstrings and Markdown run and print what they say."""
+"""The examples in docstrings and Markdown run and print the shown output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = {path: len(PROMPT.findall(path.read_text(encoding="utf-8"))) for path
 
 
 @pytest.mark.parametrize("path", [path for path, count in EXAMPLES.items() if count], ids=lambda path: path.stem)
-def test_examples_in_docstrings_print_what_they_say(
+def test_examples_in_docstrings_print_the_shown_output(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -28,7 +28,7 @@ def test_examples_in_docstrings_print_what_they_say(
         runner.run(test)
     found = [example for test in examples for example in test.examples]
     assert runner.failures == 0, capsys.readouterr().out
-    # doctest overlooks prompts outside of docstrings that it can reach, and counts none that it is told to skip.
+    # doctest overlooks prompts outside of docstrings that it can reach, and does not count skipped ones.
     assert len(found) == EXAMPLES[path]
     assert not any(doctest.SKIP in example.options for example in found)
 

@@ -1,4 +1,4 @@
-"""Pages that lead through the tree name what is there: README's map, the order of the kernels, and every link."""
+"""Pages that describe the tree agree with it: README's map, the reading order of the kernels, and every link."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PAGES = [
 
 
 def section(page: str, heading: str) -> str:
-    """Return what a page says below a heading."""
+    """Return the text of a page below a heading."""
     return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def mapped() -> Iterator[Path]:
-    """Yield the paths of README's map: a name is below the last one that is indented less."""
+    """Yield the paths of README's map: the parent of a name is the last one with less indentation."""
     above: list[tuple[int, Path]] = [(-1, ROOT)]
     for line in section(README, "A map of the house").split("```")[1].splitlines():
         if found := re.match(r"( *)(\S+)  ", line):
@@ -37,7 +37,7 @@ def mapped() -> Iterator[Path]:
             yield above[-1][1]
 
 
-def test_the_map_names_what_is_there() -> None:
+def test_the_map_of_the_readme_matches_the_tree() -> None:
     paths = list(mapped())
     assert [path for path in paths if not path.exists()] == []
     folders = {
@@ -47,7 +47,7 @@ def test_the_map_names_what_is_there() -> None:
     assert missing == set(), "the map leaves out folders"
 
 
-def test_every_kernel_file_has_its_place_in_the_reading_order() -> None:
+def test_every_kernel_file_is_in_the_reading_order() -> None:
     listed = re.findall(r"`([\w/]+\.cu)`", "\n".join(rows_of(section(KERNELS_README, "Read in this order"))))
     sources = [str(path.relative_to(KERNELS)) for path in KERNELS.rglob("*.cu")]
     assert sorted(listed) == sorted(sources)
@@ -85,7 +85,7 @@ def test_paths_in_the_text_exist(page: str) -> None:
 
 
 def rows_of(text: str) -> list[str]:
-    """Return the lines of a table, without its header."""
+    """Return the rows of a table, without its header."""
     return [line for line in text.splitlines() if line.startswith("|")][2:]
 
 
@@ -101,6 +101,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives a page's headings."""
+    """Return the anchors of a page's headings on GitHub."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""Processes that call functions: results, errors, deaths, and how they leave."""
+"""Worker processes: results, errors, deaths, and their end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def started(workers: Workers) -> list[subprocess.Popen[bytes]]:
     return [each.process for each in workers._workers]
 
 
-def test_calls_return_what_the_functions_do() -> None:
+def test_calls_return_the_functions_results() -> None:
     with Workers(1) as workers:
         assert [workers.submit(divmod, number, 4).result() for number in (7, 8)] == [(1, 3), (2, 0)]
         assert workers.submit(sorted, "bca", reverse=True).result() == ["c", "b", "a"]
@@ -34,7 +34,7 @@ def test_calls_return_what_the_functions_do() -> None:
 
 
 def meet(folder: Path, number: int) -> int:
-    """Return this process, as soon as so many are here."""
+    """Wait until `number` processes have arrived; return this one's id."""
     (folder / str(os.getpid())).touch()
     deadline = time.monotonic() + 60
     while len(list(folder.iterdir())) < number and time.monotonic() < deadline:
@@ -42,7 +42,7 @@ def meet(folder: Path, number: int) -> int:
     return os.getpid()
 
 
-def test_several_work_at_a_time(tmp_path: Path) -> None:
+def test_workers_run_concurrently(tmp_path: Path) -> None:
     with Workers(3) as workers:
         met = [workers.submit(meet, tmp_path, 3) for _ in range(3)]
         assert {each.result() for each in met} == {process.pid for process in started(workers)}
@@ -51,7 +51,7 @@ def test_several_work_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "found"), [((), "111"), (("OMP_NUM_THREADS",), "333"), (("OPENBLAS_NUM_THREADS",), "131")]
 )
-def test_each_computes_in_one_thread_unless_the_user_says_otherwise(
+def test_a_worker_uses_one_blas_thread_by_default(
     said: tuple[str, ...], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -77,13 +77,13 @@ def test_an_initializer_is_called_once_in_each_process(tmp_path: Path) -> None:
         assert {path.name for path in (tmp_path / "marked").iterdir()} == {str(each.result()) for each in met}
 
 
-def test_an_initializer_that_ends_its_process_is_met_by_the_calls() -> None:
+def test_calls_fail_if_the_initializer_ended_the_process() -> None:
     with Workers(1, os._exit, (3,)) as workers, pytest.raises(WorkerDied):
         workers.submit(os.getpid).result()
 
 
 class TwoWords(Exception):
-    """Cannot be made again from what Exception keeps."""
+    """An exception that cannot be unpickled, because it has two required arguments."""
 
     def __init__(self, one: str, other: str) -> None:
         super().__init__(f"{one} {other}")
@@ -97,7 +97,7 @@ def fail() -> None:
     raise TwoWords("no", "more")
 
 
-def test_an_error_is_that_of_the_function_and_the_next_call_is_answered() -> None:
+def test_a_functions_error_is_raised_and_the_worker_survives() -> None:
     with Workers(1) as workers:
         with pytest.raises(ValueError, match="invalid literal for int"):
             workers.submit(int, "seven").result()
@@ -106,7 +106,7 @@ def test_an_error_is_that_of_the_function_and_the_next_call_is_answered() -> Non
         assert workers.submit(int, "7").result() == 7
 
 
-def test_what_cannot_be_sent_is_told_and_the_next_call_is_answered() -> None:
+def test_an_unpicklable_call_or_result_is_an_error_and_the_worker_survives() -> None:
     with Workers(1) as workers:
         with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
             workers.submit(list, (np.zeros(100_000), lambda: 1)).result()
@@ -117,19 +117,19 @@ def test_what_cannot_be_sent_is_told_and_the_next_call_is_answered() -> None:
         assert workers.submit(sorted, (3, 1, 2)).result() == [1, 2, 3]
 
 
-def test_printing_does_not_come_between(capfd: pytest.CaptureFixture[str]) -> None:
+def test_prints_do_not_corrupt_the_results(capfd: pytest.CaptureFixture[str]) -> None:
     with Workers(1) as loud, Workers(1, quiet=True) as quiet:
         for workers, said in ((loud, "said"), (quiet, "never")):
             assert workers.submit(print, said, flush=True).result() is None
     assert capfd.readouterr() == ("", "said\n")
 
 
-def test_a_call_of_a_process_that_ends_is_told() -> None:
+def test_a_process_that_ends_raises_worker_died() -> None:
     with Workers(1) as workers, pytest.raises(WorkerDied):
         workers.submit(os._exit, 3).result()
 
 
-def test_what_lies_where_it_stands_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_in_the_working_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("pickle.py", "gcnbatch.py"):
         (tmp_path / name).write_text("raise SystemExit", encoding="utf-8")
@@ -137,7 +137,7 @@ def test_what_lies_where_it_stands_is_not_imported(tmp_path: Path, monkeypatch: 
         assert workers.submit(int, "7").result() == 7
 
 
-def test_idle_and_busy_ones_leave_soon() -> None:
+def test_idle_and_busy_workers_end_soon() -> None:
     workers = Workers(2)
     wait([workers.submit(int) for _ in range(2)])
     busy = workers.submit(time.sleep, 600)
@@ -154,7 +154,7 @@ def test_idle_and_busy_ones_leave_soon() -> None:
 
 @pytest.fixture
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> Workers:
-    """Return one that neither reads nor leaves."""
+    """Return a pool whose worker neither reads nor reacts to SIGTERM."""
     monkeypatch.setattr(worker, "_START", STUBBORN)
     monkeypatch.setattr(worker, "_EXIT_SECONDS", 0.1)
     workers = Workers(1)
@@ -164,7 +164,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> Workers:
     return workers
 
 
-def test_one_that_does_not_leave_is_ended(stubborn: Workers) -> None:
+def test_a_worker_that_ignores_sigterm_is_killed(stubborn: Workers) -> None:
     under_way = stubborn.submit(str.upper, "x" * 1_000_000)  # more than a pipe holds
     while not under_way.running():
         time.sleep(0.01)
@@ -173,7 +173,7 @@ def test_one_that_does_not_leave_is_ended(stubborn: Workers) -> None:
     assert isinstance(under_way.exception(), WorkerDied)
 
 
-def test_who_cannot_wait_ends_them_at_once(stubborn: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_during_shutdown_kills_the_workers(stubborn: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_EXIT_SECONDS", 600)
     (process,) = started(stubborn)
     leave, waits = process.wait, iter([KeyboardInterrupt])
@@ -189,7 +189,7 @@ def test_who_cannot_wait_ends_them_at_once(stubborn: Workers, monkeypatch: pytes
     assert process.returncode == -9
 
 
-def test_where_not_all_can_be_started_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_one_worker_cannot_start_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
 

@@ -1,9 +1,8 @@
-// Device code that the kernels share; no kernels here.
+// Device code that kernels share: vectors of four floats, maxima, deterministic reductions. No kernels.
 //
-// Deterministic reductions. No kernel that uses these adds floats with atomics. A sum over rows is taken in a fixed
-// order: each thread sums its rows, `fold_rows` folds a block's threads in a tree, each block writes a partial, and the
-// block that finishes last folds the partials in the order of the blocks. So a result is the same to the bit in every
-// run, whichever block is last.
+// The reductions add no floats with atomics. A sum over rows has a fixed order: each thread sums its rows, `fold_rows`
+// reduces the threads of a block in a tree, each block writes a partial sum, and the block that finishes last reduces
+// the partial sums in the order of the blocks. So every run gives the same bits, whichever block is last.
 
 #pragma once
 
@@ -12,17 +11,17 @@ constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `fold_rows`
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The smallest power of two that is not below n.
+// The smallest power of two >= n.
 __device__ __forceinline__ int power_of_two(int n) { return n <= 1 ? 1 : 1 << (32 - __clz(n - 1)); }
 
-// ---- vectors of four floats, with a scalar way for what is not aligned or is cut off ----
+// ---- vectors of four floats, with a scalar path for unaligned and incomplete vectors ----
 
-// Whether rows that start at `data` and lie `ld` floats apart can be read 16 bytes at a time.
+// Whether rows that start at `data` and are `ld` floats apart can be read 16 bytes at a time.
 __device__ inline bool is_aligned(const void* data, int ld) {
   return reinterpret_cast<unsigned long long>(data) % 16 == 0 && ld % 4 == 0;
 }
 
-// Elements 0 ... 3 from `data`, of which only the first `left` exist; the others are 0.
+// Load elements 0 ... 3 of `data`. Only the first `left` exist; the others become 0.
 __device__ inline float4 load4(const float* data, long long left, bool aligned) {
   if (aligned && left >= 4) return *reinterpret_cast<const float4*>(data);
   return make_float4(left > 0 ? data[0] : 0.f, left > 1 ? data[1] : 0.f, left > 2 ? data[2] : 0.f,
@@ -40,7 +39,7 @@ __device__ inline void store4(float* data, float4 value, long long left, bool al
   if (left > 3) data[3] = value.w;
 }
 
-// ---- maxima as NumPy takes them: NaN is above every number ----
+// ---- maxima as in NumPy: NaN is larger than every number ----
 
 // max(x, 0)
 __device__ __forceinline__ float positive(float x) { return x <= 0.f ? 0.f : x; }
@@ -48,7 +47,7 @@ __device__ __forceinline__ float4 positive(float4 x) {
   return make_float4(positive(x.x), positive(x.y), positive(x.z), positive(x.w));
 }
 
-// Whether the value of row `row_a` takes the place of another row's as the maximum: of equals the first row's counts.
+// Whether value a of row `row_a` is the maximum rather than b of `row_b`; of equal values, the first row's is.
 __device__ __forceinline__ bool is_higher(float a, int row_a, float b, int row_b) {
   if (a != a || b != b) return a != a && (b == b || row_a < row_b);
   return a > b || (a == b && row_a < row_b);
@@ -56,33 +55,33 @@ __device__ __forceinline__ bool is_higher(float a, int row_a, float b, int row_b
 
 // ---- reductions ----
 
-// Sum over `lanes` neighbouring lanes (a power of two), in each of them; every lane of the warp must call.
+// Sum over `lanes` neighbouring lanes (a power of two), returned in each of them. All lanes of the warp must call.
 template <class T>
 __device__ T warp_sum(T value, int lanes = 32) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(FULL_WARP, value, offset);
   return value;
 }
 
-// The largest of `lanes` neighbouring lanes (a power of two), in each of them; NaN is ignored. Every lane must call.
+// Maximum over `lanes` neighbouring lanes (a power of two), returned in each; NaN is ignored. All lanes must call.
 __device__ __forceinline__ float warp_max(float value, int lanes = 32) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
   return value;
 }
 
-// Sum over a one-dimensional block of whole warps, in every thread; every thread must call.
+// Sum over a one-dimensional block of whole warps, returned in every thread. All threads must call.
 template <class T>
 __device__ T block_sum(T value) {
   __shared__ T of_warp[32];
   const int lane = threadIdx.x % 32;
   value = warp_sum(value);
-  __syncthreads();  // the readers of an earlier call are done
+  __syncthreads();  // an earlier call has read `of_warp`
   if (lane == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
   return warp_sum(lane < blockDim.x / 32 ? of_warp[lane] : T(0));
 }
 
-// Whether this block is the last of `blocks` to get here. What each wrote to global memory before is then visible to it
-// (read it past the first-level cache: `load_l2`). `counter` must be 0 before the first launch and is again after.
+// Whether this block is the last of `blocks` to arrive here. Earlier writes of the others to global memory are then
+// visible to it, if it reads them past L1 (`load_l2`). `counter` must be 0 before the launch and is 0 again after it.
 __device__ inline bool is_last_block(unsigned* counter, unsigned blocks) {
   __shared__ bool is_last;
   __threadfence();
@@ -95,7 +94,7 @@ __device__ inline bool is_last_block(unsigned* counter, unsigned blocks) {
   return is_last;
 }
 
-// Read a struct of floats from the second-level cache, where the writes of other blocks are.
+// Read a struct of floats from L2, which holds the writes of other blocks.
 template <class T>
 __device__ T load_l2(const T* from) {
   T value;
@@ -108,12 +107,12 @@ __device__ T load_l2(const T* from) {
 __device__ inline float combine(float a, float b) { return a + b; }
 __device__ inline float2 combine(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
-// Combine over threadIdx.y for each threadIdx.x; right in row 0. Both dimensions are powers of two.
+// Reduce over threadIdx.y for each threadIdx.x; row 0 has the result. Both dimensions are powers of two.
 template <class T>
 __device__ T fold_rows(T value) {
   __shared__ T slot[MAX_REDUCING_THREADS];
   const int mine = threadIdx.y * blockDim.x + threadIdx.x;
-  __syncthreads();  // the readers of an earlier call are done
+  __syncthreads();  // an earlier call has read `slot`
   slot[mine] = value;
   for (int rows = blockDim.y / 2; rows > 0; rows /= 2) {
     __syncthreads();
@@ -122,7 +121,7 @@ __device__ T fold_rows(T value) {
   return value;
 }
 
-// Combine over the rows of a matrix of P columns. Block (x, y) brings, in each thread, its share of column
+// Reduce over the rows of a matrix of P columns. In block (x, y), `value` is the thread's partial sum of column
 // y * blockDim.x + threadIdx.x over chunk x of the rows. Returns true in the threads that hold the column's total.
 // `partials` has room for gridDim.x * P values, `counters` for gridDim.y.
 template <class T>

@@ -1,13 +1,13 @@
-// What the sparse kernels share: the view of one graph in a ragged batch, vectors of 1 or 4 floats, and the product of
-// one sparse row with a dense matrix. No kernels here.
+// Device code of the sparse kernels: the view of one graph in a ragged batch, vectors of 1 or 4 floats, and the product
+// of a sparse row with a dense matrix. No kernels.
 #pragma once
 
-// The rows, and with them the entries, that one graph owns in a block-diagonal matrix.
+// The rows and entries of one graph in a block-diagonal matrix.
 struct GraphView {
   int first_row, n_rows, first_entry, n_entries;
 };
 
-// Graph b of a batch: node_ptr (B+1,) counts nodes, each of which has rows_per_node rows (1 forward, C transposed).
+// Graph `graph` of a batch. node_ptr (B+1,) counts nodes; a node has rows_per_node rows (1 forward, C transposed).
 __device__ __forceinline__ GraphView graph_of_batch(const int* node_ptr, const int* indptr, int graph,
                                                     int rows_per_node) {
   const int first_row = node_ptr[graph] * rows_per_node, end_row = node_ptr[graph + 1] * rows_per_node;
@@ -15,7 +15,7 @@ __device__ __forceinline__ GraphView graph_of_batch(const int* node_ptr, const i
   return {first_row, end_row - first_row, first_entry, indptr[end_row] - first_entry};
 }
 
-// Where a row of a dense matrix begins: 64 bits, the product may pass 2^31.
+// Offset of a row of a dense matrix. The product may exceed 32 bits.
 __device__ __forceinline__ long long row_offset(int row, int stride) { return static_cast<long long>(row) * stride; }
 
 // ---------------------------------------------------------------------------------------------------------- vectors
@@ -44,7 +44,7 @@ __device__ __forceinline__ float4 zero_vec<float4>() {
   return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
-// sum + weight * x, each component with one rounding.
+// sum + weight * x, rounded once per component.
 __device__ __forceinline__ float add_scaled(float sum, float weight, float x) { return fmaf(weight, x, sum); }
 __device__ __forceinline__ float4 add_scaled(float4 sum, float weight, float4 x) {
   return make_float4(fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y), fmaf(weight, x.z, sum.z),
@@ -68,9 +68,10 @@ __device__ __forceinline__ float4 shuffle_xor_vec(float4 x, int offset) {
 
 constexpr int NEIGHBOURS = 4;  // rows of the dense matrix that a thread has in flight
 
-// Blocks of 256 threads that a multiprocessor shall hold of a kernel on rows: all that its threads allow, because it is
-// other rows that hide a row's three dependent loads. On an H200, 5 blocks (40 registers) instead of 8 (32) were up to
-// 16 % slower from 512 columns on. On sm_103 8 blocks would leave too few registers.
+// Minimum number of resident blocks of 256 threads per multiprocessor for row kernels: as many as the thread limit
+// allows, because only other rows hide the latency of a row's three dependent loads. On an H200, 5 blocks (40
+// registers) instead of 8 (32) were up to 16 % slower from 512 columns on. On sm_103, 8 blocks would leave too few
+// registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 constexpr int ROW_BLOCKS = 4;
 #elif defined(__CUDA_ARCH__) && ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ == 1030 || \
@@ -80,9 +81,9 @@ constexpr int ROW_BLOCKS = 6;
 constexpr int ROW_BLOCKS = 8;
 #endif
 
-// sum + the entries first, first + step, … (COUNT of them), each  weight(entry) * in[column(entry), this thread's
-// columns]. Indices and weights of all are loaded before the first dense row is asked for, and all rows before the first
-// is used: they cost the latency of three dependent loads (pointer, index, row) together.
+// Add COUNT entries first, first + step, … to `sum`, each  weight(entry) * in[column(entry), this thread's columns].
+// All indices and weights are loaded before the first dense row, and all dense rows before the first is used. So all
+// entries together cost the latency of three dependent loads (pointer, index, row).
 template <typename Vec, int COUNT>
 __device__ __forceinline__ Vec add_entries(Vec sum, const float* __restrict__ in, int in_stride,
                                            const int* __restrict__ indices, const float* __restrict__ data,
@@ -103,11 +104,11 @@ __device__ __forceinline__ Vec add_entries(Vec sum, const float* __restrict__ in
   return sum;
 }
 
-// sum over entries first, first + step, … < end of  weight(entry) * in[column(entry), this thread's columns].
+// Sum over the entries first, first + step, … < end of  weight(entry) * in[column(entry), this thread's columns].
 //
-// `in` points at the thread's first column of row 0. `order` is null, or says where the weight of each entry stands.
-// Tried on an H200: one entry at a time, up to 18 % slower, but up to 4 % faster where rows have one entry; two at a
-// time, 2 % faster to 12 % slower; loads beyond the end predicated off instead of left out, slower everywhere.
+// `in` points to the thread's first column of row 0. `order` is null or holds the index of each entry's weight.
+// Alternatives on an H200: one entry at a time was up to 18 % slower, but up to 4 % faster for rows of one entry; two
+// at a time were 2 % faster to 12 % slower; predicated loads beyond the end were slower everywhere.
 template <typename Vec>
 __device__ __forceinline__ Vec sparse_row_product(const float* __restrict__ in, int in_stride,
                                                   const int* __restrict__ indices, const float* __restrict__ data,
@@ -123,7 +124,7 @@ __device__ __forceinline__ Vec sparse_row_product(const float* __restrict__ in, 
   return sum;
 }
 
-// Sum over threads whose numbers in the warp differ only in bits low … high-1, in fixed order; all 32 must call.
+// Sum over the lanes that differ only in bits low … high-1, in fixed order. All 32 lanes must call.
 template <typename Vec>
 __device__ __forceinline__ Vec sum_over_bits(Vec value, int low, int high) {
   for (int offset = 1 << low; offset < 1 << high; offset <<= 1) {
@@ -132,11 +133,11 @@ __device__ __forceinline__ Vec sum_over_bits(Vec value, int low, int high) {
   return value;
 }
 
-// A row of threads per sparse row: 2^group_bits groups of 2^lane_bits lanes. A lane owns one vector of columns in each of
-// `chunks` column blocks (those of blockIdx.y), a group every 2^group_bits-th entry; groups are folded by shuffles in
-// fixed order. A block walks `passes` times over its consecutive rows, so that neighbours in the same graph are found in
-// L1. Both keep blocks few where there is enough work: a block that lives for one short row costs more to start.
-// `order` as in sparse_row_product; `accumulate` adds to `out` instead of overwriting it.
+// Sparse rows times a dense matrix. 2^group_bits groups of 2^lane_bits lanes share a row. A lane owns one vector of
+// columns in each of the `chunks` column blocks of blockIdx.y. A group takes every 2^group_bits-th entry; shuffles
+// reduce the groups in fixed order. A block works on `passes` consecutive sets of rows, so it finds neighbours of the
+// same graph in L1. Chunks and passes keep the number of blocks small: a block that computes one short row costs more
+// to start than to run. `accumulate` adds to `out` instead of overwriting it.
 template <typename Vec>
 __device__ __forceinline__ void sparse_rows_product(float* __restrict__ out, const float* __restrict__ in,
                                                     const int* __restrict__ indptr, const int* __restrict__ indices,

@@ -3,7 +3,7 @@
 //
 //     key = (seed, purpose)    counter = (block + 1, step, epoch, 0)
 //
-// Block b yields the 32-bit values of the elements 8 b ... 8 b + 7, the low half of a word before its high half.
+// Block b yields the 32-bit values of elements 8 b ... 8 b + 7: of each 64-bit word, the low 32 bits come first.
 
 #pragma once
 
@@ -11,7 +11,7 @@ struct PhiloxKey {
   unsigned long long seed, purpose, epoch, step;
 };
 
-// The eight values of one block.
+// The eight 32-bit values of one block.
 struct PhiloxBlock {
   unsigned value[8];
 };

@@ -1,18 +1,18 @@
-// Prefix sums over a block and over a whole launch; no kernels here.
+// Prefix sums over a block and over a whole launch. No kernels.
 //
-// A launch is scanned in one pass: a tile publishes its sum at once, then looks back over the sums of the tiles before it
-// until it meets one whose prefix is known (Merrill & Garland, "Single-pass parallel prefix scan with decoupled
-// look-back", 2016). Sums of integers: the same in every run.
+// One pass scans a launch: a tile publishes its sum at once, then looks back over the sums of earlier tiles until it
+// finds one whose prefix is known (Merrill, Garland: "Single-pass parallel prefix scan with decoupled look-back",
+// 2016). Sums are of integers, so every run gives the same result.
 #pragma once
 
 #include "common/common.cuh"
 
-constexpr int SCAN_THREADS = 256;  // of a block that calls these
+constexpr int SCAN_THREADS = 256;  // of a block that calls these functions
 
-// A tile's state is one 64-bit word, written and read as a whole: two bits say what the others hold.
+// The state of a tile is one 64-bit word, so it is written and read atomically. The two highest bits are its kind.
 constexpr unsigned long long TILE_SUM = 1ull << 62, TILE_PREFIX = 2ull << 62, TILE_VALUE = (1ull << 62) - 1;
 
-// Sum of `value` over the threads of the block before this one; `total` becomes the sum over all. Every thread must call.
+// Sum of `value` over earlier threads of the block; `total` becomes the sum over all threads. All threads must call.
 template <class T>
 __device__ T block_prefix(T value, T& total) {
   __shared__ T of_warp[SCAN_THREADS / 32];
@@ -22,7 +22,7 @@ __device__ T block_prefix(T value, T& total) {
     const T other = __shfl_up_sync(FULL_WARP, inclusive, offset);
     if (lane >= offset) inclusive += other;
   }
-  __syncthreads();  // the readers of an earlier call are done
+  __syncthreads();  // an earlier call has read `of_warp`
   if (lane == 31) of_warp[warp] = inclusive;
   __syncthreads();
   T before = 0;
@@ -35,8 +35,8 @@ __device__ T block_prefix(T value, T& total) {
   return before + inclusive - value;
 }
 
-// The next tile to work on, in the order in which blocks start: so the tiles before it are all under way, and waiting
-// for them ends. `ticket` is 0 before the launch.
+// The tile of this block, in the order in which blocks start. So all earlier tiles belong to running blocks, and
+// waiting for them cannot deadlock. `ticket` is 0 before the launch.
 __device__ inline int next_tile(unsigned* ticket) {
   __shared__ int tile;
   if (threadIdx.x == 0) tile = atomicAdd(ticket, 1u);
@@ -53,7 +53,7 @@ __device__ inline long long tile_prefix(unsigned long long* states, int tile, lo
     if (lane == 0) seen[tile] = (tile ? TILE_SUM : TILE_PREFIX) | total;
     long long sum = 0;
     for (int window = tile - 1; window >= 0; window -= 32) {
-      unsigned long long state = TILE_PREFIX;  // of what would be before the first tile
+      unsigned long long state = TILE_PREFIX;  // for lanes before the first tile
       do {
         if (window >= lane) state = seen[window - lane];
       } while (__any_sync(FULL_WARP, state < TILE_SUM));

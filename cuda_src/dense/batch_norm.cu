@@ -1,29 +1,29 @@
 // Batch norm by columns over the N nodes of a batch: y = gamma x̂ + beta with x̂ = (x - mean) / sqrt(var + epsilon).
 //
-// Source: Ioffe, Szegedy: "Batch normalization", ICML 2015; the variance is built from the moments of parts by Chan,
-// Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", COMPSTAT 1982. What
-// differs: every value enters as its distance from row 0, x - x[0], which is exact where the values of a column are
-// close together; so a mean far from 0 costs no digits. `statistics` (2, P) holds mean - x[0] and 1 / sqrt(var +
-// epsilon); x̂ is not stored, the backward pass takes it from x again. With ReLU behind it (`relu`), y = max(y, 0) is
-// written at once, and the backward pass is given y (else null) and takes dy only where y > 0.
+// Source: Ioffe, Szegedy: "Batch normalization", ICML 2015. The variance is combined from the moments of chunks by
+// Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", COMPSTAT 1982.
+// Differences: all sums use the distance from row 0, x - x[0], which is exact if the values of a column are close
+// together, so a mean far from 0 costs no digits. `statistics` (2, P) holds mean - x[0] and 1 / sqrt(var + epsilon). x̂
+// is not stored; the backward kernels recompute it from x. With `relu`, the kernel writes y = max(y, 0), and the
+// backward kernels read y (else null) and use dy only where y > 0.
 //
 // Shapes: x, y, dx, dy (N, P), everything else (P,), float32, row-major without gaps.
 // Launches: training forward 2 (statistics, normalise), evaluation 1, backward 2 (sums, dx); `column_reduction` for
 //   statistics and sums, `row_tiles` for the others. Example 950 x 64: 32 x 8 threads, grid (30, 2); 16 x 16, (60).
-// Shared memory: 3 KB, static, for the moments of a block, 2 KB for the sums. Bank conflicts: moments are 3 words apart
-//   and sums 2, so a warp's accesses fall on different banks, or in two halves.
+// Shared memory: 3 KB, static, for the moments of a block, 2 KB for the sums. Bank conflicts: none. Moments are 3 words
+//   apart; sums are 8-byte vectors, which are served per half-warp.
 // Bytes: statistics read 4 N P; normalise reads and writes 4 N P; sums read 8 N P; dx reads 8 N P and writes 4 N P;
-//   with ReLU both read y too, 4 N P.
-// Determinism: bit-repeatable (common/common.cuh).
+//   with ReLU, both also read y, 4 N P.
+// Determinism: repeats to the bit (common/common.cuh).
 // Requires: N > 0 in training; `partials` of 3 (statistics) or 2 (sums) floats for each chunk and column, `counters` 0.
 
 #include "common/common.cuh"
 
 namespace {
 
-constexpr int STRIP = 4;  // values that a thread holds in registers to take their moments in two passes
+constexpr int STRIP = 4;  // values per thread in registers, whose moments are computed in two passes
 
-// Number, mean and sum of squared distances from the mean of some values.
+// Number, mean, and sum of squared distances from the mean, of a set of values.
 struct Moments {
   float number, mean, squares;
 };
@@ -52,7 +52,7 @@ __device__ inline float4 scale_and_shift(float4 x, float4 origin, float4 offset,
                      (x.z - origin.z - offset.z) * slope.z + beta.z, (x.w - origin.w - offset.w) * slope.w + beta.w);
 }
 
-// dy where ReLU let y through, else 0
+// dy where y > 0, else 0: the gradient of ReLU
 __device__ inline float let_through(float dy, float y) { return y > 0.f ? dy : 0.f; }
 
 __device__ inline float4 product(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
@@ -67,7 +67,7 @@ __device__ inline float dx_of(float dy, float x, float origin, float offset, flo
 
 // ---- forward ----
 
-// statistics; running = (1 - momentum) running + momentum batch, the variance unbiased (N = 1: as it is)
+// statistics; running = (1 - momentum) running + momentum batch, with the unbiased variance (N = 1: the biased one)
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_statistics(float* statistics, float* running_mean, float* running_var, float* partials,
                           unsigned* counters, const float* __restrict__ x, float epsilon, float momentum, int N, int P,
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(256)
   store4(y + i, relu ? positive(normal) : normal, P - p, is_aligned(y, P));
 }
 
-// evaluation: the running statistics instead of the batch's
+// evaluation, with the running statistics instead of the batch's
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_evaluate(float* y, const float* __restrict__ x, const float* __restrict__ gamma,
                         const float* __restrict__ beta, const float* __restrict__ running_mean,
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(256)
   store4(y + i, relu ? positive(normal) : normal, P - p, is_aligned(y, P));
 }
 
-// ---- backward of training ----
+// ---- backward (training) ----
 
 // dbeta = sum of dy, dgamma = sum of dy x̂
 extern "C" __global__ void __launch_bounds__(256)

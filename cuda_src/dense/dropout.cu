@@ -1,11 +1,11 @@
-// Dropout: an element is zeroed with probability `rate`, the others are scaled by 1 / (1 - rate); see common/philox.cuh.
+// Dropout: zeroes each element with probability `rate` and scales the others by 1 / (1 - rate); see common/philox.cuh.
 //
 // Element e is kept when its 32 random bits are at least `threshold` = floor(rate * 2^32); `mask` is 1 there, else 0.
 //
 // Shapes: flat, n elements; x, y, dx, dy float32, mask one byte each.
 // Launch: `elementwise`, forward 8 elements (one Philox block) per thread, backward 4; 950 x 64: 30 and 60 blocks.
 // Shared memory: none. Bytes: forward reads 4 n, writes 5 n; backward reads 5 n, writes 4 n. Bank conflicts: none.
-// Determinism: bit-repeatable, and the same mask on every backend. Requires: `mask` aligned to 4 bytes.
+// Determinism: repeats to the bit, with the same mask on every backend. Requires: `mask` aligned to 4 bytes.
 
 #include "common/common.cuh"
 #include "common/philox.cuh"

@@ -1,30 +1,29 @@
 // Losses with missing labels: masked sigmoid cross-entropy, softmax cross-entropy, mean squared error.
 //
-// Each yields total (1,), the sum of the costs; weight (1,), the number of labelled entries or the sum of the labelled
-// rows' weights; and dlogits (R, K), the gradient of total / weight by the logits. Without any weight all three are 0.
-// total and weight are added to totals (2,) float64, where that is not null.
+// Outputs: total (1,), the sum of the costs; weight (1,), the number of labelled entries or the sum of the labelled
+// rows' weights; dlogits (R, K), the gradient of total / weight by the logits. If the weight is 0, all three are 0.
+// total and weight are also added to totals (2,) float64, unless that is null.
 //   sigmoid   pos_weight y softplus(-z) + (1 - y) softplus(z), with softplus(z) = max(z, 0) + log(1 + exp(-|z|))
 //   softmax   class_weight[y] (log(sum of exp(z - max)) - (z[y] - max))
 //   squared   (z - y)²
 //
 // Shapes: logits, dlogits (R, K) float32; y (R, K) float32 with NaN = missing, for softmax (R,) int32 with -1 =
 //   missing; pos_weight, class_weight (K,) float32.
-// Launches: a gradient can be scaled only when the weight is known. Up to 16,384 entries one block finds both (one
-//   launch, nothing waits: `<loss>` with grid (1)); above, `label_count` or `label_weight` reads the labels first (two
-//   launches).
+// Launches: the gradient needs the weight first. For up to 16,384 entries, one block computes both (one launch with
+//   grid (1)). For more, `label_count` or `label_weight` computes the weight in a launch before.
 //   Example: 50 x 12 entries: one block of 608 threads; 232,965 rows of 41 classes: groups of 32 lanes, 1,056 blocks of
 //   256 threads that stride over the rows.
-// Softmax gives a row to `lanes` neighbouring lanes, a power of two up to 32.
+// In softmax, `lanes` neighbouring lanes, a power of two up to 32, share a row.
 // Shared memory: 256 bytes, static. Bank conflicts: none.
-// Bytes: reads labels and logits, writes dlogits, 4 R K each; softmax reads the logits three times, from the cache.
-// Determinism: bit-repeatable; total and weight are sums in float64 in a fixed order (common/common.cuh), rounded once.
+// Bytes: reads labels and logits, writes dlogits, 4 R K each; softmax reads the logits two more times, from cache.
+// Determinism: repeats to the bit; total and weight are float64 sums in fixed order (common/common.cuh), rounded once.
 // Requires: labels in range (checked when a data set is read); blocks of whole warps; `partials` of a double per block.
 
 #include "dense/loss.cuh"
 
 namespace {
 
-// Sum over all threads of the grid, right in thread 0 of the block that finishes last (of the only one); true there.
+// Sum over all threads of the grid. Returns true in thread 0 of the block that finishes last, which has the sum.
 __device__ inline bool grid_sum(double& value, double* partials, unsigned* counter) {
   value = block_sum(value);
   if (gridDim.x > 1) {
@@ -55,7 +54,7 @@ __device__ inline double weigh_labels(const int* y, const float* class_weight, i
   return weight;
 }
 
-// What the gradient is divided by: in a grid of one block it is found here, else it was found by the launch before.
+// The weight that divides the gradient. A grid of one block computes it here; otherwise, the launch before did.
 __device__ inline float settle_weight(float* weight, double share) {
   if (gridDim.x > 1) return *weight;
   const float total = static_cast<float>(block_sum(share));
@@ -63,7 +62,7 @@ __device__ inline float settle_weight(float* weight, double share) {
   return total;
 }
 
-// The loss of this step, and the running totals of an epoch (null: none). One thread.
+// Write the loss of this step and add it to the totals of the epoch, unless these are null. One thread calls.
 __device__ inline void settle_total(float* total, double* totals, double sum, float weight) {
   *total = static_cast<float>(sum);
   if (totals == nullptr) return;
@@ -126,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   const float scale = all > 0.f ? 1.f / all : 0.f;
   const int lane = threadIdx.x % lanes;
   double sum = 0.0;
-  // Whole warps stay in the loop together, as the shuffles ask for: lanes whose row is beyond the last only listen.
+  // All lanes of a warp run the same iterations, because the shuffles need them; lanes beyond the last row add nothing.
   for (long long first = (first_element() - threadIdx.x % 32) / lanes; first < R; first += stride() / lanes) {
     const long long r = first + threadIdx.x % 32 / lanes;
     const int label = r < R ? y[r] : -1, width = label >= 0 ? K : 0;

@@ -1,17 +1,17 @@
-// Losses of one entry or row and their gradients by the logits, before these are divided by the batch's weight. No kernels.
+// Losses of one entry or row and their gradients by the logits, before division by the batch's weight. No kernels.
 //
-// `loss.cu` has the formulas and the handling of missing labels; every form of the fused step uses the same functions.
+// `loss.cu` has the formulas and the handling of missing labels. Every form of the fused step uses these functions.
 #pragma once
 
 #include "common/common.cuh"
 
-// What an entry adds to the loss, and the derivative of that by its logit.
+// The loss of an entry and its derivative by the logit.
 struct Cost {
   double value;
   float slope;
 };
 
-// Sigmoid cross-entropy of logit z and label y. Only exp(-|z|) is taken, so nothing overflows.
+// Sigmoid cross-entropy of logit z and label y. It computes only exp(-|z|), which cannot overflow.
 __device__ __forceinline__ Cost sigmoid_cost(float z, float y, float pos_weight) {
   const float decay = expf(-fabsf(z)), tail = log1pf(decay);
   const float larger = 1.f / (1.f + decay), smaller = decay * larger;  // sigmoid(|z|), sigmoid(-|z|)
@@ -20,7 +20,7 @@ __device__ __forceinline__ Cost sigmoid_cost(float z, float y, float pos_weight)
           negatives * (z >= 0.f ? larger : smaller) - positives * (z >= 0.f ? smaller : larger)};
 }
 
-// Squared error of a difference. The slope lacks the factor 2, which belongs to the scale of the gradient.
+// Squared error of a difference. The slope lacks the factor 2, which is in the scale of the gradient.
 __device__ __forceinline__ Cost squared_cost(float difference) {
   return {static_cast<double>(difference) * difference, difference};
 }

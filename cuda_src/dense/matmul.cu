@@ -1,34 +1,36 @@
 // MatMul: Y = X W, and its gradients dX = dY Wᵀ ("dgrad") and dW = Xᵀ dY ("wgrad").
 //
 // Source: the classic tiled product (Volkov, Demmel: "Benchmarking GPUs to tune dense linear algebra", SC 2008) with
-// the asynchronous copies of CUTLASS's multistage pipelines. One body serves all three products: it multiplies A (M, K)
-// by B (K, N') and is told of each operand whether its rows in memory run along the tile's width or along its depth K:
+// the asynchronous copies of CUTLASS's multistage pipelines. One body computes all three products. It multiplies
+// A (M, K) by B (K, N'); template arguments say whether an operand's rows in memory run along the tile's width or its
+// depth K:
 //
 //                 A        rows along     B        rows along     K
 //     forward     X        depth          W        width          F
 //     dgrad       dY       depth          Wᵀ       depth          P
 //     wgrad       Xᵀ       width          dY       width          N, cut into gridDim.z parts
 //
-// Shapes: X (N, F), W (F, P), Y (N, P), float32, row-major, rows ldx, ldw, ldy (lddx, ...) floats apart, so that the
-// same kernels multiply a part of a larger matrix. Rows and columns may have any number and alignment: tiles are filled
-// up with zeros, and operands that are aligned to 16 bytes are copied 16 bytes at a time.
+// Shapes: X (N, F), W (F, P), Y (N, P), float32, row-major, rows ldx, ldw, ldy (lddx, ...) floats apart, so the
+// operands may be parts of larger matrices. Any number and alignment of rows and columns is allowed: tiles are padded
+// with zeros; operands that are aligned to 16 bytes are copied 16 bytes at a time.
 // Strategies: `<rows>x<columns>` of the tile of C = A B that a block computes, chosen by gcnbatch's dense geometry:
-//   128x64   256 threads of 8 x 4 sums, depth 16: bound by arithmetic, for wide layers
+//   128x64   256 threads of 8 x 4 sums, depth 16: arithmetic-bound, for wide layers
 //   64x64    128 threads of 8 x 4 sums, depth 16
 //   32x32    128 threads of 4 x 2 sums, depth 32
-//   16x32    128 threads of 2 x 2 sums, depth 32: bound by latency, spreads a narrow layer over many blocks
-//   tf32_…   128x64 and 32x32 on the tensor cores (mma m16n8k8): inputs rounded to 11 bits, sums in float32; sm_80 on
+//   16x32    128 threads of 2 x 2 sums, depth 32: latency-bound, spreads a narrow layer over many blocks
+//   tf32_…   128x64 and 32x32 on the tensor cores (mma m16n8k8): inputs rounded to TF32, sums in float32; from sm_80 on
 // Launch: forward (ceil(N / rows), ceil(P / columns)), dgrad (ceil(N / rows), ceil(F / columns)), wgrad (ceil(F /
 //   rows), ceil(P / columns), parts). Examples: 950 x 64 x 64 forward in 16x32: grid (60, 2), the whole depth is in
 //   flight at once; 1850 x 512 x 512 forward in 128x64: grid (15, 8); its wgrad in 128x64: grid (4, 8, 4).
 // Shared memory, static: three stages of both tiles; 128x64 takes 38 KB, 64x64 26, 32x32 27, 16x32 21; TF32 39 and 30.
-// Bytes: reads 4 M K for each column of tiles and 4 K N' for each row of tiles (mostly from the second-level cache),
-//   writes 4 M N'; wgrad in parts writes and reads 4 F P for each part besides.
-// Bank conflicts: none. Tiles lie depth by depth with rows padded by 4 floats: a copy along the depth takes 8 depths of
-//   4 rows per warp, 4 k + w being 32 different banks; the reads of a warp are neighbouring vectors. TF32 pads by 8 for
-//   the reads of the fragments, its copies along the depth meet two by two.
-// Determinism: bit-repeatable; sums run along the depth in order, parts are folded in order by the tile's last block.
-// Requires: sizes below 2^31 each; an empty depth yields zeros. Below sm_80 copies are loads and tf32 does nothing.
+// Bytes: reads 4 M K for each column of tiles and 4 K N' for each row of tiles (mostly from L2), writes 4 M N'; wgrad
+//   with several parts also writes and reads 4 F P of partial sums per part.
+// Bank conflicts: none in fp32. Tiles are stored depth by depth with rows padded by 4 floats: a warp's copy along the
+//   depth covers 8 depths of 4 rows, and 4 k + w gives 32 different banks; a warp reads neighbouring vectors. TF32 pads
+//   by 8 for conflict-free reads of fragments; its copies along the depth have 2-way conflicts.
+// Determinism: repeats to the bit; sums run along the depth in order, and a tile's last block reduces its partial sums
+//   in order.
+// Requires: sizes below 2^31 each; an empty depth yields zeros. Below sm_80, copies are loads and tf32 does nothing.
 
 #include "dense/matmul_tile.cuh"
 
@@ -36,8 +38,8 @@ namespace {
 
 constexpr int STAGES = 3;
 
-// The tiles of A and B that a block has in shared memory. One function holds them: a kernel of several products needs
-// them once.
+// The tiles of A and B in shared memory. They are declared in one function, so a kernel with several products has them
+// once.
 template <class Tile>
 struct Stages {
   static constexpr int LDA = Tile::BM + Tile::PAD, LDB = Tile::BN + Tile::PAD;
@@ -50,8 +52,8 @@ __device__ Stages<Tile>& stages() {
   return held;
 }
 
-// Add to `tile` the product of its rows m0 ... of A and columns n0 ... of B over the depths k_begin ... k_end - 1.
-// *_DEEP: the operand's rows in memory run along the depth. ONES: A has a row of ones more than its memory.
+// Add the product of rows m0 ... of A and columns n0 ... of B over the depths k_begin ... k_end - 1 to `tile`.
+// *_DEEP: the operand's rows in memory run along the depth. ONES: A has an extra row of ones that is not in memory.
 template <bool A_DEEP, bool B_DEEP, bool ONES, class Tile>
 __device__ void multiply(Tile& tile, const Operand& a, const Operand& b, int m0, int n0, int k_begin, int k_end) {
   static_assert(!(A_DEEP && ONES), "ones run along the depth");
@@ -75,20 +77,19 @@ __device__ void multiply(Tile& tile, const Operand& a, const Operand& b, int m0,
         copy_along_width<Tile::BN, DEPTH, LDB, THREADS, false>(tiles_b[stage], b, b_aligned, n0, k0, k_end);
       }
     }
-    commit_copies();  // empty groups too, so that the count of pending groups holds at the end
+    commit_copies();  // also empty groups, so the number of pending groups is right in the last steps
   };
 
   for (int step = 0; step < STAGES - 1; ++step) copy(step);
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<STAGES - 2>();
-    __syncthreads();  // this step's tiles are there; those of the step before are read and may be overwritten
+    __syncthreads();  // this step's tiles have arrived; the previous step's have been read and may be overwritten
     copy(step + STAGES - 1);
     tile.add_product(tiles_a[step % STAGES], tiles_b[step % STAGES]);
   }
 }
 
-// C (M, N) = sums of the tile at (m0, n0), plus `bias` (N,) on every row unless that is null, added to what C holds if
-// `accumulate`.
+// Write the tile at (m0, n0) to C (M, N), plus `bias` (N,) on every row unless null; `accumulate` adds to C instead.
 template <class Tile>
 __device__ void store(const Tile& tile, float* c, int ldc, int m0, int n0, int M, int N, bool accumulate,
                       const float* bias = nullptr) {
@@ -119,7 +120,7 @@ __device__ void store(const Tile& tile, float* c, int ldc, int m0, int n0, int M
   }
 }
 
-// db (N,) = row M of the product, that of the ones.
+// db (N,) = row M of the product, which is the row of ones times B.
 template <class Tile>
 __device__ void store_ones(const Tile& tile, float* db, int m0, int n0, int M, int N) {
 #pragma unroll
@@ -129,7 +130,7 @@ __device__ void store_ones(const Tile& tile, float* db, int m0, int n0, int M, i
   }
 }
 
-// Replace a tile's sums by their total over the `parts` blocks that share the tile. True in the block that has it.
+// Reduce a tile's partial sums over the `parts` blocks that share it. Returns true in the block that has the result.
 template <class Tile>
 __device__ bool fold_parts(Tile& tile, float* partials, unsigned* counters, int tile_number, int part, int parts) {
   if (parts == 1) return true;
@@ -182,7 +183,7 @@ __device__ void wgrad(float* dw, float* partials, unsigned* counters, const floa
     store(tile, dw, lddw, m0, n0, F, P, accumulate != 0);
 }
 
-// Both gradients side by side: the first `dw_blocks` blocks share dW, and with it db, the others dX.
+// Both gradients in one launch: the first `dw_blocks` blocks compute dW and db, the others dX.
 template <class Tile>
 __device__ void backward(float* dx, float* dw, float* db, float* partials, unsigned* counters, const float* dy,
                          const float* x, const float* w, int N, int F, int P, int rows_per_part, int dw_blocks) {
@@ -288,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(128, 4)
   dgrad<TileTf3232x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
 }
 
-// ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), or added to dw; room for all parts, and a counter for each tile ----
+// ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), added to dw if `accumulate`; `counters` has one 0 per tile ----
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     matmul_128x64_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
@@ -318,11 +319,11 @@ extern "C" __global__ void __launch_bounds__(128, 4)
   wgrad<TileTf3232x32>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
 }
 
-// ---- all gradients of a small product at once: dx (N, F), dw (F, P) and, unless null, db (P,) = column sums of dy ----
+// ---- all gradients of a small product: dx (N, F), dw (F, P) and, unless null, db (P,) = column sums of dy ----
 //
-// db is the row of dW that a column of ones behind X would give, in the same tiles. Matrices without gaps.
-// Launch: `matmul_backward`, a grid of dw_blocks and, where dx is wanted, ceil(N / 32) ceil(F / 32) more. Example 950 x
-//   64 x 64: 3 x 2 tiles of dW in 15 parts of 64 rows, 30 x 2 tiles of dX: 150 blocks, which run side by side.
+// db is computed as an extra row of dW, as if X had an extra column of ones. The matrices have no gaps.
+// Launch: `matmul_backward`, a grid of dw_blocks and, if dx is wanted, ceil(N / 32) ceil(F / 32) more. Example 950 x 64
+//   x 64: 3 x 2 tiles of dW in 15 parts of 64 rows, 30 x 2 tiles of dX: 150 blocks, which run concurrently.
 extern "C" __global__ void __launch_bounds__(128, 4)
     matmul_32x32_backward(float* dx, float* dw, float* db, float* partials, unsigned* counters,
                           const float* __restrict__ dy, const float* __restrict__ x, const float* __restrict__ w, int N,

@@ -1,23 +1,23 @@
-// MatMul of very many rows with a narrow W, as the first layer of a GCN on one large graph has it: Y = X W, and the
-// gradient dW = Xᵀ dY. Bound by reading X once, which the square tiles of dense/matmul.cu are not made for.
+// MatMul of very many rows with a narrow W, as in the first layer of a GCN on one large graph: Y = X W, and the
+// gradient dW = Xᵀ dY. Bound by the bandwidth of reading X once; the square tiles of dense/matmul.cu do not reach it.
 //
 // Source: own.
 // Shapes: X (N, F), W (F, P), Y and dY (N, P) with P <= PW, float32, row-major without gaps; fp32 arithmetic.
-// Bank conflicts: none. Rows of the X tile are padded by one float, W and dY are read by all lanes at once.
-// Determinism: a sum over F belongs to one thread, in order; a sum over N to one thread for each part of the rows, and
-//   parts are added up in order by a second launch.
+// Bank conflicts: none. Rows of the X tile are padded by one float; W and dY are broadcast to all lanes.
+// Determinism: one thread computes a sum over F in order. One thread computes a partial sum over each part of N, and a
+//   second launch reduces the partial sums in order: repeats to the bit.
 #include "dense/matmul_tile.cuh"
 
 namespace {
 
-constexpr int ROWS = 128;  // of a block of the forward pass, one for each thread
+constexpr int ROWS = 128;  // per block of the forward kernel, one per thread
 constexpr int WGRAD_THREADS = 512, FOLD_THREADS = 64;
 constexpr int DEPTH = 32;     // columns of X in a tile
-constexpr int STRIDE = 33;    // of the tile's rows
-constexpr int DY_ROWS = 32;   // of dY in shared memory at a time
+constexpr int STRIDE = 33;    // of rows in the tile of X
+constexpr int DY_ROWS = 32;   // rows of dY in shared memory at a time
 constexpr int IN_FLIGHT = 8;  // rows of X that a thread has in flight
 
-// The tiles x[row0 ..., k0 ...] and w[k0 ..., 0 ... PW - 1], 0 where the matrices end.
+// Copy the tiles x[row0 ..., k0 ...] and w[k0 ..., 0 ... PW - 1], padded with zeros.
 template <int PW>
 __device__ void copy_tiles(float* tile_x, float* tile_w, const float* x, const float* w, int row0, int k0, int N, int F,
                            int P) {
@@ -57,7 +57,7 @@ __device__ void tall_forward(float* y, const float* x, const float* w, int N, in
   commit_copies();
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<0>();
-    __syncthreads();  // this step's tiles are there; those of the step before are read and may be overwritten
+    __syncthreads();  // this step's tiles have arrived; all threads have read the previous step's
     if (step + 1 < steps) {
       copy_tiles<PW>(tile_x[(step + 1) % 2], tile_w[(step + 1) % 2], x, w, row0, (step + 1) * DEPTH, N, F, P);
       commit_copies();
@@ -75,7 +75,7 @@ __device__ void tall_forward(float* y, const float* x, const float* w, int N, in
     store4(to + p, make_float4(sums[p], sums[p + 1], sums[p + 2], sums[p + 3]), P - p, aligned);
 }
 
-// Rows begin ... of part blockIdx.y; a thread owns 2 columns of X and the PW sums of each.
+// Partial sum of dW over the rows of part blockIdx.y. A thread owns 2 columns of X, with PW sums each.
 template <int PW>
 __device__ void tall_wgrad(float* partials, const float* x, const float* dy, int N, int F, int P, int rows_per_part) {
   __shared__ __align__(16) float tile_dy[DY_ROWS * PW];
@@ -84,7 +84,7 @@ __device__ void tall_wgrad(float* partials, const float* x, const float* dy, int
   float sums[2][PW] = {};
   for (int row0 = begin; row0 < end; row0 += DY_ROWS) {
     const int rows = min(DY_ROWS, end - row0);
-    __syncthreads();  // the tile before is read
+    __syncthreads();  // all threads have read the previous tile
     for (int element = threadIdx.x; element < DY_ROWS * PW; element += blockDim.x) {
       const int row = element / PW, p = element % PW;
       tile_dy[element] = row < rows && p < P ? dy[static_cast<long long>(row0 + row) * P + p] : 0.f;
@@ -119,7 +119,7 @@ __device__ void tall_wgrad(float* partials, const float* x, const float* dy, int
 // ---- forward: y (N, P) = x (N, F) w (F, P) ----
 // Launch: 128 threads, ceil(N / 128) blocks. 232,965 x 602 x 16: 1,821 blocks.
 // Shared memory: two stages of 128 x 33 floats of X and 32 x PW of W: 38 KB for PW = 16, 42 KB for 32.
-// Traffic: reads 4 N F bytes, and W for each block from the second-level cache; writes 4 N P.
+// Traffic: reads 4 N F bytes, and W for each block from L2; writes 4 N P.
 
 extern "C" __global__ void __launch_bounds__(128)
     matmul_tall_16_forward(float* y, const float* __restrict__ x, const float* __restrict__ w, int N, int F, int P) {
@@ -131,10 +131,10 @@ extern "C" __global__ void __launch_bounds__(128)
   tall_forward<32>(y, x, w, N, F, P);
 }
 
-// ---- wgrad: partials (parts, F, P), each xᵀ dy of its rows, and their sum dw (F, P) ----
-// Launch: a thread for 2 columns of X, at most 512; grid (blocks of columns, parts). 232,965 x 602 x 16: 320 threads,
-//   (1, 264). Shared memory: 32 rows of dY, 2 KB for PW = 16. Traffic: reads 4 N (F + P) bytes; writes and reads 4 F P
-//   for each part.
+// ---- wgrad: partials (parts, F, P), each xᵀ dy of a part of the rows, and their sum dw (F, P) ----
+// Launch: a thread per 2 columns of X, at most 512; grid (blocks of columns, parts). 232,965 x 602 x 16: 320 threads,
+//   grid (1, 264).
+// Shared memory: 32 rows of dY, 2 KB for PW = 16. Traffic: reads 4 N (F + P) bytes; writes and reads 4 F P per part.
 
 extern "C" __global__ void __launch_bounds__(WGRAD_THREADS)
     matmul_tall_16_wgrad(float* partials, const float* __restrict__ x, const float* __restrict__ dy, int N, int F,
@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(WGRAD_THREADS)
   tall_wgrad<32>(partials, x, dy, N, F, P, rows_per_part);
 }
 
-// dw[i] = sum over parts, in order, of partials[part, i]. Launch: a thread per element.
+// dw[i] = sum of partials[part, i] over the parts, in order. Launch: a thread per element.
 extern "C" __global__ void __launch_bounds__(FOLD_THREADS)
     matmul_tall_fold(float* dw, const float* __restrict__ partials, int elements, int parts) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

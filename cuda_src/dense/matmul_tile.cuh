@@ -1,4 +1,4 @@
-// The tiles of the dense product: copies from global to shared memory, and how a block multiplies two (dense/matmul.cu).
+// Tiles of the dense product (dense/matmul.cu): copies from global to shared memory, and products of two tiles.
 
 #pragma once
 
@@ -11,7 +11,7 @@ struct Operand {
   int rows, length;
 };
 
-// Copy 16 or 4 bytes to shared memory, asynchronously where the hardware can; beyond `valid` floats it writes 0.
+// Copy FLOATS floats to shared memory, asynchronously from sm_80 on. Floats beyond the first `valid` become 0.
 template <int FLOATS>
 __device__ void copy_async(float* to, const float* from, int valid) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -36,7 +36,7 @@ __device__ inline void commit_copies() {
 #endif
 }
 
-// Wait until all but the last `PENDING` groups of copies have arrived.
+// Wait until all but the last PENDING groups of copies have arrived.
 template <int PENDING>
 __device__ void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -44,8 +44,8 @@ __device__ void wait_for_copies() {
 #endif
 }
 
-// tile[k][w] = operand[k0 + k][w0 + w]: rows in memory run along the tile's width. ONES: the operand has a 1 behind every
-// row, which is not in memory.
+// tile[k][w] = operand[k0 + k][w0 + w]: rows in memory run along the tile's width. ONES: every row of the operand is
+// followed by a 1 that is not in memory.
 template <int WIDTH, int DEPTH, int LD, int THREADS, bool ONES>
 __device__ void copy_along_width(float* tile, const Operand& operand, bool aligned, int w0, int k0, int k_end) {
   constexpr int VECTORS = WIDTH / 4;
@@ -73,8 +73,8 @@ __device__ void copy_along_width(float* tile, const Operand& operand, bool align
   }
 }
 
-// tile[k][w] = operand[w0 + w][k0 + k]: rows in memory run along the tile's depth. 8 neighbouring threads copy a sector
-// of 32 bytes.
+// tile[k][w] = operand[w0 + w][k0 + k]: rows in memory run along the tile's depth. 8 neighbouring threads copy a
+// 32-byte sector.
 template <int WIDTH, int DEPTH, int LD, int THREADS>
 __device__ void copy_along_depth(float* tile, const Operand& operand, int w0, int k0, int k_end) {
   constexpr int ROWS = THREADS / 8;
@@ -90,8 +90,8 @@ __device__ void copy_along_depth(float* tile, const Operand& operand, int w0, in
   }
 }
 
-// How a block's 32-bit sums of C = A B are spread over its threads, in scalar arithmetic: warps WARPS_M x WARPS_N, in
-// each the lanes 32 / LANES_N x LANES_N, in each TM x TN sums in vectors of neighbours.
+// A tile of C = A B in fp32 arithmetic: WARPS_M x WARPS_N warps of 32 / LANES_N x LANES_N lanes; a lane holds TM x TN
+// sums in vectors of neighbours.
 template <int WARPS_M, int WARPS_N, int LANES_N, int TM, int TN, int DEPTH_>
 struct Fp32 {
   static constexpr int LANES_M = 32 / LANES_N;
@@ -146,7 +146,7 @@ __device__ inline unsigned round_to_tf32(float value) {
   return bits;
 }
 
-// c += a b by a warp: a (16, 8), b (8, 8), c (16, 8). With g = lane / 4 and t = lane % 4 a lane holds
+// c += a b by one warp: a (16, 8), b (8, 8), c (16, 8). With g = lane / 4 and t = lane % 4, a lane holds
 // a[g][t], a[g+8][t], a[g][t+4], a[g+8][t+4]; b[t][g], b[t+4][g]; c[g][2t], c[g][2t+1], c[g+8][2t], c[g+8][2t+1].
 __device__ inline void multiply_fragments(float* c, const unsigned* a, const unsigned* b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -156,7 +156,7 @@ __device__ inline void multiply_fragments(float* c, const unsigned* a, const uns
 #endif
 }
 
-// The same on the tensor cores: warps WARPS_M x WARPS_N, in each MM x MN products of 16 x 8.
+// A tile of C = A B on the tensor cores: WARPS_M x WARPS_N warps; a warp holds MM x MN products of 16 x 8.
 template <int WARPS_M, int WARPS_N, int MM, int MN, int DEPTH_>
 struct Tf32 {
   static constexpr int BM = WARPS_M * MM * 16, BN = WARPS_N * MN * 8, DEPTH = DEPTH_;

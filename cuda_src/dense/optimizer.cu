@@ -1,13 +1,13 @@
-// Update rules over all parameters of a model, flat, in one launch, and gradient clipping in two.
+// Adam and SGD over all parameters of a model in one launch, and gradient clipping in two.
 //
 // Sources: Kingma, Ba: "Adam", ICLR 2015, algorithm 1; Loshchilov, Hutter: "Decoupled weight decay regularization",
 // ICLR 2019; Pascanu, Mikolov, Bengio: "On the difficulty of training recurrent neural networks", ICML 2013 (clipping).
 //
-// Shapes: everything (n,), float32. Launch: `elementwise`, one element per thread: a Tox21 model of 10,000 parameters
-// is 40 blocks of 256, each thread with independent loads in flight.
-// Shared memory: none, the norm 256 bytes. Bytes: Adam reads 24 n, writes 12 n; SGD reads 20 n, writes 8 n; clipping
-// reads 4 n and, only when it scales, reads and writes 4 n again. Bank conflicts: none.
-// Determinism: bit-repeatable; the norm is a sum in float64 in a fixed order. Requires: nothing.
+// Shapes: everything (n,), float32. Launch: `elementwise`, one element per thread; a Tox21 model of 10,000 parameters
+//   takes 40 blocks of 256 threads.
+// Shared memory: none; 256 bytes for the norm. Bytes: Adam reads 24 n, writes 12 n; SGD reads 20 n, writes 8 n;
+//   clipping reads 4 n and, only if it scales, reads and writes 4 n again. Bank conflicts: none.
+// Determinism: repeats to the bit; the norm is a float64 sum in a fixed order. Requires: nothing.
 
 #include "dense/optimizer.cuh"
 
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(256)
   parameters[i] = value;
 }
 
-// factor = max_norm / norm where norm, the Euclidean norm of the gradients, exceeds max_norm, else 1
+// factor = max_norm / norm if the Euclidean norm of the gradients exceeds max_norm, else 1
 //
 // Launch: at most 256 blocks of 256 threads that stride over the gradients. `partials`: a double per block.
 extern "C" __global__ void __launch_bounds__(256)

@@ -1,23 +1,23 @@
 // The update of one parameter by Adam or SGD, and the factor that clips gradients. No kernels.
 //
-// `optimizer.cu` has the formulas and their sources; every form of the fused step uses the same functions.
+// `optimizer.cu` has the formulas and their sources. Every form of the fused step uses these functions.
 #pragma once
 
 #include "common/common.cuh"
 
-// What changes from step to step. The fused steps keep one per step of an epoch, (steps, 4).
+// Numbers that change from step to step. The fused steps have an array of them, (steps, 4), for an epoch.
 struct __align__(16) Rate {
   float learning_rate, correction1, correction2;  // of Adam: 1 / (1 - beta^step)
   float label_weight;                             // of the step's batch; the loss divides by it
 };
 
-// The numbers of an optimiser; SGD needs beta1, its momentum, alone.
+// Settings of an optimiser. SGD uses only beta1, its momentum.
 struct Rule {
   int sgd;
   float beta1, rest1, beta2, rest2, epsilon;  // rest = 1 - beta, which the host computes in float64
 
-  // Return the new value of a parameter p; m and v become new, too. SGD leaves v alone. Fused multiply-adds are written out:
-  // otherwise the compiler chooses which product of a sum it rounds, and kernels that inline this differ in the last bit.
+  // Return the new value of parameter p and update m and v (SGD: only m). The fused multiply-adds are explicit:
+  // otherwise the compiler would choose them per kernel that inlines this, and kernels would differ in the last bit.
   __device__ __forceinline__ float apply(float p, float gradient, float& m, float& v, float decay, float penalty,
                                          const Rate& rate) const {
     const float g = fmaf(penalty, p, gradient);
@@ -31,7 +31,7 @@ struct Rule {
   }
 };
 
-// The factor that shortens gradients of Euclidean norm `norm` to `max_norm`.
+// The factor that scales gradients of Euclidean norm `norm` down to `max_norm`.
 __device__ __forceinline__ float clip_factor(double norm, float max_norm) {
   return norm > max_norm ? static_cast<float>(max_norm / norm) : 1.f;
 }

@@ -1,8 +1,9 @@
-// ReLU: y = max(x, 0), and its gradient dx = dy where y > 0, else 0. As in NumPy, NaN passes forward.
+// ReLU: y = max(x, 0), and its gradient dx = dy where y > 0, else 0. As in NumPy, y is NaN where x is.
 //
 // Shapes: flat, n float32. Launch: `elementwise`, 4 elements per thread; 950 x 64: 60 blocks of 256.
 // Shared memory: none. Bytes: forward reads 4 n, writes 4 n; backward reads 8 n, writes 4 n. Bank conflicts: none.
-// Determinism: bit-repeatable. Requires: nothing, y may be x and dx may be dy; arrays not aligned to 16 bytes are read float by float.
+// Determinism: repeats to the bit. Requires: nothing; arrays that are not aligned to 16 bytes are read float by float.
+//   y may be x, and dx may be dy.
 
 #include "common/common.cuh"
 

@@ -3,17 +3,17 @@
 //   forward   y[n, p]  = sum over entries k of row n of  data[k] * w[indices[k], p]       X (N, F), W (F, P), Y (N, P)
 //   backward  dw[f, p] = sum over entries k of column f of  data[order[k]] * dy[t_rows[k], p]      dY (N, P), dW (F, P)
 //
-// The gradient works on the transpose's structure: t_indptr (F+1,), t_rows (nnz,) the row of each entry of a column,
-// order (nnz,) its place in `data`, so that values changed since (dropout) carry over. Each output has one writer and a
-// fixed order of summation: repeats to the bit, loses no update.
+// The gradient uses the structure of the transpose: t_indptr (F+1,), t_rows (nnz,) the row of each entry of a column,
+// order (nnz,) its index in `data`, so it always uses the present values (dropout changes them).
+// Determinism: each output has one writer and a fixed order of summation: repeats to the bit.
 #include "common/graph_view.cuh"
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
 constexpr int COLUMN_THREADS = 128;  // threads that share one column of X
 
-// One column f of X (blockIdx.x) and one block of 2^lane_bits vectors of P (blockIdx.y): the block's groups of lanes
-// take the column's entries in turn; partial sums meet by shuffles inside a warp, then over the warps in shared memory.
+// One column f of X (blockIdx.x) and one block of 2^lane_bits vectors of P (blockIdx.y). The groups of lanes take the
+// column's entries in turn. Shuffles reduce the partial sums inside a warp, then shared memory over the warps.
 template <typename Vec>
 __device__ __forceinline__ void sparse_column_product(float* dw, const float* dy, const float* data,
                                                       const int* t_indptr, const int* t_rows, const int* order,
@@ -41,9 +41,9 @@ __device__ __forceinline__ void sparse_column_product(float* dw, const float* dy
 // ----------------------------------------------------------------------------------------------------- entry points
 
 // Source: own; the row product of spmm/csr.cu.
-// Shapes: y and w with row strides, so that one graph's rows and one channel's columns can be asked for alone.
-// Launch: as spmm_csr_float4. Cora's first layer, (2708, 1433) with 18 entries a row, P = 16: 4 lanes in 4 groups a
-//   row, 16 rows a block, 170 blocks.
+// Shapes: y and w have row strides, so a launch may compute one graph's rows and one channel's columns.
+// Launch: as spmm_csr_float4. Cora's first layer, (2708, 1433) with 18 entries per row, P = 16: 4 groups of 4 lanes per
+//   row, 16 rows per block, 170 blocks.
 // Traffic: reads 4 (N + 1) + 8 nnz + 4 min(nnz, F) P bytes, writes 4 N P; W stays in L2.
 // Requirements: P, both strides and both pointers divisible by 4 floats.
 extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forward_float4(
@@ -63,11 +63,11 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forw
                              width, 0, lane_bits, group_bits, passes, chunks);
 }
 
-// Source: own. The papers' citation GCN adds to dW by atomics; a gather over the transpose needs none.
-// Launch: 128 threads, grid (F, blocks of 2^lane_bits vectors of P). Cora, P = 16: 1433 blocks, 32 groups of 4 lanes,
-//   so that 128 entries of a column are in flight.
+// Source: own. The papers' citation GCN adds to dW with atomics; a gather over the transpose needs none.
+// Launch: 128 threads, grid (F, blocks of 2^lane_bits vectors of P). Cora, P = 16: 1433 blocks of 32 groups of 4 lanes,
+//   with 128 entries of a column in flight.
 // Shared memory: 128 vectors (2 KB); consecutive lanes use consecutive banks.
-// Traffic: reads 4 (F + 1) + 12 nnz + 4 nnz P bytes (dY from L2), writes 4 F P. A feature that no row has gets zeros.
+// Traffic: reads 4 (F + 1) + 12 nnz + 4 nnz P bytes (dY from L2), writes 4 F P. A column without entries becomes 0.
 // Requirements: P and the pointers divisible by 4 floats.
 extern "C" __global__ __launch_bounds__(COLUMN_THREADS, ROW_BLOCKS) void sparse_matmul_backward_float4(
     float* __restrict__ dw, const float* __restrict__ dy, const float* __restrict__ data,

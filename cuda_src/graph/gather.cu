@@ -1,12 +1,12 @@
-// The gather of a batch from the data set on the device, and the row numbers of a CSR matrix's entries.
+// Gather of a batch from the data set on the device, and row numbers of the entries of a CSR matrix.
 //
-// A graph's nodes, entries and targets are contiguous in the set and in the batch: the gather of graph b of the batch,
-// which is graph g = graphs[b] of the set, copies a few segments, with columns and pointers shifted. One launch does all:
-// blockIdx.z = 0 the nodes and targets, 1 the adjacency, 2 its transpose.
+// The nodes, entries and targets of a graph are contiguous in the set and in the batch. So the gather of graph b of the
+// batch, graph g = graphs[b] of the set, copies a few segments and shifts columns and pointers. One launch copies all:
+// blockIdx.z = 0 nodes and targets, 1 the adjacency, 2 its transpose.
 //   set    node_ptr (G+1,); per matrix indptr (rows + 1,), indices (local to the graph), data
-//   plan   what the host has computed for the batch, one behind the other: graphs (B,), then (B+1,) each, the first
-//          node, entry of the adjacency, entry of the transpose and entry of sparse features of every graph in the batch
-// Determinism: copies; repeats to the bit.
+//   plan   computed by the host for the batch, concatenated: graphs (B,); then (B+1,) each, the first node, entry of
+//          the adjacency, entry of the transpose and entry of sparse features of every graph in the batch
+// Determinism: copies only; repeats to the bit.
 
 // ------------------------------------------------------------------------------------------------------ parameters
 
@@ -20,8 +20,8 @@ struct SetCsr {
   const float* data;
 };
 
-// What every gather takes beside the features. Shapes: targets (R, n_outputs) float32 or int32, forward (N rows), its
-// transpose (N n_channels rows), plan (B, and (B+1,) each); set_… of the whole set.
+// Arguments of every gather, except the features. Shapes: targets (R, n_outputs) float32 or int32, forward (N rows),
+// transpose (N n_channels rows), plan as above; set_… belong to the whole set.
 struct Gather {
   int* targets;
   BatchCsr forward, transpose;
@@ -34,7 +34,7 @@ struct Gather {
 struct DenseGather {
   Gather batch;
   float* x;           // (N, n_features)
-  const void* set_x;  // in the type that the kernel's name says
+  const void* set_x;  // of the type in the kernel's name
   int n_features;
 };
 
@@ -48,12 +48,12 @@ struct SparseGather {
 
 constexpr int IN_FLIGHT = 4;  // elements that a thread loads before it stores the first
 
-// A graph of the batch: where its n_nodes nodes begin in the set and in the batch.
+// A graph of the batch: its number in the set, its first node in the set (`source`) and in the batch (`first`).
 struct Segment {
   int graph, source, first, n_nodes;
 };
 
-// Where pointer `number` (0 nodes, 1 entries, 2 of the transpose, 3 of the features) of a plan of B graphs begins.
+// Start of a pointer in a plan of B graphs: 0 nodes, 1 entries, 2 entries of the transpose, 3 entries of the features.
 __device__ __forceinline__ const int* pointer_of_plan(const int* plan, int number) {
   const int B = gridDim.x;
   return plan + B + number * (B + 1);
@@ -68,14 +68,14 @@ __device__ __forceinline__ Segment segment_of_block(const int* set_node_ptr, con
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(unsigned char x) { return x; }
 __device__ __forceinline__ float to_float(signed char x) { return x; }
-__device__ __forceinline__ float to_float(unsigned short half_bits) {  // IEEE half, without its header
+__device__ __forceinline__ float to_float(unsigned short half_bits) {  // fp16, without cuda_fp16.h
   float x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half_bits));
   return x;
 }
 
-// Copy `count` elements, converted by `convert`; the graph's gridDim.y blocks share them. A loop that the compiler
-// itself unrolls would first take a 64-bit division to count its iterations.
+// Copy `count` elements, converted by `convert`. The gridDim.y blocks of the graph share the work. Unrolled by the
+// compiler, the loop would begin with a 64-bit division that counts its iterations.
 template <typename To, typename From, typename Convert>
 __device__ __forceinline__ void copy_segment(To* target, const From* source, long long count, Convert convert) {
   const long long step = (long long)gridDim.y * blockDim.x;
@@ -93,8 +93,8 @@ __device__ __forceinline__ void copy_segment(To* target, const From* source, lon
   }
 }
 
-// One graph's rows of a CSR matrix: pointers moved to first_entry, columns by column_shift. The last graph of the batch
-// also writes the pointer behind the last row.
+// Copy one graph's rows of a CSR matrix, with pointers shifted to first_entry and columns by column_shift. The last
+// graph of the batch also writes the last pointer.
 __device__ __forceinline__ void gather_rows(BatchCsr to, SetCsr from, Segment segment, int first_entry,
                                             int rows_per_node, int column_shift) {
   const int source_row = segment.source * rows_per_node, n_rows = segment.n_nodes * rows_per_node;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void gather_rows(BatchCsr to, SetCsr from, Segment se
   copy_segment(to.data + first_entry, from.data + source_entry, n_entries, [](float value) { return value; });
 }
 
-// Targets are moved as bits: float32 values or int32 classes. One row per graph, or one per node.
+// Copy the targets as bits: float32 values or int32 classes; one row per graph, or one per node.
 __device__ __forceinline__ void gather_targets(const Gather& batch, Segment segment) {
   const bool per_node = batch.targets_per_node;
   const long long source = per_node ? segment.source : segment.graph, first = per_node ? segment.first : blockIdx.x;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void gather_targets(const Gather& batch, Segment segm
                static_cast<long long>(per_node ? segment.n_nodes : 1) * batch.n_outputs, [](int bits) { return bits; });
 }
 
-// The adjacency (blockIdx.z = 1; N rows, N*C columns) or its transpose (2; N*C rows, N columns).
+// Copy the adjacency (blockIdx.z = 1; N rows, N*C columns) or its transpose (2; N*C rows, N columns).
 __device__ __forceinline__ void gather_adjacency(const Gather& batch, Segment segment) {
   const int first_entry = pointer_of_plan(batch.plan, blockIdx.z)[blockIdx.x];
   if (blockIdx.z == 1) {
@@ -141,12 +141,13 @@ __device__ __forceinline__ void gather_dense(const DenseGather& gather) {
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// Source: own. Dense features in the type that the set is stored in, to float32; targets; the adjacency and its
-//   transpose. A symmetric adjacency of one channel is its own transpose: gridDim.z = 2; gridDim.z = 1 leaves both out.
-// Launch: 256 threads, grid (B, pieces, 1 to 3): a block per graph, more where graphs are large or few. Batch 50 of 18
-//   nodes, F = 75, on 132 multiprocessors: 50 x 2 x 2 blocks.
+// Source: own. Gathers dense features, converted from their stored type to float32, targets, the adjacency and its
+//   transpose. gridDim.z = 3: all. gridDim.z = 2: a symmetric adjacency of one channel is its own transpose.
+//   gridDim.z = 1: neither.
+// Launch: 256 threads, grid (B, pieces, 1 to 3): a block per graph, or several if graphs are large or few. Batch 50 of
+//   18 nodes, F = 75, on 132 multiprocessors: 50 x 2 x 2 blocks.
 // Traffic: reads sizeof(T) N F + 4 R K, writes 4 N F + 4 R K bytes; reads and writes 4 N (1 + C) + 16 E bytes of the
-//   adjacency, half of it where it is symmetric. All segments are read and written in order.
+//   adjacency, or half of that if it is symmetric. All segments are read and written in order.
 extern "C" __global__ __launch_bounds__(256) void gather_float32(const __grid_constant__ DenseGather gather) {
   gather_dense<float>(gather);
 }
@@ -163,7 +164,7 @@ extern "C" __global__ __launch_bounds__(256) void gather_float16(const __grid_co
   gather_dense<unsigned short>(gather);
 }
 
-// The same with sparse features (CSR, columns are features: not shifted).
+// The same with sparse features (CSR; columns are features and not shifted).
 // Traffic: reads and writes 4 N + 8 nnz + 4 R K bytes each, and the adjacency as above.
 extern "C" __global__ __launch_bounds__(256) void gather_csr(const __grid_constant__ SparseGather gather) {
   const Gather& batch = gather.batch;
@@ -176,8 +177,8 @@ extern "C" __global__ __launch_bounds__(256) void gather_csr(const __grid_consta
   gather_targets(batch, segment);
 }
 
-// rows[k] = the row of entry k of a CSR matrix: what turns it into COO.
-// Launch: 8 threads a row, 256 a block. Traffic: reads 4 (n_rows + 1), writes 4 nnz bytes.
+// rows[k] = row of entry k of a CSR matrix, for COO kernels.
+// Launch: 8 threads per row, 256 per block. Traffic: reads 4 (n_rows + 1), writes 4 nnz bytes.
 extern "C" __global__ __launch_bounds__(256) void csr_entry_rows(int* __restrict__ rows, const int* __restrict__ indptr,
                                                                  int n_rows) {
   const long long row = (blockIdx.x * (long long)blockDim.x + threadIdx.x) >> 3;

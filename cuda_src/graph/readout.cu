@@ -1,18 +1,18 @@
-// Readout: one row per graph from the rows of its nodes: sum, mean or maximum, column by column.
+// Readout: sum, mean or maximum of the rows of each graph's nodes, column by column.
 //
 // Shapes: h, dh (N, P), r, dr (B, P) float32; node_ptr (B+1,), argmax (B, P) int32. Graph b owns the rows node_ptr[b]
 //   ... node_ptr[b+1] - 1; a graph with 0 nodes yields a zero row (and argmax -1).
-// Launch: block (b, y) of min(P, 32) x 256 / that many threads does columns y of graph b. Example: 50 graphs of 19
-//   nodes, P = 64: 32 x 8 threads, grid (50, 2).
+// Launch: block (b, y) computes column block y of graph b; min(P, 32) x (256 / min(P, 32)) threads. Example: 50 graphs
+//   of 19 nodes, P = 64: 32 x 8 threads, grid (50, 2).
 // Shared memory: 1 KB (sum), 2 KB (maximum), static. Bank conflicts: none.
 // Bytes: forward reads 4 N P and writes 4 B P (maximum 8 B P); backward reads 4 B P (maximum 8 B P) and writes 4 N P.
-// Determinism: bit-repeatable; each block folds in a fixed order. Requires: B below 2^31.
+// Determinism: repeats to the bit; each block reduces in a fixed order. Requires: B below 2^31.
 
 #include "common/common.cuh"
 
 namespace {
 
-// The largest of some values, as NumPy has it (NaN is larger than any number), and its row, the first of equals.
+// A maximum as in NumPy (NaN is larger than every number) and its row, the first one of equals.
 struct Peak {
   float value;
   int row;  // -1: no value yet
@@ -28,7 +28,7 @@ __device__ inline Peak combine(const Peak& a, const Peak& b) {
 
 // ---- forward ----
 
-// r = sum of the graph's rows, divided by their number if `mean`
+// r = sum of the graph's rows; divided by their number if `mean`
 extern "C" __global__ void __launch_bounds__(256)
     readout_sum_forward(float* r, const float* __restrict__ h, const int* __restrict__ node_ptr, int P, int mean) {
   const int b = blockIdx.x, p = blockIdx.y * blockDim.x + threadIdx.x;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // ---- backward ----
 
-// dh = the graph's dr in each of its rows, divided by their number if `mean`
+// dh = dr of the graph, in each of its rows; divided by their number if `mean`
 extern "C" __global__ void __launch_bounds__(256)
     readout_sum_backward(float* dh, const float* __restrict__ dr, const int* __restrict__ node_ptr, int P, int mean) {
   const int b = blockIdx.x, p = blockIdx.y * blockDim.x + threadIdx.x;
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256)
   for (int n = begin + threadIdx.y; n < end; n += blockDim.y) dh[static_cast<long long>(n) * P + p] = value;
 }
 
-// dh = dr in the row that won, 0 in the graph's other rows
+// dh = dr in the row of the maximum, 0 in the other rows
 extern "C" __global__ void __launch_bounds__(256)
     readout_max_backward(float* dh, const float* __restrict__ dr, const int* __restrict__ argmax,
                          const int* __restrict__ node_ptr, int P) {

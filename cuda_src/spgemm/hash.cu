@@ -1,38 +1,39 @@
-// Sparse times sparse: C = A B by rows, each row's products summed in a hash table in shared memory.
+// Sparse times sparse (SpGEMM): C = A B by rows. A hash table in shared memory sums each row's products.
 //
 //   C[i, c] = sum over entries (i, k) of A, in stored order, of  A[i, k] * B[k, c]        A (M, K), B (K, N), all CSR
 //
 // Source: RBSparse (Tang, Zhao, Huang, Dai: "High performance row-based hashing GPU SpGEMM", 2019): the bound of a row
-//   (its number of products), balanced or not by the bounds' variance over their mean, tables by bound over pi, sorted
-//   rows, another way for rows that outgrow their table.
-// A product: `spgemm_bound` and `spgemm_group` (spgemm/plan.cu) sort rows into groups of bounds up to 2^g;
-//   `spgemm_sample` sees how many products share a column; `spgemm_sort`, `spgemm_expand` (spgemm/sort.cu) and
-//   `spgemm_hash` leave each row's results where its bound says; `spgemm_indptr` and `spgemm_compact` move them together.
-//   Long rows pass through `spgemm_split`, `spgemm_expand` and `spgemm_merge`.
-// What differs from the paper:
-//   order     the lanes of a warp take the products of one row of B at a time, whose columns differ, and where rows of B
-//             are short those of several, in turns where columns meet. So no two lanes meet in a slot: no atomic addition,
-//             and a sum has the order above. The paper gives each thread an entry of A and adds atomically.
-//   ratio     the paper's pi, products per distinct column, is measured on a sample of rows. Where few products share a
-//             column (random columns: none) tables by bound / pi overflow, and tables for the bound leave few warps on a
-//             multiprocessor: such rows, and all of up to 256 products, are sorted without a table.
-//   hash      multiplicative: the modulus sends the planes of a grid, powers of two apart, to the same slots. Rows whose
-//             columns span less than the table (a narrow band) need none: slot = column - smallest column, in order
-//             already, without collision or sort. A table is at most half full.
-//   one pass  a row's bound is where its results go at first. With little memory there are two passes, the first of
-//             which only counts.
-//   overflow  rows that outgrow a guess are listed on the device and done again with a table for their bound: no round
-//             trip. The paper leaves them to another method.
-//   long      rows beyond every table are split into parts of about 1,024 products, which are rows like others; parts are
-//             merged over blocks of columns. So no block works long on one row, and no row is too long.
-// Shapes: indptr int32, indices int32, data float32. Columns of a row of B are distinct and rise; A may repeat and mix
-//   them. C has rising columns, an entry for each pair of rows that meet, also where its sum is 0.
-// Determinism: all repeats to the bit. A row of up to `long_limit` products has the bits of SciPy's sum; a longer one is
-//   the sum of its parts.
+//   (its number of products), the test of balance by variance / mean of the bounds, tables sized by bound / pi, sorted
+//   rows, and a fallback for rows that overflow their table.
+// A product: `spgemm_bound` and `spgemm_group` (spgemm/plan.cu) sort rows into groups of bounds up to 2^g.
+//   `spgemm_sample` measures how many products share a column. `spgemm_sort`, `spgemm_expand` (spgemm/sort.cu) and
+//   `spgemm_hash` write each row's results to scratch memory at an offset given by the bounds. `spgemm_indptr` and
+//   `spgemm_compact` move them together. `spgemm_split`, `spgemm_expand` and `spgemm_merge` compute long rows.
+// Differences from the paper:
+//   order     A warp takes the products of one row of B at a time, whose columns differ. If rows of B are short, it
+//             takes products of several rows, and lanes with equal columns add in turn. So no two lanes add to the same
+//             slot at once: there is no atomic addition of floats, and a sum has the order above. In the paper, each
+//             thread takes an entry of A and adds atomically.
+//   ratio     The paper's pi, products per distinct column, is measured on a sample of rows. If few products share a
+//             column (random matrices), tables sized by bound / pi overflow, and tables sized by the bound leave few
+//             warps per multiprocessor. Such rows, and all of up to 256 products, are sorted without a table.
+//   hash      Multiplicative: a modulus would send the planes of a grid, which are powers of two apart, to the same
+//             slots. Rows whose columns span less than the table (a narrow band) need no hash: slot = column - smallest
+//             column, sorted and without collisions. A hash table is at most half full.
+//   one pass  Results first go to scratch memory sized by the bounds. If memory is short, there are two passes; the
+//             first only counts.
+//   overflow  Rows that overflow a guessed table are listed on the device and computed again with a table for their
+//             bound, without a round trip to the host. The paper uses another method for them.
+//   long      Rows too long for every table are split into parts of about 1,024 products, which are computed like rows.
+//             Parts are merged over blocks of columns. So no block runs long, and rows may have any length.
+// Shapes: indptr int32, indices int32, data float32. Columns of a row of B are distinct and sorted; those of A may
+//   repeat and be unsorted. C has sorted columns, and also has entries whose sum is 0.
+// Determinism: everything repeats to the bit. A row of up to `long_limit` products has the bits of SciPy's sum; a
+//   longer one is the sum of its parts.
 #include "spgemm/row.cuh"
 
-constexpr int ONE_ROW_FROM = 12;  // entries that rows of B have on average to be taken one at a time
-constexpr int CROWDED = 64;       // columns in one bucket from which buckets are not worth it
+constexpr int ONE_ROW_FROM = 12;  // from this mean length on, rows of B are taken one at a time
+constexpr int CROWDED = 64;       // with more columns than this in a bucket, a bitonic sort replaces buckets
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
@@ -40,19 +41,19 @@ constexpr int CROWDED = 64;       // columns in one bucket from which buckets ar
 struct Table {
   volatile int* columns;
   volatile float* sums;
-  int bits, first_column;  // first_column >= 0: columns lie in order from there, without hash
+  int bits, first_column;  // first_column >= 0: slot = column - first_column, without hash
   __device__ int slots() const { return 1 << bits; }
   __device__ int slot_of(int column) const {
     return first_column >= 0 ? column - first_column : static_cast<int>((column * 2654435761u) >> (32 - bits));
   }
   __device__ int next(int slot) const { return (slot + 1) & (slots() - 1); }
-  __device__ int find(int column) const {  // which is there
+  __device__ int find(int column) const {  // the column must be in the table
     int slot = slot_of(column);
     while (columns[slot] != column) slot = next(slot);
     return slot;
   }
-  // Add to a column's sum, where `there`; no other lane brings this column at the same time. Returns whether it is new.
-  // The whole warp calls.
+  // Add to a column's sum if `there`; no other lane has this column at the same time. Returns whether the column is
+  // new. All lanes of the warp must call.
   __device__ bool add(int column, float product, bool there, int& slot) const {
     bool is_new = false, pending = there;
     slot = slot_of(column);
@@ -69,7 +70,7 @@ struct Table {
   }
 };
 
-// The table's smallest column if those of all entries span less than its slots, else -1.
+// The smallest column of all entries if their columns span at most `slots`, else -1.
 __device__ inline int window_of(const Entries& entries, const int* b_indices, const Lanes& lanes, int slots) {
   int smallest = NO_COLUMN, largest = -1;
   if (entries.length > 0) {
@@ -81,7 +82,7 @@ __device__ inline int window_of(const Entries& entries, const int* b_indices, co
   return smallest <= largest && largest - smallest < slots ? smallest : -1;
 }
 
-// The columns of a table: the slots in use, in the order in which they came, and room to sort them.
+// Used slots of a table, in order of first use, and scratch memory to sort them.
 struct Columns {
   volatile unsigned short* used;    // slots / 2
   volatile unsigned short* sorted;  // slots / 2
@@ -110,8 +111,9 @@ __device__ __forceinline__ void write_sorted(int* out_indices, float* out_data, 
   }
 }
 
-// Write the columns of a table by buckets: one of slots / 8 equal ranges between the smallest and the largest column, in
-// which a column finds its rank by looking at the others. False, and nothing done, if too many columns are in one range.
+// Write the columns of a table, sorted by buckets: slots / 8 equal ranges between the smallest and the largest column.
+// A column finds its rank by comparison with all columns of its bucket. Returns false, and does nothing, if one bucket
+// has too many.
 __device__ inline bool write_by_buckets(int* out_indices, float* out_data, const Table& table, const Columns& columns,
                                         int lane, int n) {
   int smallest = NO_COLUMN, largest = -1;
@@ -129,7 +131,7 @@ __device__ inline bool write_by_buckets(int* out_indices, float* out_data, const
     atomicAdd(const_cast<int*>(columns.buckets) + ((table.columns[columns.used[i]] - smallest) >> shift), 1);
   __syncwarp();
   int before = 0, most = 0;
-  for (int first = 0; first < n_buckets; first += 32) {  // counts become where the buckets begin
+  for (int first = 0; first < n_buckets; first += 32) {  // counts become starts of buckets
     const int count = columns.buckets[first + lane];
     int inclusive = count;
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -144,7 +146,7 @@ __device__ inline bool write_by_buckets(int* out_indices, float* out_data, const
   __syncwarp();
   for (int i = lane; i < n; i += 32) {
     const int slot = columns.used[i], bucket = (table.columns[slot] - smallest) >> shift;
-    columns.sorted[atomicAdd(const_cast<int*>(columns.buckets) + bucket, 1)] = slot;  // ends where the next begins
+    columns.sorted[atomicAdd(const_cast<int*>(columns.buckets) + bucket, 1)] = slot;  // starts become ends
   }
   __syncwarp();
   for (int i = lane; i < n; i += 32) {
@@ -158,11 +160,11 @@ __device__ inline bool write_by_buckets(int* out_indices, float* out_data, const
   return true;
 }
 
-// Write the columns of a table after a bitonic sort of the list of slots: for any columns.
+// Write the columns of a table after a bitonic sort of the list of slots, for any columns.
 __device__ inline void write_sorted_in_memory(int* out_indices, float* out_data, const Table& table,
                                               const Columns& columns, int lane, int n) {
   const int padded = 1 << (32 - __clz(n - 1));
-#pragma unroll 1  // unrolled, it has NVRTC 13.0 spill on sm_90
+#pragma unroll 1  // unrolled, NVRTC 13.0 spills registers on sm_90
   for (int i = n + lane; i < padded; i += 32) columns.used[i] = 0xffff;
   for (int size = 2; size <= padded; size *= 2) {
     for (int stride = size / 2; stride > 0; stride /= 2) {
@@ -184,7 +186,7 @@ __device__ inline void write_sorted_in_memory(int* out_indices, float* out_data,
   }
 }
 
-// Write a table whose columns lie in order.
+// Write a table without hash, whose columns are in order.
 __device__ inline void write_in_order(int* out_indices, float* out_data, const Table& table, const Lanes& lanes,
                                       int n) {
   int done = 0;
@@ -201,7 +203,7 @@ __device__ inline void write_in_order(int* out_indices, float* out_data, const T
   }
 }
 
-// A row's n results from its table to their place, in order of columns.
+// Write the n results of a row from its table, in order of columns.
 __device__ inline void write_row(int* out_indices, float* out_data, const Table& table, const Columns& columns,
                                  const Lanes& lanes, int n) {
   if (table.first_column >= 0)
@@ -218,7 +220,7 @@ __device__ inline void write_row(int* out_indices, float* out_data, const Table&
     write_sorted_in_memory(out_indices, out_data, table, columns, lanes.lane, n);
 }
 
-// Sum the products of a row by a warp; returns the number of distinct columns, -1 if the table has no room.
+// Sum the products of a row by one warp. Returns the number of distinct columns, or -1 if the table overflows.
 __device__ inline int sum_products(const Operands& m, Table& table, const Columns& columns, const Lanes& lanes,
                                    int first, int end) {
   int n_columns = 0, room = table.slots() / 2, slot;
@@ -235,7 +237,7 @@ __device__ inline int sum_products(const Operands& m, Table& table, const Column
   };
   const auto step_of_many = [&](int column, float product, int) {
     const bool there = column != EMPTY && !full();
-    // Lanes before this one that bring the same column: they add first.
+    // Number of earlier lanes with the same column, which add first.
     const int earlier = __popc(__match_any_sync(FULL_WARP, column) & ((1u << lanes.lane) - 1));
     list(table.add(column, product, there && earlier == 0, slot));
     for (int turn = 1; __any_sync(FULL_WARP, there && earlier >= turn); ++turn) {
@@ -258,7 +260,7 @@ __device__ inline int sum_products(const Operands& m, Table& table, const Column
   return n_columns <= room ? n_columns : -1;
 }
 
-// The part of a warp's shared memory that `slots` slots take, from `memory`: 21 / 2 bytes each.
+// The lists of a table of `slots` slots in a warp's shared memory; table and lists take 21 / 2 bytes per slot.
 __device__ inline Columns columns_at(int4* memory, int slots) {
   int* behind_table = reinterpret_cast<int*>(memory) + 2 * slots;
   unsigned short* lists = reinterpret_cast<unsigned short*>(behind_table + slots / 8);
@@ -272,10 +274,10 @@ __device__ inline void clear_columns(int4* memory, int slots, const Lanes& lanes
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// The products and the distinct columns of some rows, added to sampled (2,).
+// Add the products and the distinct columns of a sample of rows to sampled (2,).
 //
-// Launch: a warp a row, gridDim.x of the n_rows rows of `order`, at even distances. Shared memory: as `spgemm_hash`, with
-// a table for the largest bound.
+// Launch: a warp per row; gridDim.x of the n_rows rows of `order`, at even distances. Shared memory: as `spgemm_hash`,
+//   with a table for the largest bound.
 extern "C" __global__ __launch_bounds__(32) void spgemm_sample(
     unsigned long long* __restrict__ sampled, const int* __restrict__ order, const int* __restrict__ bounds,
     const int* __restrict__ a_indptr, const int* __restrict__ a_indices, const float* __restrict__ a_data,
@@ -295,16 +297,16 @@ extern "C" __global__ __launch_bounds__(32) void spgemm_sample(
   }
 }
 
-// Rows of any number of products, a warp a row: task t has entries first[t] … end[t]-1 of A, its results go to
-// out[starts[t]] …, their number to counts[t].
+// Rows of any number of products, a warp per row. Task t has the entries first[t] … end[t]-1 of A; its results go to
+// out from starts[t] on, their number to counts[t].
 //
-// Shapes: order (n_tasks,) the tasks, or null: all. listed: null, or where the number of tasks stands, at most n_tasks.
-//   overflow (n_overflow[0],) the tasks that found no room, listed in mode SINGLE and COUNT.
-// Launch: `blockDim.x / 32` tasks a block. 262,144 rows of a 27-point stencil: tables of 512 slots, 8 rows a block of 256
-//   threads, 32,768 blocks.
-// Shared memory: 21 / 2 * 2^table_bits bytes a row; columns and sums in random banks, lists in consecutive ones.
-// Traffic: reads 8 nnz(A) + 8 bytes a product (rows of B, mostly from L1 and L2), writes 8 bytes a result.
-// Determinism: one writer per slot and step, sums in stored order, products rounded before they are added.
+// Shapes: order (n_tasks,): the tasks; null means all. listed: null, or a pointer to the number of tasks, at most
+//   n_tasks. overflow (n_overflow[0],): tasks that overflowed their table, listed in modes SINGLE and COUNT.
+// Launch: `blockDim.x / 32` tasks per block. 262,144 rows of a 27-point stencil: tables of 512 slots, 8 rows per block
+//   of 256 threads, 32,768 blocks.
+// Shared memory: 21 / 2 * 2^table_bits bytes per row; columns and sums in random banks, lists in consecutive ones.
+// Traffic: reads 8 nnz(A) + 8 bytes per product (rows of B, mostly from L1 and L2), writes 8 bytes per result.
+// Determinism: one writer per slot and step; sums in stored order; products are rounded before they are added.
 extern "C" __global__ __launch_bounds__(256, 4) void spgemm_hash(
     int* __restrict__ out_indices, float* __restrict__ out_data, int* __restrict__ counts, int* __restrict__ overflow,
     unsigned* __restrict__ n_overflow, const int* __restrict__ first, const int* __restrict__ end,
@@ -318,7 +320,7 @@ extern "C" __global__ __launch_bounds__(256, 4) void spgemm_hash(
   Table table{reinterpret_cast<int*>(mine), reinterpret_cast<float*>(mine) + slots, table_bits, -1};
   const Columns columns = columns_at(mine, slots);
   const Operands operands{a_indices, a_data, b_indptr, b_indices, b_data};
-  // Unsigned: the last step may pass 2^31.
+  // Unsigned, because the last increment may exceed 2^31.
   const unsigned tasks = listed ? *listed : n_tasks, stride = gridDim.x * per_block;
   for (unsigned at = blockIdx.x * per_block + warp; at < tasks; at += stride) {
     const int task = order ? order[at] : at, entry = first[task], stop = end[task];

@@ -1,22 +1,23 @@
-// SpGEMM around the sums: how large the work is, which rows go where, where results go (spgemm/hash.cu has the overview).
+// SpGEMM before and after the sums: bounds, groups and parts of rows, and the layout of the result (spgemm/hash.cu has
+// the overview).
 //
-// Shapes as there: M rows of A, N columns of B; indptr (M + 1,) int32.
-// Determinism: sums of integers; lists of rows are in any order, which no result depends on.
+// Shapes as in spgemm/hash.cu: M rows of A, N columns of B; indptr (M + 1,) int32.
+// Determinism: sums of integers. Lists of rows are in any order; no result depends on it.
 #include "common/scan.cuh"
 #include "spgemm/row.cuh"
 
-constexpr int MANY_ENTRIES = 64;  // per lane of a row of A: then the block takes it together
+constexpr int MANY_ENTRIES = 64;  // with more entries than this per lane, all threads of the block share a row of A
 constexpr int PART_PRODUCTS = 1024;
 constexpr int INDPTR_ROWS_PER_THREAD = 4;
-constexpr int TILE_COLUMNS = 8192;  // of a merged row that a block works on
+constexpr int TILE_COLUMNS = 8192;  // columns of a merged row per block
 constexpr int LONG = 13;            // the group of rows that are split; group g < LONG has bounds up to 2^g
 
-// What `spgemm_bound` tells the host, 64-bit words; SHORT_PRODUCTS and SQUARES of the rows that are not long.
+// Results of `spgemm_bound` for the host, 64-bit words. SHORT_PRODUCTS and SQUARES leave out long rows.
 enum Stat { SHORT_PRODUCTS, SQUARES, LARGEST, LONG_PRODUCTS, PARTS, ROWS_OF_GROUP };
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
-__device__ inline long long parts_of(long long bound) { return 2 * (bound / PART_PRODUCTS) + 1; }  // at most
+__device__ inline long long parts_of(long long bound) { return 2 * (bound / PART_PRODUCTS) + 1; }  // upper limit
 
 // The group of a row: bounds of group g are in 2^(g-1)+1 … 2^g; -1 for an empty row.
 __device__ inline int group_of(int bound, int long_limit) {
@@ -26,11 +27,12 @@ __device__ inline int group_of(int bound, int long_limit) {
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// bounds[i] = sum over entries (i, k) of the length of row k of B; starts[i] = sum of the bounds of the rows before that
-// are not long.
+// bounds[i] = sum over entries (i, k) of the length of row k of B; starts[i] = sum of the bounds of all earlier rows
+// that are not long.
 //
-// Shapes: bounds, counts (M,), starts (M,) int64, stats (ROWS_OF_GROUP + 14,), states a word per tile; counts becomes 0.
-// Launch: a block of 256 threads for each 256 rows, 2^lane_bits lanes a row. 148,147 rows of 3 entries: 579 blocks.
+// Shapes: bounds, counts (M,), starts (M,) int64, stats (ROWS_OF_GROUP + 14,), states one word per tile. counts becomes
+//   0.
+// Launch: a block of 256 threads per 256 rows, 2^lane_bits lanes per row. 148,147 rows of 3 entries: 579 blocks.
 // Traffic: reads 4 (M + 1) + 12 nnz(A) bytes (indptr of B from L2), writes 16 M.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_bound(
     int* __restrict__ bounds, int* __restrict__ counts, long long* __restrict__ starts,
@@ -80,7 +82,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_bound(
     atomicAdd(stats + PARTS, static_cast<unsigned long long>(parts_of(exact)));
     atomicMax(stats + LARGEST, static_cast<unsigned long long>(exact));
   }
-  const unsigned long long capped = min(bound, 0xffff);  // above, the matrix is not balanced anyway
+  const unsigned long long capped = min(bound, 0xffff);  // a matrix with larger bounds is never balanced
   const unsigned long long squares = block_sum(capped * capped);
   long long total;
   const long long within = block_prefix(group == LONG ? 0ll : exact, total);
@@ -98,10 +100,10 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_bound(
   }
 }
 
-// The rows of each group one behind the other, groups in rising order; rows without products are in none.
+// List the rows by group, in ascending order of groups, without rows that have no products.
 //
-// Shapes: order (rows with products,), filled (14,) 0 before the launch, stats as `spgemm_bound` left them.
-// Launch: a thread a row, blocks of 256. A block's rows stay together: neighbours share rows of B.
+// Shapes: order (rows with products,), filled (14,) 0 before the launch, stats from `spgemm_bound`.
+// Launch: a thread per row, blocks of 256. A block's rows of a group stay together, because neighbours share rows of B.
 // Traffic: reads and writes 4 M bytes.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_group(int* __restrict__ order,
                                                                         unsigned* __restrict__ filled,
@@ -126,10 +128,10 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_group(int* __r
 
 // Split each long row into parts of less than 2 * PART_PRODUCTS products, or of one entry of A.
 //
-// Shapes: part_* one per part that there is room for (PARTS of stats), unused ones become empty; of_row (n_long, 2) the
-//   first part of each long row and their number; cursors (2,) 0 before the launch; rows (n_long,).
-// Launch: a block of 256 threads a row.
-// Traffic: reads 12 bytes an entry of a long row (indptr of B twice, from L2), writes 20 a part.
+// Shapes: part_* (PARTS of stats,); unused parts become empty. of_row (n_long, 2): first part and number of parts of
+//   each long row. cursors (2,) 0 before the launch; rows (n_long,).
+// Launch: a block of 256 threads per row.
+// Traffic: reads 12 bytes per entry of a long row (indptr of B twice, from L2), writes 20 bytes per part.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_split(
     int* __restrict__ part_first, int* __restrict__ part_end, long long* __restrict__ part_start,
     int* __restrict__ part_count, int* __restrict__ of_row, unsigned long long* __restrict__ cursors,
@@ -180,20 +182,20 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_split(
   }
 }
 
-// A block of TILE_COLUMNS columns of one long row: the sum of its parts, in order.
+// Sum the parts of one long row, in order, over a tile of TILE_COLUMNS columns.
 //
-// Shapes: tile_counts (n_long, n_tiles), indptr (M + 1,) of the result; part_* and of_row as `spgemm_split` left them.
-// Launch: 256 threads a block, n_long * n_tiles blocks; a part's columns side by side, a barrier between parts. In mode
-//   COUNT the sizes go to tile_counts and are added to counts, in FILL the results to their place.
+// Shapes: tile_counts (n_long, n_tiles), indptr (M + 1,) of the result; part_* and of_row from `spgemm_split`.
+// Launch: 256 threads per block, n_long * n_tiles blocks. The threads share the columns of a part, with a barrier
+//   between parts. Mode COUNT writes sizes to tile_counts and adds them to counts; FILL writes the results.
 // Shared memory: 32 KB of sums, 1 KB of bits, 3 KB of the parts' places; consecutive columns in consecutive banks.
-// Traffic: reads 8 bytes a result of a part (4 in COUNT), and searches each part twice; writes 8 bytes a result.
+// Traffic: reads 8 bytes per result of a part (4 in COUNT) and searches each part twice; writes 8 bytes per result.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_merge(
     int* __restrict__ out_indices, float* __restrict__ out_data, int* __restrict__ counts,
     int* __restrict__ tile_counts, const int* __restrict__ indptr, const int* __restrict__ rows,
     const int* __restrict__ of_row, const long long* __restrict__ part_start, const int* __restrict__ part_count,
     const int* __restrict__ part_indices, const float* __restrict__ part_data, int n_tiles, int mode) {
   __shared__ float sums[TILE_COLUMNS];
-  __shared__ unsigned bits[SCAN_THREADS];  // a word per 32 columns
+  __shared__ unsigned bits[SCAN_THREADS];  // one word per 32 columns
   __shared__ long long place[SCAN_THREADS];
   __shared__ int length[SCAN_THREADS];
   const int nth = blockIdx.x / n_tiles, tile = blockIdx.x % n_tiles, row = rows[nth];
@@ -210,7 +212,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_merge(
       int ends[2];
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
-        int low = 0, high = n;  // the first place whose column is in this tile, or beyond it
+        int low = 0, high = n;  // binary search for the first column in this tile (side 0) or beyond it (side 1)
         while (low < high) {
           const int middle = (low + high) / 2;
           if (columns[middle] / TILE_COLUMNS < tile + side) {
@@ -259,10 +261,10 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_merge(
   }
 }
 
-// indptr (M + 1,) of the result from the rows' sizes, and their sum, 64 bits, to nnz; starts (M,) int64 the same as indptr
-// where not null.
+// Compute indptr (M + 1,) of the result from the sizes of rows, and write their 64-bit sum to nnz. Unless null, starts
+// (M,) int64 receives the same values as indptr.
 //
-// Launch: a block of 256 threads for each 1,024 rows. Traffic: reads 4 M bytes, writes 4 M or 12 M.
+// Launch: a block of 256 threads per 1,024 rows. Traffic: reads 4 M bytes, writes 4 M or 12 M.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_indptr(int* __restrict__ indptr,
                                                                          long long* __restrict__ starts,
                                                                          unsigned long long* __restrict__ nnz,
@@ -288,9 +290,9 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_indptr(int* __
   }
 }
 
-// The results of rows that are not long from where `spgemm_hash` left them to their place.
+// Move the results of rows that are not long from scratch memory to the result.
 //
-// Launch: 2^lane_bits lanes a row, blocks of 256 threads. Traffic: reads 20 M + 8 nnz bytes, writes 8 nnz.
+// Launch: 2^lane_bits lanes per row, blocks of 256 threads. Traffic: reads 20 M + 8 nnz bytes, writes 8 nnz.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS) void spgemm_compact(
     int* __restrict__ out_indices, float* __restrict__ out_data, const int* __restrict__ indptr,
     const int* __restrict__ bounds, const long long* __restrict__ starts, const int* __restrict__ indices,

@@ -1,18 +1,17 @@
-// What the SpGEMM kernels share: lanes that work on a row, the walk through its products, a sort in registers; no kernels
-// here.
+// Device code of SpGEMM: lanes that share a row, iteration over its products, a sort in registers. No kernels.
 #pragma once
 
 #include "common/common.cuh"
 
-// In place of a column: a slot without one, and what sorts behind every column.
+// Markers instead of a column: EMPTY for an unused slot; NO_COLUMN sorts after every column.
 enum : int { EMPTY = -1, NO_COLUMN = 0x7fffffff };
 
-// How far a row goes: all in one pass; its size only; a result whose size is known.
+// Outputs of a launch: size and result of each row (one pass); size only; result, at a known place.
 enum Mode { SINGLE, COUNT, FILL };
 
 constexpr int STEPS = 4;  // products that a lane has in flight
 
-// The sparse matrices of a product.
+// The operands of a product.
 struct Operands {
   const int* __restrict__ a_indices;
   const float* __restrict__ a_data;
@@ -21,14 +20,14 @@ struct Operands {
   const float* __restrict__ b_data;
 };
 
-// The lanes of a warp that share a row: 2^bits, a warp has 32 >> bits such groups. All of a warp go through the same code.
+// A group of 2^bits lanes that share a row; a warp has 32 >> bits groups. All lanes of a warp run the same code.
 struct Lanes {
   int bits, lane, shift;
   __device__ explicit Lanes(int bits) : bits(bits), lane(threadIdx.x & ((1 << bits) - 1)) {
     shift = (threadIdx.x & 31) - lane;
   }
   __device__ int count() const { return 1 << bits; }
-  __device__ unsigned vote(bool value) const {  // a bit per lane of this group
+  __device__ unsigned vote(bool value) const {  // one bit per lane of this group
     return (__ballot_sync(FULL_WARP, value) >> shift) & (0xffffffffu >> (32 - count()));
   }
   __device__ int before(unsigned votes) const { return __popc(votes & ((1u << lane) - 1)); }
@@ -43,7 +42,7 @@ __device__ inline int min_of_lanes(int value, int lanes) {
   return value;
 }
 
-// The entries of A that a group of lanes has at hand, one a lane: where its row of B begins, how long it is, its value.
+// One entry of A per lane: start and length of its row of B, and its value.
 struct Entries {
   int start, length;
   float value;
@@ -57,14 +56,15 @@ struct Entries {
   }
 };
 
-// Walk through the products of the entries at hand, in order: `step(column, product, place)` for one product a lane, many
-// times; column EMPTY: none. With WHOLE_ROWS the products of a step are of one row of B, so that their columns differ, and
-// some lanes are left over; else lanes are filled with those of as many rows as it takes. Ends when `full()`, too. Returns
-// the places walked through. All lanes of the warp call, and are called, together.
+// Iterate over the products of the entries `mine`, in order. Each step computes one product per lane and calls
+// `step(column, product, place)`; column EMPTY means no product. With WHOLE_ROWS, the products of a step belong to one
+// row of B, so their columns differ, and some lanes may be idle. Otherwise, a step takes products of as many rows as
+// fill the lanes. The iteration ends early when `full()`. Returns the number of places. All lanes of the warp must
+// call, and `step` is called by all of them together.
 template <bool WHOLE_ROWS, class Step, class Full>
 __device__ __forceinline__ int walk_entries(const Operands& m, const Lanes& lanes, const Entries& mine, int walked,
                                             Step step, Full full) {
-  const int width = WHOLE_ROWS ? (mine.length + 31) & ~31 : mine.length;  // lanes that the entry takes
+  const int width = WHOLE_ROWS ? (mine.length + 31) & ~31 : mine.length;  // places that the entry takes
   int behind = width;
   for (int offset = 1; offset < lanes.count(); offset *= 2) {
     const int other = lanes.from(behind, max(lanes.lane - offset, 0));
@@ -101,7 +101,7 @@ __device__ __forceinline__ int walk_entries(const Operands& m, const Lanes& lane
   return total;
 }
 
-// A row of one entry is its row of B, scaled: no table, no sort. Returns its length.
+// A row of A with one entry: the result is the scaled row of B, without table and sort. Returns its length.
 __device__ inline int write_single(int* out_indices, float* out_data, const Operands& m, int entry, int thread,
                                    int threads, bool writes) {
   const Entries one(entry, true, m.a_indices, m.a_data, m.b_indptr);
@@ -112,14 +112,14 @@ __device__ inline int write_single(int* out_indices, float* out_data, const Oper
   return one.length;
 }
 
-// One step of a bitonic sort between lanes `stride` apart, towards rising or falling order.
+// One step of a bitonic sort between lanes `stride` apart, in ascending or descending order.
 __device__ __forceinline__ unsigned exchanged(unsigned key, int stride, int lane, bool rising) {
   const unsigned other = __shfl_xor_sync(FULL_WARP, key, stride);
   return (((lane & stride) == 0) == rising) ? min(key, other) : max(key, other);
 }
 
-// Sort the PER_LANE keys of each of a group of lanes. Key r of a lane is number r * lanes + lane: the steps of a stride
-// below `lanes` are shuffles, the others stay in the lane.
+// Sort PER_LANE keys per lane over a group of lanes. Key r of a lane has index r * lanes + lane. So steps with a stride
+// below `lanes` are shuffles, and the others stay in the lane.
 template <int PER_LANE>
 __device__ __forceinline__ void sort_in_registers(unsigned (&key)[PER_LANE], const Lanes& lanes) {
   const int count = lanes.count(), lane = lanes.lane;

@@ -1,18 +1,19 @@
-// SpGEMM for rows whose products are laid out one by one and sorted, instead of being looked up in a table: short rows, and
-// those in which few products share a column (spgemm/hash.cu has the overview and the shapes).
+// SpGEMM by sorting: the products of a row are stored one by one and sorted, without a hash table. It serves short
+// rows, and rows in which few products share a column (spgemm/hash.cu has the overview and the shapes).
 #include "common/scan.cuh"
 #include "spgemm/row.cuh"
 
 constexpr int SORT_THREADS = 256;
-constexpr int KEYS_PER_LANE = 8;  // products of a short row that a lane sorts
-constexpr int PLACE_BITS = 8;     // of a product's place among those of a short row
-constexpr int CROWDED = 64;       // products in one bucket from which buckets are not worth it
-constexpr int NO_PLACE = 0xffff;  // sorts behind every place
+constexpr int KEYS_PER_LANE = 8;  // products of a short row per lane
+constexpr int PLACE_BITS = 8;     // bits of a product's place in a short row
+constexpr int CROWDED = 64;       // with more products than this in a bucket, a bitonic sort replaces buckets
+constexpr int NO_PLACE = 0xffff;  // sorts after every place
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
-// Sort up to PER_LANE * lanes products by column and place, add up those of a column in the order of their places, write
-// the sums where asked for; returns the number of columns. `keys` has the columns, `products` the products, by place.
+// Sort up to PER_LANE * lanes products by column and place, sum the products of each column in the order of their
+// places, and write the sums if `writes`. `keys` has the columns, `products` the products, by place. Returns the number
+// of columns.
 template <int PER_LANE>
 __device__ __forceinline__ int merge_products(int* out_indices, float* out_data, volatile unsigned* keys,
                                               const volatile float* products, const Lanes& lanes, int n, int most,
@@ -53,28 +54,29 @@ __device__ __forceinline__ int merge_products(int* out_indices, float* out_data,
   return done;
 }
 
-// Whether a product comes behind another in the order of columns and places.
+// Whether a product comes after another in the order of columns and places.
 __device__ inline bool is_behind(const int* columns, int place, int other) {
   if (place == NO_PLACE || other == NO_PLACE) return place > other;
   return columns[place] > columns[other] || (columns[place] == columns[other] && place > other);
 }
 
-// Sort a block's products by column and place: one of n_buckets equal ranges of columns each, in which a product finds its
-// rank by looking at the others. `buckets` has counts; false, and nothing done, if too many are in one range.
+// Sort a block's products by column and place. Each bucket is one of n_buckets equal ranges of columns; a product finds
+// its rank by comparison with all products of its bucket. `buckets` has their counts. Returns false, and does nothing,
+// if one bucket has too many.
 __device__ inline bool sort_by_buckets(unsigned short* sorted, unsigned short* scattered, int* buckets,
                                        const int* columns, int n, int n_buckets, int smallest, int shift) {
   bool is_crowded = false;
   for (int i = threadIdx.x; i < n_buckets; i += SCAN_THREADS) is_crowded |= buckets[i] > CROWDED;
   if (__syncthreads_or(is_crowded)) return false;
   int before = 0, total;
-  for (int i = threadIdx.x; i < n_buckets + threadIdx.x; i += SCAN_THREADS) {  // counts become where buckets begin
+  for (int i = threadIdx.x; i < n_buckets + threadIdx.x; i += SCAN_THREADS) {  // counts become starts of buckets
     const int prefix = before + block_prefix(i < n_buckets ? buckets[i] : 0, total);
     if (i < n_buckets) buckets[i] = prefix;
     before += total;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < n; i += SCAN_THREADS)
-    scattered[atomicAdd(buckets + ((columns[i] - smallest) >> shift), 1)] = i;  // ends where the next begins
+    scattered[atomicAdd(buckets + ((columns[i] - smallest) >> shift), 1)] = i;  // starts become ends
   __syncthreads();
   for (int i = threadIdx.x; i < n; i += SCAN_THREADS) {
     const int place = scattered[i], bucket = (columns[place] - smallest) >> shift;
@@ -87,7 +89,7 @@ __device__ inline bool sort_by_buckets(unsigned short* sorted, unsigned short* s
   return true;
 }
 
-// The same by a bitonic sort: for any columns.
+// The same by a bitonic sort, for any columns.
 __device__ inline void sort_in_memory(unsigned short* sorted, const int* columns, int n) {
   const int padded = 1 << (32 - __clz(n - 1));
   for (int i = threadIdx.x; i < padded; i += SCAN_THREADS) sorted[i] = i < n ? i : NO_PLACE;
@@ -106,15 +108,15 @@ __device__ inline void sort_in_memory(unsigned short* sorted, const int* columns
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// Rows of at most 8 << lane_bits products, which a group of lanes has in its registers: sorted by column and place, then
-// added up. Task t: row order[t], or t where `order` is null; its results go to out[starts[row]] …, their number to
-// counts[row].
+// Rows of at most 8 << lane_bits products, which fit in the registers of a group of lanes. The group sorts them by
+// column and place, then sums them. Task t is row order[t], or row t if `order` is null; its results go to out from
+// starts[row] on, their number to counts[row].
 //
-// Launch: 2^lane_bits lanes a row, 256 >> lane_bits rows a block. 500,000 rows of 64 products: 8 lanes a row, 15,625
-//   blocks.
-// Shared memory: 16 KB, a column and a product for each of 8 places a lane, in consecutive banks.
-// Traffic: reads 8 nnz(A) + 8 bytes a product (rows of B, mostly from L1 and L2), writes 8 bytes a result.
-// Determinism: sums in stored order, products rounded before they are added.
+// Launch: 2^lane_bits lanes per row, 256 >> lane_bits rows per block. 500,000 rows of 64 products: 8 lanes per row,
+//   15,625 blocks.
+// Shared memory: 16 KB, a column and a product for each of 8 places per lane, in consecutive banks.
+// Traffic: reads 8 nnz(A) + 8 bytes per product (rows of B, mostly from L1 and L2), writes 8 bytes per result.
+// Determinism: sums in stored order; products are rounded before they are added.
 // Requirements: N at most 2^24, 8 << lane_bits at most 256.
 extern "C" __global__ __launch_bounds__(SORT_THREADS, 4) void spgemm_sort(
     int* __restrict__ out_indices, float* __restrict__ out_data, int* __restrict__ counts,
@@ -153,13 +155,13 @@ extern "C" __global__ __launch_bounds__(SORT_THREADS, 4) void spgemm_sort(
   if (live && lanes.lane == 0) counts[row] = n_columns;
 }
 
-// Rows in which few products share a column, and parts of long rows: a block lays out a row's products, sorts them by
-// column and place with buckets, and adds up those of a column. Tasks as in `spgemm_hash`.
+// Rows in which few products share a column, and parts of long rows. A block stores a row's products, sorts them by
+// column and place with buckets, and sums those of each column. Tasks as in `spgemm_hash`.
 //
-// Launch: a block of 256 threads a task, `capacity` the most products of one. 3,000 rows: 3,000 blocks.
+// Launch: a block of 256 threads per task; a task has at most `capacity` products. 3,000 rows: 3,000 blocks.
 // Shared memory: 25 / 2 * capacity bytes: columns, products, buckets, places by bucket and by column.
 // Traffic: as `spgemm_hash`.
-// Determinism: sums in stored order, products rounded before they are added.
+// Determinism: sums in stored order; products are rounded before they are added.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS, 4) void spgemm_expand(
     int* __restrict__ out_indices, float* __restrict__ out_data, int* __restrict__ counts,
     const int* __restrict__ first, const int* __restrict__ end, const long long* __restrict__ starts,
@@ -179,7 +181,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS, 4) void spgemm_expand(
   const bool writes = mode != COUNT;
   const Lanes lanes(5);
   const Operands operands{a_indices, a_data, b_indptr, b_indices, b_data};
-  if (stop == entry) {  // a part that was not needed
+  if (stop == entry) {  // an unused part
     if (threadIdx.x == 0) counts[task] = 0;
     return;
   }

@@ -2,21 +2,21 @@
 //
 //   out[rows[k], p] += data[k] * dense[columns[k], p]          for every entry k, p < width
 //
-// Operands as in spmm/csr.cu; entries of a graph are contiguous, in any order. Sums are made by atomic additions in the
-// order in which threads arrive: results repeat within rounding, not to the bit.
+// Operands as in spmm/csr.cu; the entries of a graph are contiguous, in any order.
+// Determinism: atomic additions in any order, so results repeat within rounding, not to the bit.
 #include "common/graph_view.cuh"
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
-// One matrix by one block: cases 1 (column_block = width) and 2 of the paper. The block's columns of the whole output
-// are summed in shared memory, zeroed here: no launch to zero the output.
+// One matrix by one block: cases 1 (column_block = width) and 2 of the paper. Shared memory holds the sums of all rows
+// in the block's columns. The block zeroes it, so no launch has to zero the output.
 __device__ __forceinline__ void swa_coo_matrix(float* out, const float* in, const int* rows, const int* columns,
                                                const float* data, GraphView graph, int out_stride, int in_stride,
                                                int width, int first_column, int column_block, int accumulate,
                                                int sub_bits) {
   extern __shared__ float sums[];  // (n_rows, block_width)
   const int block_width = min(column_block, width - first_column);
-  if (block_width <= 0) return;  // a surplus partition: the whole block leaves
+  if (block_width <= 0) return;  // a partition beyond the last column: the whole block exits
   const int n_sums = graph.n_rows * block_width;
   for (int i = threadIdx.x; i < n_sums; i += blockDim.x) sums[i] = 0.0f;
   __syncthreads();
@@ -39,8 +39,8 @@ __device__ __forceinline__ void swa_coo_matrix(float* out, const float* in, cons
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// Zeros in a matrix (n_rows, width) with a row stride: before the kernels that add to global memory.
-// Launch: a thread per element, 256 a block. Writes 4 n_rows width bytes.
+// Zero a matrix (n_rows, width) with a row stride, before a kernel that adds to global memory.
+// Launch: a thread per element, 256 per block. Traffic: writes 4 n_rows width bytes.
 extern "C" __global__ __launch_bounds__(256) void spmm_zero(float* __restrict__ out, long long out_first,
                                                             int out_stride, int n_rows, int width) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -52,12 +52,12 @@ extern "C" __global__ __launch_bounds__(256) void spmm_zero(float* __restrict__ 
 // Source: Batched SWA SpMM for SparseTensor (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 3, 5-a, 5-b),
 //   cases 1 and 2. A sub-warp of 2^sub_bits threads (32 when width > 16, else the power of two that holds width) per
 //   non-zero.
-// Shapes: rows, columns int32, data float32, (nnz,), numbered in the batch; indptr (rows + 1,) gives a graph's entries;
-//   node_ptr (B+1,) with rows_per_node rows per node.
+// Shapes: rows, columns int32, data float32, (nnz,), numbered over the batch; indptr (rows + 1,) gives a graph's
+//   entries; node_ptr (B+1,) with rows_per_node rows per node.
 // Launch: B * 2^partition_bits blocks of 1024 threads: a matrix, or a partition of its columns, per block. Batch 100 of
 //   50 nodes, P = 64: 100 blocks with 12,800 bytes each.
-// Shared memory: max rows * column_block floats, at most 32 KB. Lanes of a sub-warp add to consecutive banks; those of
-//   different sub-warps in a warp (width <= 16) may meet in a bank or an address.
+// Shared memory: max rows * column_block floats, at most 32 KB. Lanes of a sub-warp add to consecutive banks; different
+//   sub-warps of a warp (width <= 16) may conflict in a bank or an address.
 // Traffic: reads (12 nnz) * partitions + 4 nnz width, writes 4 rows width bytes.
 extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_batched(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
@@ -69,7 +69,7 @@ extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_batched(
   swa_coo_matrix(out, dense, rows, columns, data, graph, width, width, width, first_column, column_block, 0, sub_bits);
 }
 
-// The same for one graph and one channel, whose entries first_entry … have local rows and columns.
+// The same for one graph and one channel, whose entries begin at first_entry and have local rows and columns.
 // Launch: 2^partition_bits blocks of 1024 threads.
 extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_graph(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
@@ -82,8 +82,8 @@ extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_graph(
 }
 
 // Source: the same paper's case 3, more than 8,192 rows: no shared memory, atomic additions to a zeroed output
-//   (spmm_zero). Serves the entries of a batch (first_entry 0, strides width) and of one graph and channel alike.
-// Launch: a sub-warp per entry, 256 threads a block. Traffic: reads 12 nnz + 4 nnz width, adds 4 nnz width bytes.
+//   (spmm_zero). It multiplies a batch (first_entry 0, strides width) or one graph and channel.
+// Launch: a sub-warp per entry, 256 threads per block. Traffic: reads 12 nnz + 4 nnz width, adds 4 nnz width bytes.
 extern "C" __global__ __launch_bounds__(256) void spmm_swa_coo_global(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
     const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long dense_first,
@@ -98,10 +98,10 @@ extern "C" __global__ __launch_bounds__(256) void spmm_swa_coo_global(
   for (int p = lane; p < width; p += step) atomicAdd(target + p, weight * source[p]);
 }
 
-// Source: TensorFlow's SparseTensorDenseMatMul, the papers' non-batched baseline: a thread per (entry, column) that
-//   finds both by division, atomic additions to a zeroed output (spmm_zero). Scopes as in spmm_swa_coo_global.
-// Launch: n_entries * width threads, 256 a block. One graph of 150 entries, P = 64: 38 blocks.
-// Traffic: every thread reads its entry again: 12 nnz width (from L1) + 4 nnz width, adds 4 nnz width bytes.
+// Source: TensorFlow's SparseTensorDenseMatMul, the papers' non-batched baseline: a thread per (entry, column), found
+//   by division, and atomic additions to a zeroed output (spmm_zero). Scopes as in spmm_swa_coo_global.
+// Launch: n_entries * width threads, 256 per block. One graph of 150 entries, P = 64: 38 blocks.
+// Traffic: every thread reads its entry: 12 nnz width (from L1) + 4 nnz width, adds 4 nnz width bytes.
 extern "C" __global__ __launch_bounds__(256) void spmm_tf(float* __restrict__ out, const float* __restrict__ dense,
                                                           const int* __restrict__ rows, const int* __restrict__ columns,
                                                           const float* __restrict__ data, long long out_first,

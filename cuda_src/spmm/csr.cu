@@ -1,21 +1,21 @@
-// Adjacency (CSR) times dense features: the fastest kernel, and the published SWA SpMM for CSR.
+// Adjacency (CSR) times dense features: our general kernel, and the published SWA SpMM for CSR.
 //
 //   out[r, p] = sum over entries k of row r of  data[k] * dense[indices[k], p]          r < n_rows, p < width
 //
-// One operand layout serves both passes and both scopes.
-//   forward   out = Y (N, P), dense = H (N, C*P) seen as (N*C, P); the row of node i has the entries j*C + c of all
-//             channels, so the sum over channels is part of the product.
-//   backward  the same kernel on the stored transpose: out = dH (N, C*P) seen as (N*C, P), dense = dY (N, P).
-//   graph     one graph and one channel (the papers' loop): local rows and columns, `out` and `dense` start at the
-//             graph's first row and the channel's first column, the strides step over the other channels.
-// Determinism: each output is written by one thread, whose sum has a fixed order: repeats to the bit.
+// One operand layout serves both directions and both scopes.
+//   forward   out = Y (N, P), dense = H (N, C*P) viewed as (N*C, P); the row of node i has the entries j*C + c of all
+//             channels, so the product includes the sum over channels.
+//   backward  the same kernel on the stored transpose: out = dH (N, C*P) viewed as (N*C, P), dense = dY (N, P).
+//   graph     one graph and one channel (the papers' loop): rows and columns are local; `out` and `dense` start at the
+//             graph's first row and the channel's first column; the strides step over the other channels.
+// Determinism: one thread writes each output and sums in a fixed order: repeats to the bit.
 #include "common/graph_view.cuh"
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
 // One row by one sub-warp of 2^sub_bits lanes, as published. A lane owns columns lane, lane + 2^sub_bits, … of the
-// block's `width` columns; sums of a narrow product (one column per lane) stay in a register, those of a wide one in
-// the sub-warp's own `width` floats of shared memory. No lane reads another's column: no barrier.
+// block's `width` columns. With one column per lane, the sum stays in a register; otherwise, the sub-warp has `width`
+// floats of shared memory. No lane reads another's column, so there is no barrier.
 __device__ __forceinline__ void swa_csr_row(float* out, const float* in, const int* indices, const float* data,
                                             int first, int end, int in_stride, int width, int accumulate, int sub_bits,
                                             float* sums) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void swa_csr_part(float* out, const float* in, const 
   extern __shared__ float shared[];
   const int first_column = blockIdx.y * column_block;
   const int columns = min(column_block, width - first_column);
-  if (row >= graph.n_rows || columns <= 0) return;  // surplus threads leave at once
+  if (row >= graph.n_rows || columns <= 0) return;  // threads that pad the graph to the largest one
   const int r = graph.first_row + row;
   swa_csr_row(out + row_offset(r, out_stride) + first_column, in + first_column, indices, data, indptr[r],
               indptr[r + 1], in_stride, columns, accumulate, sub_bits,
@@ -52,13 +52,13 @@ __device__ __forceinline__ void swa_csr_part(float* out, const float* in, const 
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// Source: own. Differs from SWA for CSR (below): rows of the whole batch are flat, without padding to the largest graph;
-//   a lane holds 16 bytes of columns in registers; four neighbours are in flight; no shared memory.
+// Source: own. Differs from SWA for CSR (below): the grid covers the rows of the batch without padding graphs to the
+//   largest; a lane holds 16 bytes of columns in registers; four neighbours are in flight; no shared memory.
 // Shapes: out (n_rows, width), dense (columns of the matrix, width) with row strides, float32; indptr (n_rows + 1,),
 //   indices, data (nnz,).
-// Launch: 256 threads, grid.x over rows, grid.y over blocks of 2^lane_bits vectors of columns. Batch 100 of 50 nodes,
-//   P = 64: 16 lanes a row (lane_bits 4), 16 rows a block, 313 blocks. Rows of many entries (group_bits > 0) are shared
-//   by the groups of a warp.
+// Launch: 256 threads, grid.x over rows, grid.y over blocks of 2^lane_bits vectors of columns. Batch 100 of 50 nodes, P
+//   = 64: 16 lanes per row (lane_bits 4), 16 rows per block, 313 blocks. With group_bits > 0, several groups of a warp
+//   share a long row.
 // Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; neighbours of the
 //   same graph come from L1 / L2. A warp reads whole rows of 16 * 2^lane_bits bytes.
 // Requirements: width, both strides and both pointers divisible by 4 floats.
@@ -81,12 +81,12 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
                              dense_stride, n_rows, width, accumulate, lane_bits, group_bits, passes, chunks);
 }
 
-// Source: Batched SWA SpMM for CSR (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d), as published.
+// Source: Batched SWA SpMM for CSR as published (Nagasaka, Nukada, Kojima, Matsuoka, CCGrid 2019, figures 4, 5-c, 5-d).
 // Shapes: as above for the whole batch; node_ptr (B+1,) with rows_per_node rows per node (1 forward, C transposed).
 // Launch: blocks_per_graph * B blocks by 2^k column partitions of 256 threads; blocks_per_graph covers the largest
-//   graph, so that threads = max rows * sub-warp * B * partitions. Batch 100 of 50 nodes, P = 64: 7 * 100 blocks.
-// Shared memory: none while a lane has one column; else 256 / sub-warp * column_block floats, at most 32 KB, which sets
-//   the column block. Consecutive lanes use consecutive banks.
+//   graph, so there are max rows * sub-warp * B * partitions threads. Batch 100 of 50 nodes, P = 64: 7 * 100 blocks.
+// Shared memory: none if a lane has one column; else 256 / sub-warp * column_block floats, limited to 32 KB by the
+//   choice of column_block. Consecutive lanes use consecutive banks.
 // Traffic: as above, but indices and weights are read once per partition.
 extern "C" __global__ __launch_bounds__(256) void spmm_swa_csr_batched(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,

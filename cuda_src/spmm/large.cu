@@ -1,31 +1,33 @@
-// Adjacency (CSR) of one large graph times dense features: rows of very different lengths, cut into pieces of equal work.
+// Adjacency (CSR) of one large graph times dense features. Rows of very different lengths are cut into pieces of equal
+// work.
 //
-//   out[r, p] = row_scale[r] * sum over entries k of row r of  data[k] * dense[indices[k], p]      r < n_rows, p < width
+//   out[r, p] = row_scale[r] * sum over entries k of row r of  data[k] * dense[indices[k], p]     r < n_rows, p < width
 //
-// In the unweighted form `data` is not read: every stored value is 1, and a normalised adjacency D^-1/2 A D^-1/2 is its
-// pattern between two scalings, of the rows of `dense` before (spmm_large_slices) and of the rows of `out` after. That
-// reads 4 bytes an entry instead of 8, and holds half as many.
+// The unweighted form does not read `data`: every stored value is 1. A normalised adjacency D^-1/2 A D^-1/2 is then
+// computed as a scaling of the rows of `dense` before the product (spmm_large_slices) and of the rows of `out` after
+// it. This halves the bytes per entry, 4 instead of 8, in memory and traffic.
 //
-// Source: own. Differs from spmm/csr.cu: the unit of work is not a row but a piece of at most `PIECE` entries of
-//   gcnbatch's large-graph geometry; sums of pieces of one row meet in a second launch; columns are worked on in slices
-//   whose part of `dense` stays in the second-level cache; indices and weights come 16 bytes at a time, one step ahead.
+// Source: own. Differs from spmm/csr.cu: the unit of work is not a row but a piece of at most `PIECE` entries, from
+//   gcnbatch's large-graph geometry; a second launch reduces the partial sums of a row's pieces; columns are processed
+//   in slices, so that a slice of `dense` stays in L2; indices and weights are prefetched, 16 bytes at a time.
 // Shapes: piece_first (pieces + 1,) the first entry of each piece, piece_target (pieces,) its row or, where the row has
-//   several pieces, -1 - slot in `partials` (slots, partial_stride); all int32. A row without entries is an empty piece.
-//   `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
-// Determinism: one writer for each output; entries of a piece, groups of a warp and pieces of a row are summed in an
-//   order that is fixed by the sizes: repeats to the bit.
+//   several pieces, -1 - slot in `partials` (slots, partial_stride); all int32. A row without entries is an empty
+//   piece. `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
+// Determinism: one writer per output; the sizes fix the order in which entries of a piece, groups of a warp and pieces
+//   of a row are summed: repeats to the bit.
 #include "common/graph_view.cuh"
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
-constexpr int STEP = 4;  // entries that one 16-byte load of indices brings
+constexpr int STEP = 4;  // entries per 16-byte load of indices
 constexpr int LARGE_THREADS = 128;
 
 __device__ __forceinline__ float4 load_row(const float* in, int column, int stride_bytes) {
   return __ldg(reinterpret_cast<const float4*>(reinterpret_cast<const char*>(in) + (long long)column * stride_bytes));
 }
 
-// STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. Read once: they leave the cache to `in`.
+// Load STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. They are read once, so these
+// streaming loads leave the cache to `in`.
 template <bool WEIGHTED>
 __device__ __forceinline__ void load_step(int4& columns, float4& weights, const int* indices, const float* data,
                                           int k) {
@@ -38,8 +40,8 @@ __device__ __forceinline__ float4 add_row(float4 sum, float weight, float4 row) 
   return WEIGHTED ? add_scaled(sum, weight, row) : add_vec(sum, row);
 }
 
-// The sum over the entries first ... end - 1 that fall to this group: every groups-th step of STEP entries, steps
-// beginning at multiples of STEP. Steps that reach over an end of the piece take their entries one by one.
+// Sum over this group's share of the entries first ... end - 1: every groups-th step of STEP entries. Steps begin at
+// multiples of STEP; those that cross an end of the piece take their entries one by one.
 template <bool WEIGHTED>
 __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int stride_bytes,
                                             const int* __restrict__ indices, const float* __restrict__ data, int first,
@@ -76,7 +78,7 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
   return sum;
 }
 
-// Elements column ... column + 3 of a row of `width`, scaled.
+// Store elements column ... column + 3 of a row of `width`, scaled.
 __device__ __forceinline__ void store_row(float* row, float4 sum, float scale, int column, int width, int aligned) {
   sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
   if (aligned && column + 4 <= width) {
@@ -89,7 +91,7 @@ __device__ __forceinline__ void store_row(float* row, float4 sum, float scale, i
   if (column + 3 < width) row[column + 3] = sum.w;
 }
 
-// A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of the slice blockIdx.y.
+// A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of slice blockIdx.y.
 template <bool WEIGHTED>
 __device__ __forceinline__ void pieces_product(float* __restrict__ out, float* __restrict__ partials,
                                                const float* __restrict__ in, const int* __restrict__ piece_first,
@@ -121,8 +123,8 @@ __device__ __forceinline__ void pieces_product(float* __restrict__ out, float* _
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// slices[s, i, c] = scale[i] * x[i, s * slice_width + c], 0 beyond `width`: the dense operand as the product reads it.
-// Not needed where x has float4 rows and nothing is scaled.
+// slices[s, i, c] = scale[i] * x[i, s * slice_width + c], 0 beyond `width`: the dense operand in the layout of the
+// product. Not needed if x has float4 rows and there are no scales.
 // Launch: a thread per 4 floats of a row; 256 threads, grid.y over slices. Traffic: reads and writes `x` once.
 extern "C" __global__ __launch_bounds__(256) void spmm_large_slices(float* __restrict__ slices,
                                                                     const float* __restrict__ x,
@@ -142,9 +144,9 @@ extern "C" __global__ __launch_bounds__(256) void spmm_large_slices(float* __res
 }
 
 // Launch: 128 threads, grid.x over pieces, grid.y over slices, which run one after the other. 233,000 rows with 112.7 M
-//   entries, 16 columns: 4 lanes in 8 groups, 4 pieces a block.
-// Traffic: reads 8 nnz bytes in each slice (4 unweighted), 4 nnz width bytes of rows of `dense`, from the second-level
-//   cache where a slice fits in it; writes 4 n_rows width, and 4 slots width that the next launch reads.
+//   entries, 16 columns: 8 groups of 4 lanes, 4 pieces per block.
+// Traffic: reads 8 nnz bytes per slice (4 unweighted) and 4 nnz width bytes of rows of `dense`, from L2 if a slice
+//   fits; writes 4 n_rows width, and 4 slots width of partial sums, which the next launch reads.
 // Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
     float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,

@@ -2,35 +2,36 @@
 //
 //   out[r, p] = sum over entries k of row r of  data[k] * dense[indices[k], p]          r < n_rows, p < width
 //
-// Source: own. Differs from spmm/csr.cu, which serves every scope, size and length of row: nothing stands before and
-// between the loads that a batch does not need (no strides, no offsets, no groups, passes or chunks), because a batch of
-// small graphs takes a few microseconds, most of them a launch and three dependent loads (pointer, index, dense row).
-// A row has 2^lane_bits threads, each of which owns VECTORS vectors of its columns, so that one index serves several loads
-// where rows are wide, and has ENTRIES entries in flight. What lies beyond a row's end is
-//   left out by branches (spmm_rows_float4_<VECTORS>x<ENTRIES>): the fewest instructions, but rows of one warp that differ
-//     in length take turns, one for every length; a whole warp for each row spares the turns where rows are wide; or
-//   masked off (…m): all rows of a warp ask for their entries together. On an H200 a batch of 50 molecules, 830 rows of 1
-//     to 5 entries, takes 1.73 us at 64 columns by 1x5m, 2.05 to 2.40 by forms with branches. On rows of equal length
-//     masks cost nothing below 256 columns, up to 9 % from 512 on.
-// cuda.spmm = "auto" takes form, threads of a row and of a block from a table that `gcnbatch bench tune` measures.
+// Source: own. Differs from spmm/csr.cu, which supports every scope, size and row length. These kernels have no code
+// that a batch does not need (no strides, offsets, groups, passes or chunks), because a batch of small graphs takes a
+// few microseconds, most of them for the launch and three dependent loads (pointer, index, dense row). A row has
+// 2^lane_bits threads. A thread owns VECTORS vectors of the row's columns, so that one index serves several loads in
+// wide rows, and has ENTRIES entries in flight. There are two ways to handle the end of a row:
+//   branches (spmm_rows_float4_<VECTORS>x<ENTRIES>): the fewest instructions, but rows of different length in a warp
+//     diverge, and each length runs by itself. Wide rows avoid this with a whole warp per row.
+//   masks (…m): loads beyond the end are masked off, and all rows of a warp load together. On an H200, a batch of 50
+//     molecules (830 rows of 1 to 5 entries) with 64 columns takes 1.73 us with 1x5m, 2.05 to 2.40 us with branches.
+//     For rows of equal length, masks cost nothing below 256 columns and up to 9 % from 512 columns on.
+// cuda.spmm = "auto" takes the form, the threads per row and the threads per block from a table that `gcnbatch bench
+// tune` measures.
 //
-// Why registers are bounded as they are: with 32 of them the compiler keeps three entries of one vector in flight, with
-// a fourth it uses the first dense row before it asks for the others, which costs a second way to the cache; five want
-// 48. On an H200 the dense rows of a graph in shared memory, which spares the second-level cache, were 10 to 80 % slower
-// from 64 columns on: the barrier costs more than the loads. Stores that leave the cache first (st.cs) were 8 to 21 %
-// faster where operand and result together just overflow the cache, but only because a repeated product finds its
-// operand again: a network reads the result. Loads from a clamped place instead of masked ones were 2 to 5 % slower.
+// Register limits: with 32 registers, the compiler keeps three entries of one vector in flight. With a fourth entry, it
+// uses the first dense row before it loads the others, so the loads wait twice. Five entries need 48 registers.
+// Alternatives on an H200: dense rows of a graph in shared memory, to relieve L2, were 10 to 80 % slower from 64
+// columns on, because the barrier costs more than the loads. Streaming stores (st.cs) were 8 to 21 % faster if operand
+// and result together just exceed L2, but only in a benchmark that repeats a product: there the operand stays in cache,
+// while a network reads the result next. Loads from a clamped address instead of masked loads were 2 to 5 % slower.
 //
-// Shapes: out (n_rows, width), dense (columns of the matrix, width) float32, row-major; indptr (n_rows + 1,), indices (nnz,)
-//   int32, data (nnz,) float32.
-// Launch: 128 or 256 threads, grid.x over rows, grid.y over blocks of VECTORS * 2^lane_bits vectors, which divide the row
-//   unless VECTORS is 1. Batch 100 of 50 nodes, P = 64, 2x1: 8 lanes, 32 rows a block of 256, 157 blocks.
+// Shapes: out (n_rows, width), dense (columns of the matrix, width) float32, row-major; indptr (n_rows + 1,), indices
+//   (nnz,) int32, data (nnz,) float32.
+// Launch: 128 or 256 threads, grid.x over rows, grid.y over blocks of VECTORS * 2^lane_bits vectors, which divide the
+//   row evenly unless VECTORS is 1. Batch 100 of 50 nodes, P = 64, 2x1: 8 lanes, 32 rows per block of 256, 157 blocks.
 // Shared memory: none.
-// Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; neighbours of the same
-//   graph come from L1 / L2. 8 lanes read 128 bytes in one go.
-// Determinism: an output has one writer, which adds the row's entries one after the other: repeats to the bit, and all
-//   kernels of the family agree to the bit, with SWA SpMM for CSR and with spmm/csr.cu where that has no groups, too.
-//   What is masked off adds -0 * 0, which leaves every sum as it is.
+// Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; neighbours of the
+//   same graph come from L1 / L2. 8 lanes read 128 bytes in one transaction.
+// Determinism: one thread writes each output and adds the row's entries in order: repeats to the bit. All kernels of
+//   the family, SWA SpMM for CSR, and spmm/csr.cu without groups give the same bits. A masked entry adds -0 * 0, which
+//   changes no sum.
 // Requirements: float4: width divisible by 4, pointers aligned to 16 bytes.
 #include "common/graph_view.cuh"
 
@@ -38,9 +39,9 @@
 
 __host__ __device__ constexpr int at_most(int blocks) { return ROW_BLOCKS < blocks ? ROW_BLOCKS : blocks; }
 
-// sum[i] += weight * vector i of the dense row, for COUNT entries one after the other. All indices and weights are
-// loaded before the first dense row is asked for, all dense rows before the first is used. `in` points at the thread's
-// first column of dense row 0; its vectors lie `stride` bytes apart.
+// sum[i] += weight * vector i of the dense row, for COUNT entries in order. All indices and weights are loaded before
+// the first dense row, and all dense rows before the first is used. `in` points to the thread's first column of dense
+// row 0; its vectors are `stride` bytes apart.
 template <typename Vec, int VECTORS, int COUNT>
 __device__ __forceinline__ void add_in_flight(Vec* sum, const char* __restrict__ in, unsigned row_bytes,
                                               unsigned stride, const int* __restrict__ indices,
@@ -77,7 +78,7 @@ __device__ __forceinline__ void add_last(Vec* sum, const char* __restrict__ in, 
   }
 }
 
-// The same for the first COUNT of `left` entries, one or more; loads beyond `left` are masked off.
+// The same for the first COUNT of `left` >= 1 entries; loads beyond `left` are masked off.
 template <typename Vec, int VECTORS, int COUNT>
 __device__ __forceinline__ void add_masked(Vec* sum, const char* __restrict__ in, unsigned row_bytes, unsigned stride,
                                            const int* __restrict__ indices, const float* __restrict__ data, int left) {
@@ -103,10 +104,10 @@ __device__ __forceinline__ void add_masked(Vec* sum, const char* __restrict__ in
   }
 }
 
-// Keeps a pointer in registers: the compiler would work it out anew behind every mask.
+// Keep a pointer in registers. Otherwise, the compiler would recompute it after every mask.
 __device__ __forceinline__ void hold(const char*& pointer) { asm volatile("" : "+l"(pointer)); }
 
-// A row by 2^lane_bits lanes, each of which owns VECTORS vectors that lie 2^lane_bits vectors apart.
+// A row by 2^lane_bits lanes, each of which owns VECTORS vectors that are 2^lane_bits vectors apart.
 template <typename Vec, int VECTORS, int ENTRIES, bool MASKED>
 __device__ __forceinline__ void rows_product(float* __restrict__ out, const float* __restrict__ in,
                                              const int* __restrict__ indptr, const int* __restrict__ indices,

@@ -12,7 +12,7 @@ Conventions of all operations:
 - With `out`, the operation overwrites it and returns it; for gradients, `out` receives those of the parameters.
 - A graph convolution passes its adjacency to the dense products as `graphs`. A backend without batching loops over its
   graphs and channels; the others ignore it. Results do not depend on it.
-- With `totals` (2,) float64, a loss adds its sum and its weight to it in place, so that a step reads nothing back.
+- With `totals` (2,) float64, a loss adds its sum and its weight to `totals` in place, so a step reads nothing back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Readout = Literal["sum", "mean", "max"]
 
 
 class DropoutKey(NamedTuple):
-    """Key of a dropout mask; with it, the element number decides each bit. See `gcnbatch.philox`."""
+    """Key of a dropout mask: the key and an element's number determine its random bits. See `gcnbatch.philox`."""
 
     seed: int
     purpose: str
@@ -73,19 +73,19 @@ class Ops(Protocol):
         out: Array | None = None,
         graphs: Adjacency | None = None,
     ) -> tuple[Array | None, Array]:
-        """Gradients of `matmul`: dX = dY Wᵀ (N, F), None unless `need_dx`, and dW = Xᵀ dY (F, P), the `out`."""
+        """Gradients of `matmul`: dX = dY Wᵀ (N, F), None unless `need_dx`; dW = Xᵀ dY (F, P), written to `out`."""
 
     def sparse_matmul(self, x: Csr, w: Array) -> Array:
         """Sparse features X (N, F) times W (F, P): (N, P)."""
 
     def sparse_matmul_backward(self, dy: Array, x: Csr, out: Array | None = None) -> Array:
-        """Gradient of `sparse_matmul` by W: Xᵀ dY (F, P), the `out`."""
+        """Gradient of `sparse_matmul` by W: Xᵀ dY (F, P), written to `out`."""
 
     def bias_add(self, y: Array, b: Array, graphs: Adjacency | None = None, out: Array | None = None) -> Array:
         """Y (N, P) plus b (P,) on every row; `out` may be Y."""
 
     def bias_add_backward(self, dy: Array, out: Array | None = None, graphs: Adjacency | None = None) -> Array:
-        """Gradient of `bias_add` by b: column sums of dY, (P,), the `out`."""
+        """Gradient of `bias_add` by b: column sums of dY, (P,), written to `out`."""
 
     def linear(self, x: Array, w: Array, b: Array, graphs: Adjacency | None = None) -> Array:
         """X W + b, (N, P): `matmul` and `bias_add`, which a backend may compute in one kernel."""
@@ -123,8 +123,8 @@ class Ops(Protocol):
 
         Training uses the batch's mean and biased variance. It updates the running statistics in place:
         running = (1 - momentum) running + momentum batch, with the unbiased variance, N / (N - 1) times the biased one
-        (N = 1: the biased one). N = 0 changes nothing. Inference uses the running statistics. With `relu`, y is
-        max(that, 0), and the backward pass covers both: each value is written once, not twice.
+        (N = 1: the biased one). N = 0 changes nothing. Inference uses the running statistics. With `relu`, ReLU is
+        applied to y, and the backward operation includes it: fused, y is written once instead of twice.
         """
 
     def batch_norm_backward(
@@ -148,7 +148,7 @@ class Ops(Protocol):
         """Gradient of `dropout`: dY / (1 - rate) where the mask keeps it, else 0."""
 
     def readout(self, h: Array, node_ptr: Array, kind: Readout) -> tuple[Array, Any]:
-        """Return sum, mean or maximum of each graph's rows of H (N, P), (B, P), and what the backward pass needs.
+        """Return (sum, mean or maximum of each graph's rows of H (N, P), saved); the first is (B, P).
 
         A graph with 0 nodes yields a zero row.
         """
@@ -197,7 +197,7 @@ class Ops(Protocol):
 
         `step` counts from 1. g = gradient + l2 p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
         p -= learning_rate (m̂ / (sqrt(v̂) + epsilon) + weight_decay p), with m̂ = m / (1 - beta1^step), v̂ likewise.
-        `l2` (P,) and `weight_decay` (P,), the decoupled one, are 0 where a parameter must not shrink.
+        `l2` (P,) and the decoupled `weight_decay` (P,) are 0 for parameters without decay.
         """
 
     def sgd_step(
@@ -225,7 +225,7 @@ class Batch(Protocol):
 
     @property
     def adjacency(self) -> Any:
-        """An `Adjacency`, or the backend's own form of one: the model only passes it on."""
+        """An `Adjacency`, or the backend's own form of one; the model does not look inside."""
 
     @property
     def node_ptr(self) -> Array:
@@ -233,7 +233,7 @@ class Batch(Protocol):
 
     @property
     def targets(self) -> Array:
-        """(R, K): float32 with NaN, or int32 (R, 1) with -1, where missing."""
+        """Targets, (R, K): float32 with NaN where missing, or int32 (R, 1) with -1 where missing."""
 
 
 class Feed(Protocol):
@@ -253,7 +253,7 @@ class Feed(Protocol):
 
 
 class Launched(NamedTuple):
-    """One kernel launch: the kernel's name and the marks right before and right after it."""
+    """One kernel launch: the kernel's name, and marks right before and after it."""
 
     name: str
     start: Any
@@ -263,8 +263,8 @@ class Launched(NamedTuple):
 class Meter(Protocol):
     """Clock and counters of a backend; `compare-backends` measures with them.
 
-    A mark is a point in the order of the work: an event in a device's stream, or the time on the host. Devices run
-    asynchronously, so only marks say when their work ran.
+    A mark is an event in a device's stream, or a time on the host. Devices run asynchronously, so only marks say when
+    their work ran.
     """
 
     @property
@@ -288,20 +288,21 @@ class Meter(Protocol):
         """Wait until all queued work is done."""
 
     def queued(self) -> AbstractContextManager[None]:
-        """Hold back the launches made inside, as many as the queue holds, then let them run without gaps.
+        """Delay the launches made inside the context until it ends, then run them without gaps.
 
-        Marks inside then measure the device's work alone, without the host's launch overhead.
+        Marks inside then measure the device's work without the host's launch overhead, as long as the device's queue
+        has room for all launches.
         """
 
     def traced(self) -> AbstractContextManager[list[Launched]]:
-        """Collect every kernel launch made inside; none on the host."""
+        """Collect every kernel launch made inside the context; none on the host."""
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
         """Call `run` and return its peak of array memory, in bytes above what was allocated before."""
 
 
 class Backend(Protocol):
-    """An opened backend: its operations, its memory and its feed of data."""
+    """An opened backend: its operations, memory and data feed."""
 
     @property
     def name(self) -> str:
@@ -332,7 +333,7 @@ class Backend(Protocol):
 
 
 class Clock(NamedTuple):
-    """Position in training: `epoch`, and `step` within it, both from 0. Dropout masks are keyed by it."""
+    """Position in training: `epoch`, and `step` within it, both from 0. It is part of the key of dropout masks."""
 
     epoch: int
     step: int
@@ -355,13 +356,13 @@ class Runner(Protocol):
         """Number of graphs per call of `predict` that suits the runner."""
 
     def about(self) -> dict[str, Any]:
-        """Return properties of the machine that the results' bits depend on, by name, for ``metrics.json``."""
+        """Return the machine's properties on which the bits of the results depend, by name, for ``metrics.json``."""
 
     def begin_epoch(self, epoch: int, batches: Sequence[NDArray[np.int64]], learning_rate: float) -> None:
         """Announce the epoch: the rows (graph numbers) of every batch in order."""
 
     def expect(self, batches: Sequence[NDArray[np.int64]]) -> None:
-        """Prepare for the batches that the next `begin_epoch` will announce (the same object) while a device works."""
+        """Prepare the batches of the next `begin_epoch`, which receives the same object, while a device is busy."""
 
     def step(self, index: int) -> None:
         """Run batch `index` of the epoch: gather, forward, loss, backward, update."""

@@ -1,19 +1,19 @@
-"""The number of threads that BLAS uses for a product."""
+"""Number of BLAS threads for a product."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
 
-# Multiply-adds up to which a product runs on one thread: a third of a millisecond. In a Tox21 layer, a second thread on
-# an idle core saves 30 of 80 us; when other programs use that core, the first thread waits milliseconds for it.
+# A product of at most this many multiply-adds, about 0.3 ms, runs on one thread. In a Tox21 layer, a second thread on
+# an idle core saves 30 of 80 us. When another program uses that core, the first thread waits milliseconds for it.
 SMALL = 25_000_000
 
 
 class BlasThreads:
-    """Sets the thread count of BLAS before each product, when it has to change.
+    """Sets the thread count of BLAS before a product, if it must change.
 
-    The count belongs to the process: it stays as the last product set it.
+    The count is global to the process and keeps the value of the last product.
     """
 
     def __init__(self) -> None:

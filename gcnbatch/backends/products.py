@@ -1,4 +1,4 @@
-"""Products of sparse matrices behind one interface: on the host (SciPy) or on a device (our SpGEMM)."""
+"""Products of sparse matrices, on the host (SciPy) or on a device (our SpGEMM), behind one interface."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gcnbatch.errors import BackendUnavailable, InputError
 
 
 class HostProducts:
-    """SciPy in float32; it sums in the order of A's entries."""
+    """SciPy in float32. It sums in the order of A's entries."""
 
     name = "cpu"
 
     def multiply(self, a: ScipyCsr, b: ScipyCsr) -> ScipyCsr:
-        """Return A B, columns rising, without entries of value 0."""
+        """Return A B with sorted columns and without entries of value 0."""
         return _tidy(a @ b)
 
     def propagate(self, a: ScipyCsr, x: NDArray[np.float32], times: int) -> NDArray[np.float32]:
@@ -30,17 +30,17 @@ class HostProducts:
 
 
 class DeviceProducts:
-    """Our kernels. `multiply` gives the host's bits except in rows of thousands of products; `propagate` rounds."""
+    """Our kernels. `multiply` gives the host's bits, except in rows of thousands of products; `propagate` does not."""
 
     name = "cuda"
 
     def __init__(self, device: int = 0) -> None:
         opened = entry.open_ready(device)
         self._device, self._spgemm, self._ops = opened, SpGemm(opened), SparseOps(opened)
-        self._right: tuple[ScipyCsr, Csr] | None = None  # the last one: rows are multiplied with it slab by slab
+        self._right: tuple[ScipyCsr, Csr] | None = None  # the last B and its upload: callers multiply A in row blocks
 
     def multiply(self, a: ScipyCsr, b: ScipyCsr) -> ScipyCsr:
-        """Return A B, columns rising, without entries of value 0."""
+        """Return A B with sorted columns and without entries of value 0."""
         if self._right is None or self._right[0] is not b:
             self._right = (b, self._spgemm.upload(b))
         right = self._right[1]
@@ -57,7 +57,7 @@ class DeviceProducts:
 
 
 def open_products(name: str, device: int = 0) -> HostProducts | DeviceProducts:
-    """Open ``"cpu"``, ``"cuda"`` or ``"auto"``, which takes the device if there is one.
+    """Open ``"cpu"``, ``"cuda"``, or for ``"auto"`` the device if there is one.
 
     Raises
     ------

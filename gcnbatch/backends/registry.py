@@ -1,7 +1,7 @@
 """The registry: one entry per backend, fastest first. README.md, "A backend", lists the steps to add one.
 
 The configuration and the command line read names and capabilities here, so this module imports no backend. An entry
-names two modules instead, one with the backend and one with its runner; the first use imports them.
+names two modules, one with the backend and one with its runner. Their first use imports them.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig
     from gcnbatch.runners.task import RunnerTask
 
-AUTO = "auto"  # what users type for the fastest backend that is ready and takes the task
+AUTO = "auto"  # the name of the fastest backend that can start and supports the task
 
 
 class BackendModule(Protocol):
-    """What the module of a backend offers."""
+    """Functions of a backend's module."""
 
     def check(self, device: int) -> None:
-        """Raise `BackendUnavailable` with reason and fix where the backend cannot start; start nothing."""
+        """Raise `BackendUnavailable` with reason and fix if the backend cannot start; start nothing."""
 
     def open_backend(self, name: str, device: int, options: CudaConfig | None) -> Backend:
-        """Open the backend; `options` None: the defaults."""
+        """Open the backend; without `options`, use the defaults."""
 
 
 class RunnerModule(Protocol):
-    """What the module of a runner offers."""
+    """Functions of a runner's module."""
 
     def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
-        """Return what of the task the backend does not take, or None."""
+        """Return the property of the task that the backend does not support, or None."""
 
     def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
-        """Return the runner of a task that `refuses` has nothing against."""
+        """Return the runner of a task that `refuses` accepts."""
 
 
 class BackendStatus(NamedTuple):
@@ -64,16 +64,16 @@ class BackendEntry:
     Parameters
     ----------
     name : str
-        What users type; `Backend.name` is the same.
+        Its name on the command line and in configurations, equal to `Backend.name`.
     summary : str
-        What computes, and how, in a line.
+        One line for users: where and how it computes.
     backend : str
         The module that opens it; see `BackendModule`.
     runner : str
-        The module that trains with it; see `RunnerModule`. The default trains with any backend's operations.
+        The module of its runner; see `RunnerModule`. The default trains with any backend's operations.
     measured : Measured or None
     on_gpu : bool
-        Whether the options ``--device`` and [cuda] apply to it.
+        Whether ``--device`` and the section [cuda] apply to it.
     steps_are_operations : bool
         Whether its training steps call `Ops`, so that ``compare-backends`` can time them one by one.
     """
@@ -87,7 +87,7 @@ class BackendEntry:
     steps_are_operations: bool = True
 
     def probe(self, device: int = 0) -> BackendStatus:
-        """Return whether the backend can start here, on this device."""
+        """Return whether the backend can start on this device."""
         try:
             self._backend_module.check(device)
         except BackendUnavailable as error:
@@ -99,17 +99,21 @@ class BackendEntry:
 
         Raises
         ------
-        BackendUnavailable, InputError, MachineError
-            It cannot start here; there is no such device; the device does not open.
+        BackendUnavailable
+            When the backend cannot start here.
+        InputError
+            When there is no such device.
+        MachineError
+            When the device does not open.
         """
         return self._backend_module.open_backend(self.name, device, options)
 
     def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
-        """Return what of the task the opened backend does not take, or None."""
+        """Return the property of the task that the opened backend does not support, or None."""
         return self._runner_module.refuses(backend, task)
 
     def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
-        """Return a runner on the opened backend for a task that it does not refuse."""
+        """Return a runner on the opened backend for a task that `refuses` accepts."""
         return self._runner_module.make_runner(backend, task)
 
     @property
@@ -160,7 +164,7 @@ def names() -> list[str]:
 
 
 def choices() -> list[str]:
-    """Return what users may ask for: ``"auto"``, then the names."""
+    """Return the names that users may give: ``"auto"``, then the backends."""
     return [AUTO, *names()]
 
 
@@ -179,12 +183,12 @@ def entry(name: str) -> BackendEntry:
 
 
 def slower_than(name: str) -> list[BackendEntry]:
-    """Return the entries behind this one, fastest first."""
+    """Return the entries of slower backends, fastest first."""
     return list(BACKENDS[BACKENDS.index(entry(name)) + 1 :])
 
 
 def may_use_gpu(name: str) -> bool:
-    """Return whether the backend that `name` asks for computes on a GPU, or, of ``"auto"``, may do so."""
+    """Return whether the backend `name` computes on a GPU; ``"auto"`` may."""
     return any(found.on_gpu for found in (BACKENDS if name == AUTO else [entry(name)]))
 
 
@@ -194,14 +198,14 @@ def status(device: int = 0) -> list[BackendStatus]:
 
 
 def ready(name: str, device: int = 0) -> Iterator[BackendEntry]:
-    """Yield the entry of a backend that can start here; of ``"auto"`` each that can, fastest first.
+    """Yield the entry of the named backend, or for ``"auto"`` of every backend that can start here, fastest first.
 
     Raises
     ------
     InputError
         Unknown name, or no such device.
     BackendUnavailable
-        A backend that was asked for by name cannot start; with the reason and the fix.
+        The named backend cannot start; the error has the reason and the fix.
     """
     if name == AUTO:
         yield from (found for found in BACKENDS if found.probe(device).ready)
@@ -214,16 +218,16 @@ def ready(name: str, device: int = 0) -> Iterator[BackendEntry]:
 
 
 def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) -> Backend:
-    """Open the backend `name`; ``"auto"`` takes the fastest that can start.
+    """Open the backend `name`, or for ``"auto"`` the fastest that can start.
 
-    `gcnbatch.runners.choice.BackendChoice` does so for a task, which the fastest may refuse.
+    `gcnbatch.runners.choice.BackendChoice` opens the fastest that also supports a task.
 
     Parameters
     ----------
     device : int
-        A GPU, of those that CUDA_VISIBLE_DEVICES shows; backends on the host ignore it.
+        Number of a GPU among those that CUDA_VISIBLE_DEVICES shows; backends on the host ignore it.
     options : CudaConfig or None
-        How the CUDA backends compute; None: the defaults.
+        Options of the CUDA backends; None means the defaults.
 
     Raises
     ------

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli import data_import, data_khop
+from gcnbatch.cli import data_import, data_khop, data_split
 
 app = typer.Typer(
     no_args_is_help=True, help="Describe, check, generate, import and extend data sets.", rich_markup_mode=None
 )
 app.add_typer(data_import.app, name="import")
 app.command("khop", epilog=data_khop.EPILOG)(data_khop.khop)
+app.command("split", epilog=data_split.EPILOG)(data_split.split)
 
 File = Annotated[Path, typer.Argument(metavar="FILE.h5", help="Data set.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -20,6 +20,9 @@ TaskOption = Annotated[
     TargetKind | None,
     typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
 ]
+MoleculeTask = Annotated[
+    TargetKind | None, typer.Option("--task", help="Kind of the targets.", show_default="by their values")
+]
 SelfLoops = Annotated[bool, typer.Option("--self-loops/--no-self-loops", help="Store A + I or A.")]
 Name = Annotated[str, typer.Option("--name", help="Name of the data set. Default: the file's.", show_default=False)]
 Undirected = Annotated[
@@ -63,8 +66,13 @@ Node targets:    E.csv            N.csv
 
 
 def _report(summary: ImportSummary) -> None:
+    from gcnbatch.cli.text_tables import table
+
     for note in summary.notes:
         print(note, file=sys.stderr)
+    if summary.columns:
+        rows = [("" if cell is None else cell for cell in cells) for cells in summary.columns]
+        print("\n".join([*table(("column", "role", "kind", "labelled", "remark"), list(map(tuple, rows)), left=5), ""]))
     print("\n".join(summary.lines()))
 
 
@@ -77,7 +85,10 @@ def _names(option: str | None) -> list[str] | None:
 @app.command(epilog=SMILES_EXAMPLES)
 def smiles(
     csv: Annotated[
-        Path, typer.Argument(metavar="CSV", help="Table of molecules, .csv or .csv.gz.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE", help=".csv, .tsv or .txt (also .gz), .smi, .sdf, .xlsx or .parquet.", show_default=False
+        ),
     ],
     out: Out,
     smiles_column: Annotated[
@@ -89,9 +100,25 @@ def smiles(
     ] = "",
     target_columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help="Columns of targets. Default: the numeric ones, if unambiguous."),
+        typer.Option(metavar="A,B,…", help="Columns of targets. Default: those that are clearly targets."),
     ] = None,
-    task: TaskOption = None,
+    no_targets: Annotated[
+        bool, typer.Option("--no-targets", help="Import a library: molecules without targets.")
+    ] = False,
+    split_column: Annotated[
+        str, typer.Option(help="Column of a split: train, valid and test, or numbers of folds.", show_default="none")
+    ] = "",
+    task: MoleculeTask = None,
+    delimiter: Annotated[
+        str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
+    ] = "",
+    decimal: Annotated[str, typer.Option(help="Decimal sign: . or ,", show_default="detected")] = "",
+    largest_fragment: Annotated[
+        bool, typer.Option("--largest-fragment", help="Keep only the largest part of a salt or mixture.")
+    ] = False,
+    neutralize: Annotated[
+        bool, typer.Option("--neutralize", help="Remove charges where hydrogens can balance them.")
+    ] = False,
     bond_channels: Annotated[
         bool, typer.Option("--bond-channels", help="A channel per bond type: single, double, triple, aromatic.")
     ] = False,
@@ -107,20 +134,25 @@ def smiles(
     max_nodes: Annotated[int, typer.Option(min=0, help="Molecules with more atoms are bad rows; 0: no limit.")] = 0,
     on_bad_row: Annotated[
         Literal["fail", "skip"],
-        typer.Option(help="Stop at a molecule that gives no graph, or skip it and list it in FILE.skipped.csv."),
+        typer.Option(help="Refuse a file with molecules that give no graph, or list them in FILE.skipped.csv."),
     ] = "fail",
     processes: Annotated[int, typer.Option(min=0, help="Processes that run RDKit; 0: one per processor.")] = 0,
     name: Name = "",
 ) -> None:
-    """Molecules: a CSV file with a column of SMILES and columns of targets (blank: missing).
+    """Molecules: a table with a column of SMILES and columns of targets, or a structure file.
+
+    The command prints what it uses each column for. A target is the only column that can be one, or all columns of
+    0 and 1. NA, N/A, null, nan, - and blanks are missing. Labels such as active and inactive become 0 and 1; other
+    texts become classes. Numbers that all differ, as ids do, are targets only where --target-columns names them.
 
     Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. Blanks around a SMILES are
     ignored; a blank inside it is an error in the row. Put a column name with a comma in double quotes.
     """
     from gcnbatch.data.featurizer import FeaturizerOptions
+    from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.data.importers.smiles import import_smiles
 
-    options = FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes)
+    options = FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize)
     summary = import_smiles(
         csv,
         out,
@@ -128,7 +160,10 @@ def smiles(
         smiles_column=smiles_column,
         id_column=id_column,
         target_columns=_names(target_columns),
+        no_targets=no_targets,
+        split_column=split_column,
         task=task,
+        table_format=TableFormat(delimiter, decimal),
         skip_bad_rows=on_bad_row == "skip",
         processes=processes,
         name=name,

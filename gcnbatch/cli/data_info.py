@@ -26,6 +26,7 @@ def _facts(description: Description) -> list[str]:
     density = "" if features.density is None else f", {100 * features.density:.3g} % nonzero"
     groups = "" if description.groups is None else f"{description.groups:,} of kind {header.group_kind or 'unnamed'}"
     featurizer = ", ".join(f"{key} {value}" for key, value in (header.featurizer or {}).items())
+    labels = "; ".join(f"{task}: {no} = 0, {yes} = 1" for task, (no, yes) in header.label_names.items())
     return facts(
         [
             ("name", header.name),
@@ -43,6 +44,8 @@ def _facts(description: Description) -> list[str]:
             ("edges", f"{description.edges:,} stored, {description.self_loops:,} of them self-loops"),
             ("edge weights", description.edge_weights),
             ("features", f"{features.columns:,}, {features.storage}{density}"),
+            ("unlabelled", f"{description.unlabelled:,} rows without any label" if description.unlabelled else ""),
+            ("labels", labels),
             ("groups", groups),
             ("featurizer", featurizer),
             *((f"source: {key}", value) for key, value in header.source.items()),

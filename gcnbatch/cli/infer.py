@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +23,7 @@ Examples:
   gcnbatch infer runs/tox21 molecules.csv.gz | head        CSV on stdout
 
 A run with folds is the ensemble of its folds. Rows are in the order of the input; a molecule that cannot be read has a
-blank row with the reason in the column 'error'.
+blank row with the reason in the column 'error'. Columns of DATA that are named like the tasks give metrics.
 """
 
 
@@ -33,10 +35,13 @@ class OnBadRow(StrEnum):
 
 
 def infer(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Folders of runs.", show_default=False)],
-    data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="HDF5 data set, or .csv(.gz) of SMILES.", show_default=False),
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR... DATA",
+            help="Folders of runs; then an HDF5 data set or molecules: .csv, .smi, .sdf, .xlsx, .parquet.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl or .h5 file; - for CSV on stdout.")
@@ -62,6 +67,18 @@ def infer(
     id_column: Annotated[
         str, typer.Option("--id-column", help="CSV: column of ids.", show_default="as in training, else row numbers")
     ] = "",
+    keep_columns: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-columns",
+            metavar="A,B,…|all",
+            help="Columns of DATA, such as SMILES, to copy to OUT.",
+            show_default="none",
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str, typer.Option(help="CSV: sign between fields: comma, semicolon, tab or bar.", show_default="detected")
+    ] = "",
     processes: Annotated[
         int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
     ] = 0,
@@ -72,10 +89,15 @@ def infer(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
     """Predict with trained runs: write ids and probabilities (or values in the target's unit) for all rows of DATA."""
+    from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.infer import infer as predict
     from gcnbatch.infer.inputs import CsvOptions
 
+    *runs, data = paths
+    if not runs:
+        raise InputError("DATA", "missing", f"a data set or a file of molecules after the run {data}")
     if as_json and out == "-":
         raise InputError("--json", "predictions go to standard output too", "-o FILE beside it")
 
@@ -83,20 +105,30 @@ def infer(
         if not quiet:
             typer.echo(line, err=True)
 
-    summary = predict(
-        runs,
-        data,
-        out,
-        backend=backend,
-        device=device,
-        cuda=gather_cuda(resident, assignments or []),
-        batch_size=batch_size,
-        on_bad_row=on_bad_row.value,
-        csv=CsvOptions(smiles_column, id_column, processes),
-        spreadsheet=spreadsheet,
-        quiet=quiet,
-        say=say,
-    )
+    try:
+        summary = predict(
+            runs,
+            data,
+            out,
+            backend=backend,
+            device=device,
+            cuda=gather_cuda(resident, assignments or []),
+            batch_size=batch_size,
+            on_bad_row=on_bad_row.value,
+            csv=CsvOptions(
+                smiles_column, id_column, processes, tuple(split_names(keep_columns or "")), TableFormat(delimiter)
+            ),
+            spreadsheet=spreadsheet,
+            quiet=quiet,
+            say=say,
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if out != "-":
+            raise
+        # A reader such as head has what it wanted. Python must not find the closed pipe again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:

@@ -18,15 +18,17 @@ def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{name:<{width}}  {value}" for name, value in shown]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return aligned lines: the first column to the left, the others (numbers) to the right.
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> list[str]:
+    """Return aligned lines: the first `left` columns to the left, the others (numbers) to the right.
 
     Whole numbers get thousands separators, other numbers four significant digits; None is a dash.
     """
     cells = [tuple(map(cell, header)), *(tuple(cell(value) for value in row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    aligned = [str.ljust] * left + [str.rjust] * (len(widths) - left)
     return [
-        "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip() for first, *others in cells
+        "  ".join(align(text, width) for align, text, width in zip(aligned, row, widths, strict=True)).rstrip()
+        for row in cells
     ]
 
 

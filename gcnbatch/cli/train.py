@@ -50,12 +50,18 @@ def train(
         typer.Option("-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-<time>"),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN_DIR", help="Continue a stopped run.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN_DIR",
+            help="Continue a stopped run; with --epochs, a finished one.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
     show_keys: Annotated[
-        bool, typer.Option("--keys", help="List every key of the configuration with its meaning.")
+        bool, typer.Option("--keys", help="List every key of the configuration: default, meaning, allowed values.")
     ] = False,
 ) -> None:
     """Train a model; without arguments, the built-in quickstart. The last line on stdout is the run's path."""
@@ -64,6 +70,7 @@ def train(
         return
     from gcnbatch.cli.configuration import load
 
+    _check_config(config)
     options = {
         ("data", "path"): None if data is None else str(data),
         ("train", "epochs"): epochs,
@@ -80,12 +87,12 @@ def train(
             typer.echo(line, err=True)
 
     if resume is not None:
-        free = {("backend",), ("device",), ("cuda", "resident")}
+        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs")}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
         from gcnbatch.train import run
 
-        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say)
+        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say, epochs)
     else:
         settings = load(config, options, assignments or [])
         has_gpu = False
@@ -117,7 +124,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         raise InputError(
             "--resume",
             f"together with {', '.join(extra)}",
-            "nothing but --backend, --device and --resident",
+            "nothing but --backend, --device, --resident and --epochs",
             "A resumed run keeps its configuration.",
         )
 
@@ -143,12 +150,45 @@ def _show(metrics: dict[str, Any]) -> None:
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
     for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
         typer.echo(line)
+    _show_tasks(metrics)
+
+
+def _show_tasks(metrics: dict[str, Any]) -> None:
+    """Print the errors of each test task, where several regression tasks have errors in different units."""
+    from gcnbatch.cli.text_tables import table
+
+    tasks = metrics.get("out_of_fold", metrics.get("test", {})).get("tasks", {})
+    if len(tasks) < 2 or not all("rmse" in of for of in tasks.values()):
+        return
+    names = ("labelled", "rmse", "mae", "r2")
+    typer.echo("")
+    for line in table(["test, by task", *names], [[task, *map(of.get, names)] for task, of in tasks.items()]):
+        typer.echo(line)
 
 
 def _show_keys() -> None:
-    from gcnbatch.config import keys
+    from gcnbatch.config import key_table
 
-    found = keys()
-    width = max(map(len, found))
-    for key, meaning in found.items():
-        typer.echo(f"{key:{width}}  {meaning}")
+    rows = key_table()
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for key, default, allowed, meaning in rows:
+        typer.echo(f"{key:{widths[0]}}  {default:{widths[1]}}  {meaning} ({allowed})")
+
+
+def _check_config(config: Path | None) -> None:
+    """Refuse data in place of the configuration, and say which command takes them."""
+    from gcnbatch.data.importers.molecule_files import ENDINGS
+    from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
+    from gcnbatch.errors import InputError
+
+    name = "" if config is None else config.name.lower()
+    if name.endswith(HDF5_ENDINGS):
+        raise InputError(str(config), "a data set", "a TOML configuration", f"Give it as --data {config}.")
+    if name.endswith(ENDINGS):
+        data = f"{name.split('.')[0]}.h5"
+        raise InputError(
+            str(config),
+            "a table of molecules",
+            "a TOML configuration",
+            f"Import it: gcnbatch data import smiles {config} -o {data}; then: gcnbatch train --data {data}",
+        )

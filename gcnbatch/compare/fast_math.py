@@ -56,7 +56,8 @@ class FastMath:
 
 def compare(exact: Backend, fast: Backend, parity: Parity, workload: Workload, effort: Effort) -> FastMath:
     """Measure `fast`; train on both for all configured epochs."""
-    figure = metrics.default_monitor(workload.experiment.header.target)
+    header = workload.experiment.header
+    figure = metrics.default_monitor(header.target, len(header.task_names))
     scores = [_trained(backend, workload, figure) for backend in (exact, fast)]
     return FastMath(measure(fast, workload, effort).training, parity.check(fast), figure, *scores)
 

@@ -54,6 +54,11 @@ def check_header(path: StrPath, header: schema.Header) -> None:
             raise InputError(place, f"{key}: {count}", f"at most {most}", "A model has weights for each of them.")
     if _deeper(header.featurizer, schema.MAX_FEATURIZER_DEPTH):
         raise InputError(place, "featurizer nested too deep", f"at most {schema.MAX_FEATURIZER_DEPTH} levels")
+    for task, labels in header.label_names.items():
+        if header.target != "binary" or task not in header.task_names:
+            raise InputError(place, f"label_names of '{task}'", "binary tasks of the set")
+        if len(set(labels)) < 2 or not all(text and text.isprintable() for text in labels):
+            raise InputError(place, f"label_names: {labels!a}", "two different names of printable characters")
     if not (header.name + header.group_kind).isprintable():
         raise InputError(place, "name or group_kind with control characters", "printable characters")
     if len(header.feature_names) not in (0, header.n_features):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.schema import Header
+from gcnbatch.data.splits import unlabelled
 from gcnbatch.data.store import Dataset
 
 
@@ -76,8 +77,9 @@ class TaskLabels:
 class Description:
     """Contents of `gcnbatch data info`.
 
-    `degree` counts the stored edges into a node, over all channels, without self-loops. `groups` is the number of
-    groups, None if the set has none. `splits` has the number of rows of each part, by split name.
+    `unlabelled` is the number of rows without any label. `degree` counts the stored edges into a node, over all
+    channels, without self-loops. `groups` is the number of groups, None if the set has none. `splits` has the number of
+    rows of each part, by split name.
     """
 
     path: str
@@ -93,6 +95,7 @@ class Description:
     degree: Distribution
     channels: dict[str, int]
     tasks: tuple[TaskLabels, ...]
+    unlabelled: int
     groups: int | None
     splits: dict[str, dict[str, int]]
     file_bytes: int
@@ -116,6 +119,7 @@ class Description:
             **spreads,
             "channels": self.channels,
             "tasks": [asdict(task) for task in self.tasks],
+            "unlabelled": self.unlabelled,
             "groups": self.groups,
             "splits": self.splits,
             "file_bytes": self.file_bytes,
@@ -148,6 +152,7 @@ def describe(dataset: Dataset) -> Description:
         degree=scan.degree(),
         channels=dict(zip(header.channel_names, scan.channels.tolist(), strict=True)),
         tasks=tuple(label_counts(header, dataset.y)),
+        unlabelled=unlabelled(dataset.y),
         groups=None if dataset.groups is None else len(np.unique(dataset.groups)),
         splits={
             name: {part: len(rows) for part, rows in split.parts().items()} for name, split in dataset.splits.items()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.forecast import Reach
 from gcnbatch.data.graphs import GraphSet, bounded_ranges
 from gcnbatch.data.normalize import symmetric_weights
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
 from gcnbatch.data.store import Dataset
@@ -94,12 +95,13 @@ def write(
     Raises
     ------
     InputError
-        Options out of range, an expected size above `max_edges`, more than 256 channels.
+        Options out of range, an expected size above `max_edges`, more than 256 channels, `path` is the source itself.
     """
     options.check()
+    out = output_path(path, [source.path])
     header = new_header(source.header, options)
     _announce(source, options, tell)
-    with DatasetWriter(path) as writer:
+    with DatasetWriter(out) as writer:
         for _, part in source.blocks():
             if options.mode == "channels":
                 writer.append(with_channels(part, header, options, products))

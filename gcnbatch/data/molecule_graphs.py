@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,12 @@ from gcnbatch.data.featurizer import (
     load_rdkit,
 )
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.csv_tables import read_columns
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError, MachineError, nearest
-from gcnbatch.fileio import StrPath
+from gcnbatch.errors import MachineError
 from gcnbatch.worker import WorkerDied, Workers
 
 CHUNK = 256  # molecules a worker takes at a time
-ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
 
 
 def featurize(
@@ -108,64 +104,6 @@ def graph_part(
     return replace(graphs, weight=symmetric_weights(graphs)) if header.normalized else graphs
 
 
-@dataclass(frozen=True)
-class MoleculeTable:
-    """A CSV file of molecules in memory: one text per row and column.
-
-    `ids` are the values of `id_column`, or row numbers from 1 where that is empty; `others` holds the other columns.
-    """
-
-    path: Path
-    smiles_column: str
-    id_column: str
-    smiles: list[str]
-    ids: list[str]
-    others: dict[str, list[str]]
-
-    def describe(self, index: int) -> str:
-        """Return the row at `index` for a message: its number, id and SMILES."""
-        identity = f", id {self.ids[index]}" if self.id_column else ""
-        return f"{self.path}, row {index + 1}{identity}, SMILES '{self.smiles[index]}'"
-
-
-def read_molecules(path: StrPath, smiles_column: str = "", id_column: str = "") -> MoleculeTable:
-    """Read a CSV file (also .gz) of molecules.
-
-    Parameters
-    ----------
-    path : path
-        UTF-8, a header line, RFC 4180 quoting.
-    smiles_column : str
-        Empty: the column named ``smiles`` in any case.
-    id_column : str
-        Empty: a column named like ``id``, ``mol_id`` or ``Compound ID``; without one, rows are numbered from 1.
-
-    Raises
-    ------
-    InputError
-        For a file that is missing, empty, damaged or not UTF-8, and a column that is not there.
-    """
-    columns = read_columns(Path(path))
-    smiles_name, id_name = find_columns(path, list(columns), smiles_column, id_column)
-    smiles = columns.pop(smiles_name)
-    if not smiles:
-        raise InputError(str(path), "no row below the header line", "at least one molecule")
-    ids = columns.pop(id_name) if id_name else [str(row + 1) for row in range(len(smiles))]
-    return MoleculeTable(Path(path), smiles_name, id_name, smiles, ids, columns)
-
-
-def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", id_column: str = "") -> tuple[str, str]:
-    """Return the names of the columns of SMILES and of ids ("" if there is none); see `read_molecules`."""
-    smiles_name = _smiles_column(Path(path), names, smiles_column)
-    if id_column and id_column not in names:
-        raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, names) + " See --id-column.")
-    candidates = [name for name in names if _plain(name) in ID_NAMES and name != smiles_name]
-    id_name = id_column or (candidates[0] if len(candidates) == 1 else "")
-    if id_name == smiles_name:
-        raise InputError("--id-column", f"'{id_name}' is the column of SMILES", "another column")
-    return smiles_name, id_name
-
-
 def missing_targets(header: Header, rows: int) -> NDArray[Any]:
     """Return missing targets for `rows` rows, in the type of the header's target kind."""
     if header.target == "multiclass":
@@ -182,22 +120,6 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     while chunk := [text.strip() for text in islice(texts, CHUNK)]:
         yield first, chunk
         first += len(chunk)
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-def _smiles_column(path: Path, names: Iterable[str], name: str) -> str:
-    if name:
-        if name not in names:
-            raise InputError(str(path), f"no column '{name}'", hint=nearest(name, names) + " See --smiles-column.")
-        return name
-    found = [column for column in names if column.lower() == "smiles"]
-    if len(found) != 1:
-        got = "several columns 'smiles'" if found else "no column 'smiles'"
-        raise InputError(str(path), got, hint=f"{nearest('smiles', names)} Name it with --smiles-column.")
-    return found[0]
 
 
 def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:

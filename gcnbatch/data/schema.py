@@ -6,7 +6,7 @@ The reader, the writer and the importers share this module; it reads no file.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,7 +31,8 @@ class Header(BaseModel):
     ``task_names`` has one name per column of the targets (K); a multiclass set has one task and names its classes.
     ``n_features`` is F; ``feature_names`` is empty or has F names. ``normalized``: edge weights already are
     D^-1/2 A D^-1/2 per channel. ``featurizer`` has the options that converted molecules into this set, so that
-    predictions can repeat them. ``source`` is free text by key: the origin of the data, its sha256.
+    predictions can repeat them. ``label_names`` has, for a binary task whose source had labels other than 0 and 1, the
+    texts that became 0 and 1. ``source`` is free text by key: the origin of the data, its sha256.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -41,6 +42,7 @@ class Header(BaseModel):
     target: Target
     task_names: tuple[str, ...] = Field(min_length=1, strict=False)
     class_names: tuple[str, ...] = Field(default=(), strict=False)
+    label_names: dict[str, Annotated[tuple[str, str], Field(strict=False)]] = Field(default_factory=dict)
     n_features: int = Field(ge=1, le=2**31 - 1)
     feature_names: tuple[str, ...] = Field(default=(), strict=False)
     channel_names: tuple[str, ...] = Field(min_length=1, max_length=256, strict=False)
@@ -59,6 +61,8 @@ class Header(BaseModel):
         """K, the model's outputs: tasks, or classes for a multiclass set."""
         return len(self.class_names) if self.target == "multiclass" else len(self.task_names)
 
+
+UNLABELLED = "unlabelled"  # the task of a set that was made without targets
 
 # Every array a file may hold: path -> (types, rank). A type is a NumPy kind and size; "S" is fixed-length UTF-8.
 ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {

@@ -33,8 +33,8 @@ class SplitRows:
     subject : str
         Name of the data set in messages, usually its path.
     level : {"graph", "node"}
-        Kind of the rows. A node without any label is in no split but a predefined one: it has no loss and no metric,
-        and the graph still uses its features. A graph without labels stays in the split.
+        Kind of the rows. A row without any label has no loss and no metric: it is in no split but a predefined one.
+        The features of a node without labels are still used.
     target : {"binary", "multiclass", "regression"}
     y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
     groups : int32, (R,) or None
@@ -95,6 +95,16 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
         split = _deal(config, rows, _candidates(rows), config.test, _draws(config, seed))
     _refuse_empty(rows.subject, split, config.valid, config.test)
     return split
+
+
+def left_out(config: SplitConfig, rows: SplitRows) -> int:
+    """Return how many rows are in no part because they have no label."""
+    return 0 if config.kind == "predefined" else unlabelled(rows.y)
+
+
+def unlabelled(y: NDArray[Any]) -> int:
+    """Return the number of rows of y (R, K) without any label."""
+    return int((~_known(y).any(axis=1)).sum())
 
 
 def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
@@ -269,9 +279,15 @@ def _known(y: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _candidates(rows: SplitRows) -> Int64:
-    if rows.level == "node":
-        return np.flatnonzero(_known(rows.y).any(axis=1)).astype(np.int64)
-    return np.arange(len(rows.y), dtype=np.int64)
+    labelled = np.flatnonzero(_known(rows.y).any(axis=1)).astype(np.int64)
+    if len(rows.y) and not len(labelled):
+        raise InputError(
+            rows.subject,
+            "no row has a label",
+            "targets to train on",
+            "Name the targets with --target-columns at import.",
+        )
+    return labelled
 
 
 def _groups(rows: SplitRows) -> NDArray[np.int32]:

@@ -71,7 +71,7 @@ def infer(
     runs : sequence of Path
         Run folders; a run with folds counts as all its folds.
     data : Path
-        HDF5 data set, or a CSV file (also .gz) of molecules.
+        HDF5 data set, or a file of molecules (see `gcnbatch.data.importers.molecule_files`).
     out : str
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output.
     backend, device, cuda
@@ -103,6 +103,8 @@ def infer(
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source, open_sink(out, spreadsheet) as sink:
         rows, unreadable, figures, name = _predict(source, members, choice, sink, size, on_bad_row == "fail", quiet)
+        if figures is not None and source.trained_on:
+            say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
     if unreadable:
         say(f"{unreadable} of {rows} rows could not be read; see column error")
     return InferenceSummary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
@@ -117,6 +119,8 @@ def _predict(
     header = members[0].header
     rows = unreadable = 0
     figures, name = None, choice.fastest.name
+    labels: list[NDArray[Any]] = []
+    predicted: list[NDArray[np.float32]] = []
     with tqdm(
         total=source.n_graphs * len(members), unit=" graphs", disable=True if quiet else None, file=sys.stderr
     ) as bar:
@@ -124,12 +128,16 @@ def _predict(
             if fail:
                 _refuse_bad_row(part, rows)
             outputs, std, name = _outputs(part, members, choice, batch_size, bar.update)
-            sink.append(Predictions(header, part.ids, outputs, std, part.errors))
+            sink.append(Predictions(header, part.ids, outputs, std, part.errors, part.kept))
             rows += len(part.ids)
             unreadable += len(part.ids) - len(part.rows)
             bar.update((len(part.ids) - len(part.rows)) * len(members))
-            if source.y is not None and _labelled(source.y):
-                figures = metrics.evaluate(header.target, source.y, outputs, header.task_names, header.class_names)
+            if part.y is not None and (known := _labelled(part.y) & np.isfinite(outputs).all(axis=1)).any():
+                labels.append(part.y[known])
+                predicted.append(outputs[known])
+    if labels:
+        y, outputs = np.concatenate(labels), np.concatenate(predicted)
+        figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
     return rows, unreadable, figures, name
 
 
@@ -163,5 +171,7 @@ def _refuse_bad_row(part: Part, first: int) -> None:
         )
 
 
-def _labelled(y: NDArray[Any]) -> bool:
-    return bool((y >= 0).any() if y.dtype.kind == "i" else (~np.isnan(y)).any())
+def _labelled(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows (R,) have a label."""
+    known: NDArray[np.bool_] = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
+    return np.asarray(known.any(axis=1))

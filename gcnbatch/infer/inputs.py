@@ -1,11 +1,11 @@
-"""Inputs of predictions: a data set file as one part, or a CSV file of molecules in parts."""
+"""Inputs of predictions: a data set file as one part, or a file of molecules in parts."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,21 @@ from numpy.typing import NDArray
 from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
-from gcnbatch.data.importers.csv_tables import open_table
-from gcnbatch.data.molecule_graphs import CHUNK, featurize, find_columns, graph_part, missing_targets
+from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
+from gcnbatch.data.importers.molecule_files import open_molecules
+from gcnbatch.data.importers.molecule_tables import find_columns
+from gcnbatch.data.molecule_graphs import CHUNK, featurize, graph_part, missing_targets
+from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError
-from gcnbatch.infer.members import Member, check_fit
+from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import sha256
+from gcnbatch.infer.labels import LabelColumns
+from gcnbatch.infer.members import Member, check_fit, same_outputs
 
-CSV_ENDINGS, HDF5_ENDINGS = (".csv", ".csv.gz"), (".h5", ".hdf5")
 PART_ROWS = 4096  # molecules in memory at a time, unless a batch is larger
+ALL_COLUMNS = "all"
 
 
 @dataclass(frozen=True)
@@ -41,30 +47,41 @@ class Part:
         Position among the R rows of each row of `data`.
     errors : (R,) str or None
         Reason why a row could not be read; None if the input has no such rows.
+    y : (R, K) or None
+        Targets of all rows, if the input has those of the models.
+    kept : dict of (R,) str
+        Columns of the input that go to the output.
     """
 
     ids: NDArray[np.str_]
     data: GraphSet | Dataset
     rows: Int64
     errors: NDArray[np.str_] | None = None
+    y: NDArray[Any] | None = None
+    kept: dict[str, NDArray[np.str_]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Input:
-    """An opened input: the number of its graphs, its parts in order, and its targets (R, K) or None."""
+    """An opened input: the number of its graphs, its parts in order, and whether the models were trained on it."""
 
     n_graphs: int
     parts: Iterator[Part]
-    y: NDArray[Any] | None = None
+    trained_on: bool = False
 
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """Options of a CSV file of molecules; empty columns: as in training, else detected; see `featurize`."""
+    """Options of a file of molecules; empty columns: as in training, else detected; see `featurize`.
+
+    `keep_columns` are copied to the output; ``("all",)`` means all but the ids.
+    """
 
     smiles_column: str = ""
     id_column: str = ""
     processes: int = 0
+    keep_columns: tuple[str, ...] = ()
+    format: TableFormat = field(default_factory=TableFormat)
 
 
 @contextmanager
@@ -74,89 +91,126 @@ def open_input(path: Path, members: Sequence[Member], options: CsvOptions, batch
     Raises
     ------
     InputError
-        For an unknown ending, a damaged file, data that do not fit, and a CSV file if the models were not trained on
-        SMILES.
+        For an unknown ending, a damaged file, data that do not fit, and a file of molecules if the models were not
+        trained on SMILES.
     """
     name = path.name.lower()
     if name.endswith(HDF5_ENDINGS):
+        if options.keep_columns:
+            raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
         with Dataset(path, DataConfig().memory_mb) as dataset:
             _check_members(members, path, dataset.header)
-            yield _whole(dataset)
-    elif name.endswith(CSV_ENDINGS):
+            yield _whole(dataset, members[0].header)
+    elif name.endswith(MOLECULE_ENDINGS):
         header = members[0].header
         if (header.featurizer or {}).get("kind") != "smiles":
             raise InputError(
                 str(path),
-                "a CSV file of molecules",
+                "a file of molecules",
                 f"an HDF5 data set, as {members[0].place} was not trained on a set made from SMILES",
             )
         _check_members(members, path, header)
         yield from _molecules(path, header, options, max(PART_ROWS, batch_size))
     else:
-        known = ", ".join((*HDF5_ENDINGS, *CSV_ENDINGS))
+        known = ", ".join((*HDF5_ENDINGS, *MOLECULE_ENDINGS))
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
 
 
 def _check_members(members: Sequence[Member], path: Path, header: Header) -> None:
     for member in members:
-        check_fit(member, str(path), header, "Prepare the data as for the run.")
+        check_fit(member, str(path), header, "Prepare the data as for the run.", outputs=False)
 
 
-def _whole(dataset: Dataset) -> Input:
+def _whole(dataset: Dataset, trained: Header) -> Input:
     data = dataset.load() if dataset.fits_in_memory else dataset
-    part = Part(dataset.ids, data, np.arange(len(dataset.ids), dtype=np.int64))
-    return Input(dataset.n_graphs, iter([part]), dataset.y)
+    y = dataset.y if same_outputs(dataset.header, trained) else None
+    part = Part(dataset.ids, data, np.arange(len(dataset.ids), dtype=np.int64), y=y)
+    source = dataset.header.source
+    return Input(dataset.n_graphs, iter([part]), bool(source) and source == trained.source)
 
 
-# ------------------------------------------------------------------------------------------------ CSV
+# ------------------------------------------------------------------------------------------------ molecules
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Positions of the columns that are read; -1: row numbers as ids."""
+
+    smiles: int
+    id: int
+    kept: dict[str, int]
+    labels: LabelColumns | None
 
 
 def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int) -> Iterator[Input]:
-    """Yield the Input of a CSV file; a first pass counts the rows and checks the table."""
+    """Yield the Input of a file of molecules; a first pass counts the rows and checks the table."""
     recorded = header.featurizer or {}
-    with open_table(path) as table:
+    with open_molecules(path, options.format) as source:
         wished = {
-            key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in table.names else "")
+            key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
             for key in ("smiles_column", "id_column")
         }
-        columns = find_columns(path, table.names, **wished)
-        total = sum(1 for _ in table.rows)
+        found = find_columns(path, source.names, **wished)
+        smiles_at, id_at = (source.names.index(name) if name else -1 for name in found)
+        columns = _Columns(
+            smiles_at, id_at, _kept(source.names, found[1], options), LabelColumns.of(source.names, header)
+        )
+        total = sum(1 for _ in source.rows)
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
-    with closing(_parts(path, header, columns, total, options.processes, part_rows)) as parts:
-        yield Input(total, parts)
+    trained_on = columns.labels is not None and header.source.get("sha256") == sha256(path)
+    with closing(_parts(path, header, columns, total, options, part_rows)) as parts:
+        yield Input(total, parts, trained_on)
+
+
+def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, int]:
+    """Return the columns that go to the output, with their positions."""
+    if options.keep_columns == (ALL_COLUMNS,) and ALL_COLUMNS not in names:
+        return {name: at for at, name in enumerate(names) if name != id_name}
+    for name in options.keep_columns:
+        if name not in names:
+            raise InputError("--keep-columns", f"no column '{name}'", "columns of the input", nearest(name, names))
+    return {name: names.index(name) for name in options.keep_columns}
 
 
 def _parts(
-    path: Path, header: Header, columns: tuple[str, str], total: int, processes: int, part_rows: int
+    path: Path, header: Header, columns: _Columns, total: int, options: CsvOptions, part_rows: int
 ) -> Generator[Part]:
-    ids: deque[str] = deque()  # of rows that are read but not yet yielded
-    with open_table(path) as table:
-        smiles_at, id_at = (table.names.index(name) if name else -1 for name in columns)
+    waiting: deque[list[str]] = deque()  # records that are read but not yet yielded, with the id in front
+    with open_molecules(path, options.format) as source:
 
         def smiles() -> Iterator[str]:
-            for number, record in enumerate(table.rows, 1):
-                ids.append(record[id_at] if id_at >= 0 else str(number))
-                yield record[smiles_at]
+            for number, record in enumerate(source.rows, 1):
+                waiting.append([record[columns.id] if columns.id >= 0 else str(number), *record])
+                yield record[columns.smiles]
 
-        options = FeaturizerOptions.from_header(header.featurizer)
-        chunks = featurize(smiles(), options, processes=processes, total=total)
+        featurizer = FeaturizerOptions.from_header(header.featurizer)
+        chunks = featurize(smiles(), featurizer, processes=options.processes, total=total)
         first = 0
         while group := list(islice(chunks, -(-part_rows // CHUNK))):
             rows = sum(len(chunk.rows) + len(chunk.bad) for chunk in group)
-            yield _part(header, group, [ids.popleft() for _ in range(rows)], first)
+            yield _part(header, group, [waiting.popleft() for _ in range(rows)], first, columns)
             first += rows
 
 
-def _part(header: Header, chunks: list[MoleculeArrays], ids: list[str], first: int) -> Part:
+def _part(
+    header: Header, chunks: list[MoleculeArrays], records: list[list[str]], first: int, columns: _Columns
+) -> Part:
     """Join chunks into a part; `first` is the position of its first row in the file."""
-    errors = [""] * len(ids)
+    errors = [""] * len(records)
     graphs, rows = [], []
     for chunk in chunks:
         places = chunk.rows - first
-        names = np.array([ids[place] for place in places], dtype=np.str_)
+        names = np.array([records[place][0] for place in places], dtype=np.str_)
         graphs.append(graph_part(chunk, header, missing_targets(header, len(places)), names))
         rows.append(places)
         for bad in chunk.bad:
             errors[bad.index - first] = bad.reason
-    return Part(np.array(ids), concatenate(graphs), np.concatenate(rows), np.array(errors))
+    return Part(
+        np.array([record[0] for record in records]),
+        concatenate(graphs),
+        np.concatenate(rows),
+        np.array(errors),
+        None if columns.labels is None else columns.labels.read([record[1:] for record in records]),
+        {name: np.array([record[at + 1] for record in records]) for name, at in columns.kept.items()},
+    )

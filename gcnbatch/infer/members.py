@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gcnbatch.config_sections import ModelConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.checks import check_header
+from gcnbatch.data.featurizer import STANDARDIZERS
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
@@ -165,13 +166,15 @@ def _load(folder: Path) -> Member:
 # ------------------------------------------------------------------------------------------------ what fits
 
 
-def check_fit(member: Member, place: str, header: Header, hint: str) -> None:
+def check_fit(member: Member, place: str, header: Header, hint: str, outputs: bool = True) -> None:
     """Refuse data (or a model) with other rows, features, channels or tasks than those of the member.
 
     Parameters
     ----------
     place, header
         Name and header of the data to check.
+    outputs : bool
+        Also compare tasks and classes. Data to predict need not have those of the model.
 
     Raises
     ------
@@ -179,14 +182,27 @@ def check_fit(member: Member, place: str, header: Header, hint: str) -> None:
         Names the first difference and both values.
     """
     trained = member.header
-    for what, got, expected in _aspects(header, trained, member.adjacency == "stored"):
+    aspects = [*_inputs(header, trained, member.adjacency == "stored"), *(_outputs(header, trained) if outputs else ())]
+    for what, got, expected in aspects:
         if got != expected:
             this, that = _first_difference(got, expected) if isinstance(got, tuple) else (str(got), str(expected))
             raise InputError(f"{place}: {what}", this, f"{that}, as in {member.place}", hint)
 
 
-def _aspects(header: Header, trained: Header, stored: bool) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name and both values of each property that must agree."""
+def same_outputs(header: Header, trained: Header) -> bool:
+    """Whether data have the tasks and classes of a model, so that its metrics on them can be computed."""
+    return all(got == expected for _, got, expected in _outputs(header, trained))
+
+
+def _outputs(header: Header, trained: Header) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name and both values of each property of the targets."""
+    yield "target", header.target, trained.target
+    yield "tasks", header.task_names, trained.task_names
+    yield "classes", header.class_names, trained.class_names
+
+
+def _inputs(header: Header, trained: Header, stored: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name and both values of each property of the graphs."""
     yield "level", header.level, trained.level
     yield "number of features", header.n_features, trained.n_features
     if header.feature_names and trained.feature_names:
@@ -195,11 +211,10 @@ def _aspects(header: Header, trained: Header, stored: bool) -> Iterator[tuple[st
     if header.featurizer and trained.featurizer:
         for key in ("kind", "atom_features", "self_loops"):
             yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
+        for key in STANDARDIZERS:
+            yield f"featurizer, {key}", header.featurizer.get(key, False), trained.featurizer.get(key, False)
     if stored:
         yield "normalized edge weights", header.normalized, trained.normalized
-    yield "target", header.target, trained.target
-    yield "tasks", header.task_names, trained.task_names
-    yield "classes", header.class_names, trained.class_names
 
 
 def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:

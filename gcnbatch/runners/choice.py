@@ -1,4 +1,4 @@
-"""From a backend's name to a runner. No module above knows one backend from another."""
+"""The choice of a backend for a task, and its runner. Modules above this one do not distinguish backends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcnbatch.runners.task import RunnerTask
 
 
 def refusal(backend: Backend, task: RunnerTask) -> str | None:
-    """Return what of a task the backend does not take, or None."""
+    """Return the property of the task that the backend does not support, or None."""
     return registry.entry(backend.name).refuses(backend, task)
 
 
@@ -30,16 +30,16 @@ def make_runner(backend: Backend, task: RunnerTask) -> Runner:
 
 
 class BackendChoice:
-    """The backend of a command: the one asked for; of ``"auto"`` the fastest that is ready and takes the task.
+    """The backend of a command: the named one, or for ``"auto"`` the fastest that can start and supports the task.
 
     The fastest is opened at once, a slower one only for a task that the faster ones refuse.
 
     Parameters
     ----------
     name, device, options
-        As of `gcnbatch.backends.registry.open_backend`.
+        As in `gcnbatch.backends.registry.open_backend`.
     say : callable
-        Receives a line when a slower backend takes a task, and why.
+        Receives a line with the reason when a slower backend takes a task.
 
     Raises
     ------
@@ -60,12 +60,12 @@ class BackendChoice:
         self.fastest = next(self._backends())
 
     def backend_for(self, tasks: Sequence[RunnerTask]) -> Backend:
-        """Return the backend that takes all of these tasks.
+        """Return the fastest backend that supports all of these tasks.
 
         Raises
         ------
         InputError
-            None does: the one asked for, or the slowest, says what it does not take.
+            No backend does. The message gives the reason of the named backend, or of the slowest.
         """
         why = ""
         for backend in self._backends():
@@ -78,7 +78,7 @@ class BackendChoice:
         raise _refused(backend, str(reason))
 
     def make_runner(self, task: RunnerTask) -> Runner:
-        """Return the runner of the backend that takes this task; as `backend_for`."""
+        """Return the runner of `backend_for` this task."""
         backend = self.backend_for([task])
         return registry.entry(backend.name).make_runner(backend, task)
 

@@ -1,4 +1,4 @@
-"""The runners of the backend ``fused``: one per level of data sets."""
+"""Runners of backend ``fused``: one for graph-level and one for node-level data sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcnbatch.runners.task import RunnerTask
 
 
 class LevelRunner(NamedTuple):
-    """What a runner refuses of a task, and the runner."""
+    """The check of a task and the runner for one level of data sets."""
 
     refuses: Callable[[FusedBackend, RunnerTask], str | None]
     runner: Callable[[FusedBackend, RunnerTask], Runner]
@@ -25,7 +25,7 @@ RUNNERS = {
 
 
 def refuses(backend: Backend, task: RunnerTask) -> str | None:
-    """Return what of a task the fused step does not take, or None."""
+    """Return the property of the task that the fused backend does not support, or None."""
     assert isinstance(backend, FusedBackend)
     if task.source.prepared is None:
         return "a data set that is read by slices"
@@ -36,6 +36,6 @@ def refuses(backend: Backend, task: RunnerTask) -> str | None:
 
 
 def make_runner(backend: Backend, task: RunnerTask) -> Runner:
-    """Return the fused runner of a task that `refuses` has nothing against."""
+    """Return the fused runner of a task that `refuses` accepts."""
     assert isinstance(backend, FusedBackend)
     return RUNNERS[task.source.header.level].runner(backend, task)

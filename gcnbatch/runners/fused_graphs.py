@@ -1,4 +1,4 @@
-"""The runner of the fused engine for sets of graphs: it hands over the model as a whole, not operation by operation."""
+"""The runner of the fused engine for graph-level data sets. It passes the whole model to the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gcnbatch.runners.task import RunnerTask
 
 
 def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
-    """Return what of a task on graphs, whose data set is prepared, the engine does not take, or None."""
+    """Return the property of a graph-level task that the engine does not support, or None; the data is prepared."""
     assert task.source.prepared is not None
     if not isinstance(task.source.prepared.stored_x, np.ndarray):
         return "sparse features"
@@ -30,7 +30,7 @@ def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
 
 
 def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
-    """Return the stack of a ChemGCN on graphs; it names a parameter by its start in the flat array."""
+    """Return the layers of a ChemGCN as the engine takes them; a parameter is given by its start in the flat array."""
     start = {name: slot.start for name, slot in layout.slots.items()}
     nodes: list[NodeLayer] = []
     graphs: list[GraphLayer] = []
@@ -60,7 +60,7 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
 
 
 def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Split the layers: each group begins with one that multiplies, or the readout."""
+    """Group the layers: each group begins with a product (GraphConv, Dense) or the readout."""
     groups: list[list[Layer]] = []
     for layer in layers:
         if isinstance(layer, Relu | BatchNormRelu | Dropout):
@@ -102,11 +102,11 @@ class FusedGraphsRunner(FusedState):
             self._epoch, self._last = None, len(batches) - 1
         self._updates += 1
         self._engine.step()
-        if index == self._last:  # no step follows that could be launched together with the queued ones
+        if index == self._last:  # no further step can join the queued ones in one graph launch
             self._engine.flush()
 
     def _rates(self, steps: int, first: int, learning_rate: float) -> NDArray[np.float32]:
-        """Return learning rate and Adam's corrections per step; step `first` is the next update."""
+        """Return learning rate and Adam's bias corrections per step, (steps, 3); step `first` is the next update."""
         train = self._task.train
         rates = np.full((steps, 3), learning_rate)
         updates = np.maximum(self._updates + 1 + np.arange(steps) - first, 1).astype(np.float64)

@@ -20,7 +20,7 @@ from gcnbatch.runners.task import RunnerTask
 
 
 def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
-    """Return what of a node-level task, whose data set is prepared, the engine does not take, or None."""
+    """Return the property of a node-level task that the engine does not support, or None; the data is prepared."""
     layers = describe(task.model)
     if isinstance(layers, str):
         return layers
@@ -28,7 +28,7 @@ def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
 
 
 def describe(model: Gcn) -> TwoLayers | str:
-    """Return the two layers of Kipf's GCN as the engine takes them, or what the model is instead."""
+    """Return the two layers of Kipf's GCN as the engine takes them, or a description of any other model."""
     if any(spec.name.endswith(".bias") for layer in model.layers for spec in layer.specs()):
         return "a ChemGCN on a node-level data set"
     products = [layer for layer in model.layers if isinstance(layer, GraphConv | Weights)]
@@ -65,7 +65,7 @@ class FusedKipfRunner(FusedState):
     def step(self, index: int) -> None:
         self._updates += 1
         self._engine.step(TrainingStep(self._epoch, index, self._steps, self._learning_rate, self._updates))
-        if index == self._steps - 1:  # no step follows that could be launched with the queued ones
+        if index == self._steps - 1:  # no further step can join the queued ones in one graph launch
             self._engine.flush()
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""What the runners of both fused engines share."""
+"""Model state that a fused engine updates: the base class of the fused runners."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Engine(Protocol):
     """An engine that queues steps and launches several together."""
 
     def flush(self) -> None:
-        """Launch the steps that are queued."""
+        """Launch the queued steps."""
 
     def close(self) -> None:
-        """Give back what the engine holds."""
+        """Release the engine's resources."""
 
 
 class FusedState(ModelState):
-    """`ModelState` that an engine updates: queued steps are launched before anything is read or written."""
+    """`ModelState` that an engine updates. Every read or write launches the queued steps first."""
 
     _engine: Engine
 
@@ -40,7 +40,7 @@ class FusedState(ModelState):
         )
 
     def _optimizer(self) -> UpdateRule:
-        """Return the rule of the update."""
+        """Return the optimiser's settings."""
         train = self._task.train
         is_sgd, decays = train.optimizer == "sgd", bool(train.weight_decay or train.l2)
         beta1 = train.momentum if is_sgd else train.beta1

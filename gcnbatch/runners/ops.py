@@ -1,4 +1,4 @@
-"""The runner of any backend: walks the model over the backend's operations, one step at a time."""
+"""The runner of any backend: it calls the backend's operations layer by layer, one step at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcnbatch.runners.task import RunnerTask
 
 
 def refuses(backend: Backend, task: RunnerTask) -> str | None:
-    """Return None: operations take every task."""
+    """Return None: the operations support every task."""
     return None
 
 
@@ -31,7 +31,7 @@ class OpsRunner(ModelState):
     def __init__(self, backend: Backend, task: RunnerTask) -> None:
         super().__init__(backend, task)
         self._feed = backend.feed(task.source, task.targets)
-        self._prepared: Array | None = None  # the features of a set of one graph behind the model's constant layers
+        self._prepared: Array | None = None  # one-graph data set: output of the model's constant layers
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch, self._learning_rate = epoch, learning_rate
@@ -42,7 +42,7 @@ class OpsRunner(ModelState):
         self._update()
 
     def gradients_of(self, batch: Batch, clock: Clock, totals: Array) -> dict[str, Array]:
-        """Return the gradient of every parameter of one training pass; its loss and weight are added to `totals`."""
+        """Return the gradient of every parameter on one batch; add its loss and weight to `totals`, (2,) float64."""
         ctx = self._context(batch, training=True, clock=clock)
         logits, saved = self._forward(ctx, batch)
         _, _, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights, totals)

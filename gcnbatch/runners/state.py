@@ -1,4 +1,4 @@
-"""A model's arrays where a backend computes: what every runner has in common."""
+"""Model state in a backend's memory: the base class of every runner."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.model.parameters import ParameterLayout
 from gcnbatch.runners.task import RunnerTask
 
-EVAL_BATCH_SIZE = 200  # graphs of a batch that is only predicted, as in the papers
+EVAL_BATCH_SIZE = 200  # graphs per batch in prediction, as in the papers
 MOMENTS = {"adam": ("adam.m", "adam.v"), "sgd": ("sgd.velocity",)}
 
 
 class ModelState:
     """Parameters, gradients, moments and running statistics of a model: flat float32 arrays, and views by name.
 
-    A runner adds the steps: `_backward`, and what of `gcnbatch.backends.base.Runner` is not here.
+    A runner adds `_backward` and the missing methods of `gcnbatch.backends.base.Runner`.
     """
 
     def __init__(self, backend: Backend, task: RunnerTask) -> None:
@@ -58,7 +58,7 @@ class ModelState:
         return total / count if count else 0.0, {name: self._at.read(value) for name, value in found.items()}
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
-        """Return every gradient of these graphs, by name; add their loss and its weight to `totals`, (2,) float64."""
+        """Return the gradients of these graphs by name; add their loss and its weight to `totals`, (2,) float64."""
         raise NotImplementedError
 
     def take_loss(self) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a runner works on."""
+"""The task of a runner."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class RunnerTask:
     source : BatchSource
         The data.
     targets : (R, K)
-        What the loss compares with, for every row of the data set: standardised where the run asks for it, missing
-        (NaN, -1) where a row must not train. Kinds as in `GraphSet.y`.
+        Targets of every row of the data set, in the types of `GraphSet.y`: standardised if the run says so, and
+        missing (NaN, -1) for rows that must not train.
     train : TrainConfig
     seed : int
-        Of initial weights and dropout.
+        Seed of the initial weights and of dropout.
     """
 
     model: Gcn

@@ -1,7 +1,7 @@
 """Checkpoints: named arrays and a JSON description in one safetensors file, with a digest of both.
 
-No code is stored and none is run on loading. A file is written under a temporary name, synced and renamed, so the path
-holds a whole checkpoint at any moment; truncation and flipped bytes are refused by the format and by the digest.
+A checkpoint holds no code, and loading runs none. `save` writes a temporary file, syncs and renames it, so the path
+holds a complete checkpoint at any moment. The format and the digest reveal truncation and flipped bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Arrays by name and a JSON-able description."""
+    """Arrays by name and a description that JSON can hold."""
 
     arrays: Arrays
     about: dict[str, Any] = field(default_factory=dict)
@@ -45,13 +45,13 @@ def save(path: StrPath, checkpoint: Checkpoint) -> None:
     Raises
     ------
     MachineError
-        When the disk is full or not writable; the file that was there before stays.
+        When the disk is full or not writable; an earlier file at `path` stays.
     """
     from safetensors.numpy import save as encode
 
     arrays = {name: np.ascontiguousarray(value) for name, value in checkpoint.arrays.items()}
     about = json.dumps(checkpoint.about, allow_nan=False)
-    # One entry: safetensors writes several in any order, and equal checkpoints shall be equal files.
+    # A single entry: safetensors does not fix the order of several, and equal checkpoints must be equal files.
     metadata = {FORMAT: f"{VERSION} {_digest(arrays, about)} {about}"}
     with fileio.atomic_path(path) as temporary:
         temporary.write_bytes(encode(arrays, metadata))
@@ -63,7 +63,7 @@ def load(path: StrPath) -> Checkpoint:
     Raises
     ------
     InputError
-        When the file is missing, of another program or version, cut short or altered.
+        When the file is missing, truncated or altered, or comes from another program or version.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""What a run is made of before the first step: the opened data, the model, the loss, the targets of a split."""
+"""The experiment of a run: the opened data set, the model, and the runner task of each split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gcnbatch.train import metrics
 
 @dataclass(frozen=True)
 class Scaling:
-    """Mean and deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``; else identity."""
+    """Mean and standard deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``."""
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
@@ -36,7 +36,7 @@ class Scaling:
 
     @classmethod
     def of(cls, y: NDArray[Any]) -> Scaling:
-        """Return the scaling that gives the labelled entries of each column of `y` mean 0 and deviation 1."""
+        """Return the scaling that gives the labelled entries of each column of `y` mean 0 and standard deviation 1."""
         std = np.nanstd(y, axis=0, dtype=np.float64)
         return cls(np.nanmean(y, axis=0, dtype=np.float64), np.where(std > 0, std, 1.0))
 
@@ -45,18 +45,18 @@ class Scaling:
         return ((y - self.mean) / self.std).astype(np.float32)
 
     def undo(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return outputs in the targets' unit."""
+        """Return outputs in the unit of the targets."""
         return (logits * self.std + self.mean).astype(np.float32)
 
 
 class Experiment:
-    """An opened data set with what every split of it shares.
+    """An opened data set and everything that its splits share.
 
     Parameters
     ----------
     config : Config
     dataset : Dataset
-        Opened and checked; loaded into memory when it fits `data.memory_mb`, else read by slices.
+        Opened and checked. It is loaded into memory if it fits in `data.memory_mb`, else read in slices.
     """
 
     def __init__(self, config: Config, dataset: Dataset) -> None:
@@ -65,23 +65,37 @@ class Experiment:
         self.model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
         self.y, self.ids = dataset.y, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
-        self.monitor = metrics.check_monitor(config.train.monitor, dataset.header.target)
+        self.monitor = metrics.check_monitor(
+            config.train.monitor, dataset.header.target, len(dataset.header.task_names)
+        )
         data = dataset.load() if dataset.fits_in_memory else dataset
         self.source = BatchSource(data, config.model.adjacency)
 
     @property
     def split_rows(self) -> SplitRows:
-        """What a split of this data is made from."""
+        """The rows of the data set that `gcnbatch.data.splits` divides."""
         data = self.dataset
         return SplitRows(str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits)
 
+    def one_class_tasks(self, split: Split) -> list[str]:
+        """Return what to tell about binary tasks whose training labels are all the same."""
+        if self.header.target != "binary":
+            return []
+        labels = self.y[split.train]
+        low, high = np.nanmin(labels, axis=0), np.nanmax(labels, axis=0)
+        return [
+            f"task '{name}': all training labels are {value:g}; it cannot be learned"
+            for name, value, other in zip(self.header.task_names, low, high, strict=True)
+            if value == other
+        ]
+
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of the data set's file: a resumed run must meet the same data."""
+        """The sha256 of the data set's file. A resumed run must use the same data."""
         return sha256(self.dataset.path)
 
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
-        """Return what a runner trains on for this split, and the scaling of its targets."""
+        """Return the runner task of this split and the scaling of its targets."""
         labels = self.y[split.train]
         self._check_labels(labels)
         self._check_validation(split)
@@ -124,7 +138,7 @@ def _check_penalised(config: Config, names: list[str]) -> None:
 
 
 def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np.float32]:
-    """Weights of positives (binary) or classes: as given, or balanced by the training rows' counts."""
+    """Return the weights of positives (binary) or classes: the configured ones, or balanced by the training rows."""
     train = config.train
     weights: NDArray[np.float32] = uniform_weights(header)
     if train.pos_weight:
@@ -135,8 +149,10 @@ def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np
                 "train.pos_weight", f"{len(train.pos_weight)} values", f"1, or {header.n_outputs}, one per task"
             )
         return weights * np.asarray(train.pos_weight, dtype=np.float32)
-    if train.class_weights == "none" or header.target == "regression":
+    if train.class_weights == "none":
         return weights
+    if header.target == "regression":
+        raise InputError("train.class_weights", "'balanced' for regression targets", "binary or multiclass targets")
     if header.target == "binary":
         positives, negatives = np.nansum(labels == 1, axis=0), np.nansum(labels == 0, axis=0)
         return (np.maximum(negatives, 1) / np.maximum(positives, 1)).astype(np.float32)

@@ -1,4 +1,7 @@
-"""Fitting one split: epochs, validation, the best weights, checkpoints from which a killed run goes on to the bit."""
+"""The training loop of one split: epochs, validation, best weights, checkpoints.
+
+A run that was killed continues from its last checkpoint and ends with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,14 @@ LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
 
 
 class Interrupted(GcnbatchError):
-    """Training stopped on request (Ctrl-C); its checkpoint is written."""
+    """Training stopped on request (Ctrl-C) after writing a checkpoint."""
 
     exit_code = 130
 
 
 @dataclass
 class Position:
-    """Where a run stands, beside the arrays: everything a resumed run needs to go on as if it had not stopped."""
+    """Progress of a run: all that a resumed run needs besides the arrays."""
 
     epoch: Annotated[int, Field(ge=0)] = 0
     step: Annotated[int, Field(ge=0)] = 0
@@ -59,7 +62,7 @@ _POSITION = TypeAdapter(Position)
 
 @dataclass(frozen=True)
 class Fitted:
-    """What fitting gives: the runner holding the best weights, and how it went."""
+    """Result of `Trainer.fit`: the runner with the best weights, the final position, and timings."""
 
     runner: Runner
     position: Position
@@ -70,7 +73,7 @@ class Fitted:
 
 
 class Trainer:
-    """Fits one split into one folder; picks up the folder's last checkpoint when there is one.
+    """Trains one split and writes to one folder; resumes from the folder's last checkpoint if there is one.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ class Trainer:
         self.step_seconds: list[float] = []
         self._saved_at = time.monotonic()
         self._stop = False
-        self._coming: list[Int64] | None = None  # the next epoch's batches
+        self._next_batches: list[Int64] | None = None  # of the next epoch
 
     def fit(self) -> Fitted:
         """Train to the end (or to the early stop), load the best weights, return them.
@@ -111,7 +114,7 @@ class Trainer:
         """
         self._restore()
         started, resumed_seconds, seen = time.monotonic(), self.position.seconds, 0
-        # A loss that is not finite is reported once, by `_check_finite`, not by NumPy's warnings.
+        # `_check_finite` reports a loss that is not finite, once; NumPy would warn at every operation.
         with (
             np.errstate(over="ignore", invalid="ignore"),
             self._interruptible(),
@@ -132,9 +135,9 @@ class Trainer:
         return shuffled_batches(self.graphs, self.config.batch_size, self.experiment.config.seed, epoch)
 
     def _epoch(self, bar: Bar, started: float, resumed_seconds: float) -> int:
-        """Run the rest of the current epoch and its validation; return the number of graphs it trained on."""
+        """Run the rest of the current epoch and its validation; return the number of graphs trained on."""
         at, began = self.position, time.monotonic()
-        batches, self._coming = self._coming or self._batches(at.epoch), None
+        batches, self._next_batches = self._next_batches or self._batches(at.epoch), None
         rate = learning_rate(self.config, at.epoch, at.plateau)
         self.runner.begin_epoch(at.epoch, batches, rate)
         bar.begin(at.epoch, len(batches), at.step)
@@ -152,10 +155,10 @@ class Trainer:
             if at.step < len(batches) and self._due():
                 self._save()
         if at.epoch + 1 < self.config.epochs:
-            self._coming = self._batches(at.epoch + 1)
-            self.runner.expect(self._coming)  # while a device is at the last steps
+            self._next_batches = self._batches(at.epoch + 1)
+            self.runner.expect(self._next_batches)  # overlaps with the last steps, which may still run on a device
         total, weight = self.runner.take_loss()
-        loss = total / weight  # every task has a label in the training rows
+        loss = total / weight  # `weight` > 0: `Experiment` checks that every task has a training label
         self._check_finite(loss, at.epoch)
         valid_loss, value = self.validate()
         elapsed = time.monotonic() - began
@@ -192,7 +195,7 @@ class Trainer:
             self._save()
 
     def _is_better(self, value: float | None) -> bool:
-        """Whether this epoch is the best so far; while validation has given no figure at all, the latest one is."""
+        """Return whether this epoch is the best so far: any epoch is, as long as no epoch has a monitored value."""
         best = self.position.best_value
         if value is None or best is None:
             return best is None
@@ -211,7 +214,7 @@ class Trainer:
     # -------------------------------------------------------------------------------------------- validation
 
     def outputs(self, rows: Int64) -> NDArray[np.float32]:
-        """Return the model's outputs for these rows: probabilities, or values in the targets' unit."""
+        """Return the model's outputs for these rows: probabilities, or values in the unit of the targets."""
         logits = predict_rows(self.runner, self.experiment.source, rows, self.config.eval_batch_size)
         return (
             self.scaling.undo(logits)
@@ -220,7 +223,7 @@ class Trainer:
         )
 
     def validate(self) -> tuple[float | None, float | None]:
-        """Return the loss (unweighted, in the scale of training) and the monitored figure of the validation rows."""
+        """Return the loss of the validation rows (unweighted, standardised as in training) and the monitored metric."""
         rows = self.split.valid
         if not len(rows):
             return None, None
@@ -249,12 +252,12 @@ class Trainer:
             checkpoint.save(
                 self.folder / BEST, Checkpoint(self.best, {**self._about(), "epoch": self.position.best_epoch + 1})
             )
-        # Last comes last: a run killed between the two goes back one checkpoint, and writes the best weights again.
+        # LAST is written after BEST: a run killed in between resumes from the previous LAST and writes BEST again.
         checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
         self._saved_at = time.monotonic()
 
     def _about(self) -> dict[str, Any]:
-        """What makes the weights usable elsewhere: the model's configuration and what its inputs and outputs mean."""
+        """Return what `infer` needs to use the weights: configuration of the model, header of the data, scaling."""
         return {
             "model": self.experiment.config.model.model_dump(mode="json"),
             "header": self.header.model_dump(mode="json"),
@@ -264,9 +267,7 @@ class Trainer:
     def _restore(self) -> None:
         path = self.folder / LAST
         if not path.exists():
-            if (self.folder / HISTORY).exists():
-                fileio.open_regular(self.folder / HISTORY, "the history of a run", follow=False).close()
-                (self.folder / HISTORY).unlink()
+            run_files.remove(self.folder / HISTORY)
             return
         found = checkpoint.load(path)
         if found.about.get("fingerprint") != self.experiment.fingerprint:
@@ -289,15 +290,18 @@ class Trainer:
         _trim(self.folder / HISTORY, position.epoch)
         self.runner.load_state(state)
         self.best, self.position = best, position
+        stopped_early = bool(self.config.patience) and position.waited >= self.config.patience
+        if position.epoch < self.config.epochs and not stopped_early:
+            position.finished = False  # the run was extended
 
     # -------------------------------------------------------------------------------------------- Ctrl-C
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let SIGINT, SIGTERM and SIGHUP stop training at the next step; a second one stops at once.
+        """Stop training after the current step at the first SIGINT, SIGTERM or SIGHUP, and at once at the second.
 
-        An ignored signal stays ignored: a command in the background of a script must survive the Ctrl-C that is meant
-        for the command in the foreground.
+        An ignored signal stays ignored: a background command of a script must survive a Ctrl-C that is meant for the
+        foreground command.
         """
 
         def request(number: int, frame: FrameType | None) -> None:
@@ -321,13 +325,13 @@ class Trainer:
 
 
 def shuffled_batches(graphs: Int64, size: int, seed: int, epoch: int) -> list[Int64]:
-    """Return an epoch's batches of `size` graphs, the last one perhaps smaller; the order follows seed and epoch."""
+    """Return an epoch's batches of `size` graphs (the last may be smaller), shuffled by seed and epoch."""
     order = philox.generator(seed, "shuffle", epoch).permutation(graphs)
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def is_weight(name: str) -> bool:
-    """Parameters and running statistics, as opposed to the optimiser's moments (``adam.m/…``) and counters."""
+    """Return whether `name` is a parameter or running statistic, not an optimiser moment (``adam.m/…``) or counter."""
     return "/" not in name and name not in ("updates", "loss")
 
 
@@ -338,7 +342,7 @@ def _sync(path: Path) -> None:
 
 
 def _trim(path: Path, epochs: int) -> None:
-    """Keep the rows of the first `epochs` epochs; a killed run may have written more, the last one cut short."""
+    """Keep the rows of the first `epochs` epochs. A killed run may have written more, and an incomplete last row."""
     run_files.read_history(path, epochs)
     lines = run_files.read_text(path, "the history").splitlines(keepends=True)[:epochs] if path.exists() else []
     fileio.write_text(path, "".join(lines))

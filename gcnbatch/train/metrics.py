@@ -1,13 +1,13 @@
-"""Figures of merit that honour missing labels, and the outputs they are taken on.
+"""Metrics that ignore missing labels, and the outputs that they are computed from.
 
-A missing label never counts. A figure that the labels do not define (ROC-AUC of a task without both classes, R² of
-constant values) is None and left out of means, never 0.5 or 0; a mean over no task is None. Outputs that are not finite
-never look good: a task with a NaN or infinite output at a labelled entry has no figure at all, nor has the mean over
-tasks, and the number of such entries is reported. So the results hold no NaN and are strict JSON.
+A metric that the labels do not define (ROC-AUC of a task with one class, R² of constant values) is None, never 0.5 or
+0. Means leave it out; a mean over no task is None. If a labelled entry has a NaN or infinite output, all metrics of its
+task and the mean over tasks are None, and the number of such entries is reported. So the results hold no NaN and are
+strict JSON.
 
 Dimensions: R rows, K tasks, C classes. Binary outputs are probabilities (R, K), multiclass ones (R, C), regression
-values (R, K). A probability of 0.5 or more predicts the positive class; a multiclass prediction is the first largest
-probability.
+values (R, K). A probability of 0.5 or more predicts the positive class. A multiclass prediction is the class of the
+largest probability, the first one of equals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEFINED_FOR_CONSTANT_LABELS = {"accuracy", "rmse", "mae"}
 
 
 class _Column(NamedTuple):
-    """The labelled rows of one task: labels (n,), outputs (n,), or (n, C) for classes."""
+    """Labelled rows of one task: labels (n,); outputs (n,), or (n, C) for classes."""
 
     labels: NDArray[Any]
     outputs: NDArray[Any]
@@ -42,36 +42,37 @@ def evaluate(
     task_names: Sequence[str],
     class_names: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return every figure of a target kind.
+    """Compute every metric of a target kind.
 
     Parameters
     ----------
     target : {"binary", "multiclass", "regression"}
     y : (R, K) float with NaN where missing, or (R, 1) int with -1 where missing
     outputs : (R, K) or (R, C)
-        What `activate` returns (regression: in the unit of `y`).
+        As `activate` returns them (regression: in the unit of `y`).
     task_names : K names
     class_names : C names, for multiclass
 
     Returns
     -------
     dict
-        The mean over tasks of each figure, by name:
+        The mean over tasks of each metric, by name:
 
         - binary: roc_auc, pr_auc (average precision), accuracy, balanced_accuracy, f1, mcc;
         - multiclass (one task): accuracy, balanced_accuracy (mean recall of the classes present), f1 (macro), mcc,
-          roc_auc (mean of one class against the rest, over the classes present);
-        - regression: rmse, mae, r2;
+          roc_auc (one class against the rest, averaged over the classes present);
+        - regression: rmse, mae, r2; for several tasks only r2, as their units differ;
 
-        then "labelled" (labels that counted), "undefined" (names of tasks that lack a figure), "non_finite" (labelled
-        entries whose output is NaN or infinite), and "tasks" (name -> figures, "labelled", for binary "positives") or,
+        then "labelled" (number of labels), "undefined" (names of tasks that lack a metric), "non_finite" (labelled
+        entries whose output is NaN or infinite), and "tasks" (name -> metrics, "labelled", for binary "positives") or,
         for multiclass, "classes" (name -> numbers of rows "labelled", "predicted", "correct").
     """
     columns = _columns(target, y, outputs)
     figures = [{metric: _figure(metric, target, column) for metric in METRICS[target]} for column in columns]
     lost = [int(np.count_nonzero(~_finite_rows(column.outputs))) for column in columns]
     result: dict[str, Any] = {
-        metric: None if any(lost) else _mean([of_task[metric] for of_task in figures]) for metric in METRICS[target]
+        metric: None if any(lost) else _mean([of_task[metric] for of_task in figures])
+        for metric in averaged(target, len(columns))
     }
     result["labelled"] = sum(len(column.labels) for column in columns)
     result["undefined"] = [name for name, of_task in zip(task_names, figures, strict=True) if None in of_task.values()]
@@ -90,7 +91,7 @@ def evaluate(
 
 
 def score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) -> float | None:
-    """Return the mean over tasks of one figure, the one `evaluate` gives under this name; for every epoch, so fast."""
+    """Return the mean over tasks of one metric, as `evaluate` does, without computing the others."""
     columns = _columns(target, y, outputs)
     if not all(_finite_rows(column.outputs).all() for column in columns):
         return None
@@ -98,9 +99,9 @@ def score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) -
 
 
 class Curves(NamedTuple):
-    """ROC and precision-recall curves of a task: float64 of one length each, the first two and the last two.
+    """ROC and precision-recall curves of a task, float64. Both arrays of a curve have the same length.
 
-    Precision and recall go by increasing recall, without scikit-learn's last point (0, 1), which no threshold gives.
+    Recall increases. scikit-learn's last point (0, 1) is left out, because no threshold gives it.
     """
 
     false_positive_rate: NDArray[np.float64]
@@ -110,7 +111,7 @@ class Curves(NamedTuple):
 
 
 def curves(y: NDArray[Any], outputs: NDArray[Any]) -> list[Curves | None]:
-    """Return the curves of each task of a binary target, or None where `evaluate` finds no areas under them.
+    """Return the curves of each task of a binary target, or None where `evaluate` returns no areas.
 
     Parameters
     ----------
@@ -132,7 +133,7 @@ def curves(y: NDArray[Any], outputs: NDArray[Any]) -> list[Curves | None]:
 
 
 def activate(target: Target, logits: NDArray[Any]) -> NDArray[np.float32]:
-    """Turn logits (R, K) into outputs: sigmoid (binary), softmax over the row (multiclass), as they are (regression).
+    """Turn logits (R, K) into outputs: sigmoid (binary), softmax over the row (multiclass), identity (regression).
 
     Computed in float64, so that large logits neither overflow nor cancel. A NaN stays NaN.
     """
@@ -142,39 +143,51 @@ def activate(target: Target, logits: NDArray[Any]) -> NDArray[np.float32]:
     if target == "binary":
         wide = special.expit(wide)
     elif target == "multiclass":
-        with np.errstate(invalid="ignore"):  # inf - inf: the row becomes NaN, which the figures report
+        with np.errstate(invalid="ignore"):  # inf - inf: the row becomes NaN, which `evaluate` counts
             wide = special.softmax(wide, axis=1)
     outputs: NDArray[np.float32] = wide.astype(np.float32)
     return outputs
 
 
-# ------------------------------------------------------------------------------------------------ what is monitored
+# ------------------------------------------------------------------------------------------------ monitored metric
 
 
-def default_monitor(target: Target) -> str:
-    """Return the validation figure that picks the best epoch unless the user says otherwise."""
+def averaged(target: Target, tasks: int) -> tuple[str, ...]:
+    """Return the metrics that have a mean over tasks: errors of several regression tasks differ in their units."""
+    return ("r2",) if target == "regression" and tasks > 1 else METRICS[target]
+
+
+def default_monitor(target: Target, tasks: int = 1) -> str:
+    """Return the validation metric that picks the best epoch by default."""
+    if target == "regression" and tasks > 1:
+        return "r2"
     defaults: dict[Target, str] = {"binary": "roc_auc", "multiclass": "accuracy", "regression": "rmse"}
     return defaults[target]
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether a larger value of `metric` is the better one; ``"loss"`` counts as a metric here."""
+    """Return whether larger values of `metric` are better; `metric` may be ``"loss"``."""
     return metric not in _LOWER_IS_BETTER
 
 
-def check_monitor(metric: str, target: Target) -> str:
-    """Return the figure that ``train.monitor`` means for this target; ``"auto"`` becomes `default_monitor`.
+def check_monitor(metric: str, target: Target, tasks: int = 1) -> str:
+    """Return the metric that ``train.monitor`` selects for this target; ``"auto"`` becomes `default_monitor`.
 
     Raises
     ------
     InputError
-        When the target has no such figure.
+        When the target has no such metric, or the metric no mean over tasks.
     """
     if metric == "auto":
-        return default_monitor(target)
+        return default_monitor(target, tasks)
     if metric != "loss" and metric not in METRICS[target]:
         known = ", ".join(["auto", "loss", *METRICS[target]])
         raise InputError("train.monitor", f"'{metric}' is not defined for a {target} target", f"one of {known}")
+    if metric != "loss" and metric not in averaged(target, tasks):
+        known = ", ".join(["auto", "loss", *averaged(target, tasks)])
+        raise InputError(
+            "train.monitor", f"'{metric}' has no mean over {tasks} tasks of different units", f"one of {known}"
+        )
     return metric
 
 
@@ -207,7 +220,7 @@ def _figure(metric: str, target: Target, column: _Column) -> float | None:
     if not _is_defined(metric, column):
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # scikit-learn on many classes in few rows
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn warns about many classes in few rows
         return float(_FIGURES[target][metric](*column))
 
 
@@ -233,9 +246,9 @@ def _predicted(outputs: NDArray[Any]) -> NDArray[Any]:
 
 
 def _roc_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    """Probability that a positive outranks a negative, ties counting one half (Mann and Whitney's U over pairs).
+    """Return the probability that a positive outranks a negative, ties counting one half (Mann-Whitney U / pairs).
 
-    From mean ranks; far faster than scikit-learn's `roc_auc_score`, to which the tests hold it.
+    Computed from mean ranks, which is far faster than scikit-learn's `roc_auc_score`; the tests compare the two.
     """
     if outputs.ndim == 2:
         return float(np.mean([_roc_auc(labels == number, outputs[:, number]) for number in np.unique(labels)]))

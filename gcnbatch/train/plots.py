@@ -1,8 +1,8 @@
-"""Figures of a run, written as PNG: learning curves, ROC and precision-recall, confusion, predicted against measured.
+"""Plots of a run as PNG files: learning curves, ROC and precision-recall, confusion matrix, parity.
 
 matplotlib is imported when the first figure is drawn. Figures are `matplotlib.figure.Figure` objects without pyplot: no
-global state, no display, safe in threads. Colours are Okabe and Ito's, told apart with any colour vision. Legends stand
-above the axes, never on data. Names of tasks and classes are shown as they are, shortened, never read as mathematics.
+global state, no display, safe in threads. The colours are the colour-blind safe palette of Okabe and Ito. Legends are
+placed above the axes, never over data. Names of tasks and classes are shortened and never parsed as mathematics.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gcnbatch.train import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LABELS = {
     "roc_auc": "ROC-AUC",
@@ -40,15 +41,15 @@ NAMED_CLASSES = 50  # more classes than this are drawn without names
 
 
 def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
-    """Draw loss, each validation figure and, if it changes, the learning rate over epochs.
+    """Draw loss, each validation metric and, if it changes, the learning rate over epochs.
 
     Parameters
     ----------
     history : list of dict
         Rows of ``history.jsonl``: "epoch", "train_loss", "valid_loss", "valid_<metric>", "learning_rate". A value that
-        is missing or None leaves a gap. The best epoch of each validation figure is marked.
+        is missing or None leaves a gap. The best epoch of each validation metric is marked.
     path : path
-        PNG file, written in one step.
+        PNG file, written atomically.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -76,20 +77,25 @@ def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
     save(figure, path)
 
 
-def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: StrPath) -> None:
+def roc_pr(
+    curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
+) -> None:
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
-    Several tasks are thin lines (the first 200) under their mean (vertical: the mean over tasks of the ordinate at each
-    abscissa).
-    Tasks whose figures are not defined (one class only, outputs that are not finite) are left out and counted.
+    Several tasks are drawn as thin lines (the first 200) with a thick mean curve, which averages the y values at each
+    x. Tasks without defined metrics (one class only, outputs that are not finite) are not drawn; the legend says how
+    many.
 
     Parameters
     ----------
-    curves : K of `metrics.curves`
+    curves : list of K
+        From `metrics.curves`.
     tasks : dict
-        The K tasks' names -> figures, of `metrics.evaluate`.
+        Name of each task -> metrics, from `metrics.evaluate`.
     path : path
         PNG file.
+    part : str
+        Rows that are drawn, for the title.
     """
     areas = {name: tasks[name] for name, of_task in zip(tasks, curves, strict=True) if of_task is not None}
     height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
@@ -109,11 +115,14 @@ def roc_pr(curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str
     _finish_roc_pr(axes, grid, roc, pr, areas, len(tasks))
     if len(areas) > 1:
         _areas_per_task(axes[2], areas)
+    _name_part(figure, part)
     save(figure, path)
 
 
-def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: StrPath) -> None:
-    """Draw the confusion matrix of a multiclass target: counts, coloured by the share of the true class.
+def confusion(
+    y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: StrPath, part: str = ""
+) -> None:
+    """Draw the confusion matrix of a multiclass target: counts, coloured by their share of the true class.
 
     Parameters
     ----------
@@ -124,6 +133,8 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
         Of more than 500 classes, the first 500 are drawn.
     path : path
         PNG file.
+    part : str
+        Rows that are drawn, for the title.
     """
     used = (y[:, 0] >= 0) & np.isfinite(outputs).all(axis=1)
     true, predicted = y[used, 0].astype(np.int64), np.argmax(outputs[used], axis=1)
@@ -147,22 +158,28 @@ def confusion(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]
         ax.set_yticks(range(classes), names, fontsize=size)
     which = "" if classes == len(class_names) else f"; the first {classes} of {len(class_names):,} classes"
     ax.set(xlabel="predicted class", ylabel="true class")
-    ax.set_title(f"{int((true == predicted).sum()):,} of {len(true):,} rows right{which}", loc="left", fontsize=10)
+    of_part = f"{part}: " if part else ""
+    right = int((true == predicted).sum())
+    ax.set_title(f"{of_part}{right:,} of {len(true):,} rows right{which}", loc="left", fontsize=10)
     save(figure, path)
 
 
-def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: StrPath) -> None:
-    """Draw predicted against measured values of a regression target, a panel per task (the first 24).
+def parity(
+    y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
+) -> None:
+    """Draw predicted against measured values of a regression target, one panel per task (the first 24).
 
     Parameters
     ----------
     y : (R, K) float with NaN where missing
     outputs : (R, K)
-        Predicted values in the unit of `y`; values that are not finite are left out of the picture.
+        Predicted values in the unit of `y`; values that are not finite are not drawn.
     tasks : dict
-        The K tasks' names -> figures, of `metrics.evaluate`.
+        Name of each task -> metrics, from `metrics.evaluate`.
     path : path
         PNG file.
+    part : str
+        Rows that are drawn, for the title.
     """
     shown = min(len(tasks), PARITY_TASKS)
     columns = min(shown, 4)
@@ -174,12 +191,12 @@ def parity(y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str,
         ax.set_title(f"{plain(name)}\n{_summary(figures)}", loc="left", fontsize=9)
     for ax in axes[shown:]:
         ax.set_axis_off()
-    if shown < len(tasks):
-        figure.suptitle(f"the first {shown} of {len(tasks)} tasks", fontsize=10)
+    some = f"the first {shown} of {len(tasks)} tasks" if shown < len(tasks) else ""
+    _name_part(figure, ", ".join(filter(None, (part, some))))
     save(figure, path)
 
 
-# ------------------------------------------------------------------------------------------------ parts of figures
+# ------------------------------------------------------------------------------------------------ panels
 
 
 def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metric: str, style: dict[str, Any]) -> None:
@@ -189,6 +206,11 @@ def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metr
     ax.plot(epochs[best], values[best], "D", color=GREEN, markersize=6, label=label, linestyle="none", zorder=3)
     ax.set_ylabel(LABELS.get(metric, metric))
     legend_above(ax)
+
+
+def _name_part(figure: Figure, part: str) -> None:
+    if part:
+        figure.suptitle(part, x=0.01, ha="left", fontsize=10)
 
 
 def _task_line(tasks: int) -> dict[str, Any]:
@@ -266,7 +288,7 @@ def _summary(task: dict[str, Any]) -> str:
     return f"RMSE {shown['rmse']}, MAE {shown['mae']}\nR² {shown['r2']}, n = {task['labelled']:,}"
 
 
-# ------------------------------------------------------------------------------------------------ common ground
+# ------------------------------------------------------------------------------------------------ values
 
 
 def _values(history: Sequence[dict[str, Any]], key: str) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 
 class Bar:
-    """Shows epoch, loss, validation, graphs per second and the time left; nothing when quiet or in a pipe."""
+    """Shows epoch, loss, validation metric, graphs per second and remaining time; silent if `quiet` or in a pipe."""
 
     def __init__(self, epochs: int, done: int, quiet: bool) -> None:
         self._epochs = epochs
@@ -31,7 +31,7 @@ class Bar:
         self._bar.close()
 
     def begin(self, epoch: int, steps: int, done: int) -> None:
-        """Start an epoch of `steps` steps of which `done` are done."""
+        """Start an epoch of `steps` steps, `done` of which a resumed run has done before."""
         self._epoch, self._steps, self._done = epoch, steps, done
 
     def step(self, graphs: int) -> None:
@@ -45,7 +45,7 @@ class Bar:
         self._bar.update(1 / self._steps)
 
     def end(self, row: dict[str, Any], best: int) -> None:
-        """Show the row of a finished epoch and which epoch is the best so far."""
+        """Show the history row of a finished epoch and the number of the best epoch so far."""
         if self._bar.disable:
             return
         shown = [

@@ -1,4 +1,4 @@
-"""What a finished fit leaves in its folder: metrics, predictions, plots."""
+"""The report of a finished fit: metrics, predictions and plots in its folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gcnbatch.train import metrics, plots
 METRICS, PREDICTIONS = "metrics.json", "predictions.csv"
 
 
-class _Here(Executor):
-    """Does what it is asked for at once."""
+class _InlineExecutor(Executor):
+    """Runs each call at once in the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -28,12 +28,12 @@ class _Here(Executor):
         return done
 
 
-HERE = _Here()
+INLINE = _InlineExecutor()
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that is known when a fit has ended, in plain arrays: no device and no open file is needed to write it.
+    """Results of a fit as plain arrays. Writing them needs no device and no open file.
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ class Report:
         Receives metrics.json, predictions.csv and plots.
     header : Header
     labels : dict of array
-        Part ("train", "valid", "test") -> targets of its rows, as the data set has them; (R, K), or (R, 1) of classes.
+        Part ("train", "valid", "test") -> targets of its rows as in the data set: (R, K), or (R, 1) of classes.
     outputs : dict of float32, (R, K) or (R, C)
-        Part -> what the best weights make of its rows: probabilities, or values in the targets' unit.
+        Part -> outputs of the best weights: probabilities, or values in the unit of the targets.
     test_ids : (R,) str
     history : list of dict
         Rows of history.jsonl.
     course : dict
-        What else metrics.json says: backend, epochs, seconds, the split.
+        Other entries of metrics.json: backend, epochs, seconds, split.
     """
 
     folder: Path
@@ -59,35 +59,35 @@ class Report:
     history: list[dict[str, Any]]
     course: dict[str, Any]
 
-    def write(self, numbers: Executor = HERE, pictures: Executor = HERE) -> dict[str, Any]:
+    def write(self, evaluator: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
         """Evaluate every part; write metrics.json, predictions.csv and plots; return the metrics.
 
         Parameters
         ----------
-        numbers, pictures : concurrent.futures.Executor
-            Call the functions of `metrics`, and those of `plots`.
+        evaluator, plotter : concurrent.futures.Executor
+            Run the functions of `metrics` and of `plots`.
         """
-        drawn = [pictures.submit(plots.learning_curves, self.history, self.folder / "learning_curves.png")]
+        plotted = [plotter.submit(plots.learning_curves, self.history, self.folder / "learning_curves.png")]
         figures = {}
-        for part in sorted(self.outputs, key="test".__ne__):  # its plot is drawn while the others are evaluated
+        for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
             rows = self.labels[part], self.outputs[part]
-            figures[part] = evaluate(self.header, *rows, numbers)
+            figures[part] = evaluate(self.header, *rows, evaluator)
             if part == "test":
-                drawn.append(draw(self.folder, self.header, *rows, figures[part].result(), numbers, pictures))
+                plotted.append(draw(self.folder, self.header, *rows, figures[part].result(), evaluator, plotter))
         if "test" in self.outputs:
             write_csv(self.folder / PREDICTIONS, Predictions(self.header, self.test_ids, self.outputs["test"]))
         summary = {part: figures[part].result() for part in self.outputs} | self.course
-        for picture in drawn:
-            picture.result()
+        for plot in plotted:
+            plot.result()
         fileio.write_json(self.folder / METRICS, summary)
         return summary
 
 
 def evaluate(
-    header: Header, y: NDArray[Any], outputs: NDArray[np.float32], numbers: Executor = HERE
+    header: Header, y: NDArray[Any], outputs: NDArray[np.float32], evaluator: Executor = INLINE
 ) -> Future[dict[str, Any]]:
-    """Begin to find every figure of these rows' outputs; `y` and `outputs` as `metrics.evaluate` takes them."""
-    return numbers.submit(metrics.evaluate, header.target, y, outputs, header.task_names, header.class_names)
+    """Start the evaluation of these rows; `y` and `outputs` as in `metrics.evaluate`."""
+    return evaluator.submit(metrics.evaluate, header.target, y, outputs, header.task_names, header.class_names)
 
 
 def draw(
@@ -96,29 +96,32 @@ def draw(
     y: NDArray[Any],
     outputs: NDArray[np.float32],
     figures: dict[str, Any],
-    numbers: Executor = HERE,
-    pictures: Executor = HERE,
+    evaluator: Executor = INLINE,
+    plotter: Executor = INLINE,
+    part: str = "test rows",
 ) -> Future[None]:
-    """Begin the plot that suits the target: ROC and PR curves, a confusion matrix, or parity.
+    """Start the plot of the target's kind: ROC and PR curves, confusion matrix, or parity.
 
     Parameters
     ----------
     folder : Path
     y, outputs, figures
-        As `metrics.evaluate` takes and returns them.
-    numbers, pictures : concurrent.futures.Executor
+        Arguments and result of `metrics.evaluate`.
+    evaluator, plotter : concurrent.futures.Executor
         As in `Report.write`.
+    part : str
+        Rows that are drawn, for the title.
     """
     if header.target == "binary":
-        curves = numbers.submit(metrics.curves, y, outputs).result()
-        return pictures.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png")
+        curves = evaluator.submit(metrics.curves, y, outputs).result()
+        return plotter.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png", part)
     if header.target == "multiclass":
-        return pictures.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png")
-    return pictures.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png")
+        return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
+    return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)
 
 
 def summarise_folds(folds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and standard deviation (of a sample, n - 1) over folds of every figure that all folds define."""
+    """Return mean and sample standard deviation (n - 1) over folds of every metric that all folds define."""
     mean: dict[str, Any] = {}
     std: dict[str, Any] = {}
     for part in ("train", "valid", "test"):

@@ -1,14 +1,15 @@
-"""Worker processes that evaluate and draw the report of a run.
+"""Worker processes that evaluate and plot the report of a run.
 
-scikit-learn and matplotlib take about a second to import. On a GPU a small model trains in that time while the other
-processors are idle, so workers import them meanwhile: 50 epochs of Tox21 take about 2.1 s in all instead of 3.1 s. A
-run on the CPU has no idle processors, so that its report is written in this process.
+scikit-learn and matplotlib take about a second to import. While a GPU trains a small model, the CPU cores are idle, so
+worker processes import them meanwhile: 50 epochs of Tox21 take about 2.1 s in all instead of 3.1 s. Training on the CPU
+leaves no core idle, so the main process writes that report.
 
-This module imports nothing large, because the workers must start before the command imports NumPy.
+This module imports nothing large: the workers start before the command imports NumPy.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 METRICS = ("sklearn.metrics", "scipy.special", "gcnbatch.train.metrics")
 PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots")
-PLOT_WORKERS = 2  # learning curves and the plot of the test rows are drawn side by side
+PLOT_WORKERS = 2  # one for the learning curves, one for the plot of the test rows
 
 
 @contextmanager
 def report_workers(enabled: bool) -> Iterator[Callable[[Report], dict[str, Any]]]:
-    """Yield a function that does what `Report.write` does, in workers if `enabled`; they have ended on leaving.
+    """Yield a function that writes a report, in worker processes if `enabled`. They end with the context.
 
-    Without workers, or if one of them fails, this process writes the report.
+    If there are no workers, or one fails, this process writes the report.
     """
     with ExitStack() as stack:
         workers = _start(stack) if enabled and sys.executable else []
@@ -38,7 +39,7 @@ def report_workers(enabled: bool) -> Iterator[Callable[[Report], dict[str, Any]]
             if workers:
                 try:
                     return report.write(*workers)
-                except Exception:  # a worker has failed, or the report will fail below as it did there
+                except Exception:  # a worker failed; if the report itself is at fault, the call below raises again
                     workers.clear()
             return report.write()
 
@@ -46,7 +47,7 @@ def report_workers(enabled: bool) -> Iterator[Callable[[Report], dict[str, Any]]
 
 
 def _start(stack: ExitStack) -> list[Workers]:
-    """Return workers for metrics and for plots, or none if a process or thread cannot be started."""
+    """Return the pools for metrics and for plots, or an empty list if a process or thread cannot be started."""
     pools = (1, METRICS), (PLOT_WORKERS, PLOTS)
     try:
         return [stack.enter_context(Workers(count, preload, modules, quiet=True)) for count, modules in pools]
@@ -55,6 +56,7 @@ def _start(stack: ExitStack) -> list[Workers]:
 
 
 def preload(*modules: str) -> None:
-    """Import what later calls need."""
+    """Import the modules that later calls need."""
     for name in modules:
         import_module(name)
+    gc.enable()

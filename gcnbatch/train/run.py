@@ -1,8 +1,8 @@
-"""A run: its folder, its configuration and data, one fit or k folds, and going on after a stop.
+"""A run: its folder, configuration and data, one fit or k folds, and resuming.
 
 The folder of a run holds ``config.toml`` (resolved), ``env.json``, ``splits.json``, ``history.jsonl``,
-``metrics.json``, ``last.safetensors`` (to go on), ``best.safetensors`` (to predict), ``predictions.csv`` and plots.
-With folds, every fold has such a folder of its own (``fold1`` …) and the run's own files summarise them.
+``metrics.json``, ``last.safetensors`` (to resume), ``best.safetensors`` (to predict), ``predictions.csv`` and plots.
+With folds, every fold has such a folder (``fold1`` …), and the run's own files summarise them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def start(
     say: Say = lambda line: None,
     write: Write = Report.write,
 ) -> tuple[Path, dict[str, Any]]:
-    """Begin a run in `folder` (default ``runs/<name>-<time>``) and carry it to its end; return folder and metrics.
+    """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    The backend is opened and the data set checked before anything is created. `write` writes a fit's report.
+    Nothing is created before the backend is open and the data set is checked. `write` writes a fit's report.
 
     Raises
     ------
     InputError
-        When the folder already holds something, or data and configuration do not fit.
+        When the folder is not empty, or data and configuration do not match.
     """
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
     if not config.data.path and not config.data.synthetic:
@@ -75,7 +75,7 @@ def start(
                 shutil.rmtree(target)
             raise
         _create(target, config.model_copy(update={"backend": backend.name}))
-        return target, _carry_out(target, experiment, parts, backend, quiet, say, write)
+        return target, _fit_parts(target, experiment, parts, backend, quiet, say, write)
 
 
 def resume(
@@ -85,20 +85,29 @@ def resume(
     resident: str | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
+    epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Go on with the run in `folder` and return its metrics; a finished run is left as it is.
+    """Resume the run in `folder` and return its metrics. A finished run stays unchanged unless `epochs` extends it.
 
     Parameters
     ----------
     backend_name, device, resident : optional
-        Another backend, GPU and ``cuda.resident`` than those that the run began with: none of them is part of what is
-        computed.
+        Replace the run's backend, GPU and ``cuda.resident``. They do not change the mathematics of a run.
+    epochs : int or None
+        More epochs than the run has: the result is that of a run with so many epochs from the start.
+
+    Raises
+    ------
+    InputError
+        When `folder` is not a run, the data changed, or the run cannot be extended.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
     run_files.refuse_links(folder)
     config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
-    if (folder / report.METRICS).exists():
+    longer = config if epochs is None else _extended(config, epochs)
+    extended, config = longer != config, longer
+    if (folder / report.METRICS).exists() and not extended:
         say(f"{folder} is already finished")
         return run_files.read_metrics(folder / report.METRICS, folds=bool(config.split.folds))
     for place in (folder, *folder.glob("fold*")):
@@ -113,12 +122,39 @@ def resume(
         if config.data.synthetic and not (folder / GENERATED).exists():
             _generate(config, folder)
         with _prepared(config, folder, choice) as (experiment, parts, backend):
-            return _carry_out(folder, experiment, parts, backend, quiet, say, Report.write)
+            if extended:
+                _check_digest(folder, experiment)
+                _reopen(folder, longer)
+            return _fit_parts(folder, experiment, parts, backend, quiet, say, Report.write)
+
+
+def _extended(config: Config, epochs: int) -> Config:
+    """Return the configuration with more epochs."""
+    if epochs < config.train.epochs:
+        raise InputError(
+            "--epochs", f"{epochs} to extend a run of {config.train.epochs}", "more epochs than the run has"
+        )
+    if config.train.schedule == "cosine" and epochs > config.train.epochs:
+        raise InputError(
+            "--epochs",
+            "given for a run with the cosine schedule, which ends with its last epoch",
+            hint="Start a new run.",
+        )
+    tree = config.model_dump(mode="json")
+    put(tree, ("train", "epochs"), epochs)
+    return resolve(tree, where="--epochs")
+
+
+def _reopen(folder: Path, config: Config) -> None:
+    """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
+    for place in (folder, *folder.glob("fold*")):
+        run_files.remove(place / report.METRICS)
+    fileio.write_text(folder / CONFIG, config.to_toml())
 
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """Tell who stops a run, or whose machine does, how to go on with it."""
+    """Add the command that resumes the run to the error of an interrupt or of the machine."""
     go_on = f"Go on with: gcnbatch train --resume {shlex.quote(str(folder))}"
     try:
         yield
@@ -133,7 +169,7 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[Experiment, list[Split], Backend]]:
-    """Open the data, build the model, make the splits, settle the backend. All that can be refused is refused here."""
+    """Open the data, build the model, make the splits, choose the backend. Every refusal of a task happens here."""
     path = folder / GENERATED if config.data.synthetic else Path(config.data.path)
     with Dataset(path, config.data.memory_mb) as dataset:
         experiment = Experiment(config, dataset)
@@ -144,7 +180,7 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
 
 
 def _generate(config: Config, folder: Path) -> None:
-    """Write the preset's data set into the run folder."""
+    """Write the synthetic data set into the run folder."""
     from gcnbatch.data import synthetic
 
     synthetic.write(config.data.synthetic, folder / GENERATED)
@@ -157,10 +193,15 @@ def _create(folder: Path, config: Config) -> None:
     fileio.write_json(folder / ENVIRONMENT, about)
 
 
-def _carry_out(
+def _fit_parts(
     folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say, write: Write
 ) -> dict[str, Any]:
-    _hold_to_data(folder, experiment)
+    """Fit the split, or every fold that has no metrics yet, and return the run's metrics."""
+    _check_digest(folder, experiment)
+    if count := splits.left_out(experiment.config.split, experiment.split_rows):
+        say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
+    for line in dict.fromkeys(line for part in parts for line in experiment.one_class_tasks(part)):
+        say(line)
     if not experiment.config.split.folds:
         return _fit(folder, experiment, parts[0], backend, quiet, write)
     results = []
@@ -175,8 +216,8 @@ def _carry_out(
     return _summarise(folder, experiment, parts, results)
 
 
-def _hold_to_data(folder: Path, experiment: Experiment) -> None:
-    """Note the data set's digest as ``sha256sum`` writes it; a run that goes on must meet the same data."""
+def _check_digest(folder: Path, experiment: Experiment) -> None:
+    """Record the data set's digest in the format of ``sha256sum``; a resumed run must have the same digest."""
     place, path = folder / DIGEST, experiment.dataset.path
     if not place.exists():
         fileio.write_text(place, f"{experiment.fingerprint}  {path}\n")
@@ -221,9 +262,9 @@ def _describe_split(experiment: Experiment, split: Split) -> dict[str, Any]:
 
 
 def _course(fitted: Fitted) -> dict[str, Any]:
-    """Return how training went: backend, what its bits depend on, best epoch, epochs, seconds, the time of a step.
+    """Return the entries of metrics.json on training: backend and its properties, epochs, seconds, time of a step.
 
-    A step's time is the host's: where a device runs behind, what it takes to ask for it.
+    The time of a step is host time: on an asynchronous device, the time to enqueue it.
     """
     at, steps = fitted.position, np.array(fitted.step_seconds) * 1e6
     course: dict[str, Any] = {"backend": fitted.runner.backend, **fitted.runner.about()}
@@ -240,7 +281,7 @@ def _course(fitted: Fitted) -> dict[str, Any]:
 def _summarise(
     folder: Path, experiment: Experiment, parts: list[Split], results: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write the run's metrics (mean, deviation) and its out-of-fold predictions, in the data set's order."""
+    """Write the run's metrics (mean, standard deviation) and its out-of-fold predictions in the data set's order."""
     summary = report.summarise_folds(results)
     summary["backend"] = results[-1]["backend"]
     summary["epochs"] = experiment.config.train.epochs
@@ -256,6 +297,6 @@ def _summarise(
     header, y, ids = experiment.header, experiment.y[rows[order]], experiment.ids[rows[order]]
     summary["out_of_fold"] = report.evaluate(header, y, pooled).result()
     write_csv(folder / report.PREDICTIONS, Predictions(header, ids, pooled))
-    report.draw(folder, header, y, pooled, summary["out_of_fold"]).result()
+    report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / report.METRICS, summary)
     return summary

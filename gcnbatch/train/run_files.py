@@ -71,6 +71,19 @@ def refuse_links(folder: Path) -> None:
                 raise InputError(str(path), "a symbolic link", expected, "Replace it by a file.")
 
 
+def remove(path: Path) -> None:
+    """Remove a file if it is there.
+
+    Raises
+    ------
+    InputError
+        When it is not a regular file.
+    """
+    if path.exists():
+        fileio.open_regular(path, "a file of a run", follow=False).close()
+        path.unlink()
+
+
 def read_text(path: Path, expected: str) -> str:
     """Return the text of a file.
 

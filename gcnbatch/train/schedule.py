@@ -1,4 +1,4 @@
-"""Learning rates over epochs. A schedule's memory is a small JSON-able table, so that a resumed run goes on exactly."""
+"""Learning-rate schedules. A schedule's state fits in JSON, so a resumed run continues it exactly."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gcnbatch.config_sections import TrainConfig
 
 @dataclass
 class Plateau:
-    """What ``schedule = "plateau"`` remembers: the current factor, the best validation value, epochs since it."""
+    """State of ``schedule = "plateau"``: the current factor, and the epochs since the best validation value or cut."""
 
     factor: float = 1.0
     waited: int = 0
 
     def observe(self, improved: bool, train: TrainConfig) -> None:
-        """Count an epoch; cut the factor after `schedule_every` epochs without a better validation value."""
+        """Count an epoch; reduce the factor after `schedule_every` epochs without a better validation value."""
         self.waited = 0 if improved else self.waited + 1
         if self.waited >= train.schedule_every:
             self.factor *= train.schedule_factor
@@ -26,9 +26,12 @@ class Plateau:
 def learning_rate(train: TrainConfig, epoch: int, plateau: Plateau) -> float:
     """Return the learning rate of `epoch` (from 0).
 
-    constant; step: times `schedule_factor` every `schedule_every` epochs; cosine: half a cosine from the start value
-    down to `schedule_floor` over all epochs; plateau: times the factor that validation has earned. Never below
-    `schedule_floor`.
+    - constant: `train.learning_rate`.
+    - step: multiplied by `schedule_factor` every `schedule_every` epochs.
+    - cosine: half a cosine period from the start value to `schedule_floor` over all epochs.
+    - plateau: multiplied by the factor of `plateau`.
+
+    It never falls below `schedule_floor`, unless it starts there.
     """
     start = train.learning_rate
     if train.schedule == "step":

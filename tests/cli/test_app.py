@@ -149,7 +149,7 @@ def test_ctrl_c_anywhere_is_code_130() -> None:
 import gcnbatch.config, gcnbatch.cli.app
 def stop():
     raise KeyboardInterrupt
-gcnbatch.config.keys = stop
+gcnbatch.config.key_table = stop
 gcnbatch.cli.app.main()
 """
     done = subprocess.run(

@@ -89,6 +89,16 @@ def test_info_of_a_regression_without_any_label_shows_dashes(call, tmp_path) -> 
     _, out, _ = call("info", tmp_path / "set.h5")
     assert out.splitlines()[-1].split() == ["task0", "–", "–", "–", "–", "6"]
     assert "target        regression, 1 task" in out
+    assert "unlabelled    6 rows without any label" in out
+
+
+def test_info_shows_which_labels_became_0_and_1(call, tmp_path) -> None:
+    graphs = build_graphset(n_tasks=1, missing=0.0)
+    header = graphs.header.model_copy(update={"label_names": {"task0": ("inactive", "active")}})
+    write_graphset(tmp_path / "set.h5", type(graphs)(**{**vars(graphs), "header": header}))
+    _, out, _ = call("info", tmp_path / "set.h5")
+    assert "labels        task0: inactive = 0, active = 1" in out
+    assert "unlabelled" not in out
 
 
 def test_info_as_json_and_as_a_figure(call, quick, tmp_path) -> None:

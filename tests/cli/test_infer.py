@@ -77,7 +77,26 @@ def test_json_is_a_summary_with_the_figures(call, files, tmp_path) -> None:
     assert 0 <= summary["metrics"]["roc_auc"] <= 1
     assert summary["out"] == str(tmp_path / "out.h5")
     code, out, _ = call(files["run"], files["csv"], "-o", tmp_path / "out.csv", "--json")
-    assert json.loads(out)["metrics"] is None
+    assert json.loads(out)["metrics"]["roc_auc"] == pytest.approx(summary["metrics"]["roc_auc"])
+
+
+def test_columns_of_the_input_are_kept_by_option(call, files, tmp_path) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("mol_id;structure;note\n a ;CCO;x\nb;xx;y\n")
+    out = tmp_path / "out.csv"
+    assert call(files["run"], table, "-o", out, "--keep-columns", "note,structure", "--delimiter", "semicolon")[0] == 0
+    lines = out.read_text().splitlines()
+    assert lines[0] == "id,note,structure,even,third,error"
+    assert lines[1].startswith(" a ,x,CCO,0.")
+    assert lines[2] == "b,y,xx,,,not valid SMILES"
+    assert call(files["run"], table, "-o", out, "--keep-columns", "all")[0] == 0
+    assert out.read_text().startswith("id,structure,note,even")
+    assert call(files["run"], files["csv"], "-o", out, "--keep-columns", "even")[0] == 0
+    assert out.read_text().startswith("id,even_,even,third,error\nM0,0,0.")
+    code, _, err = call(files["run"], table, "-o", out, "--keep-columns", "notes")
+    assert code == 2
+    assert "--keep-columns: no column 'notes'; expected columns of the input. Did you mean 'note'?" in err
+    assert "has no columns" in call(files["run"], files["h5"], "--keep-columns", "all")[2]
 
 
 def test_cuda_options_reach_the_backend(call, files, tmp_path, monkeypatch) -> None:
@@ -106,7 +125,11 @@ def test_refusals_are_one_line_and_leave_no_file(call, files, tmp_path) -> None:
     assert code == 2
     assert "predictions go to standard output too" in err
     assert call(files["run"], files["csv"], "-o", out, "--id-column", "none")[0] == 2
-    assert call(files["h5"])[0] == 2
+    code, _, err = call(files["run"])
+    assert (code, err) == (
+        2,
+        f"error: DATA: missing; expected a data set or a file of molecules after the run {files['run']}\n",
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,4 +140,4 @@ def test_a_closed_pipe_ends_the_command_quietly(files) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""
-        assert process.wait() != 0
+        assert process.wait() == 0

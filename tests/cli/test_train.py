@@ -70,6 +70,16 @@ def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, Complete
     assert done.stderr == ""
 
 
+@pytest.mark.usefixtures("light")
+def test_several_regression_tasks_have_a_line_each(call: Call, tmp_path: Path) -> None:
+    write_set(tmp_path / "values.h5", target="regression")
+    out = call("train", "--data", tmp_path / "values.h5", "-o", tmp_path / "run", *options())[1].splitlines()
+    assert out[1].split() == ["r2"]
+    place = next(row for row, line in enumerate(out) if line.startswith("test, by task"))
+    assert out[place].split() == ["test,", "by", "task", "labelled", "rmse", "mae", "r2"]
+    assert [line.split()[0] for line in out[place + 1 : place + 3]] == ["task0", "task1"]
+
+
 def test_a_run_without_a_name_is_named_after_its_data(finished: tuple[Path, CompletedProcess[str]]) -> None:
     assert resolved(finished[0])["name"] == "my-set-1-"
 
@@ -129,7 +139,7 @@ def test_options_win_over_toml_and_assignments_over_both(call: Call, tmp_path: P
         (["--resume", "none"], "error: none: not a run folder; expected a folder with config.toml. Start with"),
         (
             ["c.toml", "--resume", "r", "--epochs", 3, "--set", "seed=1", "-o", "x"],
-            "error: --resume: together with train.epochs, seed=1, CONFIG, --out; expected nothing but --backend",
+            "error: --resume: together with seed=1, CONFIG, --out; expected nothing but --backend",
         ),
         (["--set", "data.memory_mb=16", "--set", "train.epochs=none"], "error: configuration: train.epochs: 'none'"),
         (
@@ -156,7 +166,30 @@ def test_every_key_is_listed(call: Call) -> None:
 
     lines = call("train", "--keys")[1].splitlines()
     assert [line.split()[0] for line in lines] == list(keys())
-    assert all(len(line.split()) > 2 for line in lines)
+    shown = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    assert shown["train.epochs"] == "50 passes over the training rows (a whole number, at least 1 and at most 1000000)"
+    assert shown["model.widths"].startswith("[64, 64] or [16] ")
+    assert shown["model.widths"].endswith("(list; each a whole number, at least 1 and at most 65536)")
+    assert shown["split.kind"].endswith("(random, stratified, scaffold, predefined)")
+    assert shown["model.kind"].endswith("(chemgcn, kipf)")
+    assert shown["train.standardize"].endswith("(true, false)")
+    assert "cpu" in shown["backend"].partition("(")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("set.h5", "set.h5: a data set; expected a TOML configuration. Give it as --data set.h5."),
+        (
+            "my.csv.gz",
+            "my.csv.gz: a table of molecules; expected a TOML configuration. Import it: gcnbatch data import smiles "
+            "my.csv.gz -o my.h5; then: gcnbatch train --data my.h5",
+        ),
+    ],
+)
+def test_data_in_place_of_the_configuration_are_refused_with_the_way_on(call: Call, name: str, message: str) -> None:
+    code, out, err = call("train", name)
+    assert (code, out, err) == (2, "", f"error: {message}\n")
 
 
 def test_help_shows_examples_as_they_are_typed(call: Call) -> None:

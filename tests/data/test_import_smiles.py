@@ -215,6 +215,12 @@ def test_a_molecule_over_the_limit_names_the_option(tmp_path: Path) -> None:
         converted(tmp_path, "smiles,y\nCCCCC,1\nC,0\n", FeaturizerOptions(max_nodes=4))
 
 
+def test_all_bad_rows_are_counted_and_the_first_five_shown(tmp_path: Path) -> None:
+    text = "smiles,y\nC,1\n" + "".join(f"x{row},0\n" for row in range(7))
+    with pytest.raises(InputError, match=r"7 of 8 rows give no graph: row 2, SMILES 'x0'.*'x4': not valid.*and 2 more"):
+        converted(tmp_path, text)
+
+
 def test_an_import_without_any_valid_molecule_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected at least one molecule that gives a graph"):
         converted(tmp_path, "smiles,y\nxx,1\nc1cc,0\n", skip_bad_rows=True)
@@ -235,8 +241,40 @@ TABLES = {
     "wrong target": (b"smiles,toxic\nC,1\n", {"target_columns": ["toxi"]}, "no target column 'toxi'. Did you mean"),
     "target twice": (b"smiles,t\nC,1\n", {"target_columns": ["t", "t"]}, "'t' twice"),
     "target unnamed": (b"smiles,t\nC,1\n", {"target_columns": []}, "--target-columns: no name"),
-    "no target": (b"smiles,note\nC,x\n", {}, "no numeric column beside SMILES and ids"),
-    "unclear": (b"smiles,mass,logp\nC,16.0,1.1\n", {}, "not clear which of the numeric columns are targets ('mass'"),
+    "no target": (
+        b"smiles,note\nC,x\nCC,y\n",
+        {},
+        "no column that is clearly a target ('note': text with 2 different values). Name the targets with",
+    ),
+    "unclear": (b"smiles,mass,logp\nC,16.0,1.1\n", {}, "not clear which of the columns are targets ('mass', 'logp')"),
+    "mixed": (b"smiles,IC50\nC,1\nCC,>10\nN,2\n", {}, "row 2, column 'IC50': '>10'; expected a finite number"),
+    "wrong split": (b"smiles,y\nC,1\n", {"split_column": "part"}, "no column 'part'. Known: y. See --split-column"),
+    "split is target": (
+        b"smiles,y\nC,1\n",
+        {"split_column": "y", "target_columns": ["y"]},
+        "--split-column: 'y' is a target",
+    ),
+    "both targets and none": (
+        b"smiles,y\nC,1\n",
+        {"no_targets": True, "target_columns": ["y"]},
+        "--no-targets: given with --target-columns",
+    ),
+    "kinds": (
+        b"smiles,a,b\nC,yes,1.5\nN,no,2\n",
+        {"target_columns": ["a", "b"]},
+        "targets of different kinds or several columns of classes: 'a' binary, 'b' regression",
+    ),
+    "many labels": (
+        b"smiles,a\nC,x\nN,y\nO,z\n",
+        {"target_columns": ["a"], "task": "binary"},
+        "column 'a': 3 different labels; expected two labels of a known meaning. Use --task multiclass",
+    ),
+    "one label": (b"smiles,a\nC,x\nN,x\n", {"target_columns": ["a"]}, "column 'a': the same text in every row"),
+    "labels as numbers": (
+        b"smiles,a\nC,\nN,yes\nN,no\n",
+        {"target_columns": ["a"], "task": "regression"},
+        "row 2, column 'a': 'yes'; expected a finite number",
+    ),
     "blank target": (b"smiles,y\nC,\n", {"target_columns": ["y"]}, "column 'y': no value in any row"),
     "no number": (
         b"smiles,y\nC,1\nC,high\n",
@@ -247,7 +285,11 @@ TABLES = {
     "too large": (b"smiles,y\nC,1e39\n", {}, "row 1, column 'y': 1e+39; expected a 32-bit"),
     "not binary": (b"smiles,y\nC,0\nC,2\n", {"task": "binary"}, "row 2, column 'y': 2; expected 0, 1 or blank"),
     "one class": (b"smiles,y\nC,1\n", {"task": "multiclass"}, "only class '1'; expected at least 2 classes"),
-    "two class columns": (b"smiles,a,b\nC,1,0\n", {"task": "multiclass"}, "2 target columns for --task multiclass"),
+    "two class columns": (
+        b"smiles,a,b\nC,1,0\n",
+        {"task": "multiclass", "target_columns": ["a", "b"]},
+        "2 target columns for --task multiclass",
+    ),
     "short row": (b"smiles,y\nC,1\nC\n", {}, "row 2: 1 fields; expected 2"),
     "column twice": (b"smiles,y,y\nC,1,1\n", {}, "two columns are named 'y'"),
     "nameless column": (b"smiles,\nC,1\n", {}, "column 2 has no name"),

@@ -13,7 +13,7 @@ from sklearn.model_selection import GroupKFold
 
 from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.splits import SplitRows, make_folds, make_split, part_sizes, split_seed, strata
+from gcnbatch.data.splits import SplitRows, left_out, make_folds, make_split, part_sizes, split_seed, strata
 from gcnbatch.errors import InputError
 
 few = settings(deadline=None, max_examples=30, derandomize=True)
@@ -38,6 +38,10 @@ def random_rows(target: str, n: int, seed: int, missing: float = 0.3, level: str
     return rows_of(y, target=target, groups=groups, level=level)
 
 
+def labelled(rows: SplitRows) -> np.ndarray:
+    return np.flatnonzero((rows.y >= 0 if rows.target == "multiclass" else ~np.isnan(rows.y)).any(axis=1))
+
+
 def assert_partition(split: Split, expected: Any) -> None:
     parts = list(split.parts().values())
     assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in parts)
@@ -60,8 +64,10 @@ shares = st.sampled_from((0.0, 0.1, 0.2, 0.25, 0.4))
 @given(shapes, shares, shares, st.sampled_from(("random", "stratified")))
 def test_parts_are_disjoint_and_complete_and_have_their_shares(shape, valid, test, kind) -> None:
     target, n, seed = shape
-    split = make_split(SplitConfig(kind=kind, valid=valid, test=test), seed, random_rows(target, n, seed))
-    assert_partition(split, np.arange(n))
+    rows = random_rows(target, n, seed)
+    split = make_split(SplitConfig(kind=kind, valid=valid, test=test), seed, rows)
+    assert_partition(split, labelled(rows))
+    n = len(labelled(rows))
     assert abs(len(split.valid) - valid * n) <= 1
     assert abs(len(split.test) - test * n) <= 1
 
@@ -73,7 +79,7 @@ def test_stratified_spreads_every_stratum_over_the_parts(shape) -> None:
     rows = random_rows(target, n, seed)
     split = make_split(SplitConfig(kind="stratified", valid=0.2, test=0.3), seed, rows)
     stratum = strata(rows.target, rows.y)
-    sizes = np.bincount(stratum - stratum.min())
+    sizes = np.bincount(stratum[labelled(rows)] - stratum.min())
     for part, share in (("train", 0.5), ("valid", 0.2), ("test", 0.3)):
         counts = np.bincount(stratum[split.parts()[part]] - stratum.min(), minlength=len(sizes))
         assert np.all(np.abs(counts - share * sizes) < 2.5), part
@@ -88,10 +94,11 @@ def test_scaffold_keeps_groups_whole_and_does_not_depend_on_the_seed(shape, shar
     rows.groups[: n // 2] = 1000 + np.arange(n // 2)  # many groups of one row, as molecules have
     config = SplitConfig(kind="scaffold", valid=share, test=share)
     split = make_split(config, seed, rows)
-    assert_partition(split, np.arange(n))
+    known = labelled(rows)
+    assert_partition(split, known)
     groups = [np.unique(rows.groups[part]) for part in split.parts().values()]
-    assert sum(len(part) for part in groups) == len(np.unique(rows.groups))
-    assert len(split.train) <= (1 - 2 * share) * n + 1e-9
+    assert sum(len(part) for part in groups) == len(np.unique(rows.groups[known]))
+    assert len(split.train) <= (1 - 2 * share) * len(known) + 1e-9
     assert_same(split, make_split(config, seed + 1, rows))
 
 
@@ -131,12 +138,19 @@ def test_every_row_reaches_every_part_over_seeds(kind: str) -> None:
     assert reached.all()
 
 
-def test_nodes_without_labels_are_left_out_of_generated_splits() -> None:
-    rows = random_rows("multiclass", 90, 1, missing=0.5, level="node")
-    labelled = np.flatnonzero(rows.y[:, 0] >= 0)
-    assert_partition(make_split(SplitConfig(), 0, rows), labelled)
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_rows_without_labels_are_left_out_of_generated_splits(level: str) -> None:
+    rows = random_rows("multiclass", 90, 1, missing=0.5, level=level)
+    assert_partition(make_split(SplitConfig(), 0, rows), labelled(rows))
     folds = make_folds(SplitConfig(folds=3), 0, rows)
-    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), labelled)
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), labelled(rows))
+    assert left_out(SplitConfig(), rows) == 90 - len(labelled(rows)) > 0
+    assert left_out(SplitConfig(kind="predefined"), rows) == 0
+
+
+def test_a_set_without_any_label_cannot_be_split() -> None:
+    with pytest.raises(InputError, match=r"set\.h5: no row has a label; expected targets to train on"):
+        make_split(SplitConfig(), 0, rows_of(np.full((9, 1), np.nan, np.float32)))
 
 
 @given(st.integers(0, 5000), shares, shares)
@@ -186,11 +200,14 @@ def test_strata_of_a_set_without_any_label_are_one(target: str) -> None:
 @given(shapes, st.integers(2, 7), st.sampled_from((0.0, 0.1, 0.3)), st.sampled_from(("random", "stratified")))
 def test_each_row_is_tested_once_and_folds_are_even(shape, k, valid, kind) -> None:
     target, n, seed = shape
-    folds = make_folds(SplitConfig(kind=kind, folds=k, valid=valid), seed, random_rows(target, n, seed))
+    rows = random_rows(target, n, seed)
+    known = labelled(rows)
+    n = len(known)
+    folds = make_folds(SplitConfig(kind=kind, folds=k, valid=valid), seed, rows)
     for fold in folds:
-        assert_partition(fold, np.arange(n))
+        assert_partition(fold, known)
         assert abs(len(fold.valid) - valid * (n - len(fold.test))) <= 1
-    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), np.arange(n))
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), known)
     sizes = [len(fold.test) for fold in folds]
     assert max(sizes) - min(sizes) <= 1
 
@@ -210,10 +227,11 @@ def test_scaffold_folds_keep_groups_whole_and_are_as_even_as_sklearns(n, k, seed
     rows = random_rows("binary", n, seed)
     assert rows.groups is not None
     folds = make_folds(SplitConfig(kind="scaffold", folds=k, valid=0.0), seed, rows)
-    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), np.arange(n))
+    known = labelled(rows)
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), known)
     for fold in folds:
         assert not set(rows.groups[fold.test].tolist()) & set(rows.groups[fold.train].tolist())
-    peer = [len(test) for _, test in GroupKFold(k).split(rows.y, groups=rows.groups)]
+    peer = [len(test) for _, test in GroupKFold(k).split(rows.y[known], groups=rows.groups[known])]
     assert sorted(len(fold.test) for fold in folds) == sorted(peer)
 
 

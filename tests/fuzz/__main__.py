@@ -1,7 +1,7 @@
 """Fuzz by hand, for hours: ``python -m tests.fuzz --hours 8``.
 
-Rounds of data set files, folders of numbers and run folders take turns. The first failure ends the run with the smallest
-case that hypothesis finds; data set files that failed are kept.
+Rounds of data set files, folders of numbers and run folders take turns. The first failure ends the run with the
+smallest case that hypothesis finds; data set files that failed are kept.
 """
 
 from __future__ import annotations

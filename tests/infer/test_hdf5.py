@@ -147,3 +147,19 @@ def test_a_set_larger_than_memory_gives_the_same_predictions(tmp_path, trained, 
     whole, _ = predict(tmp_path, [run], data, batch_size=5)
     monkeypatch.setattr(Dataset, "fits_in_memory", property(lambda self: False))
     assert predict(tmp_path, [run], data, batch_size=5)[0] == whole
+
+
+def test_data_without_the_tasks_of_the_run_are_predicted_without_metrics(tmp_path, trained) -> None:
+    run, data = trained
+    with Dataset(data) as dataset:
+        graphs = dataset.load()
+    library = replace(
+        graphs,
+        header=graphs.header.model_copy(update={"task_names": ("unlabelled",)}),
+        y=np.full((graphs.n_graphs, 1), np.nan, dtype=np.float32),
+        splits={},
+    )
+    summary = infer([run], stored(tmp_path / "library.h5", library), str(tmp_path / "library.csv"), quiet=True)
+    infer([run], data, str(tmp_path / "data.csv"), quiet=True)
+    assert summary.metrics is None
+    assert (tmp_path / "library.csv").read_bytes() == (tmp_path / "data.csv").read_bytes()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gcnbatch.data.schema import Header
 from gcnbatch.infer import infer, inputs
 from gcnbatch.infer.inputs import CsvOptions
+from gcnbatch.infer.labels import LabelColumns
 from tests.infer.runs import numbers, read_rows, train_on
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -97,3 +99,42 @@ def test_an_ensemble_of_molecules_ends_with_the_error(tmp_path, chemistry) -> No
     infer([run, other], table, str(tmp_path / "out.csv"), quiet=True)
     rows = read_rows(tmp_path / "out.csv")
     assert list(rows["M0"]) == ["id", "even", "even_std", "third", "third_std", "error"]
+
+
+def test_labels_in_the_table_give_metrics_with_a_caution_for_training_data(tmp_path, chemistry) -> None:
+    run, table, data = chemistry
+    said: list[str] = []
+    of_data = infer([run], data, str(tmp_path / "data.csv"), quiet=True, say=said.append)
+    of_table = infer([run], table, str(tmp_path / "table.csv"), quiet=True, say=said.append)
+    assert [line.split(":")[0] for line in said] == ["caution", "caution"]
+    assert of_table.metrics is not None
+    assert of_data.metrics is not None
+    assert of_table.metrics["accuracy"] == of_data.metrics["accuracy"]
+    other = tmp_path / "other.csv"
+    other.write_text("structure,even\nCCO,1\nxx,1\nCC,unknown\nCN,0\n")
+    found = infer([run], other, str(tmp_path / "other_out.csv"), quiet=True, say=said.append).metrics
+    assert found is not None
+    assert said[2:] == ["1 of 4 rows could not be read; see column error"]
+
+
+def test_labels_are_read_as_training_stored_them() -> None:
+    header = Header(
+        name="",
+        level="graph",
+        target="binary",
+        task_names=("hit", "score", "plain"),
+        n_features=1,
+        channel_names=("c",),
+        label_names={"hit": ("no", "yes"), "score": ("-1", "1")},
+    )
+    labels = LabelColumns.of(("plain", "x", "hit", "score"), header)
+    assert labels is not None
+    records = [["1", "", "Yes", "1.0"], ["0.5", "", "maybe", "-1"], ["NA", "", "1", "2"]]
+    np.testing.assert_array_equal(labels.read(records), [[1, 1, 1], [np.nan, 0, np.nan], [np.nan, np.nan, np.nan]])
+    classes = header.model_copy(
+        update={"target": "multiclass", "task_names": ("kind",), "class_names": ("a", "b"), "label_names": {}}
+    )
+    labels = LabelColumns.of(("kind",), classes)
+    assert labels is not None
+    np.testing.assert_array_equal(labels.read([["B"], ["c"], [""]]), [[1], [-1], [-1]])
+    assert LabelColumns.of(("smiles",), header) is None

@@ -1,4 +1,4 @@
-"""Small models with a batch to run them on, in any float type."""
+"""Small models with a batch, in any float type."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Case:
         seed: int = 0,
         one_dense_graph: bool = False,
     ) -> Case:
-        """Draw parameters of which none is 0 or 1, so that every one matters."""
+        """Return a case with random parameters, none of them 0 or 1, so every parameter affects the result."""
         model = build(config, graphs.header, one_dense_graph)
         source = BatchSource(graphs, config.adjacency).batch(np.array(picked, dtype=np.int64))
         rng = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ class Case:
         return cls(model, parameters, batch, Loss(graphs.header.target, weights))
 
     def astype(self, dtype: type[np.floating[Any]]) -> Case:
-        """Return the case with every number in this type."""
+        """Return this case with all numbers in this type."""
         adjacency = self.batch.adjacency
         forward, transpose = (_csr_as(part, dtype) for part in (adjacency.forward, adjacency.transpose))
         x = self.batch.x
@@ -68,7 +68,7 @@ class Case:
         return Case(self.model, {name: value.astype(dtype) for name, value in self.parameters.items()}, batch, loss)
 
     def context(self, ops: Ops, training: bool = True) -> Context:
-        """Return a context of its own copy of the parameters, as running statistics change in place."""
+        """Return a context with a copy of the parameters, because running statistics change in place."""
         copies = {name: value.copy() for name, value in self.parameters.items()}
         return Context(ops, copies, self.batch, training, seed=3, clock=Clock(1, 2))
 
@@ -90,7 +90,7 @@ class Case:
         return self.model.forward(self.context(ops, training=False), self.batch.x)[0]
 
     def moved(self, name: str, index: tuple[int, ...], by: float) -> Case:
-        """Return the case with one element of a parameter moved."""
+        """Return this case with one element of a parameter changed."""
         value = self.parameters[name].copy()
         value[index] += by
         return replace(self, parameters={**self.parameters, name: value})

@@ -1,4 +1,4 @@
-"""Batches: the gather of any graphs against dense algebra, from memory and from the file alike."""
+"""Batches: gathers of any graphs, from memory and from a file, against dense algebra."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ few = settings(deadline=None, max_examples=60, derandomize=True)
 
 
 def dense(matrix: Csr) -> NDArray[Any]:
-    """Return the matrix in full, repeated entries added up; its arrays are as `Csr` says."""
+    """Return the dense matrix, with repeated entries summed; check the arrays of the `Csr`."""
     assert matrix.indices.dtype == np.int32
     assert matrix.data.dtype == np.float32
     assert matrix.indptr[0] == 0
@@ -35,7 +35,7 @@ def dense(matrix: Csr) -> NDArray[Any]:
 
 
 def channels_of(graphs: GraphSet, graph: int, symmetric: bool) -> NDArray[np.float64]:
-    """Return A (C, n, n) of one graph, entry [c, dst, src], in full and in float64."""
+    """Return the dense A (C, n, n) of one graph in float64, with entry [c, dst, src]."""
     n = int(graphs.node_ptr[graph + 1] - graphs.node_ptr[graph])
     a = np.zeros((graphs.header.n_channels, n, n))
     edges = range(int(graphs.edge_ptr[graph]), int(graphs.edge_ptr[graph + 1]))
@@ -54,10 +54,10 @@ def picked_from(graphs: GraphSet, numbers: list[int]) -> NDArray[np.int64]:
 
 @few
 @given(graphsets(), st.lists(st.integers(0, 100), max_size=6), st.booleans())
-def test_a_batch_is_block_diagonal_in_the_order_asked_for(
+def test_a_batch_is_block_diagonal_in_the_requested_order(
     graphs: GraphSet, numbers: list[int], symmetric: bool
 ) -> None:
-    # Of weights that cancel, only rounding is left, and normalisation would blow it up.
+    # If weights cancel, only rounding errors remain, and normalisation would amplify them.
     if symmetric and graphs.weight is not None:
         graphs.weight[:] = np.abs(graphs.weight) + np.float32(0.1)
     picked = picked_from(graphs, numbers)
@@ -103,7 +103,7 @@ def assert_same_batch(one: GraphBatch, other: GraphBatch) -> None:
 
 @settings(few, max_examples=30)
 @given(graphsets(), st.lists(st.integers(0, 100), max_size=6), st.sampled_from(["symmetric", "stored"]))
-def test_slices_of_the_file_give_the_same_batch_to_the_bit(
+def test_batches_from_memory_and_from_file_are_equal_to_the_bit(
     tmp_path_factory: pytest.TempPathFactory, graphs: GraphSet, numbers: list[int], adjacency: str
 ) -> None:
     path: Path = tmp_path_factory.getbasetemp() / "slices.h5"
@@ -115,7 +115,7 @@ def test_slices_of_the_file_give_the_same_batch_to_the_bit(
 
 @few
 @given(graphsets(n_graphs=4, level="graph"), st.permutations(range(4)))
-def test_a_graph_is_the_same_whoever_is_beside_it(graphs: GraphSet, order: list[int]) -> None:
+def test_a_graph_does_not_depend_on_the_others_of_its_batch(graphs: GraphSet, order: list[int]) -> None:
     source = BatchSource(graphs)
     whole = source.batch(np.array(order))
     full = dense(whole.adjacency.forward)
@@ -126,7 +126,7 @@ def test_a_graph_is_the_same_whoever_is_beside_it(graphs: GraphSet, order: list[
         np.testing.assert_array_equal(full[first:end, first * channels : end * channels], alone)
 
 
-def test_weights_that_are_normalized_already_are_left_alone() -> None:
+def test_normalized_weights_are_unchanged() -> None:
     graphs = build_graphset(4, weights=True)
     stated = GraphSet(**{**vars(graphs), "header": graphs.header.model_copy(update={"normalized": True})})
     picked = np.arange(4)

@@ -1,4 +1,4 @@
-"""Batches that Numba's loops assemble are those of the source."""
+"""Batches assembled by Numba's loops equal those of the source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
     st.sampled_from([1, 3]),
     st.sampled_from(["symmetric", "stored"]),
 )
-def test_compiled_batches_are_those_of_numpy(
+def test_compiled_batches_equal_those_of_numpy(
     ids: list[int], features: str, level: Any, n_channels: int, adjacency: str
 ) -> None:
     from gcnbatch.backends.cpu.compiled import CompiledFeed

@@ -1,4 +1,4 @@
-"""The stack that a configuration describes."""
+"""The layers that a configuration describes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_a_chemgcn_stacks_convolution_norm_relu_dropout_dense_readout_head() -> 
     ]
 
 
-def test_what_is_not_asked_for_is_not_there() -> None:
+def test_optional_layers_are_absent_unless_configured() -> None:
     plain = build(ChemGCNConfig(widths=(4,), batch_norm=False), header())
     assert names(plain) == ["conv1", "conv1.relu", "readout", "output"]
     nodes = build(ChemGCNConfig(widths=(4,)), header(level="node"))
     assert names(nodes) == ["conv1", "norm1", "output"]
 
 
-def test_a_kipf_gcn_drops_the_input_of_every_convolution_and_ends_in_one() -> None:
+def test_a_kipf_gcn_has_dropout_before_every_convolution() -> None:
     of_nodes = header(level="node", target="multiclass", n_classes=7)
     assert names(build(KipfConfig(), of_nodes)) == ["conv1.dropout", "conv1", "conv1.relu", "conv2.dropout", "conv2"]
     assert names(build(KipfConfig(dropout=0.0, widths=(8, 8)), of_nodes)) == [
@@ -47,7 +47,7 @@ def test_a_kipf_gcn_drops_the_input_of_every_convolution_and_ends_in_one() -> No
     assert build(KipfConfig(), of_nodes).layout().slots["conv2.weight"].spec.shape == (16, 14)  # two channels
 
 
-def test_neighbours_are_summed_where_rows_are_narrower() -> None:
+def test_a_convolution_propagates_at_its_narrower_side() -> None:
     of_nodes = header(level="node", target="multiclass", n_classes=7, n_channels=1)
     plain = KipfConfig(dropout=0.0, widths=(4,))
     assert names(build(plain, of_nodes)) == ["conv1", "conv1.relu", "conv2.propagate", "conv2"]
@@ -62,7 +62,7 @@ def test_neighbours_are_summed_where_rows_are_narrower() -> None:
         assert build(plain, of_nodes, one).layout().slots.keys() == {"conv1.weight", "conv2.weight"}
 
 
-def test_both_orders_of_a_convolution_give_the_same() -> None:
+def test_both_orders_of_a_convolution_agree() -> None:
     graphs = build_graphset(1, level="node", target="multiclass", n_channels=1, max_nodes=9, n_classes=5)
     found = [
         Case.of(KipfConfig(widths=(3,), input_dropout=False), graphs, [0], one_dense_graph=one).astype(np.float64)
@@ -80,8 +80,8 @@ def test_logits_have_a_row_per_target(level: Any, target: Any) -> None:
     assert case.outputs(ReferenceOps()).shape == (len(case.batch.targets), 5 if target == "multiclass" else 4)
 
 
-def test_a_kipf_gcn_is_its_formula() -> None:
-    """Â ReLU(Â X W0) W1, with dense algebra."""
+def test_a_kipf_gcn_equals_its_formula() -> None:
+    """Check Â ReLU(Â X W0) W1 by dense algebra."""
     graphs = build_graphset(3, level="node", target="multiclass", n_channels=1, features="csr", seed=4)
     case = Case.of(KipfConfig(widths=(6,)), graphs, [1, 0, 2]).astype(np.float64)
     a, x = dense(case.batch.adjacency.forward), dense(case.batch.x)
@@ -90,8 +90,8 @@ def test_a_kipf_gcn_is_its_formula() -> None:
     np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
 
 
-def test_a_chemgcn_is_its_formula() -> None:
-    """Sum over channels of A_c (X W_c + b_c), running statistics, ReLU, mean of each graph's rows, output."""
+def test_a_chemgcn_equals_its_formula() -> None:
+    """Check sum_c A_c (X W_c + b_c), batch norm with running statistics, ReLU, mean readout, output layer."""
     graphs = build_graphset(4, n_channels=2, weights=True)
     case = Case.of(ChemGCNConfig(widths=(5,), readout="mean"), graphs, [3, 0]).astype(np.float64)
     p, n = case.parameters, int(case.batch.node_ptr[-1])

@@ -1,4 +1,4 @@
-"""Whole models: gradients by every parameter against central differences, and of every backend against float64."""
+"""Whole models: gradients by every parameter against central differences, and backends against float64."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
-def test_gradients_are_central_differences(case: Case) -> None:
+def test_gradients_equal_central_differences(case: Case) -> None:
     ops, wide, step = ReferenceOps(), case.astype(np.float64), 1e-6
     found = wide.gradients(ops)
     assert found.keys() == set(case.model.layout().names(trainable=True))
@@ -85,7 +85,7 @@ def results(case: Case, ops: Any) -> dict[str, NDArray[Any]]:
 
 @cache
 def allowed(name: str) -> dict[str, tuple[NDArray[Any], float]]:
-    """Return the results of a case in float64 with the errors that the rule of compare-backends allows."""
+    """Return the float64 results of a case with the errors that `compare-backends` allows."""
     reference, narrow = ReferenceOps(), CASES[name].astype(np.float32)
     exact = results(CASES[name].astype(np.float64), reference)
     units = longest_sum(narrow.model) ** 0.5
@@ -95,7 +95,7 @@ def allowed(name: str) -> dict[str, tuple[NDArray[Any], float]]:
 
 
 def error_ratios(name: str, ops: Any) -> dict[str, float]:
-    """Return, by name of result, the error of operations over what is allowed."""
+    """Return the error of operations over the allowed error, by name of result."""
     found = results(CASES[name].astype(np.float32), ops)
     assert list(found) == list(allowed(name))
     ratios = {}
@@ -138,11 +138,11 @@ def test_mutants_of_the_cpu_backend_disagree(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["float16 weights", "a term short"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_model_shows_a_wrong_product(name: str, fault: str) -> None:
+def test_every_model_reveals_a_wrong_product(name: str, fault: str) -> None:
     assert max(error_ratios(name, MUTANTS[fault].ops).values()) > 1
 
 
-def test_a_pass_leaves_its_inputs_alone(case: Case) -> None:
+def test_forward_and_backward_leave_their_inputs_unchanged(case: Case) -> None:
     narrow = case.astype(np.float32)
     before = {name: value.copy() for name, value in narrow.parameters.items()}
     x = narrow.batch.x
@@ -160,7 +160,7 @@ def reversed_pass(case: Case, ctx: Any) -> tuple[Any, Any]:
     return case.loss(ctx.ops, logits, case.batch.targets, case.loss.weights)[2], saved
 
 
-def test_the_gradient_by_the_features_is_never_formed() -> None:
+def test_the_gradient_by_the_features_is_never_computed() -> None:
     asked: list[bool] = []
 
     class Watching(ReferenceOps):
@@ -173,7 +173,7 @@ def test_the_gradient_by_the_features_is_never_formed() -> None:
     assert asked == [True, True, True, False]  # output, head, second and first convolution
 
 
-def test_gradients_go_where_they_are_asked_to() -> None:
+def test_gradients_are_written_to_the_given_arrays() -> None:
     case = chemgcn({"dense": (3,)})
     places = {name: np.full_like(case.parameters[name], np.nan) for name in case.model.layout().names(trainable=True)}
     ctx = case.context(CpuOps())

@@ -1,4 +1,4 @@
-"""Parameters: their places, their first values."""
+"""Parameters: their layout and initial values."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def layout() -> ParameterLayout:
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_each_parameter_starts_on_a_128_byte_boundary_behind_the_one_before(
-    layout: ParameterLayout, trainable: bool
-) -> None:
+def test_parameters_are_contiguous_and_aligned_to_128_bytes(layout: ParameterLayout, trainable: bool) -> None:
     slots = [layout.slots[name] for name in layout.names(trainable)]
     assert slots[0].start == 0
     for slot, following in pairwise(slots):
@@ -36,7 +34,7 @@ def test_each_parameter_starts_on_a_128_byte_boundary_behind_the_one_before(
     assert all(slot.spec.trainable == trainable for slot in slots)
 
 
-def test_filling_touches_what_is_named_and_no_gap(layout: ParameterLayout) -> None:
+def test_fill_writes_only_the_named_parameters(layout: ParameterLayout) -> None:
     flat = layout.fill({"conv1.weight": 2.0, "output.bias": -1.0})
     assert (flat.dtype, flat.shape) == (np.float32, (layout.n_trainable,))
     for name in layout.names(trainable=True):
@@ -47,7 +45,7 @@ def test_filling_touches_what_is_named_and_no_gap(layout: ParameterLayout) -> No
     assert everything.sum() == layout.count()
 
 
-def test_the_count_is_that_of_the_architecture(layout: ParameterLayout) -> None:
+def test_the_number_of_parameters_follows_from_the_architecture(layout: ParameterLayout) -> None:
     convolutions = 9 * 3 * 5 + 3 * 5 + 5 * 3 * 40 + 3 * 40
     norms = 2 * 5 + 2 * 40
     dense = (40 * 7 + 7) + (7 * 3 + 3) + (3 * HEADER.n_outputs + HEADER.n_outputs)
@@ -75,12 +73,12 @@ def test_weights_start_within_glorots_limits_and_fill_them(layout: ParameterLayo
             np.testing.assert_array_equal(value, 1.0 if name.endswith((".gamma", ".running_var")) else 0.0)
 
 
-def test_fans_are_those_of_one_channel(layout: ParameterLayout) -> None:
+def test_glorots_fans_are_those_of_one_channel(layout: ParameterLayout) -> None:
     assert layout.slots["conv1.weight"].spec.fans == (9, 5)
     assert layout.slots["conv1.weight"].spec.shape == (9, 15)
 
 
-def test_a_first_value_depends_on_seed_and_name_alone(layout: ParameterLayout) -> None:
+def test_initial_values_depend_on_seed_and_name_alone(layout: ParameterLayout) -> None:
     other = build(CONFIG.model_copy(update={"dense": (), "head": (8, 3)}), HEADER).layout()
     one, same, different = layout.initial(5), other.initial(5), layout.initial(6)
     for name in ("conv1.weight", "conv2.weight"):

@@ -1,4 +1,4 @@
-"""Predictions of any rows in their order."""
+"""Predictions of any rows, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.builders import build_graphset
 
 
 class Echo:
-    """A runner whose logits are the numbers of the rows they belong to."""
+    """A runner whose logits are the numbers of their rows."""
 
     def __init__(self, source: BatchSource) -> None:
         self.source, self.sizes = source, list[int]()
@@ -29,18 +29,18 @@ class Echo:
 
 @settings(deadline=None, max_examples=50, derandomize=True)
 @given(st.sampled_from(["graph", "node"]), st.lists(st.integers(0, 10**6), max_size=30), st.integers(1, 9))
-def test_rows_come_back_in_the_order_asked_for(level: Any, numbers: list[int], batch_size: int) -> None:
+def test_predictions_are_in_the_requested_order(level: Any, numbers: list[int], batch_size: int) -> None:
     graphs = build_graphset(15, level=level, max_nodes=4)
     source = BatchSource(graphs)
     runner: Any = Echo(source)
     rows = np.array([number % graphs.n_rows for number in numbers], dtype=np.int64)
-    told: list[int] = []
-    found = predict_rows(runner, source, rows, batch_size, told.append)
+    reported: list[int] = []
+    found = predict_rows(runner, source, rows, batch_size, reported.append)
     np.testing.assert_array_equal(found, np.stack([rows, -rows], axis=1).astype(np.float32))
     assert found.dtype == np.float32
-    assert told == runner.sizes
-    assert all(size <= batch_size for size in told)
-    assert sum(told) == (len(rows) if level == "graph" else len(_graphs_of(graphs.node_ptr, rows)))
+    assert reported == runner.sizes
+    assert all(size <= batch_size for size in reported)
+    assert sum(reported) == (len(rows) if level == "graph" else len(_graphs_of(graphs.node_ptr, rows)))
 
 
 def _graphs_of(node_ptr: NDArray[np.int64], rows: NDArray[np.int64]) -> set[int]:
@@ -48,7 +48,7 @@ def _graphs_of(node_ptr: NDArray[np.int64], rows: NDArray[np.int64]) -> set[int]
 
 
 @pytest.mark.parametrize("level", ["graph", "node"])
-def test_no_rows_give_no_predictions_of_the_right_width(level: Any) -> None:
+def test_no_rows_give_an_empty_prediction_of_the_right_width(level: Any) -> None:
     graphs = build_graphset(3, level=level, target="multiclass", n_classes=4)
     source = BatchSource(graphs)
     runner: Any = Echo(source)

@@ -56,7 +56,7 @@ def assert_states_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def reference_steps(given: Setup, rate: float, epoch: int) -> tuple[dict[str, Any], float, float]:
-    """Return parameters after an epoch on the reference in float64, and its summed loss and weight."""
+    """Return the parameters after an epoch of the float64 reference, with the sums of loss and weight."""
     task, ops = given.task, ReferenceOps()
     layout, train = task.model.layout(), task.train
     values = {name: value.astype(np.float64) for name, value in layout.initial(task.seed).items()}
@@ -94,8 +94,10 @@ def reference_steps(given: Setup, rate: float, epoch: int) -> tuple[dict[str, An
     ],
     ids=["adam", "adam with everything", "sgd"],
 )
-def test_steps_are_those_of_the_reference(train: dict[str, Any]) -> None:
-    given = setup(**{"epsilon": 1e-4, **train})  # Adam's first steps are signs: a larger epsilon keeps rounding small
+def test_steps_agree_with_the_reference(train: dict[str, Any]) -> None:
+    given = setup(
+        **{"epsilon": 1e-4, **train}
+    )  # Adam's first steps are the signs of gradients; a larger epsilon limits the effect of rounding
     runner = given.runner()
     run_epoch(runner, epoch=4)
     expected, loss, weight = reference_steps(given, 0.01, epoch=4)
@@ -116,7 +118,7 @@ def test_two_runners_agree_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_state_taken_anywhere_goes_on_to_the_bit(optimizer: str) -> None:
+def test_a_state_from_any_step_continues_to_the_bit(optimizer: str) -> None:
     given = setup(optimizer=optimizer)
     whole, first, second = given.runner(), given.runner(), given.runner()
     run_epoch(whole)
@@ -139,7 +141,7 @@ def test_a_state_is_a_copy() -> None:
     assert not np.array_equal(runner.state()["conv1.weight"], kept["conv1.weight"])
 
 
-def test_weights_alone_are_a_state_to_start_from() -> None:
+def test_weights_alone_are_a_valid_state() -> None:
     given = setup()
     runner = given.runner()
     run_epoch(runner)
@@ -153,7 +155,7 @@ def test_weights_alone_are_a_state_to_start_from() -> None:
         np.testing.assert_array_equal(state[name], value)
 
 
-def test_the_seed_decides_first_weights_and_dropout() -> None:
+def test_the_seed_determines_initial_weights_and_dropout() -> None:
     given = setup()
     other = Setup(given.graphs, RunnerTask(**{**vars(given.task), "seed": 4}))
     one, two = given.runner(), other.runner()
@@ -176,7 +178,7 @@ def test_dropout_differs_from_epoch_to_epoch_and_step_to_step() -> None:
 
 
 @pytest.mark.parametrize("readout", ["sum", "mean", "max"])
-def test_a_prediction_does_not_depend_on_who_is_beside_it(readout: Any) -> None:
+def test_a_prediction_does_not_depend_on_the_rest_of_its_batch(readout: Any) -> None:
     runner = setup(ChemGCNConfig(widths=(8, 8), readout=readout, dropout=0.5)).runner()
     run_epoch(runner)
     together = runner.predict(np.array([5, 1, 4, 0, 2, 3]))
@@ -211,7 +213,7 @@ def test_node_level_sets_of_several_graphs_train_on_the_rows_of_their_batch() ->
     assert runner.predict(np.array([2, 0])).shape == (8, 3)
 
 
-def test_the_propagated_features_of_one_graph_are_found_once() -> None:
+def test_the_propagated_features_of_one_graph_are_computed_once() -> None:
     graphs = build_graphset(1, level="node", target="multiclass", n_channels=1, max_nodes=9)
     products: list[int] = []
 

@@ -1,8 +1,7 @@
-"""How the operation tests reach a backend: its operations, and the way of arrays to it and back.
+"""Adapters of the operation tests: a backend's operations, and copies of arrays to and from it.
 
-Which backends there are comes from the registry. One whose arrays are NumPy's joins every operation test by its entry;
-any other says in `open_adapter` how arrays get to it and back.
-The reference is a backend as well: in float32 it is held to the same bounds.
+The registry lists the backends. A backend with NumPy arrays joins every operation test by its entry; for any other,
+`open_adapter` defines the copies. The reference is a backend as well: in float32, it must satisfy the same bounds.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tests.ops.cases import Sparse
 class Adapter:
     """A backend's operations; `upload` copies a NumPy array to it, `download` an array or a scalar result back.
 
-    `form` returns, in host memory, what the backend's batches have for a sparse matrix.
+    `form` returns, in host memory, the backend's own form of a sparse matrix.
     """
 
     ops: Ops
@@ -54,7 +53,7 @@ def _cpu_fast() -> Adapter:
 
 
 def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
-    """Return how batches of a CUDA backend hold a sparse matrix: as `StreamingSet` assembles them."""
+    """Return a sparse matrix in the form of a CUDA backend's batches, as `StreamingSet` assembles it."""
     from gcnbatch.backends.cuda.batches import batch
     from gcnbatch.backends.cuda.spmm.kernels import spmm_kernel
 
@@ -72,7 +71,7 @@ def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
 
 
 def open_cuda(name: str, spmm: str) -> Adapter:
-    """Open a CUDA backend whose new arrays are full of NaN, so that what a kernel leaves out is seen."""
+    """Open a CUDA backend whose new arrays are full of NaN, so elements that a kernel does not write are detected."""
     from gcnbatch.backends.cuda.backend import CudaBackend
     from gcnbatch.backends.cuda.runtime.device import open_device
     from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -102,7 +101,7 @@ def open_cuda(name: str, spmm: str) -> Adapter:
 
 
 def open_naive_matmul() -> Adapter:
-    """Open the first rung of MatMul, which has no operation but `matmul` and its gradients."""
+    """Open the first rung of MatMul, which has only `matmul` and its gradients."""
     from gcnbatch.backends.cuda.ops.matmul_naive import NaiveMatmul
 
     batched: Any = open_cuda("batched", "csr")
@@ -113,14 +112,14 @@ REFERENCE = Adapter(ReferenceOps(), np.array, np.array)
 
 
 def host_adapters() -> dict[str, Callable[[], Adapter]]:
-    """Return what opens each backend of the registry whose arrays are NumPy's; ``cpu`` without Numba and with it."""
+    """Return functions that open the backends with NumPy arrays; ``cpu`` with and without Numba."""
     entries = [entry for entry in registry.BACKENDS if entry.steps_are_operations and not entry.on_gpu]
     numpy = {entry.name: partial(_numpy, entry.name) for entry in entries}
     return {"reference": lambda: REFERENCE, **numpy, "cpu": _cpu, "cpu-fast": _cpu_fast}
 
 
 HOST = host_adapters()
-# CUDA backends: their operations do not see which SpMM is chosen, and are tested with one of them.
+# CUDA backends: their other operations do not depend on the SpMM kernel and are tested with one.
 FORMS = tuple(entry.name for entry in registry.BACKENDS if entry.steps_are_operations and entry.on_gpu)
 CUDA = {name: (name, "csr") for name in FORMS} | {
     "batched-auto": ("batched", "auto"),

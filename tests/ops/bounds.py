@@ -1,4 +1,4 @@
-"""Running error analysis: the operations on numbers that carry a bound of the error that float32 may give them.
+"""Running error analysis: the operations on numbers that carry a bound of their float32 error.
 
 `RoundedOps` evaluates each operation in float64. Every number is a `Rounded`: an exact value, and a bound of the
 distance to the float32 value that a correct program computes for it. An operation propagates the bounds of its operands
@@ -34,7 +34,7 @@ Float = NDArray[np.float64]
 class Rounded:
     """Exact values and bounds of their float32 errors: two arrays of one shape, with the operations of an array."""
 
-    __array_ufunc__ = None  # NumPy arrays leave arithmetic with a Rounded to it
+    __array_ufunc__ = None  # NumPy arrays defer arithmetic with a Rounded to this class
 
     def __init__(self, value: ArrayLike, error: ArrayLike = 0.0) -> None:
         self.value = np.array(value, dtype=np.float64)
@@ -138,7 +138,7 @@ class Rounded:
 
 
 def lift(number: Any) -> Rounded:
-    """Return a number that the program rounds to float32 as a constant; one that float32 holds is exact."""
+    """Return a constant rounded to float32; it is exact if float32 can represent it."""
     if isinstance(number, Rounded):
         return number
     value = np.asarray(number, dtype=np.float64)
@@ -162,14 +162,14 @@ def into(out: Rounded | None, result: Rounded) -> Rounded:
 def sparse_product(matrix: Csr, dense: Rounded) -> Rounded:
     """Sparse times dense: a row of n entries errs by gamma(n) |A| |H|. Entries are given, hence exact."""
     entries, shape = matrix.data.value, (len(matrix.indptr) - 1, matrix.n_cols)
-    # abs() of a matrix would first add repeated entries up.
+    # abs() of a matrix would first sum repeated entries.
     a, size = (sp.csr_array((data, matrix.indices, matrix.indptr), shape=shape) for data in (entries, np.abs(entries)))
     error = size @ dense.error + product_bound(np.diff(matrix.indptr), size @ dense.reach)
     return Rounded(a @ dense.value, error)
 
 
 def transposed(matrix: Csr) -> Csr:
-    """Return the transpose with repeated entries kept: every one is a term of its own."""
+    """Return the transpose with repeated entries, each of which is a separate term."""
     row = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr))
     order = np.argsort(matrix.indices, kind="stable")
     counts = np.bincount(matrix.indices, minlength=matrix.n_cols)
@@ -203,7 +203,7 @@ class RoundedOps:
         return into(out, dy.sum(axis=0))
 
     def linear(self, x: Rounded, w: Rounded, b: Rounded, graphs: object = None) -> Rounded:
-        """One sum of F + 1 terms: the bias may be its first."""
+        """Bound one sum of F + 1 terms: the bias may be its first."""
         ones = Rounded(np.ones((len(x), 1)))
         return join(x, ones, axis=1) @ join(w, b[None], axis=0)
 
@@ -234,7 +234,7 @@ class RoundedOps:
         return (y.positive() if relu else y), (x_hat, inverse_std, y if relu else None)
 
     def batch_norm_backward(self, dy, saved, gamma, out=None):
-        """A ReLU whose input is within its bound of 0 may take either side, which moves the whole of dy."""
+        """Bound the gradients; a ReLU whose input is within its bound of 0 may take either side, an error of dy."""
         x_hat, inverse_std, y = saved
         if y is not None:
             unsure = (np.abs(y.value) <= y.error) & (dy.value != 0)

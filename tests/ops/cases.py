@@ -1,4 +1,4 @@
-"""The batches that every operation is tested on, each named by the corner it stands in, and arrays to fill them."""
+"""The batches of the operation tests, each named by its corner case, and arrays to fill them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcnbatch.data.sparse import Adjacency, Csr
 
 
 class Sparse(NamedTuple):
-    """A sparse matrix of a batch, with where each graph begins: backends take it in forms of their own."""
+    """A sparse matrix of a batch with the first node of each graph; backends convert it to their own forms."""
 
     matrix: Adjacency | Csr
     layout: GraphLayout
@@ -22,7 +22,7 @@ class Sparse(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A batch: the nodes n_b of each graph, feature width F, output width P, channels C, and how its edges are drawn.
+    """A batch: the nodes n_b of each graph, feature width F, output width P, channels C, and the kind of its edges.
 
     Random edges stay inside their graph and may repeat. `edges` picks a kind: "random", "none", "one-way" (only from a
     lower to a higher node), "twice" (each stored again with another weight), "half" (only among the first half of each
@@ -38,12 +38,12 @@ class Case:
 
     @property
     def N(self) -> int:
-        """Nodes of the batch."""
+        """Number of nodes of the batch."""
         return sum(self.sizes)
 
     @property
     def columns(self) -> int:
-        """Columns that a graph convolution's product has: those of all channels."""
+        """Number of columns of a graph convolution's product: those of all channels."""
         return self.C * self.P
 
     @property
@@ -53,11 +53,11 @@ class Case:
 
     @property
     def layout(self) -> GraphLayout:
-        """Where the graphs are, and how many channels they have."""
+        """Node counts and channels of the graphs."""
         return GraphLayout(self.node_ptr, self.C)
 
     def rng(self) -> np.random.Generator:
-        """Return a generator that starts from the case's name."""
+        """Return a generator seeded by the case's name."""
         return np.random.default_rng(zlib.crc32(self.name.encode()))
 
     def edge_list(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], ...]:
@@ -107,7 +107,7 @@ CASES = [
     Case("asymmetric", (9, 12), C=2, P=31, edges="one-way"),
 ]
 
-# For adjacency products alone: the published kernels split columns, or leave shared memory, by the largest graph.
+# For adjacency products alone: the largest graph decides whether published kernels split columns or use shared memory.
 LARGE_CASES = [
     Case("columns in parts, some parts empty", (4, 3000, 0, 3), P=5, C=2),
     Case("more rows than shared memory holds", (9, 8200, 0, 2), P=3, C=2),
@@ -136,7 +136,7 @@ def build_adjacency(
     channel: NDArray[Any],
     weight: NDArray[Any],
 ) -> Adjacency:
-    """Build an `Adjacency` from edges src→dst: the entry of an edge stands in row dst, column src*C + channel."""
+    """Build an `Adjacency` from edges src→dst: the entry of an edge is in row dst, column src*C + channel."""
     column = np.asarray(src, dtype=np.int64) * n_channels + channel
     wide = n_nodes * n_channels
     return Adjacency(
@@ -146,11 +146,11 @@ def build_adjacency(
     )
 
 
-def halves(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def multiples_of_half(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Round to multiples of 1/2, so that zeros and ties occur."""
     return np.round(values * 2) / 2
 
 
 def of_layer(case: Case, convolution: bool) -> tuple[int, dict[str, Sparse]]:
-    """Return the columns P that a layer's products have, and its `graphs`: a convolution's has those of C channels."""
+    """Return the columns P of a layer's products, and its `graphs`; a convolution has the columns of C channels."""
     return (case.columns, {"graphs": case.adjacency(case.rng())}) if convolution else (case.P, {})

@@ -1,4 +1,4 @@
-"""Every problem of the operation tests, by a name: what all of them must satisfy, and all that a GPU is asked for."""
+"""Every problem of the operation tests, by name, for tests that cover all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong implementations on the host: each operation's test shows that its bounds reject them."""
+"""Mutants: wrong implementations on the host, which the bounds of each operation's test must reject."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ on_telling_cases = pytest.mark.parametrize("case", TELLING, ids=lambda case: cas
 
 
 def mutant(**methods: Method) -> Adapter:
-    """Return the backend ``cpu`` with other methods; a method is given the right implementation first."""
+    """Return the backend ``cpu`` with replaced methods; each receives the right implementation as first argument."""
     right = CpuOps()
 
     def bound_to(name: str, method: Method) -> Method:
@@ -33,7 +33,7 @@ def mutant(**methods: Method) -> Adapter:
 
 
 def assert_rejected(adapter: Adapter, problem: Problem) -> None:
-    """A mutant's error is above the bound of at least one result."""
+    """Assert that a mutant's error exceeds the bound of at least one result."""
     ratios = error_ratios(adapter, problem)
     assert max(ratios.values()) > 1, f"within its bounds: {ratios}"
 

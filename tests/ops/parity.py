@@ -1,4 +1,4 @@
-"""The rule that an operation of a backend is held to, and the evaluation of operations on any form of numbers."""
+"""The parity rule of operations, and the evaluation of operations on any kind of numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Problem:
 
 
 def assert_parity(backend: Adapter, problem: Problem) -> None:
-    """Hold a backend to the reference: shapes, float type, and every element's error at most 2 times its bound.
+    """Compare a backend with the reference: shapes, float type, and every element's error at most 2 times its bound.
 
     The error is the distance to the reference in float64; the bound is that of `RoundedOps`.
     """
@@ -44,12 +44,12 @@ def assert_parity(backend: Adapter, problem: Problem) -> None:
 
 
 def error_ratios(backend: Adapter, problem: Problem) -> dict[str, float]:
-    """Return, by name of result, the largest error over bound of a backend's elements."""
+    """Return the largest error over bound of a backend's elements, by name of result."""
     return compare(evaluate(backend, problem, np.float32), problem)
 
 
 def compare(got: dict[str, NDArray[Any]], problem: Problem) -> dict[str, float]:
-    """Return, by name of result, the largest error over bound of the elements that were got."""
+    """Return the largest error over bound of the given elements, by name of result."""
     exact, bounds = evaluate(REFERENCE, problem, np.float64), rounded_results(problem)
     assert got.keys() == exact.keys() == bounds.keys()
     ratios = {}
@@ -63,7 +63,7 @@ def compare(got: dict[str, NDArray[Any]], problem: Problem) -> dict[str, float]:
 
 
 def largest_ratio(error: NDArray[np.float64], bound: NDArray[np.float64]) -> float:
-    """Return the largest error over bound; an error where the bound is 0, or NaN, is infinitely large."""
+    """Return the largest error over bound; a NaN, or an error with bound 0, counts as infinite."""
     beyond = np.where(np.isnan(error), np.inf, error)
     ratio = np.divide(beyond, bound, out=np.where(beyond > 0, np.inf, 0.0), where=bound > 0)
     return float(ratio.max(initial=0))

@@ -1,4 +1,4 @@
-"""Batch normalisation held to the reference."""
+"""Batch normalisation compared with the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPSILON, MOMENTUM = 1e-5, 0.1
 
 
 def training(case: Case, relu: bool) -> Problem:
-    """Of a ReLU input that is within rounding of 0, dy is 0: both sides are right there."""
+    """Return a problem whose dy is 0 where a ReLU input is within rounding of 0, because both sides are right there."""
 
     def run(ops, x, gamma, beta, running_mean, running_var, dy):
         numbers = (EPSILON, MOMENTUM)
@@ -43,7 +43,7 @@ def inference(case: Case, relu: bool) -> Problem:
 def batch_norm_inputs(case: Case):
     """Draw columns far from mean 0, and every third one of mean 0 with a variance near epsilon.
 
-    The first show a variance taken as E[x²] - E[x]², the others a wrong epsilon.
+    The first reveal a variance computed as E[x²] - E[x]², the others a wrong epsilon.
     """
     rng = case.rng()
     mean, deviation = 30 * normal(rng, case.P), rng.uniform(0.1, 3, case.P).astype(np.float32)
@@ -72,7 +72,7 @@ def test_batch_norm(backend: Adapter, case: Case, problem: str):
 
 
 def two_moments(right, x, gamma, beta, running_mean, running_var, epsilon, momentum, training, relu):
-    """Take the variance as E[x²] - E[x]²."""
+    """Compute the variance as E[x²] - E[x]²."""
     y, (centred, inverse, positive) = right(
         x, gamma, beta, running_mean, running_var, epsilon, momentum, training, relu
     )
@@ -92,7 +92,7 @@ def biased_running_var(right, x, gamma, beta, running_mean, running_var, epsilon
 
 
 def forward(change):
-    """Return a mutant whose forward pass is given changed arguments: a function of their names."""
+    """Return a mutant whose forward pass receives changed arguments."""
     names = ("x", "gamma", "beta", "running_mean", "running_var", "epsilon", "momentum", "training", "relu")
 
     def method(right, *arguments, **keywords):

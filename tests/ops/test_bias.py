@@ -1,4 +1,4 @@
-"""Bias addition held to the reference."""
+"""Bias addition compared with the reference."""
 
 from __future__ import annotations
 

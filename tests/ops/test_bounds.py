@@ -1,4 +1,4 @@
-"""The bounds of operations: honest float32 in any order of summation is within them, faults in any input are not."""
+"""The bounds of operations: correct float32 in any order of summation is within them; faults in any input are not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ORDERS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 
 def ordered(add_up: Callable[[NDArray[Any]], NDArray[Any]]) -> Adapter:
-    """Return the reference on arrays whose sums and products add up in another order."""
+    """Return the reference on arrays whose sums and products use another order of summation."""
 
     class Ordered(np.ndarray):
         def sum(self, axis: int | None = None, **about: Any) -> Any:
@@ -124,7 +124,7 @@ def with_fault(value: Any, fault: Callable[[NDArray[Any]], NDArray[Any]]) -> Any
 
 @pytest.mark.parametrize("problem", [name for name in PROBLEMS if "all missing" not in name])
 def test_a_fault_in_any_input_is_rejected(problem: str) -> None:
-    """A fault that leaves the exact results alone (a dropped element, a number that float16 holds) is none."""
+    """Faults that do not change the exact results (a dropped element, a float16 number) do not count."""
     rejected = 0
     for case, fault in product(TELLING, FAULTS):
         right = PROBLEMS[problem](case)
@@ -142,7 +142,7 @@ def test_a_fault_in_any_input_is_rejected(problem: str) -> None:
 
 
 def faulty(value: Any) -> bool:
-    """Whether an input holds floats, of which some are positive."""
+    """Return whether an input has floats, some of them positive."""
     return isinstance(value, Sparse) or (value.dtype.kind == "f" and bool((value > 0).any()))
 
 
@@ -155,7 +155,7 @@ def test_gamma_is_the_number_of_roundings_until_they_cancel() -> None:
 
 
 def test_errors_are_propagated() -> None:
-    """Hand-worked: operands (3 ± 0.5) and (2 ± 0.25), roundings left out."""
+    """Check values computed by hand: operands (3 ± 0.5) and (2 ± 0.25), without roundings."""
     a, b = Rounded(3.0, 0.5), Rounded(2.0, 0.25)
     wanted = {
         (a + b).error.item(): 0.75,

@@ -1,4 +1,4 @@
-"""Dropout held to the reference: the same mask, to the element."""
+"""Dropout compared with the reference: the same mask, element by element."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def dropout(case: Case, rate: float) -> Problem:
         return {"y": y, "dx": ops.dropout_backward(dy, mask, rate), "y_entries": y_entries}
 
     rng = case.rng()
-    # Gradients of 1 show every bit of the mask; the one-dimensional input is what the entries of sparse features are.
+    # Gradients of 1 reveal every element of the mask; the entries of sparse features are a one-dimensional input.
     x, dy = normal(rng, case.N, case.F), np.ones((case.N, case.F), np.float32)
     return Problem(run, {"x": x, "dy": dy, "entries": np.ones(3 * case.N, np.float32)})
 

@@ -1,4 +1,4 @@
-"""A matrix product with its bias, and all its gradients, held to the reference."""
+"""A matrix product with bias, and all its gradients, compared with the reference."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_linear(backend: Adapter, case: Case, problem: str):
 
 
 @pytest.mark.parametrize(("N", "F", "P"), SIZES)
-def test_linear_of_sizes_that_take_one_launch_or_several(backend: Adapter, N: int, F: int, P: int):
+def test_linear_at_sizes_around_the_limit_of_one_launch(backend: Adapter, N: int, F: int, P: int):
     assert_parity(backend, linear_of(N, F, P))
 
 

@@ -1,4 +1,4 @@
-"""Losses with missing labels held to the reference."""
+"""Losses with missing labels compared with the reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSING = {"all labelled": 0.0, "some missing": 0.3, "all missing": 1.0}
 
 
 def sigmoid(case: Case, missing: float) -> Problem:
-    """Scaled by 30 the logits reach beyond 88, where exp overflows in float32."""
+    """Return a problem with logits scaled by 30, some beyond 88, where exp overflows in float32."""
 
     def run(ops, logits, y, pos_weight):
         total, number, dlogits = ops.sigmoid_cross_entropy(logits, y, pos_weight)
@@ -39,7 +39,7 @@ def softmax(case: Case, missing: float) -> Problem:
 
 
 def softmax_of_near_logits(case: Case, missing: float) -> Problem:
-    """Logits of about 1: every class counts."""
+    """Return a problem with logits of about 1, so every class contributes."""
     found = softmax(case, missing)
     return Problem(found.run, {**found.inputs, "logits": found.inputs["logits"] / np.float32(30)})
 
@@ -74,7 +74,7 @@ def test_softmax_cross_entropy_without_weight(backend: Adapter):
 
 
 def a_row_missing(right, logits, y, *weights):
-    """Leave the last row out of the sum alone."""
+    """Leave the last row out of the sum, but not out of the gradient."""
     _, weight, dlogits = right(logits, y, *weights)
     return right(logits[:-1], y[:-1], *weights)[0], weight, dlogits
 
@@ -85,7 +85,7 @@ def one_more(right, logits, y, *weights):
 
 
 def of_other(change):
-    """Return a loss that is given changed logits, labels and weights."""
+    """Return a loss that receives changed logits, labels and weights."""
     return lambda right, *given: right(*change(*given))
 
 

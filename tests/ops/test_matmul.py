@@ -1,4 +1,4 @@
-"""Matrix products, dense and sparse, held to the reference."""
+"""Matrix products, dense and sparse, compared with the reference."""
 
 from __future__ import annotations
 

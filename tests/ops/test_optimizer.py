@@ -1,4 +1,4 @@
-"""Gradient clipping and update rules held to the reference."""
+"""Gradient clipping and update rules compared with the reference."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sgd(case: Case) -> Problem:
 def optimizer_inputs(case: Case):
     """Draw parameters of a dense layer of the case's widths; every other one decays, and some have no gradient.
 
-    Gradients are from 1e-9 to 1: small ones show Adam's epsilon.
+    Gradients are from 1e-9 to 1; small ones reveal a wrong epsilon in Adam.
     """
     rng, count = case.rng(), case.F * case.P
     every_other = (np.arange(count) % 2).astype(np.float32)
@@ -75,7 +75,7 @@ def test_clipping_leaves_zeros(backend: Adapter, max_norm: float):
 
 
 def adam_with(**changed):
-    """Return Adam with other numbers; a change is a value or a function of the right one."""
+    """Return Adam with changed arguments; a change is a value or a function of the right one."""
     names = ("step", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "l2")
 
     def method(right, parameters, gradients, m, v, *numbers):

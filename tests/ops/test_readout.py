@@ -1,4 +1,4 @@
-"""Readout held to the reference."""
+"""Readout compared with the reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.ops.adapters import Adapter
-from tests.ops.cases import CASES, Case, halves, normal
+from tests.ops.cases import CASES, Case, multiples_of_half, normal
 from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
 from tests.ops.parity import Problem, assert_parity
 
@@ -16,7 +16,7 @@ KINDS = ["sum", "mean", "max"]
 
 
 def readout(case: Case, kind: str) -> Problem:
-    """Of a maximum, values with ties; of sums, values with all their digits."""
+    """Return a problem: values with ties for the maximum, values with all digits for sums."""
 
     def run(ops, h, node_ptr, dr):
         r, saved = ops.readout(h, node_ptr, kind)
@@ -24,7 +24,7 @@ def readout(case: Case, kind: str) -> Problem:
 
     rng = case.rng()
     h, dr = normal(rng, case.N, case.P), normal(rng, len(case.sizes), case.P)
-    return Problem(run, {"h": halves(h) if kind == "max" else h, "node_ptr": case.node_ptr, "dr": dr})
+    return Problem(run, {"h": multiples_of_half(h) if kind == "max" else h, "node_ptr": case.node_ptr, "dr": dr})
 
 
 PROBLEMS = {kind: lambda case, kind=kind: readout(case, kind) for kind in KINDS}

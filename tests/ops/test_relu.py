@@ -1,4 +1,4 @@
-"""ReLU held to the reference."""
+"""ReLU compared with the reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ops.adapters import Adapter
-from tests.ops.cases import Case, halves, normal
+from tests.ops.cases import Case, multiples_of_half, normal
 from tests.ops.mutants import assert_rejected, mutant, on_telling_cases
 from tests.ops.parity import Problem, assert_parity
 
@@ -22,7 +22,7 @@ def relu(case: Case) -> Problem:
         }
 
     rng = case.rng()
-    x, dy = halves(normal(rng, case.N, case.P)), normal(rng, case.N, case.P)
+    x, dy = multiples_of_half(normal(rng, case.N, case.P)), normal(rng, case.N, case.P)
     return Problem(run, {"x": x, "dy": dy, "over": x, "dover": dy})
 
 

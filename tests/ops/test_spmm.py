@@ -1,4 +1,4 @@
-"""Sparse products with the adjacency, by every SpMM kernel, held to the reference."""
+"""Products with the adjacency, by every SpMM kernel, compared with the reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_spmm(spmm_backend: Adapter, case: Case):
 
 
 def swapped(adjacency: Adjacency) -> Adjacency:
-    """Return the adjacency whose edges go the other way, of one channel."""
+    """Return the adjacency with reversed edges, of one channel."""
     return Adjacency(adjacency.transpose, adjacency.forward, 1)
 
 
@@ -36,7 +36,7 @@ def with_entries(matrix: Csr, change) -> Csr:
 
 
 def changed(adjacency: Adjacency, change) -> Adjacency:
-    """Return the adjacency with other entries."""
+    """Return the adjacency with changed entries."""
     both = (with_entries(matrix, change) for matrix in (adjacency.forward, adjacency.transpose))
     return Adjacency(*both, adjacency.n_channels)
 
@@ -66,7 +66,7 @@ def test_mutants_are_rejected(case: Case, name: str):
 
 
 def test_other_mutants_are_rejected():
-    """Channels in another order; edges that go the other way."""
+    """Reject channels in another order, and reversed edges."""
     rolled = mutant(spmm=lambda right, a, h: right(a, channels_rolled(h, a.n_channels)))
     assert_rejected(rolled, spmm(next(case for case in CASES if case.name == "four channels")))
     other_way = mutant(spmm=lambda right, a, h: right(swapped(a), h))

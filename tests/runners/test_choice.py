@@ -1,4 +1,4 @@
-"""Which backend takes a task: the one asked for, or of ``auto`` the fastest that is ready and does not refuse."""
+"""The choice of a backend: the named one, or for ``auto`` the fastest that can start and takes the task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def made(name: str, **about: str) -> MadeEntry:
     return MadeEntry(name, **{"made": NamedBackend(name), **about})
 
 
-def test_auto_takes_the_fastest_that_is_ready_and_opens_no_other(monkeypatch, task: RunnerTask) -> None:
+def test_auto_opens_only_the_fastest_backend_that_can_start(monkeypatch, task: RunnerTask) -> None:
     entries = made("best", made="no driver"), made("good"), made("slow")
     register(monkeypatch, *entries)
     said: list[str] = []
@@ -37,7 +37,7 @@ def test_auto_takes_the_fastest_that_is_ready_and_opens_no_other(monkeypatch, ta
     assert said == []
 
 
-def test_auto_goes_on_to_the_next_that_takes_the_task_and_says_so(monkeypatch, task: RunnerTask) -> None:
+def test_auto_reports_a_slower_backend_that_takes_the_task(monkeypatch, task: RunnerTask) -> None:
     entries = made("best", refused="sparse features"), made("good", refused="anything"), made("slow")
     register(monkeypatch, *entries)
     said: list[str] = []
@@ -60,7 +60,7 @@ def test_one_backend_takes_all_tasks_of_a_run(monkeypatch, task: RunnerTask) -> 
 
 
 @pytest.mark.parametrize(("name", "hint"), [("best", ". Use --backend slow."), ("slow", "")])
-def test_a_backend_asked_for_by_name_takes_the_task_or_nobody_does(monkeypatch, task, name: str, hint: str) -> None:
+def test_a_task_that_the_named_backend_refuses_is_an_error(monkeypatch, task, name: str, hint: str) -> None:
     register(monkeypatch, made("best", refused="this"), made("slow", refused="this"))
     message = f"backend {name}: it does not take this{hint}"
     choice = BackendChoice(name)
@@ -72,13 +72,13 @@ def test_a_backend_asked_for_by_name_takes_the_task_or_nobody_does(monkeypatch, 
         assert str(error.value) == message
 
 
-def test_where_every_backend_refuses_the_slowest_says_why(monkeypatch, task: RunnerTask) -> None:
+def test_if_every_backend_refuses_the_error_has_the_slowest_ones_reason(monkeypatch, task: RunnerTask) -> None:
     register(monkeypatch, made("best", refused="this"), made("slow", refused="that"))
     with pytest.raises(InputError, match="backend slow: it does not take that"):
         BackendChoice("auto").backend_for([task])
 
 
-def test_names_that_the_registry_does_not_know_or_that_cannot_start(monkeypatch) -> None:
+def test_unknown_and_unavailable_backends_are_refused(monkeypatch) -> None:
     register(monkeypatch, made("best", made="no driver"), made("slow"))
     with pytest.raises(InputError) as error:
         BackendChoice("bets")
@@ -87,14 +87,14 @@ def test_names_that_the_registry_does_not_know_or_that_cannot_start(monkeypatch)
         BackendChoice("best")
 
 
-def test_a_gpu_may_be_used_where_the_name_allows_one(monkeypatch) -> None:
+def test_may_use_gpu_follows_the_name(monkeypatch) -> None:
     register(monkeypatch, MadeEntry("device", on_gpu=True), MadeEntry("host"))
     assert [registry.may_use_gpu(name) for name in ("auto", "device", "host")] == [True, True, False]
     register(monkeypatch, MadeEntry("host"))
     assert not registry.may_use_gpu("auto")
 
 
-def test_every_entry_names_modules_that_offer_what_they_must() -> None:
+def test_every_entry_names_modules_with_the_required_functions() -> None:
     for entry in registry.BACKENDS:
         for module, functions in (
             (entry._backend_module, ("check", "open_backend")),

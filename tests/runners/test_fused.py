@@ -1,4 +1,4 @@
-"""The runners of the fused backend without a GPU: one per kind of data set, and what both do around their engine."""
+"""The runners of the fused backend without a GPU: the choice by level, and queued steps around reads and writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.train.runs import configure, write_set
 
 
 class EngineLog:
-    """Notes the names of the methods that are called, and passes nothing on."""
+    """An engine that logs the names of called methods and does nothing."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -55,7 +55,7 @@ def test_queued_steps_run_before_the_state_is_read_or_written(runner) -> None:
     assert runner._engine.calls[-1] == "close"
 
 
-def test_gradients_are_those_that_the_engine_writes(runner) -> None:
+def test_gradients_are_read_from_the_engines_arrays(runner) -> None:
     loss, gradients = runner.gradients(np.arange(1))
     assert runner._engine.calls == ["gradients"]
     assert loss == 0

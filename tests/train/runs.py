@@ -1,4 +1,4 @@
-"""How the tests of training start runs: small sets on disk, the library's door, the command line as a process."""
+"""Runs for the tests of training: small data sets on disk, runs in this process, the command line in a process."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SMALL = ("model.widths=[8]", "train.batch_size=8", "train.epochs=3", "train.lear
 
 
 def write_set(path: Path, n_graphs: int = 40, **options: Any) -> GraphSet:
-    """Write a small set whose every part has labels, and return it."""
+    """Write a small set with labels in every part, and return it."""
     graphs = build_graphset(n_graphs, **{"missing": 0.1, "max_nodes": 6, **options})
     write_graphset(path, graphs)
     return graphs
 
 
 def lighten(patch: pytest.MonkeyPatch) -> None:
-    """Leave out pictures, which have tests of their own, and syncing: together most of a small run's time."""
+    """Skip plots, which have their own tests, and syncing: together most of a small run's time."""
     for name in ("learning_curves", "roc_pr", "confusion", "parity"):
         patch.setattr(plots, name, lambda *about: None)
     patch.setattr(os, "fsync", lambda file: None)
 
 
 def configure(*assignments: str) -> Config:
-    """Return a configuration of a small model with these keys set."""
+    """Return the configuration of a small model with these keys set."""
     tree: dict[str, Any] = {}
     for text in (*SMALL, *assignments):
         put(tree, *parse_assignment(text))
@@ -45,7 +45,7 @@ def configure(*assignments: str) -> Config:
 
 
 def fit(data: Path, folder: Path, *assignments: str) -> dict[str, Any]:
-    """Run to the end in this process; return the metrics."""
+    """Train to the end in this process; return the metrics."""
     return run.start(configure(f"data.path={data}", *assignments), folder, quiet=True)[1]
 
 
@@ -55,12 +55,12 @@ def command(*arguments: object) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a process that computes on one thread, as this one's tests compare bits with it."""
+    """Return the environment of a process with one BLAS thread, like this process, to which tests compare its bits."""
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def gcnbatch(*arguments: object, cwd: Path | None = None, check: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """Run the command line; `check` is the exit code that is right."""
+    """Run the command line; `check` is the expected exit code."""
     done = subprocess.run(
         command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=120, check=False
     )
@@ -81,7 +81,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 
 def without_timings(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return metrics without what differs between equal runs."""
+    """Return metrics without the entries that differ between equal runs."""
     kept = {key: metrics[key] for key in metrics if key not in ("seconds", "step_us", "graphs_per_second")}
     if "folds" in kept:
         kept["folds"] = [without_timings(fold) for fold in kept["folds"]]
@@ -94,7 +94,7 @@ def read_metrics(folder: Path) -> dict[str, Any]:
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
-    """Hold best and last checkpoints of two run folders equal to the bit."""
+    """Assert that best and last checkpoints of two run folders are equal to the bit."""
     for name in ("best.safetensors", "last.safetensors"):
         left, right = load(one / name).arrays, load(other / name).arrays
         assert left.keys() == right.keys()
@@ -104,7 +104,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Hold everything of two run folders equal that does not measure time."""
+    """Assert that two run folders are equal, except for measured times."""
     assert_same_weights(one, other)
     assert history(one) == history(other)
     assert read_metrics(one) == read_metrics(other)

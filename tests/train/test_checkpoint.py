@@ -1,4 +1,4 @@
-"""Checkpoints: what goes in comes out; anything else is refused in words; a full disk leaves the old one."""
+"""Checkpoints: round trips, refusal of damaged and foreign files, and a full disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ SAMPLE = Checkpoint(
 
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(st.dictionaries(NAMES, ARRAYS, max_size=4), st.dictionaries(st.text(), JSON, max_size=4))
-def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, values: dict, about: dict) -> None:
+def test_a_saved_checkpoint_loads_unchanged(
+    tmp_path_factory: pytest.TempPathFactory, values: dict, about: dict
+) -> None:
     path = tmp_path_factory.getbasetemp() / "round.safetensors"
     save(path, Checkpoint(values, about))
     found = load(path)
@@ -71,7 +73,7 @@ def test_equal_checkpoints_are_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_others_may_read_a_checkpoint_as_the_umask_says(tmp_path: Path) -> None:
+def test_file_permissions_follow_the_umask(tmp_path: Path) -> None:
     save(tmp_path / "c", SAMPLE)
     (tmp_path / "plain").touch()
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
@@ -90,7 +92,7 @@ def test_any_flipped_byte_is_refused(tmp_path: Path) -> None:
                 load(path)
 
 
-def test_any_cut_is_refused(tmp_path: Path) -> None:
+def test_any_truncation_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
     save(path, SAMPLE)
     content = path.read_bytes()
@@ -104,7 +106,7 @@ def test_any_cut_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x89HDF\r\n\x1a\n" + b"\0" * 100, b"\x80\x04K\x01."])
-def test_what_is_not_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(InputError, match="c: damaged checkpoint"):
         load(tmp_path / "c")
@@ -117,7 +119,7 @@ def test_weights_of_another_program_are_refused(tmp_path: Path, metadata: dict[s
         load(tmp_path / "c")
 
 
-def test_another_version_is_named(tmp_path: Path) -> None:
+def test_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(encode({"w": np.zeros(3)}, {FORMAT: "2 and more"}))
     with pytest.raises(InputError, match=r"c: checkpoint version 2; expected version 1\. Use a matching gcnbatch"):
         load(tmp_path / "c")
@@ -129,7 +131,7 @@ def test_a_checkpoint_without_digest_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "c")
 
 
-def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.safetensors"):
         with pytest.raises(InputError, match=r": no such checkpoint; expected a run folder that training"):
             load(path)

@@ -1,4 +1,4 @@
-"""What a run is made of: targets without leaks, weights by their formula, refusals before anything begins."""
+"""Experiments: targets without leaks, weights by their formulas, refusals before the first step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Open = Callable[..., Experiment]
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Iterator[Open]:
-    """Return a function that opens an experiment on a set; its files are closed behind the test."""
+    """Return a function that opens an experiment on a set; its files are closed after the test."""
     opened: list[Dataset] = []
 
     def make(graphs: GraphSet, *assignments: str) -> Experiment:
@@ -47,7 +47,7 @@ def some(**options: Any) -> GraphSet:
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
-def test_only_training_rows_carry_a_target(experiment: Open, target: str) -> None:
+def test_only_training_rows_have_targets(experiment: Open, target: str) -> None:
     graphs = some(target=target)
     task, scaling = experiment(graphs).task(SPLIT)
     others = np.concatenate([SPLIT.valid, SPLIT.test])
@@ -70,7 +70,7 @@ def test_targets_are_scaled_by_the_training_rows_alone(experiment: Open) -> None
     assert scaling.std[1] == 1
 
 
-def test_targets_may_be_left_as_they_are(experiment: Open) -> None:
+def test_targets_are_unscaled_without_standardize(experiment: Open) -> None:
     graphs = some(target="regression")
     task, scaling = experiment(graphs, "train.standardize=false").task(SPLIT)
     np.testing.assert_array_equal(task.targets[SPLIT.train], graphs.y[SPLIT.train])
@@ -81,7 +81,7 @@ def test_targets_may_be_left_as_they_are(experiment: Open) -> None:
 # ------------------------------------------------------------------------------------------------ weights
 
 
-def test_balanced_positives_weigh_as_many_as_there_are_negatives_for_each(experiment: Open) -> None:
+def test_balanced_positive_weight_is_negatives_per_positive(experiment: Open) -> None:
     graphs = some(missing=0.0, n_tasks=3)
     y = np.zeros((20, 3), np.float32)
     y[:3, 0] = 1
@@ -99,7 +99,7 @@ def test_balanced_classes_weigh_the_same_in_total(experiment: Open) -> None:
     np.testing.assert_allclose(task.loss.weights * [6, 3, 1], np.full(3, 10 / 3), rtol=1e-6)
 
 
-def test_weights_of_positives_are_given_for_all_tasks_or_each(experiment: Open) -> None:
+def test_pos_weight_has_one_value_or_one_per_task(experiment: Open) -> None:
     for text, expected in (("3", [3, 3]), ("[3, 0.5]", [3, 0.5])):
         task, _ = experiment(some(), f"train.pos_weight={text}", "train.class_weights=balanced").task(SPLIT)
         np.testing.assert_array_equal(task.loss.weights, np.array(expected, np.float32))
@@ -107,9 +107,12 @@ def test_weights_of_positives_are_given_for_all_tasks_or_each(experiment: Open) 
     np.testing.assert_array_equal(task.loss.weights, [1, 1])
 
 
-def test_regression_knows_no_class_weights(experiment: Open) -> None:
-    task, _ = experiment(some(target="regression"), "train.class_weights=balanced").task(SPLIT)
-    np.testing.assert_array_equal(task.loss.weights, [1, 1])
+def test_binary_tasks_of_one_class_are_named(experiment: Open) -> None:
+    graphs = some()
+    graphs.y[:, 1] = np.where(np.isnan(graphs.y[:, 1]), np.nan, 1)
+    lines = experiment(graphs).one_class_tasks(SPLIT)
+    assert lines == ["task 'task1': all training labels are 1; it cannot be learned"]
+    assert experiment(some(target="regression")).one_class_tasks(SPLIT) == []
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -125,11 +128,21 @@ def test_regression_knows_no_class_weights(experiment: Open) -> None:
             r"train\.pos_weight: given for multiclass targets; expected binary targets",
         ),
         ({}, ["train.l2_layers=[1, 2]"], r"train\.l2_layers: 2; expected 1 to 1, the model's convolutions"),
+        (
+            {"target": "regression"},
+            ["train.class_weights=balanced"],
+            r"train\.class_weights: 'balanced' for regression targets; expected binary or multiclass targets",
+        ),
+        (
+            {"target": "regression"},
+            ["train.monitor=rmse"],
+            r"train\.monitor: 'rmse' has no mean over 2 tasks of different units; expected one of auto, loss, r2",
+        ),
         ({}, ["train.monitor=rmse"], r"train\.monitor: 'rmse' is not defined for a binary target"),
         ({}, ["model.kind=kipf"], r"model\.kind: kipf with a graph-level data set; expected a node-level set\. Use"),
     ],
 )
-def test_what_does_not_fit_the_data_is_refused(
+def test_settings_that_do_not_match_the_data_are_refused(
     experiment: Open, options: dict[str, Any], assignments: list[str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -156,7 +169,7 @@ def test_a_task_without_a_training_label_is_named(experiment: Open, target: str)
         ("train.schedule=plateau", r"train\.schedule: 'plateau': no validation rows to watch"),
     ],
 )
-def test_watching_needs_validation_rows(experiment: Open, assignment: str, message: str) -> None:
+def test_patience_and_plateau_need_validation_rows(experiment: Open, assignment: str, message: str) -> None:
     opened = experiment(some(), assignment)
     opened.task(SPLIT)
     with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""Fitting: it learns, stops and keeps what it should; odd sets and figures do not trip it."""
+"""The training loop: learning, early stop, best weights, and unusual data sets and metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save(path: Path, graphs: GraphSet) -> Path:
 
 
 def with_nodes(count: int, **options: Any) -> GraphSet:
-    """Return graphs of which none is empty, so that no two are alike."""
+    """Return graphs without empty ones, so no two are equal."""
     graphs = build_graphset(2 * count, **{"missing": 0.0, **options})
     return graphs.take(np.flatnonzero(np.diff(graphs.node_ptr))[:count])
 
@@ -39,20 +39,20 @@ def with_nodes(count: int, **options: Any) -> GraphSet:
 # ------------------------------------------------------------------------------------------------ it learns
 
 
-def test_a_runner_is_told_the_next_epoch_while_the_last_steps_run(
+def test_the_next_epochs_batches_are_announced_before_the_loss_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets the very batches that begin then, behind the last step and before the loss is asked for; not one more."""
+    """`expect` gets the batches of the next `begin_epoch` after the last step, before `take_loss`; not at the end."""
     seen: list[Any] = []
 
     def tell(name: str) -> None:
         method: Any = getattr(OpsRunner, name)
 
-        def told(self: Any, *given: Any) -> Any:
+        def logged(self: Any, *given: Any) -> Any:
             seen.append((name, *(value for value in given if isinstance(value, list))))
             return method(self, *given)
 
-        monkeypatch.setattr(OpsRunner, name, told)
+        monkeypatch.setattr(OpsRunner, name, logged)
 
     for name in ("begin_epoch", "expect", "step", "take_loss"):
         tell(name)
@@ -66,7 +66,7 @@ def test_a_runner_is_told_the_next_epoch_while_the_last_steps_run(
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
-def test_twenty_graphs_can_be_learnt_by_heart(tmp_path: Path, target: str) -> None:
+def test_a_model_overfits_twenty_graphs(tmp_path: Path, target: str) -> None:
     data = save(tmp_path, with_nodes(20, target=target, missing=0.2 if target == "binary" else 0.0))
     found = fit(
         data,
@@ -85,7 +85,7 @@ def test_twenty_graphs_can_be_learnt_by_heart(tmp_path: Path, target: str) -> No
         assert found["accuracy"] == 1.0
 
 
-def test_nodes_can_be_learnt_by_heart_over_several_graphs(tmp_path: Path) -> None:
+def test_a_model_overfits_the_nodes_of_several_graphs(tmp_path: Path) -> None:
     graphs = build_graphset(4, level="node", target="multiclass", max_nodes=8, n_features=8, missing=0.2)
     found = fit(
         save(tmp_path, graphs),
@@ -112,7 +112,7 @@ def test_every_kind_of_features_trains(tmp_path: Path, features: str, level: str
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
-def test_every_batch_size_trains_also_graphs_without_nodes_or_edges(tmp_path: Path, batch_size: int) -> None:
+def test_every_batch_size_trains_with_graphs_without_nodes_or_edges(tmp_path: Path, batch_size: int) -> None:
     graphs = build_graphset(24, max_nodes=2, edges_per_node=0, missing=0.3)
     found = fit(save(tmp_path, graphs), tmp_path / "run", f"train.batch_size={batch_size}", "model.readout=max")
     assert found["epochs"] == 3
@@ -142,7 +142,7 @@ def test_unlabelled_graphs_do_not_train(tmp_path: Path) -> None:
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float | None]) -> None:
-    """Let validation give these figures, epoch by epoch."""
+    """Let validation return these values, epoch by epoch."""
     each = iter(values)
     monkeypatch.setattr(figures, "score", lambda *about: next(each))
 
@@ -160,12 +160,12 @@ def data(tmp_path: Path) -> Path:
         ([0.5, 0.7, 0.6, 0.71, 0.8], ["train.patience=2"], 5, 5),
         ([0.5, 0.55, 0.58, 0.65, 0.7], ["train.min_delta=0.1"], 4, 5),
         ([0.5, 0.55, 0.58, 0.65, 0.7], ["train.min_delta=0.1", "train.patience=2"], 1, 3),
-        ([None, 0.2, None, 0.1, None], [], 2, 5),  # an undefined figure is never better than a defined one
-        ([None, None, None, None, None], ["train.patience=1"], 5, 5),  # nothing to judge by: the last weights
+        ([None, 0.2, None, 0.1, None], [], 2, 5),  # an undefined value is never better than a defined one
+        ([None, None, None, None, None], ["train.patience=1"], 5, 5),  # without any value, the last weights
         ([-0.1, -0.2, 0.0, -0.3, -0.4], ["train.monitor=mcc"], 3, 5),
     ],
 )
-def test_the_best_epoch_and_the_early_stop(
+def test_the_best_epoch_is_kept_and_patience_stops_early(
     tmp_path: Path,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -189,8 +189,8 @@ def test_the_best_epoch_and_the_early_stop(
 
 
 @pytest.mark.parametrize(("monitor", "target"), [("loss", "binary"), ("rmse", "regression"), ("mae", "regression")])
-def test_errors_are_better_when_they_are_small(tmp_path: Path, monitor: str, target: str) -> None:
-    data = save(tmp_path, build_graphset(40, target=target, missing=0.0))  # type: ignore[arg-type]
+def test_the_best_epoch_of_an_error_metric_is_the_lowest(tmp_path: Path, monitor: str, target: str) -> None:
+    data = save(tmp_path, build_graphset(40, target=target, missing=0.0, n_tasks=1))  # type: ignore[arg-type]
     found = fit(data, tmp_path / "run", f"train.monitor={monitor}", "train.epochs=12", "train.learning_rate=0.3")
     values = [row[f"valid_{monitor}"] for row in history(tmp_path / "run")]
     assert found["best_epoch"] == int(np.argmin(values)) + 1
@@ -207,7 +207,7 @@ def test_without_validation_rows_the_last_weights_are_kept(tmp_path: Path, data:
         np.testing.assert_array_equal(value, arrays.group("state")[name])
 
 
-def test_one_class_in_validation_gives_no_figure_and_keeps_the_last_weights(tmp_path: Path) -> None:
+def test_an_undefined_validation_metric_keeps_the_last_weights(tmp_path: Path) -> None:
     graphs = build_graphset(40, n_tasks=1, missing=0.0, splits=True)
     y = graphs.y.copy()
     y[graphs.splits["first"].valid] = 1
@@ -219,7 +219,7 @@ def test_one_class_in_validation_gives_no_figure_and_keeps_the_last_weights(tmp_
 
 
 def test_unlabelled_validation_rows_give_nulls(tmp_path: Path) -> None:
-    graphs = build_graphset(40, target="regression", missing=0.0, splits=True)
+    graphs = build_graphset(40, target="regression", missing=0.0, splits=True, n_tasks=1)
     y = graphs.y.copy()
     y[graphs.splits["first"].valid] = np.nan
     found = fit(save(tmp_path, replace(graphs, y=y)), tmp_path / "run", "split.kind=predefined")
@@ -278,7 +278,7 @@ def test_the_gradient_is_clipped_to_its_norm(tmp_path: Path, data: Path, start: 
         ("train.l2=0.5 train.l2_layers=[2]", {"conv2.weight"}),
     ],
 )
-def test_only_weights_shrink(
+def test_decay_applies_to_weights_only(
     tmp_path: Path, data: Path, start: dict[str, Any], assignments: str, shrunk: set[str]
 ) -> None:
     free = weights_after(data, tmp_path / "free", "train.learning_rate=0.1")
@@ -309,7 +309,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_advice(tmp_path: Path) -> 
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
-def test_a_run_that_ends_in_weights_that_are_not_finite_reports_no_figure(
+def test_weights_that_are_not_finite_give_no_metrics(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Trainer.validate

@@ -1,4 +1,4 @@
-"""Metrics: equal to scikit-learn's on the labelled rows, silent about missing labels, never flattering."""
+"""Metrics: equal to scikit-learn's on labelled rows, independent of missing labels, None if undefined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from gcnbatch.errors import InputError
 from gcnbatch.train import metrics
-from gcnbatch.train.metrics import METRICS, activate, check_monitor, default_monitor, evaluate, higher_is_better, score
+from gcnbatch.train.metrics import (
+    METRICS,
+    activate,
+    averaged,
+    check_monitor,
+    default_monitor,
+    evaluate,
+    higher_is_better,
+    score,
+)
 
 few = settings(deadline=None, max_examples=30, derandomize=True)
 nan = np.nan
@@ -23,7 +32,7 @@ seeds = st.integers(0, 2**32)
 
 
 def sample(target: str, seed: int, n: int, missing: float = 0.3) -> tuple[Any, Any, dict[str, Any]]:
-    """Targets, outputs with many ties, and names."""
+    """Return targets, outputs with many ties, and names."""
     rng = np.random.default_rng(seed)
     names = {"task_names": ["a", "b", "c"], "class_names": []}
     blank = rng.random((n, 3)) < missing
@@ -43,7 +52,7 @@ def sample(target: str, seed: int, n: int, missing: float = 0.3) -> tuple[Any, A
 
 @few
 @given(seeds, st.integers(40, 120))
-def test_binary_figures_are_sklearns_on_the_labelled_rows(seed, n) -> None:
+def test_binary_metrics_equal_sklearns_on_labelled_rows(seed, n) -> None:
     y, p, names = sample("binary", seed, n)
     result = evaluate("binary", y, p, **names)
     for k, name in enumerate(names["task_names"]):
@@ -68,7 +77,7 @@ def test_binary_figures_are_sklearns_on_the_labelled_rows(seed, n) -> None:
 
 @few
 @given(seeds, st.integers(60, 150))
-def test_multiclass_figures_are_sklearns_on_the_labelled_rows(seed, n) -> None:
+def test_multiclass_metrics_equal_sklearns_on_labelled_rows(seed, n) -> None:
     y, p, names = sample("multiclass", seed, n)
     result = evaluate("multiclass", y, p, **names)
     known = y[:, 0] >= 0
@@ -87,7 +96,7 @@ def test_multiclass_figures_are_sklearns_on_the_labelled_rows(seed, n) -> None:
         assert result["classes"][name] == {what: rows.sum() for what, rows in counts.items()}
 
 
-def test_multiclass_roc_auc_is_sklearns_one_against_the_rest() -> None:
+def test_multiclass_roc_auc_equals_sklearns_one_vs_rest() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, (200, 1)).astype(np.int32)
     p = activate("multiclass", rng.normal(size=(200, 4)).astype(np.float32))
@@ -98,7 +107,7 @@ def test_multiclass_roc_auc_is_sklearns_one_against_the_rest() -> None:
 
 @few
 @given(seeds, st.integers(20, 60))
-def test_regression_figures_are_sklearns_on_the_labelled_rows(seed, n) -> None:
+def test_regression_metrics_equal_sklearns_on_labelled_rows(seed, n) -> None:
     y, values, names = sample("regression", seed, n)
     result = evaluate("regression", y, values, **names)
     for k, name in enumerate(names["task_names"]):
@@ -130,11 +139,20 @@ def test_rows_without_labels_change_nothing_and_results_are_strict_json(target, 
 
 @few
 @given(targets, seeds, st.integers(1, 60), st.floats(0.0, 1.0))
-def test_score_is_the_mean_that_evaluate_gives(target, seed, n, missing) -> None:
+def test_score_equals_the_mean_of_evaluate(target, seed, n, missing) -> None:
     y, outputs, names = sample(target, seed, n, missing)
     result = evaluate(target, y, outputs, **names)
-    for metric in METRICS[target]:
+    for metric in averaged(target, len(names["task_names"])):
         assert score(metric, target, y, outputs) == result[metric]
+
+
+def test_errors_of_tasks_with_different_units_have_no_mean() -> None:
+    y, outputs, names = sample("regression", 0, 30)
+    result = evaluate("regression", y, outputs, **names)
+    assert not {"rmse", "mae"} & set(result)
+    assert result["r2"] == pytest.approx(np.mean([of_task["r2"] for of_task in result["tasks"].values()]))
+    assert all(of_task["rmse"] > 0 for of_task in result["tasks"].values())
+    assert check_monitor("auto", "regression", 3) == "r2"
 
 
 def test_a_task_without_both_classes_is_undefined_and_left_out_of_the_mean() -> None:
@@ -157,12 +175,12 @@ def test_a_task_without_both_classes_is_undefined_and_left_out_of_the_mean() -> 
 def test_without_any_label_every_mean_is_none(target: Any) -> None:
     y, outputs, names = sample(target, 0, 5, missing=1.0)
     result = evaluate(target, y, outputs, **names)
-    assert [result[metric] for metric in METRICS[target]] == [None] * len(METRICS[target])
+    assert {result[metric] for metric in averaged(target, len(names["task_names"]))} == {None}
     assert result["undefined"] == names["task_names"]
     assert result["labelled"] == 0
 
 
-def test_one_class_or_one_value_leaves_only_what_it_defines() -> None:
+def test_constant_labels_leave_only_the_defined_metrics() -> None:
     one_class = evaluate("multiclass", np.array([[1], [1]], np.int32), np.eye(2, dtype=np.float32), ["t"], ["x", "y"])
     assert one_class["accuracy"] == 0.5
     assert [one_class[metric] for metric in ("balanced_accuracy", "f1", "mcc", "roc_auc")] == [None] * 4
@@ -172,7 +190,7 @@ def test_one_class_or_one_value_leaves_only_what_it_defines() -> None:
     assert one_value["undefined"] == ["t"]
 
 
-def test_absent_classes_do_not_enter_macro_roc_auc() -> None:
+def test_macro_roc_auc_leaves_out_absent_classes() -> None:
     y = np.array([[0], [0], [2], [2]], np.int32)
     p = np.array([[0.8, 0.1, 0.1], [0.4, 0.1, 0.5], [0.1, 0.3, 0.6], [0.5, 0.0, 0.5]], np.float32)
     expected = np.mean([sk.roc_auc_score(y[:, 0] == c, p[:, c]) for c in (0, 2)])
@@ -184,12 +202,12 @@ def test_absent_classes_do_not_enter_macro_roc_auc() -> None:
 
 @pytest.mark.parametrize("bad", [nan, np.inf, -np.inf])
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
-def test_outputs_that_are_not_finite_have_no_figure_and_are_counted(target: Any, bad: float) -> None:
+def test_outputs_that_are_not_finite_give_no_metric_and_are_counted(target: Any, bad: float) -> None:
     y, outputs, names = sample(target, 1, 50, missing=0.0)
     outputs[7, 0] = bad
     result = evaluate(target, y, outputs, **names)
     assert result["non_finite"] == 1
-    assert [result[metric] for metric in METRICS[target]] == [None] * len(METRICS[target])
+    assert {result[metric] for metric in averaged(target, len(names["task_names"]))} == {None}
     assert score(default_monitor(target), target, y, outputs) is None
     assert result["undefined"] == [names["task_names"][0]]
     if target != "multiclass":
@@ -220,14 +238,14 @@ def test_activate_is_stable_for_huge_logits_and_keeps_nan() -> None:
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
-def test_monitors_of_a_target_are_its_figures_loss_and_auto(target: Any) -> None:
+def test_monitors_of_a_target_are_its_metrics_loss_and_auto(target: Any) -> None:
     assert default_monitor(target) in METRICS[target]
     assert check_monitor("auto", target) == default_monitor(target)
     for metric in ("loss", *METRICS[target]):
         assert check_monitor(metric, target) == metric
 
 
-def test_better_is_lower_for_errors_and_loss_only() -> None:
+def test_lower_is_better_only_for_errors_and_loss() -> None:
     known = {"loss"}.union(*METRICS.values())
     assert {metric for metric in known if not higher_is_better(metric)} == {"loss", "rmse", "mae"}
 
@@ -240,7 +258,7 @@ def test_a_monitor_of_another_target_is_refused_with_the_valid_ones() -> None:
         check_monitor("rmse", "binary")
 
 
-def test_every_monitor_of_the_configuration_is_some_targets_figure() -> None:
+def test_every_configurable_monitor_is_a_metric_of_some_target() -> None:
     from gcnbatch.config_sections import TrainConfig
 
     allowed = set(TrainConfig.model_fields["monitor"].annotation.__args__)  # type: ignore[union-attr]

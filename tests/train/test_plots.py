@@ -1,4 +1,4 @@
-"""Plots: real PNG files of the picture the data gives, and of nothing else."""
+"""Plots: PNG files that show the data, and only the data."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def pixels(path: Path, colour: str) -> int:
 # ------------------------------------------------------------------------------------------------ learning curves
 
 
-def test_learning_curves_have_a_panel_per_validation_figure_and_one_for_a_changing_rate(tmp_path: Path) -> None:
+def test_learning_curves_have_a_panel_per_validation_metric_and_one_for_a_changing_rate(tmp_path: Path) -> None:
     auc = [0.5, 0.7, 0.6]
     plots.learning_curves(history(3), tmp_path / "loss.png")
     plots.learning_curves(history(3, valid_roc_auc=auc), tmp_path / "figure.png")
@@ -83,7 +83,7 @@ def test_learning_curves_have_a_panel_per_validation_figure_and_one_for_a_changi
     assert widths[1:] == [2 * widths[0], 3 * widths[0]]
 
 
-def test_learning_curves_mark_the_best_epoch_only_where_there_is_a_figure(tmp_path: Path) -> None:
+def test_learning_curves_mark_the_best_epoch_only_of_defined_metrics(tmp_path: Path) -> None:
     plots.learning_curves(history(3, valid_rmse=[0.5, None, 0.6]), tmp_path / "some.png")
     plots.learning_curves(history(3, valid_rmse=[None, None, None]), tmp_path / "none.png")
     assert pixels(tmp_path / "some.png", plots.GREEN) > 0
@@ -120,9 +120,7 @@ def test_learning_curves_without_validation_show_training_alone(tmp_path: Path) 
     ("draw", "made"),
     [(roc_pr, binary(60, 2)), (plots.confusion, multiclass(60, 3)), (parity, regression(60, 2))],
 )
-def test_rows_without_labels_are_not_in_the_picture(
-    tmp_path: Path, draw: Any, made: tuple[Any, Any, list[str]]
-) -> None:
+def test_rows_without_labels_are_not_drawn(tmp_path: Path, draw: Any, made: tuple[Any, Any, list[str]]) -> None:
     y, outputs, names = made
     draw(y, outputs, names, tmp_path / "one.png")
     blank = np.full((5, y.shape[1]), -1 if y.dtype.kind == "i" else nan, y.dtype)
@@ -189,7 +187,7 @@ def test_outputs_that_are_not_finite_and_empty_parts_are_drawn_without_a_warning
     assert (tmp_path / "some.png").read_bytes() != (tmp_path / "empty.png").read_bytes()
 
 
-def test_names_are_shown_as_they_are_and_shortened(tmp_path: Path) -> None:
+def test_names_are_shortened_and_not_parsed_as_mathematics(tmp_path: Path) -> None:
     names = ["$x_{", "a$b$c", "x" * 300, "line\nbreak", "100 % & #"]
     roc_pr(*binary(40, 5)[:2], names, tmp_path / "areas.png")
     assert shape(tmp_path / "areas.png") == (444, 1440)
@@ -199,7 +197,7 @@ def test_names_are_shown_as_they_are_and_shortened(tmp_path: Path) -> None:
     assert (tmp_path / "same.png").read_bytes() == (tmp_path / "areas.png").read_bytes()
 
 
-def test_a_missing_folder_is_the_machines_fault(tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_machine_error(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"nowhere/curves\.png: cannot write here"):
         plots.learning_curves(history(2), tmp_path / "nowhere" / "curves.png")
 
@@ -213,3 +211,26 @@ def test_drawing_does_not_touch_pyplots_global_state(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("draw", "made"),
+    [(plots.roc_pr, binary(60, 2)), (plots.confusion, multiclass(60, 3)), (plots.parity, regression(60, 2))],
+)
+def test_the_drawn_part_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw: Any, made: tuple[Any, Any, list[str]]
+) -> None:
+    titles: list[str] = []
+
+    def keep(figure: Any, path: Any) -> None:
+        titles.append(figure.get_suptitle() or figure.axes[0].get_title(loc="left"))
+
+    monkeypatch.setattr(plots, "save", keep)
+    y, outputs, names = made
+    if draw is plots.roc_pr:
+        draw(curves(y, outputs), evaluate("binary", y, outputs, names)["tasks"], tmp_path / "a.png", "test rows")
+    elif draw is plots.parity:
+        draw(y, outputs, evaluate("regression", y, outputs, names)["tasks"], tmp_path / "a.png", "test rows")
+    else:
+        draw(y, outputs, names, tmp_path / "a.png", "test rows")
+    assert titles[0].startswith("test rows")

@@ -1,4 +1,4 @@
-"""Report workers write the same report as this process; if they fail, this process writes it."""
+"""Report workers write the same bytes as this process; if they fail, this process writes the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcnbatch.errors import MachineError
 from gcnbatch.train import report_workers as module
 from gcnbatch.train import run
 from gcnbatch.train.metrics import activate
-from gcnbatch.train.report import HERE, Report
+from gcnbatch.train.report import INLINE, Report
 from gcnbatch.train.report_workers import report_workers
 from gcnbatch.worker import Workers
 from tests.test_worker import meet
@@ -28,7 +28,7 @@ from tests.train.runs import environment
 
 
 def report(folder: Path, rows: int = 400) -> Report:
-    """Return one that is larger than a pipe holds."""
+    """Return a report larger than the buffer of a pipe."""
     rng = np.random.default_rng(0)
     parts = ("train", "valid", "test")
     labels = {part: (rng.random((rows, 12)) < 0.3).astype(np.float32) for part in parts}
@@ -45,7 +45,7 @@ Write = Callable[[Report], dict[str, Any]]
 
 @pytest.fixture
 def pools(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
-    """Return the pools of workers that are started from now on."""
+    """Return a list that collects the pools of workers as they start."""
     started: list[Workers] = []
 
     class Noted(Workers):
@@ -63,7 +63,7 @@ def processes(pools: list[Workers]) -> list[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def write(pools: list[Workers]) -> Iterator[Write]:
-    """Write a report with the help of workers."""
+    """Return the function that writes a report in workers."""
     with report_workers(enabled=True) as write:
         assert [len(pool._workers) for pool in pools] == [1, 2]
         yield write
@@ -71,19 +71,19 @@ def write(pools: list[Workers]) -> Iterator[Write]:
 
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers import nothing ahead, where a test does not make them compute."""
+    """Skip the preloading of modules in tests whose workers compute nothing."""
     for name in ("METRICS", "PLOTS"):
         monkeypatch.setattr(module, name, ())
 
 
 @pytest.fixture
 def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process evaluate and draw nothing."""
+    """Forbid evaluation and plotting in this process."""
 
     def here(*call: object) -> Future[Any]:
         raise AssertionError("computed here")
 
-    monkeypatch.setattr(type(HERE), "submit", here)
+    monkeypatch.setattr(type(INLINE), "submit", here)
 
 
 def test_workers_write_the_same_bytes_as_this_process(
@@ -108,7 +108,7 @@ def test_workers_write_the_same_bytes_as_this_process(
 
 @pytest.mark.usefixtures("light", "light_workers")
 @pytest.mark.parametrize("which", [0, 1])
-def test_without_a_worker_that_died_this_process_writes(
+def test_this_process_writes_the_report_if_a_worker_died(
     which: int, pools: list[Workers], write: Write, tmp_path: Path
 ) -> None:
     for worker in pools[which]._workers:
@@ -118,9 +118,9 @@ def test_without_a_worker_that_died_this_process_writes(
 
 
 @pytest.mark.usefixtures("light", "light_workers")
-def test_a_report_that_cannot_be_pickled_is_written_by_this_process(write: Write, tmp_path: Path) -> None:
+def test_this_process_writes_a_report_that_cannot_be_pickled(write: Write, tmp_path: Path) -> None:
     class Local(np.ndarray[Any, Any]):
-        """Has no name that another process could find it by."""
+        """A class that another process cannot import by name."""
 
     found = report(tmp_path, rows=5)
     found.labels["test"] = found.labels["test"].view(Local)
@@ -128,7 +128,7 @@ def test_a_report_that_cannot_be_pickled_is_written_by_this_process(write: Write
 
 
 @pytest.mark.usefixtures("light")
-def test_without_threads_to_spare_this_process_writes(
+def test_this_process_writes_the_report_if_no_thread_can_start(
     pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(thread: threading.Thread) -> None:
@@ -146,7 +146,7 @@ def test_without_threads_to_spare_this_process_writes(
 
 @pytest.mark.usefixtures("light")
 @pytest.mark.parametrize("executable", ["/nowhere/python", "", None])
-def test_without_a_python_to_start_this_process_writes(
+def test_this_process_writes_the_report_without_a_python_executable(
     executable: str | None, pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
@@ -156,7 +156,7 @@ def test_without_a_python_to_start_this_process_writes(
 
 
 @pytest.mark.usefixtures("light_workers")
-def test_errors_of_a_report_are_those_of_this_process(write: Write, tmp_path: Path) -> None:
+def test_an_error_of_the_report_is_raised_in_this_process(write: Write, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"nowhere/learning_curves\.png: cannot write here"):
         write(report(tmp_path / "nowhere", rows=5))
     assert write(report(tmp_path, rows=5))["backend"] == "fused"
@@ -172,7 +172,7 @@ def test_workers_end_with_the_run_even_while_they_import(pools: list[Workers]) -
     assert all(process.returncode is not None for process in started)
 
 
-def test_workers_remove_the_folder_that_matplotlib_makes_where_it_has_none(
+def test_workers_remove_matplotlibs_temporary_folder(
     pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, place in (("TMPDIR", tmp_path / "temporary"), ("MPLCONFIGDIR", Path("/proc/nowhere"))):
@@ -186,8 +186,8 @@ def test_workers_remove_the_folder_that_matplotlib_makes_where_it_has_none(
     assert not any((tmp_path / "temporary").iterdir())
 
 
-def test_workers_import_ahead_all_that_a_report_needs(tmp_path: Path) -> None:
-    """But for Pillow's plugins, which are small and its own affair."""
+def test_workers_preload_every_module_that_a_report_needs(tmp_path: Path) -> None:
+    """Pillow's plugins are left out: they are small, and Pillow imports them on demand."""
     text = f"""
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Going on after a stop: wherever a run was killed, it ends as if it had not been."""
+"""Resume: a run that was killed anywhere ends with the same bits as one without a stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.train.runs import (
 
 pytestmark = pytest.mark.usefixtures("light")
 
-# Four steps in an epoch, a checkpoint after each, dropout and a schedule that has a memory.
+# Four steps per epoch, a checkpoint after each, dropout, and a schedule with state.
 THOROUGH = (
     "train.checkpoint_seconds=0",
     "train.epochs=3",
@@ -44,11 +44,11 @@ THOROUGH = (
 
 
 class Killed(BaseException):
-    """Stands for the kill in tests that stop a run at an exact place."""
+    """Stands for a kill in tests that stop a run at an exact place."""
 
 
 def die_at(patch: pytest.MonkeyPatch, place: Any, name: str, call: int) -> None:
-    """Let the `call`-th call (from 0) of a function die before it does anything."""
+    """Let the `call`-th call (from 0) of a function raise `Killed` before it does anything."""
     original: Callable[..., Any] = getattr(place, name)
     calls = iter(range(10**6))
 
@@ -61,7 +61,7 @@ def die_at(patch: pytest.MonkeyPatch, place: Any, name: str, call: int) -> None:
 
 
 def killed(data: Path, folder: Path, assignments: tuple[str, ...], *death: Any) -> bool:
-    """Begin a run that dies as told; return whether it did."""
+    """Start a run that dies in the given call; return whether it did."""
     with pytest.MonkeyPatch.context() as patch:
         die_at(patch, *death)
         try:
@@ -87,7 +87,7 @@ def data(tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------ at exact places
 
 
-def test_a_run_killed_at_any_step_ends_as_if_it_had_not_been(tmp_path: Path, data: Path) -> None:
+def test_resume_after_a_kill_at_any_step_gives_equal_bits(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "whole", *THOROUGH)
     step = 0
     while killed(data, tmp_path / f"at{step}", THOROUGH, OpsRunner, "step", step):
@@ -97,7 +97,7 @@ def test_a_run_killed_at_any_step_ends_as_if_it_had_not_been(tmp_path: Path, dat
     assert step == 12
 
 
-def test_a_machine_that_fails_leaves_the_last_checkpoint_and_says_how_to_go_on(tmp_path: Path, data: Path) -> None:
+def test_a_machine_error_keeps_the_checkpoint_and_names_the_resume_command(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "whole", *THOROUGH)
     steps = iter(range(12))
     step = OpsRunner.step
@@ -121,7 +121,7 @@ def test_a_machine_that_fails_leaves_the_last_checkpoint_and_says_how_to_go_on(t
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def test_momentum_goes_on(tmp_path: Path, data: Path) -> None:
+def test_resume_continues_momentum(tmp_path: Path, data: Path) -> None:
     assignments = (*THOROUGH, "train.optimizer=sgd")
     fit(data, tmp_path / "whole", *assignments)
     assert killed(data, tmp_path / "run", assignments, OpsRunner, "step", 6)
@@ -130,7 +130,7 @@ def test_momentum_goes_on(tmp_path: Path, data: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpoint_seconds", ["0", "1000"])
-def test_a_run_killed_at_any_file_it_writes_ends_as_if_it_had_not_been(
+def test_resume_after_a_kill_at_any_file_write_gives_equal_bits(
     tmp_path: Path, data: Path, checkpoint_seconds: str
 ) -> None:
     seldom = f"train.checkpoint_seconds={checkpoint_seconds}"
@@ -144,7 +144,7 @@ def test_a_run_killed_at_any_file_it_writes_ends_as_if_it_had_not_been(
     assert file > 6
 
 
-def test_a_resumed_run_that_is_killed_again_while_it_trims_its_history_keeps_it(tmp_path: Path, data: Path) -> None:
+def test_a_second_kill_while_trimming_keeps_the_history(tmp_path: Path, data: Path) -> None:
     folder = tmp_path / "run"
     fit(data, tmp_path / "whole", *THOROUGH)
     assert killed(data, folder, THOROUGH, OpsRunner, "step", 10)
@@ -171,7 +171,7 @@ def test_checkpoints_do_not_change_a_run(tmp_path: Path, data: Path) -> None:
     assert_same_run(tmp_path / "often", tmp_path / "seldom")
 
 
-def test_folds_go_on_where_they_were_killed(tmp_path: Path, data: Path) -> None:
+def test_resume_continues_in_the_killed_fold(tmp_path: Path, data: Path) -> None:
     assignments = (*THOROUGH, "split.folds=3", "train.epochs=2")
     fit(data, tmp_path / "whole", *assignments)
     for step in (0, 3, 7, 13):  # in the first, second and third fold
@@ -184,8 +184,8 @@ def test_folds_go_on_where_they_were_killed(tmp_path: Path, data: Path) -> None:
         assert (folder / "predictions.csv").read_bytes() == (tmp_path / "whole" / "predictions.csv").read_bytes()
 
 
-def test_another_thread_of_history_is_cut_off(tmp_path: Path, data: Path) -> None:
-    """A killed run may have written rows behind its checkpoint, the last one in part."""
+def test_history_rows_after_the_checkpoint_are_trimmed(tmp_path: Path, data: Path) -> None:
+    """A killed run may have written rows after its last checkpoint, and an incomplete last row."""
     fit(data, tmp_path / "whole", *THOROUGH)
     folder = tmp_path / "run"
     assert killed(data, folder, THOROUGH, OpsRunner, "step", 6)
@@ -211,7 +211,7 @@ main()
 
 
 def begin(*arguments: object) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own; return when everything is imported."""
+    """Start the command line in a new process; return when all modules are imported."""
     process = subprocess.Popen(
         [sys.executable, "-c", STARTED, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -226,7 +226,7 @@ def begin(*arguments: object) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
-    """Options of a run of about a second, and that run without a stop."""
+    """Options of a run of about a second, and the folder of that run without a stop."""
     place = tmp_path_factory.mktemp("long")
     write_set(place / "set.h5")
     set_by = ["--data", str(place / "set.h5"), *options("train.epochs=30", "model.dropout=0.2")]
@@ -237,15 +237,17 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]
 
 
 def wait_for_epochs(process: subprocess.Popen[str], folder: Path, epochs: int) -> None:
-    """Return when the run has written so many epochs, or has ended."""
+    """Wait until the run has written this many epochs, or has ended."""
     history = folder / "history.jsonl"
     while epochs and process.poll() is None and not (history.exists() and history.read_bytes().count(b"\n") >= epochs):
         time.sleep(0.002)
 
 
 @pytest.mark.parametrize("checkpoint_seconds", ["0", "0.05"])
-def test_kill_9_at_random_moments(long_run: tuple[list[str], Path], tmp_path: Path, checkpoint_seconds: str) -> None:
-    """Moments go by the epochs done, not by the clock: a busy machine must not let the run end first."""
+def test_resume_after_sigkill_gives_equal_bits(
+    long_run: tuple[list[str], Path], tmp_path: Path, checkpoint_seconds: str
+) -> None:
+    """Kill after a number of epochs, not after a time: on a busy machine, the run might end first."""
     set_by, whole = long_run
     moments = random.Random(checkpoint_seconds)
     folder, kills = tmp_path / "run", 0
@@ -272,7 +274,7 @@ def test_kill_9_at_random_moments(long_run: tuple[list[str], Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ctrl_c_saves_and_says_how_to_go_on(
+def test_ctrl_c_saves_and_names_the_resume_command(
     long_run: tuple[list[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
     set_by, whole = long_run
@@ -325,7 +327,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, data: Path) -> None:
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def test_ctrl_c_before_anything_is_written_promises_nothing(tmp_path: Path, data: Path) -> None:
+def test_ctrl_c_before_anything_is_written_names_no_resume_command(tmp_path: Path, data: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_create", lambda *about: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted, match=r"^stopped\. Nothing was written\.$"):
@@ -333,8 +335,8 @@ def test_ctrl_c_before_anything_is_written_promises_nothing(tmp_path: Path, data
     assert not (tmp_path / "run").exists()
 
 
-def test_training_keeps_ignoring_ctrl_c_where_its_parent_does(tmp_path: Path, data: Path) -> None:
-    """So a run goes on that a script has started in the background."""
+def test_an_ignored_ctrl_c_stays_ignored(tmp_path: Path, data: Path) -> None:
+    """So a background run of a script survives Ctrl-C."""
     step, signals = OpsRunner.step, iter([signal.SIGINT])
 
     def interrupted(self: OpsRunner, index: int) -> None:
@@ -354,8 +356,10 @@ def test_training_keeps_ignoring_ctrl_c_where_its_parent_does(tmp_path: Path, da
 
 
 INTERRUPTION_TESTS = (
-    "tests/train/test_resume.py::test_ctrl_c_before_anything_is_written_promises_nothing",  # signals this process
-    "tests/cli/test_data.py::test_synth_stopped_by_a_signal_leaves_no_file[2]",  # signals a child
+    # signals this process
+    "tests/train/test_resume.py::test_ctrl_c_before_anything_is_written_names_no_resume_command",
+    # signals a child process
+    "tests/cli/test_data.py::test_synth_stopped_by_a_signal_leaves_no_file[2]",
 )
 
 
@@ -403,7 +407,7 @@ def test_changed_data_is_refused(data: Path, stopped: Path) -> None:
     run.resume(stopped, quiet=True)
 
 
-def test_data_that_is_gone_is_named(data: Path, stopped: Path) -> None:
+def test_missing_data_is_refused(data: Path, stopped: Path) -> None:
     data.unlink()
     refused(stopped, r"set\.h5: no such file")
 
@@ -415,7 +419,7 @@ def test_changed_data_is_refused_between_folds(tmp_path: Path, data: Path) -> No
     refused(tmp_path / "run", r"changed since the run began")
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path: Path, data: Path) -> None:
+def test_resume_leaves_a_finished_run_unchanged(tmp_path: Path, data: Path) -> None:
     metrics = fit(data, tmp_path / "run")
     said: list[str] = []
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").iterdir()}
@@ -424,13 +428,48 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, data: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").iterdir()} == before
 
 
-def test_unreadable_metrics_are_named(tmp_path: Path, data: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("split.folds=2",)])
+def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, data: Path, more: tuple[str, ...]) -> None:
+    fit(data, tmp_path / "long", *THOROUGH, *more, "train.epochs=5")
+    fit(data, tmp_path / "short", *THOROUGH, *more)
+    run.resume(tmp_path / "short", quiet=True, epochs=5)
+    for fold in ("fold1", "fold2") if more else ("",):
+        assert_same_run(tmp_path / "long" / fold, tmp_path / "short" / fold)
+    assert (tmp_path / "long" / run.CONFIG).read_bytes() == (tmp_path / "short" / run.CONFIG).read_bytes().replace(
+        b"short", b"long"
+    )
+
+
+def test_an_extension_that_is_refused_leaves_the_run_as_it_is(tmp_path: Path, data: Path) -> None:
+    metrics = fit(data, tmp_path / "run")
+    write_set(data, seed=1)
+    with pytest.raises(InputError, match="changed since the run began"):
+        run.resume(tmp_path / "run", epochs=5)
+    assert run.resume(tmp_path / "run") == metrics
+
+
+def test_a_run_that_stopped_early_is_not_extended(tmp_path: Path, data: Path) -> None:
+    found = fit(data, tmp_path / "run", "train.epochs=30", "train.patience=1")
+    assert found["epochs"] < 30
+    assert run.resume(tmp_path / "run", quiet=True, epochs=40)["epochs"] == found["epochs"]
+
+
+def test_runs_are_not_shortened_and_cosine_schedules_not_extended(tmp_path: Path, data: Path) -> None:
+    fit(data, tmp_path / "run", "train.schedule=cosine")
+    with pytest.raises(InputError, match="--epochs: 2 to extend a run of 3; expected more epochs than the run has"):
+        run.resume(tmp_path / "run", epochs=2)
+    with pytest.raises(InputError, match="--epochs: given for a run with the cosine schedule"):
+        run.resume(tmp_path / "run", epochs=4)
+    assert run.resume(tmp_path / "run", epochs=3)["epochs"] == 3
+
+
+def test_unreadable_metrics_are_refused(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").write_text("{", encoding="utf-8")
     refused(tmp_path / "run", r"metrics\.json: not JSON; expected the metrics of a finished run")
 
 
-def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, r"not a run folder; expected a folder with config\.toml\. Start with 'gcnbatch train'")
     refused(tmp_path / "none", r"none: not a run folder")
 
@@ -464,7 +503,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, stopped: Path) ->
     refused(tmp_path / "other", r"last\.safetensors: written for other data; expected the data of .*other\.h5")
 
 
-def test_the_best_weights_are_no_checkpoint_to_go_on_from(stopped: Path) -> None:
+def test_resume_from_the_best_weights_is_refused(stopped: Path) -> None:
     shutil.copy(stopped / "best.safetensors", stopped / "last.safetensors")
     refused(stopped, r"last\.safetensors: written for other data")
 
@@ -476,7 +515,7 @@ def test_a_damaged_checkpoint_is_refused(stopped: Path) -> None:
     refused(stopped, r"last\.safetensors: damaged checkpoint")
 
 
-def test_the_backend_may_change(stopped: Path) -> None:
+def test_a_run_may_resume_on_another_backend(stopped: Path) -> None:
     config = stopped / "config.toml"
     config.write_text(
         config.read_text(encoding="utf-8").replace('backend = "cpu"', 'backend = "auto"'), encoding="utf-8"

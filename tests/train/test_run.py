@@ -1,4 +1,4 @@
-"""A whole run through the library's door: its files, folds, repeats, refusals."""
+"""Whole runs through `gcnbatch.train.run`: files, folds, repeats, refusals."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def table(path: Path) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("target", "picture"), [("binary", "roc_pr.png"), ("multiclass", "confusion.png"), ("regression", "parity.png")]
 )
-def test_a_run_leaves_these_files_and_a_second_one_the_same_bytes(tmp_path: Path, target: str, picture: str) -> None:
-    graphs = write_set(tmp_path / "set.h5", target=target)
+def test_a_run_writes_these_files_and_a_second_one_equal_bytes(tmp_path: Path, target: str, picture: str) -> None:
+    graphs = write_set(tmp_path / "set.h5", target=target, missing=0.0 if target == "multiclass" else 0.1)
     found = fit(tmp_path / "set.h5", tmp_path / "a")
     fit(tmp_path / "set.h5", tmp_path / "b")
     names = {file.name for file in (tmp_path / "a").iterdir()}
@@ -69,13 +69,15 @@ def test_a_run_leaves_these_files_and_a_second_one_the_same_bytes(tmp_path: Path
 
 
 @light
-def test_metrics_tell_what_the_bits_depend_on(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_record_the_properties_that_the_bits_depend_on(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ModelState, "about", lambda self: {"tiles": 15})
     assert fit(data, tmp_path / "run")["tiles"] == 15
 
 
 @light
-def test_metrics_hold_the_agreed_keys_and_null_where_nothing_is_defined(tmp_path: Path, data: Path) -> None:
+def test_metrics_have_the_documented_keys_and_null_if_undefined(tmp_path: Path, data: Path) -> None:
     found = fit(data, tmp_path / "run", "split.kind=stratified", "split.seed=9", "seed=4")
     written = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert written == found
@@ -99,7 +101,7 @@ def test_metrics_are_those_of_the_predictions(tmp_path: Path) -> None:
 
 
 @light
-def test_outputs_of_regression_are_in_the_targets_unit(tmp_path: Path) -> None:
+def test_regression_outputs_are_in_the_unit_of_the_targets(tmp_path: Path) -> None:
     graphs = build_graphset(40, target="regression", missing=0.0, n_tasks=1)
     write_graphset(tmp_path / "set.h5", replace(graphs, y=graphs.y * np.float32(0.1) + np.float32(1000)))
     fit(tmp_path / "set.h5", tmp_path / "run")
@@ -118,14 +120,16 @@ def test_the_resolved_configuration_repeats_the_run(tmp_path: Path, data: Path) 
 
 
 @light
-def test_a_relative_path_is_written_down_whole(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_data_path_is_stored_as_absolute(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     fit(Path("set.h5"), Path("run"))
     assert tomllib.loads(Path("run/config.toml").read_text(encoding="utf-8"))["data"]["path"] == str(data)
 
 
 @light
-def test_the_seed_decides(tmp_path: Path, data: Path) -> None:
+def test_the_seed_determines_the_result(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "a", "split.seed=0")
     fit(data, tmp_path / "b", "split.seed=0", "seed=1")
     one, other = (load(tmp_path / name / "best.safetensors").arrays["conv1.weight"] for name in "ab")
@@ -134,7 +138,7 @@ def test_the_seed_decides(tmp_path: Path, data: Path) -> None:
 
 
 @light
-def test_sets_read_by_slices_train_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_read_in_slices_train_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, features in enumerate(("uint8", "csr")):
         write_set(tmp_path / "set.h5", features=features)
         fit(tmp_path / "set.h5", tmp_path / f"memory{number}")
@@ -163,7 +167,7 @@ def test_a_predefined_split_is_named(tmp_path: Path) -> None:
 
 
 @light
-def test_node_level_predictions_carry_the_nodes_names(tmp_path: Path) -> None:
+def test_node_level_predictions_have_the_nodes_names(tmp_path: Path) -> None:
     graphs = write_set(tmp_path / "set.h5", 6, level="node", target="multiclass", max_nodes=9)
     fit(tmp_path / "set.h5", tmp_path / "run", "model.kind=kipf")
     rows = json.loads((tmp_path / "run" / "splits.json").read_text(encoding="utf-8"))["test"]
@@ -171,12 +175,23 @@ def test_node_level_predictions_carry_the_nodes_names(tmp_path: Path) -> None:
 
 
 @light
-def test_runs_without_a_folder_get_one_each(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_a_folder_get_distinct_ones(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
     config = configure(f"data.path={data}", "name=mine", "train.epochs=1")
     folders = [run.start(config, None, quiet=True)[0] for _ in range(3)]
     assert [str(folder) for folder in folders] == [f"runs/mine-20260101-120000{end}" for end in ("", "-2", "-3")]
+
+
+def test_rows_without_labels_are_left_out_with_a_note(tmp_path: Path) -> None:
+    graphs = build_graphset(40, max_nodes=4, missing=0.0)
+    graphs.y[::4] = np.nan
+    write_graphset(tmp_path / "set.h5", graphs)
+    said: list[str] = []
+    config = configure(f"data.path={tmp_path / 'set.h5'}", "train.epochs=1")
+    found = run.start(config, tmp_path / "run", quiet=True, say=said.append)[1]
+    assert "10 of 40 rows have no label and are left out" in said
+    assert sum(found["split"]["sizes"]) == 30
 
 
 # ------------------------------------------------------------------------------------------------ folds
@@ -185,7 +200,7 @@ def test_runs_without_a_folder_get_one_each(tmp_path: Path, data: Path, monkeypa
 @light
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
 def test_folds_predict_every_row_once_in_the_order_of_the_data(tmp_path: Path, target: str) -> None:
-    graphs = write_set(tmp_path / "set.h5", target=target)
+    graphs = write_set(tmp_path / "set.h5", target=target, missing=0.0 if target == "multiclass" else 0.1)
     found = fit(tmp_path / "set.h5", tmp_path / "run", "split.folds=5", "train.epochs=2")
     folders = [tmp_path / "run" / f"fold{number}" for number in range(1, 6)]
     predicted = table(tmp_path / "run" / "predictions.csv")
@@ -196,7 +211,7 @@ def test_folds_predict_every_row_once_in_the_order_of_the_data(tmp_path: Path, t
     names = (graphs.header.task_names, graphs.header.class_names)
     assert found["out_of_fold"] == figures.evaluate(target, graphs.y, outputs, *names)  # type: ignore[arg-type]
     assert [json.loads((folder / "metrics.json").read_text(encoding="utf-8")) for folder in folders] == found["folds"]
-    metric = figures.METRICS[target][0]  # type: ignore[index]
+    metric = figures.averaged(target, len(graphs.header.task_names))[0]  # type: ignore[arg-type]
     values = [fold["test"][metric] for fold in found["folds"]]
     assert found["mean"]["test"][metric] == pytest.approx(np.mean(values))
     assert found["std"]["test"][metric] == pytest.approx(np.std(values, ddof=1))
@@ -207,7 +222,7 @@ def test_folds_predict_every_row_once_in_the_order_of_the_data(tmp_path: Path, t
 
 
 @light
-def test_a_figure_that_a_fold_lacks_has_no_mean(tmp_path: Path) -> None:
+def test_a_metric_that_one_fold_lacks_has_no_mean(tmp_path: Path) -> None:
     graphs = build_graphset(6, n_tasks=1, missing=0.0)
     y = np.array([[0], [1], [0], [1], [0], [1]], np.float32)
     write_graphset(tmp_path / "set.h5", replace(graphs, y=y))
@@ -246,7 +261,7 @@ def nothing_made(folder: Path, message: str, *assignments: str, error: type[Exce
         (["model.kind=kipf"], r"model\.kind: kipf with a graph-level data set"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_made(
+def test_invalid_settings_are_refused_before_anything_is_created(
     tmp_path: Path, data: Path, assignments: list[str], message: str
 ) -> None:
     nothing_made(tmp_path / "run", message, f"data.path={data}", *assignments)
@@ -274,11 +289,11 @@ def test_a_missing_or_foreign_set_is_refused(tmp_path: Path) -> None:
     nothing_made(tmp_path / "run", r"data\.path: empty; expected a data set\. Give --data FILE\.h5", "name=x")
 
 
-def test_a_generated_set_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+def test_a_refused_synthetic_set_leaves_no_folder(tmp_path: Path) -> None:
     nothing_made(tmp_path / "run", r"train\.monitor: 'r2'", "data.synthetic=quickstart", "train.monitor=r2")
 
 
-def test_a_backend_that_cannot_start_is_named(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_cannot_start_is_refused(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, MadeEntry("fused", made="no GPU"))
     message = r"backend fused: no GPU\. Mend it\."
     nothing_made(tmp_path / "run", message, f"data.path={data}", "backend=fused", error=BackendUnavailable)
@@ -300,7 +315,7 @@ def test_a_run_that_a_slower_backend_takes_resumes_on_it(
     assert run.resume(tmp_path / "run", quiet=True)["backend"] == "cpu"
 
 
-def test_a_backend_that_refuses_the_task_leaves_nothing(
+def test_a_backend_that_refuses_the_task_leaves_no_folder(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(monkeypatch, MadeEntry("cpu", refused="such graphs"))
@@ -310,7 +325,7 @@ def test_a_backend_that_refuses_the_task_leaves_nothing(
 
 
 @light
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, data: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused_and_unchanged(tmp_path: Path, data: Path) -> None:
     (tmp_path / "empty").mkdir()
     fit(data, tmp_path / "empty", "train.epochs=1")
     before = {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()}
@@ -343,7 +358,7 @@ main()
 
 
 @light
-def test_a_full_disk_stops_with_code_3_and_the_last_checkpoint_goes_on(tmp_path: Path, data: Path) -> None:
+def test_a_full_disk_exits_with_code_3_and_the_run_can_resume(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "whole")
     folder = tmp_path / "run"
     set_by = options("train.checkpoint_seconds=0")

@@ -1,4 +1,4 @@
-"""Learning rates: each schedule against its formula, written out."""
+"""Learning rates: each schedule against its explicit formula."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def rates(epochs: int = 10, **options: object) -> list[float]:
     return [learning_rate(train, epoch, Plateau()) for epoch in range(epochs)]
 
 
-def test_constant() -> None:
+def test_constant_keeps_the_rate() -> None:
     assert rates() == [0.8] * 10
 
 
-def test_step_cuts_every_so_many_epochs() -> None:
+def test_step_reduces_the_rate_every_schedule_every_epochs() -> None:
     assert rates(7, schedule="step", schedule_every=3, schedule_factor=0.5) == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
 
 
@@ -41,7 +41,7 @@ def test_a_floor_above_the_start_does_not_raise_the_rate(schedule: str) -> None:
     assert rates(4, schedule=schedule, schedule_every=1, schedule_floor=5.0) == pytest.approx([0.8] * 4)
 
 
-def test_plateau_cuts_after_so_many_epochs_without_gain() -> None:
+def test_plateau_reduces_the_rate_after_schedule_every_epochs_without_gain() -> None:
     train = TrainConfig(
         learning_rate=0.8, schedule="plateau", schedule_every=2, schedule_factor=0.5, schedule_floor=0.15
     )

@@ -147,6 +147,7 @@ def test_the_shipped_configurations_resolve() -> None:
         ("train.epoch=1", r"train\.epoch: unknown key\. Did you mean 'train\.epochs'\?"),
         ("trian.epochs=1", r"trian: unknown key\. Did you mean 'train'\?"),
         ("model.widhts=[1]", r"model\.widhts: unknown key for model\.kind chemgcn\. Did you mean 'model\.widths'\?"),
+        ("train.lr=1", r"train\.lr: unknown key\. Did you mean 'train\.learning_rate'\?"),
         ("zzz=1", r"zzz: unknown key\. Known: backend, cuda"),
         ("model.kind=gcn", r"model\.kind: 'gcn'; expected 'chemgcn' or 'kipf'"),
         ("train.epochs=0", r"train\.epochs: 0; expected a whole number, at least 1 and at most 1000000"),

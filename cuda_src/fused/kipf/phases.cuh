@@ -15,7 +15,7 @@ constexpr int THREAD_PRODUCTS = 8;                  // an entry of U with more p
 // Floats of a padded row.
 __device__ __forceinline__ int pad(int columns) { return (columns + COLUMNS - 1) / COLUMNS * COLUMNS; }
 
-// A sparse matrix of compressed rows. Indices are 32 bits wide.
+// A CSR matrix with 32-bit indices.
 struct Csr {
   const int *indptr, *indices;
   const float* values;
@@ -23,12 +23,12 @@ struct Csr {
 
 // ---- tasks ----
 
-// A task is a weighted sum of rows. Their lengths differ by a factor of 100, so the host orders tasks with the longest
-// first, order (n_tasks,). Each of the first `n_long` has a block; SHORT_TASKS of the others share one.
+// A task is a weighted sum of rows. Lengths differ by a factor of 100, so the host sorts tasks by descending length, order
+// (n_tasks,). Each of the first `n_long` has a block; SHORT_TASKS of the others share one.
 struct Task {
   int number;           // -1: none
-  int thread, threads;  // of the threads that work on it
-  int slot;             // among the tasks of the block
+  int thread, threads;  // this thread's index among the task's threads; their number
+  int slot;             // index among the tasks of the block
 
   __device__ __forceinline__ Task(const int* order, int block, int n_long, int n_tasks) {
     const bool is_long = block < n_long;
@@ -46,7 +46,7 @@ __device__ __forceinline__ int blocks_for(int n_long, int n_tasks) {
 
 // ---- weighted sums of rows ----
 
-// Which row an entry weighs: in a sparse matrix, in a dense one, or, where a kernel has both, in either.
+// The row that an entry weights: of a sparse matrix, of a dense one, or, if a kernel supports both, of either.
 struct Indices {
   const int* rows;
   __device__ __forceinline__ int operator()(int e) const { return rows[e]; }
@@ -59,7 +59,7 @@ struct IndicesIfAny {
   __device__ __forceinline__ int operator()(int e) const { return rows ? rows[e] : e; }
 };
 
-// The entries first, first + step, … below last; `stride` lies between values.
+// The entries first, first + step, … below last; `stride` is the distance of values.
 template <class RowOf>
 struct Entries {
   const float* values;
@@ -104,7 +104,7 @@ struct Column {
   }
 };
 
-// The same where rows are not aligned, or end before the fourth column.
+// The same for rows that are not aligned or end before the fourth column.
 struct RaggedColumn {
   const float* start;
   int stride, left;
@@ -135,7 +135,7 @@ __device__ __forceinline__ float4 sum_rows(const Entries<RowOf>& entries, Prefet
 // Groups of 2^lane_bits neighbouring threads sum a row, COLUMNS columns each; groups take entries in turn.
 __device__ __forceinline__ int lane_of(int thread, int lane_bits) { return thread & ((1 << lane_bits) - 1); }
 
-// Sum over the groups of a warp, in each of them.
+// Sum over the groups of a warp; each group gets it.
 __device__ __forceinline__ float4 reduce_warp(float4 sum, int lane_bits) {
   for (int offset = 1 << lane_bits; offset < 32; offset *= 2) {
     sum = plus(sum, make_float4(__shfl_xor_sync(FULL_WARP, sum.x, offset), __shfl_xor_sync(FULL_WARP, sum.y, offset),
@@ -144,8 +144,8 @@ __device__ __forceinline__ float4 reduce_warp(float4 sum, int lane_bits) {
   return sum;
 }
 
-// Sum over the groups of a task; the task's first group gets it. Every thread of the block calls. A barrier must separate
-// two calls.
+// Sum over the groups of a task; the task's first group gets it. All threads of the block call, with a barrier between two
+// calls.
 __device__ __forceinline__ float4 reduce_task(float4 sum, int lane_bits, const Task& task) {
   __shared__ float4 of_warp[WARPS][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -164,7 +164,7 @@ __device__ __forceinline__ float component(const float4& x, int i) {
   return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-// Row `row` of A X, which a warp computes, for X with padded rows of K columns. Zero beyond the last row.
+// Row `row` of A X, computed by a warp; rows of X are padded, with K columns. Zero beyond the last row.
 struct WarpRow {
   Entries<Indices> entries;
   Prefetched next;
@@ -187,15 +187,15 @@ struct WarpRow {
 
 // ---- dropout ----
 
-// What the kernels draw: the bits of X's elements first, `n_drawn_x` bytes, then those of Z's.
+// Dropout bits: first those of X's elements, `n_drawn_x` bytes, then those of Z's.
 struct Dropout {
-  const int* drawn;  // (n_drawn,): the Philox blocks that some element needs
+  const int* drawn;  // (n_drawn,): the Philox blocks that have needed bits
   unsigned long long seed, purpose_x, purpose_z;
   unsigned threshold;
   float keep_scale;  // 1 / (1 - rate)
 };
 
-// The bits of a row of Z, from number `first` on; null: everything is kept.
+// The bits of a row of Z, from index `first` on; null: all elements are kept.
 struct KeptRow {
   const unsigned char* kept;
   int first;
@@ -215,7 +215,7 @@ struct KeptRow {
 
 // ---- U of the next step ----
 
-// Both orders of U's values, and the products that are summed into an entry.
+// U's values in both orders, and the products that each entry sums.
 struct NextU {
   float *by_rows, *by_columns;
   const unsigned char* kept;

@@ -1,16 +1,16 @@
-// A full-batch training step of Kipf's GCN with two layers on one graph, in four kernels; fused/FUSED.md explains it.
+// A full-batch training step of Kipf's two-layer GCN on one graph in four kernels; fused/FUSED.md explains it.
 //
-//   Z = dropout(relu(U W1)),  U = A dropout(X)      logits = A (Z W2)      the loss counts labelled rows only
+//   Z = dropout(relu(U W1)),  U = A dropout(X)      logits = A (Z W2)      the loss covers labelled rows only
 //
-// Source: own. The first layer is (A X) W1 instead of A (X W1). U depends on no parameter, so the next step's U is computed
-// beside this step's kernels, and the step has two grid-wide waits less. Only the R rows of Z that the T labelled rows read
-// are computed. U is a sparse matrix (R, F) of constant structure. Its entries are sums of the products A_ij X_jf whose
-// X_jf dropout kept; the host lists the products once. Everything else is a weighted sum of rows. Each sum has a fixed
+// Source: own. The first layer is (A X) W1 instead of A (X W1). U depends on no parameter, so this step's kernels compute
+// the next step's U in idle blocks, and the step has two grid-wide waits fewer. Only the R rows of Z that the T labelled
+// rows read are computed. U is a sparse matrix (R, F) of constant structure. Each entry sums the products A_ij X_jf whose
+// X_jf dropout keeps; the host lists the products once. Everything else is a weighted sum of rows. Each sum has a fixed
 // order and one writer, so results repeat to the bit.
 //
 // Shapes: F, P, K are the columns of X, Z and the logits. Matrices that only these kernels read have rows padded to 4
-//   floats: t, dt (R, pad(K)), dlogits (T, pad(K)), dz (R, pad(P)). Parameters have not.
-//   Double buffers, (2, …), hold what is computed for step s + 1 while step s is running: step s reads buffer s % 2.
+//   floats: t, dt (R, pad(K)), dlogits (T, pad(K)), dz (R, pad(P)). Parameters are not padded.
+//   Double buffers, (2, …): step s reads buffer s % 2 while the data of step s + 1 is written to the other.
 //   progress (READERS,): the number of the step, once for each kernel that reads it. A copy is written by a kernel that is
 //   neither its reader nor the one before it, so it can be read before the wait (fused/shared/fused.cuh, order of kernels).
 // Requires: K at most COLUMNS * MAX_LANES = 128.
@@ -50,12 +50,12 @@ __device__ __forceinline__ void draw(const KipfForwardParams& params, int d, int
   params.kept[(next & 1) * params.n_drawn + d] = static_cast<unsigned char>(byte);
 }
 
-// z = dropout(relu(U W1)), t = z W2. Other blocks draw the next step's dropout bits.
+// z = dropout(relu(U W1)), t = z W2; other blocks draw the next step's dropout bits.
 //
 // Launch: a block of 256 threads per long row or four short ones, then a thread per byte to draw. Cora: 644 rows, of 88
 //   entries on average and 788 at most, in 217 blocks, and 22 blocks that draw; four lanes read a row of W1, so a block
 //   reads 16 or 64 entries at a time.
-// Shared memory: 4 (P pad(K) + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static. Bank conflicts: no costly ones.
+// Shared memory: 4 (P pad(K) + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static. Bank conflicts: negligible.
 // Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
 extern "C" __global__ void __launch_bounds__(256, 2) kipf_forward(const __grid_constant__ KipfForwardParams params) {
   extern __shared__ float shared[];
@@ -159,14 +159,14 @@ struct KipfLossParams {
   const float* class_weight;  // (K,)
   const unsigned char* kept;  // (2, n_drawn)
   const int* product_ptr;     // (nnz+1,)
-  const int* products;        // (.., 2): the number of a product's dropout bit, and the bits of its float32 value
+  const int* products;        // (.., 2): the index of a product's dropout bit, and the bits of its float32 value
   const int* long_entries;    // (n_long,): entries of U with more than THREAD_PRODUCTS products
-  const int* place;           // (nnz,): where an entry stands in U by columns
+  const int* place;           // (nnz,): an entry's position in U by columns
   float label_weight;         // sum of the labelled rows' class weights
   int n_labels, n_long, n_entries, n_drawn, K, out_bits;
 };
 
-// Softmax cross-entropy of the labelled rows and its gradient (dense/loss.cu). Other blocks sum U of the next step.
+// Softmax cross-entropy of the labelled rows and its gradient (dense/loss.cu); other blocks sum the next step's U.
 //
 // Launch: a warp per labelled row, a warp per long entry of U, a thread per entry of U. Cora: 18 + 37 + 223 blocks of 256.
 // Traffic: reads 8 products + 8 nnz bytes, writes 8 nnz; the loss 8 nnz(A) + 4 nnz(A) K, writes 4 T K.

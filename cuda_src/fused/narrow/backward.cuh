@@ -1,18 +1,18 @@
-// A narrow layer backward: the gradient by the layer before and that by the weights, side by side.
+// Backward pass of a narrow layer: the gradients of the previous layer and of the weights, in one launch.
 //
-//   dY = slope (G - dbeta / N - xhat dgamma / N)             made on the fly from G and Y, wherever it is needed
+//   dY = slope (G - dbeta / N - xhat dgamma / N)             recomputed from G and Y wherever it is needed
 //   V  = [A_1^T dY | … | A_C^T dY],  dZ_prev = V W^T,  G_prev = dZ_prev where Z_prev > 0 and dropout kept it, scaled
-//   dW' = U^T dY                                               (K, P), in parts
+//   dW' = U^T dY                                               (K, P), as partial sums
 //
-// G is the gradient by what batch norm returned. The first blocks yield G_prev and the parts of its column sums, the
-// others the parts of dW'; neither waits for the other.
+// G is the gradient of the batch norm's output. The first blocks compute G_prev and partial sums of its columns, the others
+// partial sums of dW'; neither waits for the other.
 // Source: own. Shapes: g_prev (N, F), sums_prev (dx blocks, columns_of(F), 2): sums of G_prev and of G_prev xhat_prev;
-//   partials (dw blocks, K, columns_of(P)); sums (parts, columns_of(P), 2) of as many parts as there are tiles of rows, or
-//   graphs; stats (2, P): mean, inverse; t_indptr (N C + 1,): row i C + c is node i of A_c^T.
-// `kind` is a LayerKind: the first layer has dW' alone, in a dense layer V = dY. Sizes come from the shape.
+//   partials (dw blocks, K, columns_of(P)); sums (parts, columns_of(P), 2): one part per tile of rows, or per
+//   graph; stats (2, P): mean, inverse; t_indptr (N C + 1,): row i C + c is node i of A_c^T.
+// `kind` is a LayerKind: the first layer has only dW'; in a dense layer V = dY. Sizes come from the shape.
 // Launch: 512 threads, `dx_blocks` + `dw_blocks`; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60 + 60 tiles.
 // Shared memory: dynamic; see `narrow.geometry.backward`. Accesses as in the forward phase; dW' reads rows of U and dY
-//   16 bytes at a time, half a warp the same.
+//   16 bytes at a time; the lanes of half a warp read the same.
 // Traffic: reads 8 (nnz P + N P) + 4 (N F + N K + F C P blocks), writes 4 (N F + K P blocks); everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
@@ -23,7 +23,7 @@
 
 namespace fused {
 
-// What dY is made of: columns of Y, and per column dbeta / N and dgamma / N.
+// Inputs of dY: batch norm of the columns of Y, and per column dbeta / N and dgamma / N.
 struct OfY {
   Columns columns;
   float *dbeta, *dgamma;
@@ -38,8 +38,7 @@ __device__ __forceinline__ OfY of_y_at(float* shared, const float* y, const floa
   return {columns_at(shared, P), shared + 4 * columns_of(P), shared + 5 * columns_of(P), y, g};
 }
 
-// Set the columns and the two sums of Y, which come in `parts` parts; all threads call. Everything is asked for before
-// anything is waited for.
+// Fill them from `parts` partial sums; all threads call. All loads are issued before the first is used.
 __device__ __forceinline__ void set_backward(const OfY& of, float* scratch, const float* stats, const float* gamma,
                                              const float* sums, int parts, int N, int P) {
 #pragma unroll 1
@@ -57,8 +56,8 @@ __device__ __forceinline__ void set_backward(const OfY& of, float* scratch, cons
   }
 }
 
-// A row of V by a warp, as NeighbourActivations is a row of U: the entries of rows i C … i C + C - 1 of the transpose are
-// neighbours of node i, channel by channel.
+// A warp computes a row of V, as NeighbourActivations does for U. The entries of rows i C … i C + C - 1 of the transpose are
+// the neighbours of node i, channel by channel.
 struct NeighbourGradients {
   int n, node, channel;
   float value;
@@ -86,7 +85,7 @@ struct NeighbourGradients {
     for (int c = 1; c < C; ++c) channel += entry >= t_indptr[i * C + c];
   }
 
-  // BATCH neighbours' values from a (N, P).
+  // Load BATCH neighbours' values from a (N, P).
   __device__ __forceinline__ void fetch(float2 (&to)[BATCH], const float* from, int k, int p, int P) const {
     const int column = p + 2 * (threadIdx.x % 32);
 #pragma unroll
@@ -111,7 +110,7 @@ struct NeighbourGradients {
         sum.x += factor * (slope.x * (g[u].x - dbeta.x - (y[u].x - mean.x) * inverse.x * dgamma.x));
         sum.y += factor * (slope.y * (g[u].y - dbeta.y - (y[u].y - mean.y) * inverse.y * dgamma.y));
       }
-      if (C > 1 || u == BATCH - 1) {  // the next entry may be another channel's
+      if (C > 1 || u == BATCH - 1) {  // the next entry may belong to another channel
         float* target = row + (C > 1 ? __shfl_sync(FULL_WARP, channel, (k + u) % 32) * columns_of(P) : 0) + column;
         if (column < P) target[0] += sum.x;
         if (column + 1 < P) target[1] += sum.y;
@@ -121,7 +120,7 @@ struct NeighbourGradients {
   }
 };
 
-// Rows first … of a (N, columns) matrix into a tile of TILE rows: 0 beyond the last row and column.
+// Copy rows first … of a (N, columns) matrix to a tile of TILE rows, with zeros beyond the last row and column.
 __device__ __forceinline__ void load_rows(float* tile, int tile_stride, const float* from, int first, int N,
                                           int columns) {
   const int lane = threadIdx.x % 32;
@@ -142,8 +141,8 @@ __device__ __forceinline__ void load_rows(float* tile, int tile_stride, const fl
   }
 }
 
-// What a block needs of its rows for dW': U, and Y that becomes dY. A thread asks for the first GROUP columns of the first
-// tile's G before it waits for the columns.
+// A block's rows for dW': U, and Y, which is replaced by dY. A thread loads the first GROUP columns of the first tile's G
+// before it waits for the columns.
 struct RowTiles {
   float *u, *dy;
   int u_stride, dy_stride;
@@ -163,7 +162,7 @@ struct RowTiles {
     for (int c = 0; c < GROUP / 32; ++c) g[c] = i < N && lane + 32 * c < P ? from_g[i * P + lane + 32 * c] : 0.f;
   }
 
-  // Y to dY; a warp touches the rows that it loaded, and no other.
+  // Replace Y by dY; a warp accesses only the rows that it loaded.
   __device__ __forceinline__ void finish(const OfY& of, int first, int N, int P, bool is_fetched) const {
     const int i = first + threadIdx.x / 32, lane = threadIdx.x % 32;
     float* row = dy + threadIdx.x / 32 * dy_stride;
@@ -179,11 +178,11 @@ struct RowTiles {
 };
 static_assert(TILE == WARPS, "a warp has one row of a tile");
 
-// This block's part of dW', 4 x 4 outputs to a thread; `tiles` hold U and Y of the first tile of rows.
+// This block's partial sum of dW', 4 x 4 outputs per thread; `tiles` hold U and Y of the first tile of rows.
 __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u,
                                                 int N, int part, int parts, int P, int K) {
   const int columns = columns_of(P) / 4, outputs = K / 4 * columns;
-  const bool is_only = parts * TILE >= N;  // one tile of rows, which stays for all groups of outputs
+  const bool is_only = parts * TILE >= N;  // one tile of rows, kept for all groups of outputs
   bool is_loaded = true, is_finished = false;
 #pragma unroll 1
   for (int group = 0; group < outputs; group += THREADS) {
@@ -192,7 +191,7 @@ __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& 
 #pragma unroll 1
     for (int first = part * TILE; first < N; first += parts * TILE) {
       if (!is_loaded) {
-        __syncthreads();  // the readers of the tiles before are done
+        __syncthreads();  // all threads have read the previous tiles
         tiles.load(u, of.y, first, N, P, K);
         is_finished = false;
       }
@@ -222,7 +221,7 @@ __device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& 
   }
 }
 
-// Outputs, inputs and sizes of a layer; `_prev` is the layer before, of which the first has none.
+// Outputs, inputs and sizes of a layer; `_prev` is the previous layer, null in the first layer.
 struct NarrowBackwardParams {
   float *g_prev, *sums_prev, *partials;
   const int* size;
@@ -233,11 +232,11 @@ struct NarrowBackwardParams {
   float keep_scale;
   int parts, parts_are_graphs, dx_blocks, dw_blocks, F, C, P, K, kind;
 
-  // Those of the layer before are known: `stats_prev` is read.
+  // The previous layer's statistics are final: `stats_prev` is read.
   __device__ __forceinline__ Statistics statistics_prev() const {
     return {nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
   }
-  // Parts of the sums of G that have any rows or graphs, of a batch of N nodes.
+  // The number of partial sums of G with rows or graphs, for a batch of N nodes.
   __device__ __forceinline__ int parts_of_sums(int N) const {
     return sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);
   }
@@ -260,14 +259,14 @@ struct BackwardShared {
         tile(sums + 2 * columns_of(shape.F)) {}
 };
 
-// The blocks of dW'.
+// Blocks that compute dW'.
 template <class Shape>
 __device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, const Shape& shape,
                                             const BackwardShared<Shape>& at, int part, int parts) {
   const int N = params.size[0], P = shape.P, K = shape.K;
-  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the kernel behind
+  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the next kernel
   RowTiles tiles(at.tile, P, K);
-  tiles.load(params.u, params.y, part * TILE, N, P, K);  // U and Y are older than the phase before
+  tiles.load(params.u, params.y, part * TILE, N, P, K);  // kernels before the previous one wrote U and Y
   wait_for_previous();
   if (part * TILE >= N) return;
   tiles.fetch(params.g, part * TILE, N, P);
@@ -276,7 +275,7 @@ __device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, 
   weight_gradient(params.partials, tiles, at.of, params.u, N, part, parts, P, K);
 }
 
-// A row of V by its warp, from `gather`, of which the first tile's first neighbours are fetched.
+// The warp's row of V, from `gather`, which has already fetched the first tile's first neighbours.
 template <class Shape>
 __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather, const NarrowBackwardParams& params,
                                          const Shape& shape, const OfY& of, int i, int N, bool is_first) {
@@ -300,20 +299,20 @@ __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather,
   }
 }
 
-// The blocks of G_prev.
+// Blocks that compute G_prev.
 template <class Shape>
 __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, const Shape& shape,
                                             const BackwardShared<Shape>& at, int part, int parts) {
   const int N = params.size[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
-  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the kernel behind
+  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the next kernel
   const float keep_scale = shape.keep_scale(params.keep_scale);
   const unsigned char* kept_prev = shape.kept(params.kept_prev);
   const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
   Weights<2> weights;
-  const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // the weights stay in registers for all tiles
+  const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // weights stay in registers for all tiles
   NeighbourGradients gather;
-  float y_own[2] = {};  // of the layer before, where this thread owns the first tile's product
-  // Y and what is known of the layer before are older than the phase before; G, its sums and stats are not.
+  float y_own[2] = {};  // Y of the previous layer, for this thread's elements of the first tile's product
+  // Kernels before the previous one wrote Y and the previous layer's statistics; G, its sums and stats are newer.
   weights.load_transposed(params.packed, 0, width, first_column(), packed_stride, F);
   gather.open(params.t_indptr, params.t_indices, params.t_values, part * TILE + warp, part * TILE + warp < N, C,
               shape.kind == DENSE);
@@ -334,7 +333,7 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
 #pragma unroll 1
   for (int first = part * TILE; first < N; first += parts * TILE) {
     const int rows = min(TILE, N - first);
-    __syncthreads();  // columns and sums are there; the readers of the tile before are done
+    __syncthreads();  // columns and sums are filled; all threads have read the previous tile
     fill_row(at.tile + warp * stride, gather, params, shape, at.of, first + warp, N, is_first);
     __syncthreads();
 #pragma unroll 1
@@ -370,7 +369,7 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
         sum = make_float2(sum_of_rows(sum.x), sum_of_rows(sum.y));
         if (own_row() == 0 && f < F) at.sums[2 * f] += sum.x, at.sums[2 * f + 1] += sum.y;
       }
-      __syncthreads();  // `partial` is free again
+      __syncthreads();  // `partial` may be overwritten
     }
     is_first = false;
   }

@@ -1,16 +1,15 @@
-// A narrow layer forward, in one launch: Y = U W' with the moments of its columns; see fused/shared/fused.cuh, FUSED.md.
+// Forward pass of a narrow layer in one launch: Y = U W' and the moments of its columns; see fused/shared/fused.cuh.
 //
-//   U[i] = [sum over entries (j, c) of row i of value Z_prev[j] | a_1[i] … a_C[i] | 0],   Z_prev from Y_prev on the fly
+//   U[i] = [sum over entries (j, c) of row i of value Z_prev[j] | a_1[i] … a_C[i] | 0],   Z_prev recomputed from Y_prev
 //
-// Source: own. It differs from the `batched` operations: only Y, U and column moments go to memory, and it waits for Y_prev
-// alone.
+// Source: own. Unlike the `batched` operations, it writes only Y, U and column moments to memory.
 // Shapes: y (N, P), u (N, K), moments (gridDim.x, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
-//   x_stride): U itself (FIRST), else from it row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
+//   x_stride): U itself (FIRST), else the row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
 //   indices = j * C + c, values; packed (K, columns_of(P)); kept (ceil(N P / 8),) dropout bits of this layer.
 // `kind` is a LayerKind. All sizes come from the shape (fused/narrow/shape.cuh).
-// Launch: 512 threads, tiles of 16 rows dealt out to the blocks; batch 50 of 19 nodes: 60 tiles, a block each.
-// Shared memory: dynamic, see `narrow.geometry.forward`; accesses are to one row, to consecutive columns, or as
-//   PRODUCT_STRIDE spreads them.
+// Launch: 512 threads, blocks stride over tiles of 16 rows; batch 50 of 19 nodes: 60 tiles, one block each.
+// Shared memory: dynamic, see `narrow.geometry.forward`; a warp accesses one row, consecutive columns, or rows that
+//   PRODUCT_STRIDE spreads over the banks.
 // Traffic: reads 4 (nnz F + K P blocks), writes 4 N (P + K); everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
@@ -21,23 +20,23 @@
 
 namespace fused {
 
-constexpr int FORWARD_QUADS = 3;                           // of weights in a thread's registers; see Weights
-constexpr int FORWARD_CHUNK = 4 * SLICES * FORWARD_QUADS;  // rows of weights in those of a block
+constexpr int FORWARD_QUADS = 3;                           // quads of weights in a thread's registers; see Weights
+constexpr int FORWARD_CHUNK = 4 * SLICES * FORWARD_QUADS;  // rows of weights in a block's registers
 
-// A row of U by a warp: the activations of its neighbours, weighted, a lane two columns at a time. `fetch` asks for BATCH
-// neighbours' Y_prev, `add` makes activations of them. The first fetch comes before the columns of Y_prev are known, so
-// that both are waited for together.
+// A warp computes a row of U, the weighted sum of its neighbours' activations; a lane has two columns at a time. `fetch`
+// loads BATCH neighbours' Y_prev, `add` adds their activations. The first fetch is issued before the columns of Y_prev
+// are reduced, so that both latencies overlap.
 struct NeighbourActivations {
   const float* y_prev;
   const unsigned char* kept;
   int F, C;
-  int n;  // entries of the row; lane l holds the node, channel and value of entry l of the 32 at hand
+  int n;  // entries of the row; lane l holds node, channel and value of entry l of the current 32
   int node, channel;
   float value;
   float2 y[BATCH];
-  unsigned wanted;  // a bit per element of y: it exists and dropout kept it
+  unsigned wanted;  // a bit per element of y: the element exists and dropout kept it
 
-  // The row's first entries; of a dense layer the row itself.
+  // Load the row's first entries; in a dense layer, the row itself.
   __device__ __forceinline__ void open(const int* indptr, const int* indices, const float* values, int i, bool exists,
                                        bool identity) {
     if (identity) {
@@ -85,7 +84,7 @@ struct NeighbourActivations {
                   b = positive((y[u].y - mean.y) * slope.y + beta.y);
       if (wanted >> 2 * u & 1) sum.x += factor * a;
       if (wanted >> 2 * u & 2) sum.y += factor * b;
-      if (C > 1 || u == BATCH - 1) {  // the next entry may be another channel's
+      if (C > 1 || u == BATCH - 1) {  // the next entry may belong to another channel
         float* target = row + (C > 1 ? __shfl_sync(FULL_WARP, channel, (k + u) % 32) * F : 0) + column;
         if (column < F) target[0] += sum.x;
         if (column + 1 < F) target[1] += sum.y;
@@ -95,7 +94,7 @@ struct NeighbourActivations {
   }
 };
 
-// Outputs, inputs and sizes of a layer; `_prev` is the layer before, of which the first has none.
+// Outputs, inputs and sizes of a layer; `_prev` is the previous layer, null in the first layer.
 struct NarrowForwardParams {
   float *y, *u, *moments;
   unsigned char* kept;
@@ -117,12 +116,12 @@ struct NarrowForwardParams {
   }
 };
 
-// The block's tile of U in shared memory. What its first tile needs is fetched ahead, into registers.
+// The block's tile of U in shared memory. Inputs of the first tile are prefetched into registers.
 template <class Shape>
 struct TileOfU {
   float* rows;  // (TILE, K + 4)
   NeighbourActivations gather;
-  float4 own;  // of the first layer four columns of this warp's row; else in x its row sum of the channel `lane`
+  float4 own;  // first layer: four columns of this warp's row; else x has its row sum of channel `lane`
 
   __device__ __forceinline__ int stride(const Shape& shape) const { return shape.K + 4; }
 
@@ -138,7 +137,7 @@ struct TileOfU {
     if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own.x = params.x[i * params.x_stride + lane];
   }
 
-  // Row `i` of U, by its warp; `before` rows of the block are done.
+  // The warp computes row `i` of U; `before` rows of the block are done.
   __device__ __forceinline__ void fill_row(const NarrowForwardParams& params, const Shape& shape,
                                            const Columns& columns, int i, int N, int before) {
     const int F = shape.F, C = shape.C, K = shape.K, lane = threadIdx.x % 32;
@@ -151,7 +150,7 @@ struct TileOfU {
     }
     if (shape.kind == FIRST) return;
     __syncwarp();
-    if (before == 0) __syncthreads();  // the columns are there
+    if (before == 0) __syncthreads();  // the columns are filled
     if (before > 0) gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
 #pragma unroll 1
     for (int k = 0; k < gather.n; k += BATCH) {
@@ -170,7 +169,7 @@ struct TileOfU {
     }
   }
 
-  // Store the row that this warp filled: dW' needs it.
+  // Store this warp's row, which dW' reads.
   __device__ __forceinline__ void store_row(float* u, const Shape& shape, int i) const {
     const float* row = rows + threadIdx.x / 32 * stride(shape);
     for (int q = 4 * (threadIdx.x % 32); q < shape.K; q += 128)
@@ -178,8 +177,8 @@ struct TileOfU {
   }
 };
 
-// Add a tile's rows of column p to the moments, (columns_of(P),), of the block's rows, of which `before` came earlier: two
-// passes over the tile's rows, then both means and sums of squared distances join.
+// Add a tile's rows of column p to the moments (columns_of(P),) of the block's previous `before` rows: two passes over the
+// tile's rows, then means and sums of squared deviations are combined.
 __device__ __forceinline__ void join_moments(float2* moments, float value, bool exists, int rows, int before, int p,
                                              int P) {
   const float mean = sum_of_rows(exists ? value : 0.f) / rows, distance = exists ? value - mean : 0.f;
@@ -205,13 +204,13 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
                          make_float4(kind == DENSE ? 1.f : 0.f, 0.f, 0.f, 0.f)};
 
   Weights<FORWARD_QUADS> weights;
-  if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // else the host takes AnyShape
-  const bool is_alone = P <= GROUP && K <= weights.CHUNK;               // the weights stay in registers for all tiles
-  // Only the first kernel of a step follows the one that writes the weights.
+  if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // the host takes AnyShape otherwise
+  const bool is_alone = P <= GROUP && K <= weights.CHUNK;               // weights stay in registers for all tiles
+  // Only the first kernel of a step follows the update, which writes the weights.
   if (kind == FIRST) wait_for_previous();
   weights.load(params.packed, 0, K, first_column(), columns_of(P));
   const int N = params.size[0], own_first = block * TILE + threadIdx.x / 32;
-  if (kind != FIRST && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the kernel behind
+  if (kind != FIRST && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the next kernel
   if (kind == FIRST) {
     tile.fetch_staged(params, shape, own_first);
   } else {
@@ -233,11 +232,11 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
   }
   for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
 
-  int before = 0;  // rows of this part in earlier tiles
+  int before = 0;  // rows of this block in earlier tiles
 #pragma unroll 1
   for (int first = block * TILE; first < N; first += gridDim.x * TILE) {
     const int i = first + threadIdx.x / 32, rows = min(TILE, N - first);
-    if (before > 0) __syncthreads();  // the readers of the tile before are done
+    if (before > 0) __syncthreads();  // all threads have read the previous tile
     tile.fill_row(params, shape, columns, i, N, before);
     __syncthreads();
 #pragma unroll 1
@@ -259,7 +258,7 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
         if (params.moments) join_moments(reinterpret_cast<float2*>(moments_of), value, exists, rows, before, p, P);
       }
       if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.u, shape, i);
-      __syncthreads();  // `partial` is free again
+      __syncthreads();  // `partial` may be overwritten
     }
     before += rows;
   }

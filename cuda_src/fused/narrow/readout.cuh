@@ -1,11 +1,11 @@
 // The readout of the specialised model: sum or mean of COLUMNS columns, one dense layer to at most MOST_OUTPUTS outputs,
-// sigmoid or squared loss, no dropout. It yields what `readout_phase` yields (fused/shared/readout.cuh), from the same parameters.
+// sigmoid or squared loss, no dropout. Results and parameters are those of `readout_phase` (fused/shared/readout.cuh).
 //
-// It is another algorithm, not another instance: eight neighbouring lanes own a column from the moments of Y to the gradient
-// of every row, so what they sum, they sum by shuffles; and a warp owns an output, whose weights are in registers before the
-// wait. So the threads of a block wait for each other three times instead of nine: for the moments, for R, and for the
-// gradients of the outputs. Both share pooling, losses and columns.
-// Launch: 512 threads, a block per graph (at a time). Batch 50: 50 blocks. Shared memory: 9 KB, static.
+// The algorithm differs. Eight neighbouring lanes own a column from the moments of Y to the gradient of every row, so its
+// sums are shuffles. A warp owns an output and loads its weights into registers before the wait. So a block has three
+// barriers instead of nine: for the moments, for R, and for the gradients of the outputs. Both share pooling, losses and
+// columns.
+// Launch: 512 threads, a block per graph at a time. Batch 50: 50 blocks. Shared memory: 9 KB, static.
 // Traffic: reads 4 N P + 8 P parts blocks, writes 4 N P bytes; everything in L2.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -15,14 +15,14 @@
 namespace fused {
 
 constexpr int MOST_OUTPUTS = WARPS;
-constexpr int OUTPUTS_OF_LANE = MOST_OUTPUTS / COLUMN_LANES;  // whose gradients a lane weighs on the way back
+constexpr int OUTPUTS_OF_LANE = MOST_OUTPUTS / COLUMN_LANES;  // of the backward pass
 
-// The weights that a thread multiplies with, and the label's own weight of its warp's output.
+// A thread's weights, and the loss weight of its warp's output.
 template <int COLUMNS>
 struct OutputWeights {
-  float2 forward;  // of output threadIdx.x / 32, by R[2 lane] and R[2 lane + 1]
+  float2 forward;  // of output threadIdx.x / 32, for R[2 lane] and R[2 lane + 1]
   float bias, loss_weight;
-  float back[OUTPUTS_OF_LANE];  // of column lanes_column(), by the outputs of this lane
+  float back[OUTPUTS_OF_LANE];  // of column lanes_column(), for the outputs of this lane
 
   __device__ __forceinline__ OutputWeights(const Head& head, const float* loss_weights, int K)
       : forward(), bias(0.f), loss_weight(0.f), back() {
@@ -40,7 +40,7 @@ struct OutputWeights {
   }
 };
 
-// The loss of the warp's output, and its derivative by the logit, over the batch's labels.
+// The loss of the warp's output and its derivative with respect to the logit, divided by the batch's label weight.
 __device__ __forceinline__ Cost cost_of_output(float logit, float target, float loss_weight, int loss,
                                                float label_weight) {
   const bool labelled = target == target;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams param
   const int block = blockIdx.x, blocks = gridDim.x, K = params.K, kind = params.kind;
   const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32, p = lanes_column(), lane = threadIdx.x % COLUMN_LANES;
 
-  // Batch, weights and rates are older than the phase before.
+  // Before the wait: kernels before the previous one wrote batch, weights and rates.
   const Head head = params.heads[0];
   const OutputWeights<COLUMNS> weights(head, params.loss_weight, K);
   const int N = params.size[0], B = params.size[1];
@@ -102,7 +102,7 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams param
     }
     __syncthreads();
     if (warp == 0) total += warp_sum(of_warp < K ? cost_of[of_warp] : 0.0);
-    // ---- and back
+    // ---- backward
     float share = 0.f;
 #pragma unroll
     for (int j = 0; j < OUTPUTS_OF_LANE; ++j)

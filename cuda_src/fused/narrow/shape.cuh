@@ -1,20 +1,20 @@
-// The shapes of layers that the phases of a narrow step are templates over. No kernels here.
+// Layer shapes, the template parameters of the phases of a narrow step. No kernels here.
 //
-// Every phase is one template over a shape. `AnyShape` takes all sizes from the kernel's parameters. `FixedShape<COLUMNS,
-// CHANNELS, KIND>` has them as constants: the compiler drops loops over columns and channels, guards of ragged rows and
-// arithmetic of strides. It has no dropout, so it reads no bits. Both take the same struct of parameters, of which a fixed
-// shape ignores the sizes; where only one shape needs a line, the phase asks `Shape::IS_FIXED`.
+// Every phase is one template over a shape. `AnyShape` reads all sizes from the kernel's parameters. `FixedShape<COLUMNS,
+// CHANNELS, KIND>` has them as constants: the compiler removes loops over columns and channels, bounds checks and stride
+// arithmetic. It has no dropout. Both use the same parameter struct; a fixed shape ignores its sizes. Lines for only one
+// shape are under `if constexpr (Shape::IS_FIXED)`.
 #pragma once
 
 #include "fused/shared/fused.cuh"
 
 namespace fused {
 
-// Where a layer's U comes from: it is staged (the first layer), gathered over the adjacency, or the row of the layer
-// before (a dense layer). The host numbers them so.
+// Source of a layer's U: the staged batch (the first layer), neighbours gathered through the adjacency, or the previous
+// layer's row (a dense layer). The host reads these values from here.
 enum LayerKind { FIRST, CONVOLUTION, DENSE };
 
-// Columns of U: C F neighbours' sums and C row sums, rounded up.
+// Columns of U: C F sums over neighbours and C row sums, rounded up to 8.
 __host__ __device__ constexpr int columns_of_u(int F, int C) { return (C * F + C + 7) / 8 * 8; }
 
 // Any layer.
@@ -25,7 +25,7 @@ struct AnyShape {
   template <class Params>
   __device__ __forceinline__ explicit AnyShape(const Params& at) : F(at.F), C(at.C), P(at.P), K(at.K), kind(at.kind) {}
 
-  // Bits of dropout and the scale of what it keeps.
+  // Dropout bits, and the scale of kept elements.
   template <class Bits>
   __device__ __forceinline__ Bits* kept(Bits* bits) const {
     return bits;
@@ -33,7 +33,7 @@ struct AnyShape {
   __device__ __forceinline__ float keep_scale(float scale) const { return scale; }
 };
 
-// What fixed shapes have in common.
+// Members that all fixed shapes share.
 template <int COLUMNS, int CHANNELS>
 struct WithoutDropout {
   static constexpr bool IS_FIXED = true;
@@ -46,7 +46,7 @@ struct WithoutDropout {
   __device__ __forceinline__ float keep_scale(float) const { return 1.f; }
 };
 
-// A graph convolution from COLUMNS columns to COLUMNS columns over CHANNELS channels, without dropout.
+// A graph convolution with COLUMNS input and output columns and CHANNELS channels, without dropout.
 template <int COLUMNS, int CHANNELS, LayerKind KIND>
 struct FixedShape : WithoutDropout<COLUMNS, CHANNELS> {
   static constexpr bool IS_FIRST = false;
@@ -56,7 +56,7 @@ struct FixedShape : WithoutDropout<COLUMNS, CHANNELS> {
   __device__ __forceinline__ explicit FixedShape(const Params&) {}
 };
 
-// The first layer: its U has as many columns as the data set gives, and no phase asks for F.
+// The first layer: the data set determines K; no phase uses F.
 template <int COLUMNS, int CHANNELS>
 struct FixedShape<COLUMNS, CHANNELS, FIRST> : WithoutDropout<COLUMNS, CHANNELS> {
   static constexpr bool IS_FIRST = true;

@@ -1,9 +1,9 @@
-// The kernels of a narrow fused step, in the order in which they run: forward by layers, readout, backward by layers, update.
-// Each phase is one template over a shape (fused/narrow/shape.cuh), and has a kernel for any layer and one for layers of
-// 64 columns and 1 channel without dropout. FUSED.md follows a step; what a phase does is in its header.
+// The kernels of a narrow fused step in launch order: forward layer by layer, readout, backward layer by layer, update.
+// Each phase is one template over a shape (fused/narrow/shape.cuh). It has a kernel for any layer and one for layers of
+// 64 columns and 1 channel without dropout. FUSED.md follows a step; each phase's header explains the phase.
 //
-// Launch: as the headers say, one behind the other, captured into a CUDA graph of several steps. From sm_90 on a kernel
-// starts while the one before still runs, and reads what is older (fused/shared/fused.cuh).
+// Launch: see the headers; a CUDA graph captures several steps. From sm_90 on, a kernel starts while the previous one still
+// runs, and prefetches older data (fused/shared/fused.cuh).
 #include "fused/narrow/backward.cuh"
 #include "fused/narrow/forward.cuh"
 #include "fused/narrow/readout.cuh"
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   forward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
 }
 
-// ---- readout; that of any model is fused/shared/readout.cu ----
+// ---- readout; fused/shared/readout.cu has the one for any model ----
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
@@ -66,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   update_phase(params, shared4);
 }
 
-// The packed weights of a layer from its parameters, where these came from elsewhere than from an update; for inference
-// (gamma not null) with batch norm folded into them, and its shift (P,).
+// Pack a layer's weights after something other than an update wrote its parameters. For inference (gamma not null), fold
+// batch norm into them and write its shift (P,).
 //
 // Launch: a thread per element of (K, columns_of(P)).
 struct NarrowPackParams {

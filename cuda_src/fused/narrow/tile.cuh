@@ -1,34 +1,33 @@
 // The product of a tile of rows with weights in registers, by a block of 512 threads; narrow layers only. No kernels here.
 //
-// The 16 rows of K numbers lie in shared memory; the weights never do. Warp w multiplies rows 8 (w / 8) … + 7 with its own
-// eighth of the weights, which it holds in registers: it asked for them before the data was there. A lane owns 4 rows x
-// 4 columns; the eighths are added in shared memory, in order. The finished product lies so that the rows of a column are
-// in 16 neighbouring lanes: sums over rows are shuffles.
+// The 16 rows of K numbers are in shared memory; the weights never are. Warp w multiplies rows 8 (w / 8) … + 7 by its
+// eighth of K. It loads these weights into registers before the rows are ready. A lane owns 4 rows x 4 columns; the
+// eighths are added in shared memory in a fixed order. In the finished product, the rows of a column are in 16
+// neighbouring lanes, so sums over rows are shuffles.
 #pragma once
 
 #include "fused/shared/columns.cuh"
 
 namespace fused {
 
-constexpr int BATCH = 4;                   // neighbours that a warp has in flight
-constexpr int SLICES = 8;                  // of K, a warp each for half of the rows
-constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns fall on 16 banks twice
+constexpr int BATCH = 4;                   // neighbours whose loads a warp has in flight
+constexpr int SLICES = 8;                  // slices of K; a warp multiplies one for half of the rows
+constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns: two-way bank conflicts at most
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
 
-// Two neighbouring floats of a row, of which the second may be another row's, or nobody's.
+// Load two neighbouring floats of a row; the second may lie beyond the row's end.
 __device__ __forceinline__ float2 load2(const float* from, bool first, bool second, bool aligned) {
   if (second && aligned) return *reinterpret_cast<const float2*>(from);
   return make_float2(first ? from[0] : 0.f, second ? from[1] : 0.f);
 }
 
-// The weights of a thread: four columns of the rows of its slice, QUADS times four of them. CHUNK rows of the weights are
-// in the registers of a block at a time.
+// A thread's weights: four columns, and QUADS times four rows of its slice. A block's registers hold CHUNK rows at a time.
 template <int QUADS_>
 struct Weights {
   static constexpr int QUADS = QUADS_, CHUNK = SLICES * QUADS * 4;
   float4 of[QUADS][4];  // quad of K, row in it
 
-  // Columns `column` … + 3 of rows `first` … of a packed W' (K, stride).
+  // Load columns `column` … + 3 of rows `first` … of a packed W' (K, stride).
   __device__ __forceinline__ void load(const float* packed, int first, int K, int column, int stride) {
     const int k = first + 4 * (threadIdx.x / 32 % SLICES);
     const float* source = packed + k * stride + column;
@@ -43,7 +42,7 @@ struct Weights {
     }
   }
 
-  // The same of [W_1 | … | W_C]^T, (C stride, F): what V is multiplied with. V's channels are columns_of(P) apart.
+  // Load the same of [W_1 | … | W_C]^T, (C stride, F), the factor of V. V's channels are columns_of(P) apart.
   __device__ __forceinline__ void load_transposed(const float* packed, int first, int width, int column, int stride,
                                                   int F) {
 #pragma unroll
@@ -64,7 +63,7 @@ struct Weights {
   }
 };
 
-// A thread's place in the product of a tile: it multiplies rows first_row … + 3 with four columns; of the finished product
+// A thread's indices in the product of a tile. It multiplies rows first_row … + 3 by four columns. Of the finished product
 // it owns row own_row of columns own_column and own_column + 32.
 __device__ __forceinline__ int first_row() { return threadIdx.x / 32 / SLICES * 8 + threadIdx.x % 32 / 16 * 4; }
 __device__ __forceinline__ int first_column() { return threadIdx.x % 16 * 4; }
@@ -76,7 +75,7 @@ __device__ __forceinline__ float4 add_product(float4 sum, float x, float4 w) {
   return make_float4(fmaf(x, w.x, sum.x), fmaf(x, w.y, sum.y), fmaf(x, w.z, sum.z), fmaf(x, w.w, sum.w));
 }
 
-// sum[r] += this thread's share of  tile (TILE, K) x weights,  the chunk of K from `first` on.
+// sum[r] += this thread's partial sum of  tile (TILE, K) x weights,  for the chunk of K from `first` on.
 template <int QUADS>
 __device__ __forceinline__ void add_chunk(float4 (&sum)[4], const float* tile, int tile_stride, int first, int K,
                                           const Weights<QUADS>& weights) {
@@ -97,8 +96,8 @@ __device__ __forceinline__ void add_chunk(float4 (&sum)[4], const float* tile, i
   }
 }
 
-// Add the shares of all slices; returns columns own_column and + 32 of row own_row. `partial` is free after the next
-// barrier.
+// Add the partial sums of all slices; return columns own_column and + 32 of row own_row. `partial` may be overwritten after
+// the next barrier.
 __device__ __forceinline__ float2 fold_slices(const float4 (&sum)[4], float* partial) {
   float* mine = partial + (threadIdx.x / 32 % SLICES * TILE + first_row()) * PRODUCT_STRIDE + first_column();
 #pragma unroll
@@ -114,7 +113,7 @@ __device__ __forceinline__ float2 fold_slices(const float4 (&sum)[4], float* par
   return total;
 }
 
-// Sum over the rows of a column, in each of its lanes.
+// Sum over the rows of a column; each of its lanes gets it.
 __device__ __forceinline__ float sum_of_rows(float value) { return warp_sum(value, TILE); }
 
 }  // namespace fused

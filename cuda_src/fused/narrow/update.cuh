@@ -1,14 +1,13 @@
-// The last phase of a step: gradients from their parts, the optimiser, and the staging of the next batch beside them.
+// The last phase of a step: reduce the partial sums of the gradients, update the parameters, stage the next batch.
 //
-// A job is one parameter array: element e of its gradient is  sum over s of  left[s] right[s]  in order, where the parts of
-// a product are summed as they are (`left` null) and a dense layer on graphs multiplies its input with its gradient.
-// Updates are those of dense/optimizer.cu. With clipping the step takes two launches: ONLY_GRADIENTS writes gradients and parts of
-// their squared norm, APPLY reads both and updates. Without, UPDATE does it in one. ONLY_GRADIENTS alone serves whoever wants
-// the gradients.
+// A job is one parameter array. Element e of its gradient is the sum over s, in order, of  right[s],  the partial sums of a
+// product (`left` null), or of  left[s] right[s],  a dense layer's inputs and gradients of graph s.
+// Updates are those of dense/optimizer.cu. UPDATE does all in one launch. Clipping needs two: ONLY_GRADIENTS writes
+// gradients and partial sums of their squared norm, APPLY reads both and updates. ONLY_GRADIENTS alone computes gradients.
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
 //   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
-// Launch: 256 threads; a block stages or does chunks of parameters, as many of either as come to it. Tox21's 9,900
-//   parameters: 310 chunks of 32 elements, 8 lanes to an element, and 50 graphs to stage.
+// Launch: 256 threads; blocks stride over the graphs to stage and the chunks of parameters. Tox21's 9,900 parameters: 310
+//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage.
 // Shared memory: 1 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -20,19 +19,19 @@
 namespace fused {
 
 constexpr int MAX_LANES = 8;
-constexpr int PARTS_AT_ONCE = 8;  // that a thread has asked for before it adds the first
+constexpr int PARTS_AT_ONCE = 8;  // loads in flight per thread
 
 // One parameter array.
 struct Job {
   const float *left, *right;
-  float* packed;                  // where kernels want the array, or null
-  long long step;                 // from column to column of a part
+  float* packed;                  // the array in the layout that kernels read, or null
+  long long step;                 // stride between columns of a part
   int start, count;               // in the flat arrays
-  int left_stride, right_stride;  // from part to part
-  int parts, unit;                // there are as many parts as `unit` rows go into N; 0: as many as graphs
-  int lanes;                      // threads that share an element, a power of two
-  int F, C, P;                    // element (f, c P + p) stands in row c F + f, column p of a part, and of `packed`
-  int columns, packed_columns;    // of a row there
+  int left_stride, right_stride;  // strides between parts
+  int parts, unit;                // one part per `unit` rows; 0: one per graph
+  int lanes;                      // threads that sum one element, a power of two
+  int F, C, P;                    // element (f, c P + p) is in row c F + f, column p of a part and of `packed`
+  int columns, packed_columns;    // columns of such a row
 };
 
 // Row and column of element e; see Job.
@@ -41,7 +40,7 @@ __device__ __forceinline__ int2 place_of(const Job& job, int e) {
   return make_int2(c * job.F + f, rest - c * job.P);
 }
 
-// This thread's share of an element's gradient; HAS_LEFT: `left` is not null.
+// This thread's partial sum of an element's gradient; HAS_LEFT: `left` is not null.
 template <bool HAS_LEFT>
 __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lane, int N, int B) {
   const int parts = min(job.parts, job.unit > 0 ? ceil_div(N, job.unit) : B);
@@ -72,7 +71,7 @@ struct NarrowUpdateParams {
 template <class Wait>
 __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, int chunk, float* of_thread, Wait wait) {
   const UpdateParams& of = params.common;
-  // All but the gradients is older than the phase before.
+  // Before the wait: kernels before the previous one wrote everything but the gradients.
   const Job job = params.jobs[of.chunks[2 * chunk]];
   const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
   const int e = of.chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
@@ -123,8 +122,8 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams params, fl
   };
 #pragma unroll 1
   for (int unit = blockIdx.x; unit < params.common.n_chunks + params.common.n_stages; unit += gridDim.x) {
-    if (unit != blockIdx.x) __syncthreads();  // shared memory is free again
-    if (unit < params.common.n_stages) {      // first, for they follow the longest chain of pointers before they wait
+    if (unit != blockIdx.x) __syncthreads();  // shared memory may be overwritten
+    if (unit < params.common.n_stages) {      // first: they follow the longest chain of pointers before their wait
       stage_batch(*params.stage, unit, params.common.n_stages, wait_once);
     } else {
       update_chunk(params, unit - params.common.n_stages, reinterpret_cast<float*>(shared4), wait_once);

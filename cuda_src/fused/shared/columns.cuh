@@ -1,25 +1,25 @@
-// The columns of a layer's Y as batch norm sees them, from the moments that blocks of 512 threads left. No kernels here.
+// Batch norm of the columns of a layer's Y, from the partial moments of blocks of 512 threads. No kernels here.
 //
-// A block folds what it needs by itself: eight neighbouring lanes own a column, so its sums are shuffles.
+// Each block reduces the partial moments that it needs. Eight neighbouring lanes own a column, so its sums are shuffles.
 #pragma once
 
 #include "fused/shared/fused.cuh"
 
 namespace fused {
 
-constexpr int TILE = 16, THREADS = 32 * TILE;  // rows; a warp per row where rows are gathered
+constexpr int TILE = 16, THREADS = 32 * TILE;  // rows of a tile; one warp gathers a row
 constexpr int WARPS = THREADS / 32;
-constexpr int GROUP = 64;  // columns that a block works on at a time
+constexpr int GROUP = 64;  // columns that a block processes at a time
 
-// ---- parts of a batch's rows ----
+// ---- distribution of rows over blocks ----
 
-// Rows are dealt out by tiles: part b of `parts` has tiles b, b + parts, …; so many parts have any.
+// Block b of `parts` blocks has tiles b, b + parts, …; return how many blocks have a tile.
 __device__ __forceinline__ int parts_in_use(int N, int parts) { return min(parts, (N + TILE - 1) / TILE); }
 
-// How many rows each of `parts` parts has.
+// The number of rows of each of `parts` blocks.
 struct RowsOfParts {
-  int tiles, further;  // tiles of every part; parts with one more
-  int last, missing;   // the part with the last tile; rows that this tile lacks
+  int tiles, further;  // tiles of every block; blocks with one more
+  int last, missing;   // the block with the last tile; rows missing from that tile
 
   __device__ RowsOfParts(int N, int parts) {
     const int all = (N + TILE - 1) / TILE;
@@ -34,7 +34,7 @@ struct RowsOfParts {
 
 // ---- columns ----
 
-// A column as batch norm sees it: Z = relu(normal).
+// Batch norm of one column: Z = relu(normal(y)).
 struct Column {
   float mean, inverse, slope, beta;
 
@@ -42,7 +42,7 @@ struct Column {
   __device__ __forceinline__ float x_hat(float y) const { return (y - mean) * inverse; }
 };
 
-// The columns of a layer's Y in shared memory. Room for columns_of(P) each, so that vectors of columns can be read.
+// Batch norm of all columns, in shared memory. Each array has columns_of(P) elements, so that float4 loads stay inside.
 struct Columns {
   float *mean, *inverse, *slope, *beta;
 
@@ -54,31 +54,31 @@ __device__ __forceinline__ Columns columns_at(float* shared, int P) {
   return {shared, shared + n, shared + 2 * n, shared + 3 * n};
 }
 
-// What training learnt of a batch's columns and where it goes. `gamma` null: no batch norm, or inference, where `beta` is
-// what remains of it (`Folding`).
+// Statistics of a layer's columns: inputs and outputs. `gamma` null: no batch norm, or inference, where `beta` is the
+// shift (`Folding`).
 struct Statistics {
-  const float* moments;  // (parts, columns_of(P), 2): mean and sum of squared distances of each part's rows
-  float* stats;          // (2, P): mean, inverse; read when parts = 0, else written by who is to `keep` them
+  const float* moments;  // (parts, columns_of(P), 2): mean and sum of squared deviations of each block's rows
+  float* stats;          // (2, P): mean, inverse; read if parts = 0, else written by the block that `keep`s them
   float *running_mean, *running_var;
   const float *gamma, *beta;
   int parts;
   float epsilon, momentum;
 };
 
-constexpr int COLUMN_LANES = THREADS / GROUP;  // threads of a column, side by side in a warp: its sums are shuffles
-constexpr int PARTS_IN_FLIGHT = 4;             // that a thread has asked for before it adds the first
-constexpr int FOLD_STRIDE = GROUP + 4;         // pairs: 8 warps' sums of 4 columns fall on 32 banks twice
+constexpr int COLUMN_LANES = THREADS / GROUP;  // neighbouring threads of a warp that own a column
+constexpr int PARTS_IN_FLIGHT = 4;             // loads in flight per thread
+constexpr int FOLD_STRIDE = GROUP + 4;         // pairs: 8 warps' sums of 4 columns need two wavefronts of 32 banks
 constexpr int FOLD_FLOATS = 2 * WARPS * FOLD_STRIDE;
 
-// Sums over the lanes of a column, in each of them.
+// Sum over the lanes of a column; every lane gets it.
 __device__ __forceinline__ float2 sum_of_lanes(float2 sum) {
   return make_float2(warp_sum(sum.x, COLUMN_LANES), warp_sum(sum.y, COLUMN_LANES));
 }
 
-// Add the pairs that the parts have for columns first … first + GROUP - 1, in order: a warp every WARPS-th part, a lane two
-// columns; then the lanes of a column the warps' sums. The total of column first + threadIdx.x / COLUMN_LANES is returned to
-// all of its lanes. All threads call. `pairs` (parts, columns_of(P), 2); `add(sum, part, value)` adds two columns' pairs of
-// a part; `scratch` holds FOLD_FLOATS.
+// Reduce partial sums, pairs of floats, of columns first … first + GROUP - 1 in a fixed order. A warp adds every WARPS-th
+// part, a lane two columns; then the lanes of a column add the warps' sums. All lanes of a column get the total of column
+// first + threadIdx.x / COLUMN_LANES. All threads call. `pairs` (parts, columns_of(P), 2); `add(sum, part, value)` adds
+// two columns' pairs of a part; `scratch` holds FOLD_FLOATS.
 template <class Add>
 __device__ __forceinline__ float2 fold_parts(float* scratch, const float* pairs, int parts, int first, int P, Add add) {
   const int warp = threadIdx.x / 32, p = first + 2 * (threadIdx.x % 32), n = columns_of(P);
@@ -97,16 +97,16 @@ __device__ __forceinline__ float2 fold_parts(float* scratch, const float* pairs,
     }
   }
   float2* of_warps = reinterpret_cast<float2*>(scratch);
-  if (first > 0) __syncthreads();  // the readers of the columns before are done
+  if (first > 0) __syncthreads();  // all threads have read the previous columns
   *reinterpret_cast<float4*>(of_warps + warp * FOLD_STRIDE + p - first) = sum;
   __syncthreads();
   const float2* column = of_warps + threadIdx.x % COLUMN_LANES * FOLD_STRIDE + threadIdx.x / COLUMN_LANES;
   return sum_of_lanes(combine(column[0], column[COLUMN_LANES * FOLD_STRIDE]));
 }
 
-// Column first + threadIdx.x / COLUMN_LANES, in each of its lanes; all threads call. Distances are taken from the first
-// part's mean, which costs no digits: it is within a few deviations of the batch's. One lane keeps what training learnt,
-// where `keep` says so.
+// Batch norm of column first + threadIdx.x / COLUMN_LANES, in each of its lanes; all threads call. Deviations are relative
+// to the first part's mean, which loses no accuracy: it is within a few standard deviations of the batch's mean. With
+// `keep`, one lane stores the statistics.
 __device__ __forceinline__ Column column_of(float* scratch, const Statistics& from, int N, int first, int P,
                                             bool keep) {
   const int p = first + threadIdx.x / COLUMN_LANES;
@@ -141,7 +141,7 @@ __device__ __forceinline__ Column column_of(float* scratch, const Statistics& fr
   return column;
 }
 
-// Set the columns; all threads call.
+// Fill the columns; all threads call.
 __device__ __forceinline__ void set_columns(Columns columns, float* scratch, const Statistics& from, int N, int P,
                                             bool keep) {
 #pragma unroll 1

@@ -1,14 +1,14 @@
-// What the kernels of the fused backend share; no kernels here. fused/FUSED.md tells the step as a whole.
+// Definitions that all kernels of the fused backend share; no kernels here. fused/FUSED.md explains the step as a whole.
 //
-// A layer of the fused step is  Y = U W'  with U = [A_1 Z | … | A_C Z | a_1 … a_C | 0]  (N, K): Z is what the layer before
-// made of its own Y, A_c the adjacency of channel c, a_c the sums of its rows. The bias is then C more rows of the
-// weights,  W' = [W_1; …; W_C; b_1; …; b_C],  and the product with A comes before the one with W, which yields the same:
-// A (Z W + 1 b) = (A Z) W + (A 1) b. For the first layer U does not depend on any parameter.
-// K is C F + C rounded up to 8; the columns beyond are 0. A dense layer is the same with A = I, C = 1.
+// A layer of the fused step is  Y = U W'  with U = [A_1 Z | … | A_C Z | a_1 … a_C | 0]  (N, K). Z is the activation of the
+// previous layer, A_c the adjacency of channel c, a_c its row sums. The bias is C more rows of the weights:
+// W' = [W_1; …; W_C; b_1; …; b_C].  The product with A comes before the product with W, with the same result:
+// A (Z W + 1 b) = (A Z) W + (A 1) b. U of the first layer depends on no parameter.
+// K is C F + C rounded up to 8; the columns beyond C F + C are 0. A dense layer is the same with A = I, C = 1.
 //
-// Z = dropout(relu((Y - mean) * slope + beta)) is never stored: whoever needs it makes it from Y.
-// Without batch norm mean = 0, slope = inverse = 1, beta = 0. In inference it is so, too, but for beta: batch norm with the
-// running statistics is folded into W', and what of it is no product is beta (`Folding`).
+// Z = dropout(relu((Y - mean) * slope + beta)) is never stored: kernels recompute it from Y.
+// Without batch norm, mean = 0, slope = inverse = 1, beta = 0. In inference, batch norm is folded into W'; beta is then the
+// part that cannot be folded (`Folding`).
 #pragma once
 
 #include "common/common.cuh"
@@ -18,10 +18,10 @@
 namespace fused {
 
 // ---- order of kernels ----
-// A kernel may start while the one before is still running (programmatic dependent launch, from sm_90 on; elsewhere both
-// lines do nothing). Each waits once, and only then lets the next one start. So between its start and its wait a kernel may
-// read what the kernels before the previous one wrote, and nothing else; pointers to what others write are not
-// __restrict__, so that no load moves up across the wait.
+// A kernel may start while the previous one still runs (programmatic dependent launch, from sm_90 on; elsewhere both
+// lines do nothing). Each kernel waits once, and only then lets the next one start. So before its wait, a kernel may only
+// read what kernels before the previous one wrote. Pointers to data that other kernels write are not __restrict__, so that
+// the compiler moves no load above the wait.
 
 __device__ __forceinline__ void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -32,12 +32,11 @@ __device__ __forceinline__ void wait_for_previous() {
 
 // ---- weights ----
 
-// W' is kept beside the parameters as kernels want it ("packed"): (K, columns_of(P)), the rows and columns that round up
-// are 0. The update writes both.
+// A copy of the parameters in the layout of W' ("packed"): (K, columns_of(P)), padded with zeros. The update writes both.
 __host__ __device__ constexpr int columns_of(int P) { return (P + 3) / 4 * 4; }
 
-// Batch norm as inference has it:  Y slope(p) + shift(p)  with the running statistics. The slope goes into column p of W'.
-// The shift cannot: it is the same for all rows, while what W' adds to a row is multiplied by the row's sum of A.
+// Batch norm in inference:  Y slope(p) + shift(p)  with the running statistics. The slope is folded into column p of W'.
+// The shift cannot be: it is the same for all rows, but W' adds its bias times the row sum of A.
 struct Folding {
   const float *gamma, *beta, *running_mean, *running_var;  // null: nothing is folded
   float epsilon;
@@ -50,15 +49,15 @@ struct Folding {
 
 // ---- panels ----
 
-// What wide products read lies as panels of 32 columns (fused/wide/gemm.cuh): where element (i, k) of a matrix of `rows` rows
-// is; `k` and the three after it are neighbours if k divides by 4.
+// Offset of element (i, k) of a matrix of `rows` rows in panels of 32 columns (fused/wide/gemm.cuh), which wide products
+// read. If 4 divides k, elements k … k + 3 are adjacent.
 constexpr int PANEL = 32;
 
 __device__ __forceinline__ long long in_panel(int i, int k, int rows) {
   return (static_cast<long long>(k / PANEL) * rows + i) * PANEL + ((k % PANEL / 4 ^ i % 8) * 4 + k % 4);
 }
 
-// The nearest number of 11 bits; NaN and infinities pass.
+// x rounded to 11 significant bits; NaN and infinities stay.
 __device__ __forceinline__ unsigned to_tf32(float value) {
   unsigned bits = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -69,14 +68,14 @@ __device__ __forceinline__ unsigned to_tf32(float value) {
   return bits;
 }
 
-// What the tensor cores cut off of a number that they read as TF32, rounded.
+// The residual that TF32 cuts off x, rounded to TF32.
 __device__ __forceinline__ float rest_of_tf32(float x) {
   return __uint_as_float(to_tf32(x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)));
 }
 
 // ---- activations ----
 
-// Whether dropout kept element e; `kept` holds a bit per element, eight to a byte, or is null.
+// Whether dropout kept element e; `kept` has a bit per element, eight in a byte; null: no dropout.
 __device__ __forceinline__ bool is_kept(const unsigned char* kept, long long e) {
   return kept == nullptr || (kept[e >> 3] >> (e & 7) & 1);
 }

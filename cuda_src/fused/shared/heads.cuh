@@ -1,4 +1,4 @@
-// The dense layers on graphs, which follow the readout: forward and backward of one graph by a block. No kernels here.
+// The dense layers on graphs, after the readout: one block computes one graph, forward and backward. No kernels here.
 #pragma once
 
 #include "fused/shared/columns.cuh"
@@ -10,9 +10,9 @@ struct Head {
   const float *weight, *bias;
   float *input, *gradient;
   int F, P;
-  unsigned long long purpose;  // keys its dropout
+  unsigned long long purpose;  // Philox purpose of its dropout
 
-  // The same layer with weights and bias at `copied`, if that is not null.
+  // The same layer with weights and bias at `copied`, unless that is null.
   __device__ __forceinline__ Head with_weights(const float* copied) const {
     Head head = *this;
     if (copied) head.weight = copied, head.bias = copied + F * P;
@@ -20,7 +20,7 @@ struct Head {
   }
 };
 
-// The weights of all heads to shared memory, each layer's bias behind its weights.
+// Copy the weights of all heads to shared memory; each layer's bias follows its weights.
 __device__ __forceinline__ void copy_weights(float* to, const Head* heads, int n_heads) {
 #pragma unroll 1
   for (int m = 0; m < n_heads; ++m) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void copy_weights(float* to, const Head* heads, int n
   }
 }
 
-// Whether dropout keeps element `e`: dense layers on graphs are too small for bits of their own. size[2], size[3]: step,
+// Whether dropout keeps element `e`, drawn on the fly: these layers are too small to store bits. size[2], size[3]: step,
 // epoch.
 __device__ __noinline__ bool draw(const int* size, unsigned long long seed, unsigned long long purpose,
                                   unsigned threshold, long long e) {
@@ -49,7 +49,7 @@ __device__ __noinline__ bool draw(const int* size, unsigned long long seed, unsi
 // out[k] = bias[k] + sum over f of in[f] W[f, k]; in and out in shared memory. `scratch` holds a float per thread.
 __device__ __forceinline__ void dense_forward(float* out, const float* in, const Head& head, float* scratch) {
   const int columns = min(power_of_two(head.P), THREADS), slices = THREADS / columns;
-  const int folded = min(slices, WARPS);  // slices that are left when each warp has added its own
+  const int folded = min(slices, WARPS);  // slices left after each warp has added its own
 #pragma unroll 1
   for (int first = 0; first < head.P; first += columns) {
     const int k = first + threadIdx.x % columns;

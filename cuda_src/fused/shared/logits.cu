@@ -1,10 +1,10 @@
-// Inference behind the last node layer: readout and dense layers, a warp per graph.
+// Inference after the last node layer: readout and dense layers, one warp per graph.
 //
 //   logits[b] = dense layers of  sum | mean | max over the nodes of graph b of relu(Y + shift)
 //
-// Source: own. Training's readout (fused/shared/readout.cuh) gives a graph a block, for it goes all the way back; here only
-// throughput counts. Shapes and `kind` as there; `shift` (P,): what is left of batch norm (`Folding`); null: nothing.
-// Launch: 256 threads, 8 graphs a block at a time, at most 8 blocks a multiprocessor that stride over the graphs.
+// Source: own. The readout of training (fused/shared/readout.cuh) uses a block per graph, because it also computes the
+// backward pass; here only throughput counts. Shapes and `kind` as there; `shift` (P,): see `Folding`; null: none.
+// Launch: 256 threads, 8 graphs per block at a time; at most 8 blocks per multiprocessor stride over the graphs.
 // Shared memory: columns_of(P) + 8 head_floats floats, dynamic; a warp reads consecutive words.
 // Traffic: reads 4 N P, writes 4 B K bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
 #pragma unroll 4
         for (int i = begin; i < end; ++i) {
           const float z = z_of(i);
-          value = z != z || z > value ? z : value;  // relu leaves nothing below 0
+          value = z != z || z > value ? z : value;  // after relu nothing is below 0
         }
       } else {
 #pragma unroll 4
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
     for (int m = 0; m < params.n_heads; ++m) {
       const Head head = params.heads[m];
       float* out = in + head.F;
-#pragma unroll 1  // else the compiler adds eight copies of the loop for F = 0
+#pragma unroll 1  // the compiler would otherwise add eight copies of the loop for F = 0
       for (int k = lane; k < head.P; k += 32) {
         float sum = head.bias[k];
 #pragma unroll 4

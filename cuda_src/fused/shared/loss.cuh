@@ -1,4 +1,4 @@
-// The loss of one graph, which every readout with labels finds with one warp.
+// The loss of one graph, computed by one warp; all readouts of training use it.
 #pragma once
 
 #include "dense/loss.cuh"
@@ -6,14 +6,14 @@
 
 namespace fused {
 
-enum Loss { SIGMOID, SOFTMAX, SQUARED };  // as the host numbers them
+enum Loss { SIGMOID, SOFTMAX, SQUARED };  // the host reads these values from here
 
-// What the gradient of a squared error or of a sigmoid loss is multiplied with; `label_weight` counts the batch's labels.
+// Factor of the gradient of a squared or sigmoid loss; `label_weight` is the number of labels in the batch.
 __device__ __forceinline__ float gradient_scale(int loss, float label_weight) {
   return (loss == SIGMOID ? 1.f : 2.f) / fmaxf(label_weight, 1.f);
 }
 
-// A warp turns logits (K,) into their gradient and returns the graph's loss, in all of its lanes.
+// Replace logits (K,) by their gradient and return the graph's loss in all lanes; one warp calls.
 //
 // targets (K,), NaN where a label is missing, or for SOFTMAX (1,) int, -1 where it is missing; loss_weight (K,).
 __device__ __forceinline__ double loss_of_graph(float* gradient, const float* logits, const float* targets,

@@ -1,4 +1,4 @@
-// What the updates of all forms share: clipping, and the loss of the epoch.
+// Parts that the updates of all forms share: clipping, and the loss of the epoch.
 #pragma once
 
 #include "dense/optimizer.cuh"
@@ -8,17 +8,18 @@ namespace fused {
 
 constexpr int UPDATE_THREADS = 256;
 
-// `mode` of an update: gradients and update at once; gradients and the parts of their squared norm; update from both.
+// `mode` of an update: gradients and update in one launch; only gradients and partial sums of their squared norm; only the
+// update, from these.
 enum UpdateMode { UPDATE, ONLY_GRADIENTS, APPLY };
 
-// What the updates of all forms read and write; a form's parameters add its jobs and the staging of the next batch.
+// Arguments that the updates of all forms share; each form adds its jobs and the staging of the next batch.
 struct UpdateParams {
   float *parameters, *m, *v, *gradients;  // flat, (n,)
   double *norms, *totals;          // (n_chunks,), squared norms; (2,), the epoch's loss and label weight, or null
   const double* losses;            // (n_losses,)
   const float *weight_decay, *l2;  // (n,); null where nothing decays, if the form allows it
   const Rate* rates;               // (steps,)
-  const int *progress, *chunks;    // (4,): next step, N, B, step; which part of which job a block updates
+  const int *progress, *chunks;    // (4,): next step, N, B, step; the part of a job that a block updates
   int n_chunks, n_stages, n_losses, mode, sgd;
   float beta1, rest1, beta2, rest2, epsilon, max_norm;
 

@@ -1,16 +1,16 @@
-// The readout of one column of one graph, R = sum | mean | max over its rows of Z, which all readouts share. No kernels.
+// Readout of one column of one graph, R = sum | mean | max over its rows of Z; all readouts use it. No kernels here.
 #pragma once
 
 #include "fused/shared/columns.cuh"
 
 namespace fused {
 
-enum Pooling { SUM, MEAN, MAX };  // as the host numbers them
+enum Pooling { SUM, MEAN, MAX };  // the host reads these values from here
 
-// The sum of what came, or for MAX the largest and its row.
+// The sum so far; for MAX the largest value so far and its row.
 struct Pooled {
   float value;
-  int row;  // `none`: there was no row yet
+  int row;  // `none`: no row yet
 
   __device__ __forceinline__ Pooled(int kind, int none)
       : value(kind == MAX ? -__int_as_float(0x7f800000) : 0.f), row(none) {}
@@ -24,7 +24,7 @@ struct Pooled {
     }
   }
 
-  // Take what came elsewhere.
+  // Combine with the result of other rows.
   __device__ __forceinline__ void join(int kind, int none, const Pooled& other) {
     if (kind != MAX) {
       value += other.value;
@@ -34,9 +34,9 @@ struct Pooled {
   }
 };
 
-// ---- a column by COLUMN_LANES lanes ----
+// ---- one column, COLUMN_LANES lanes ----
 
-constexpr int ROWS = 8;  // of Y that a thread keeps from the way forward for the way back
+constexpr int ROWS = 8;  // values of Y that a thread keeps in registers from the forward to the backward pass
 
 // The rows lane, lane + COLUMN_LANES, … of a graph of n rows, in one column of Y.
 struct ColumnRows {
@@ -50,7 +50,7 @@ struct ColumnRows {
     }
   }
 
-  // Call use(row, y) for each; without `is_held` all come from memory.
+  // Call use(row, y) for each row; without `is_held`, load all of them from memory.
   template <class Use>
   __device__ __forceinline__ void each(const float* column, int stride, int n, bool is_held, Use use) const {
     const int lane = threadIdx.x % COLUMN_LANES;

@@ -1,17 +1,17 @@
-// From the last layer's Y to the loss and back to its gradient: readout, dense layers on graphs, loss.
+// Readout, dense layers on graphs and loss, forward and backward: from the last layer's Y to its gradient G.
 //
 //   R[b] = sum | mean | max over the nodes of graph b of Z,    h_1 = R,  h_{m+1} = dropout(relu(h_m W_m + b_m)),  logits
 //
-// and back: dlogits of the loss, through the dense layers, dR, and G[i] = dR[b] where Z[i] > 0 and dropout kept it. The
-// gradients by W_m and b_m are left to the update, as sums over graphs of inputs times gradients, both stored here.
-// Losses and their gradients are those of dense/loss.cu; their weight over the batch is known beforehand (host).
+// and backward: dlogits of the loss, through the dense layers, dR, and G[i] = dR[b] where Z[i] > 0 and dropout kept it. The
+// update computes the gradients of W_m and b_m, sums over graphs of inputs times gradients; both are stored here.
+// Losses and their gradients are those of dense/loss.cu. The host knows the weight of the batch's labels beforehand.
 //
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
 //   (4,): the step to stage next, and N, B, step of this one; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
 //   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); heads (n_heads,): the last is the output.
 // `kind` is a Pooling, `loss` a Loss.
-// Launch: 512 threads, a graph per block (at a time), of which `graph_blocks` work. Batch 50: 50 blocks.
-// Shared memory: dynamic; see `shared.geometry.readout`. Columns side by side: no bank conflicts.
+// Launch: 512 threads, a graph per block at a time; `graph_blocks` blocks work. Batch 50: 50 blocks.
+// Shared memory: dynamic; see `shared.geometry.readout`. Neighbouring threads access neighbouring columns: no bank conflicts.
 // Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
 // Determinism: a block per graph, fixed order: repeats to the bit.
 #pragma once
@@ -44,7 +44,7 @@ struct ReadoutParams {
   __device__ __forceinline__ Statistics statistics() const {
     return {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
   }
-  // Say which step comes next, and what this one was: one thread calls.
+  // Write the next step's number, and N, B and number of this step; one thread calls.
   __device__ __forceinline__ void note_progress(int N, int B) const {
     *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
   }
@@ -57,11 +57,11 @@ struct ReadoutShared {
   Columns columns;
   float* sums;         // (columns_of(P), 2)
   int* peaks;          // (P,): the row of each maximum
-  float* forward;      // R and what each dense layer makes of it, head_floats
-  float* backward;     // the gradients by them
+  float* forward;      // R and the outputs of all dense layers, head_floats
+  float* backward;     // the gradients of these
   float* targets;      // (K,)
   float* loss_weight;  // (K,)
-  float* weights;      // of the heads, weight_floats, where they fit
+  float* weights;      // of the heads, weight_floats, if they fit
 
   __device__ __forceinline__ ReadoutShared(float4* shared, const ReadoutParams& params) {
     const int P = params.P;
@@ -78,7 +78,7 @@ struct ReadoutShared {
   }
 };
 
-// A graph of the batch, and the rows of it that a thread has in column threadIdx.x / COLUMN_LANES.
+// A graph of the batch, and a thread's rows of it in column threadIdx.x / COLUMN_LANES.
 struct GraphOfBlock {
   int b, begin, n;
   ColumnRows rows;
@@ -87,7 +87,7 @@ struct GraphOfBlock {
 // The column of this thread's lanes in a group of columns.
 __device__ __forceinline__ int lanes_column() { return threadIdx.x / COLUMN_LANES; }
 
-// R of a graph to `at.forward`.
+// Write R of a graph to `at.forward`.
 __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const ReadoutShared& at,
                                            const GraphOfBlock& graph) {
   const int P = params.P, kind = params.kind, n = graph.n;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
   }
 }
 
-// From R to the logits of graph b, which end at `at.forward + head_floats`; what the update needs of them is stored.
+// Compute the logits of graph b from R; they end at `at.forward + head_floats`. Store the inputs that the update reads.
 __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b) {
   float* in = at.forward;
   const float* weights = params.weight_floats > 0 ? at.weights : nullptr;
@@ -139,7 +139,7 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
   }
 }
 
-// From the gradient by the logits to that by R, at `at.backward`.
+// Compute dR, at `at.backward`, from the gradient of the logits.
 __device__ __forceinline__ void heads_backward(const ReadoutParams& params, const ReadoutShared& at, int b) {
   int offset = params.head_floats - params.K, weight_offset = params.weight_floats;
 #pragma unroll 1
@@ -152,7 +152,7 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
     for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
     float* din = at.backward + offset;
     dense_backward(din, dout, head);
-    if (m > 0) {  // what comes in here went through relu and dropout: it is 0 where nothing may pass
+    if (m > 0) {  // the input went through relu and dropout, so it is 0 wherever the gradient is 0
 #pragma unroll 1
       for (int f = threadIdx.x; f < head.F; f += THREADS)
         din[f] = at.forward[offset + f] > 0.f ? din[f] * params.keep_scale : 0.f;
@@ -161,7 +161,7 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
   }
 }
 
-// G of a graph's rows; its sums and those of G xhat are added to `at.sums`.
+// Write G of a graph's rows; add the column sums of G and of G xhat to `at.sums`.
 __device__ __forceinline__ void give_graph(const ReadoutParams& params, const ReadoutShared& at,
                                            const GraphOfBlock& graph) {
   const int P = params.P, kind = params.kind, n = graph.n;
@@ -186,7 +186,7 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
   }
 }
 
-// All of the graphs of a block; any model.
+// All graphs of a block; any model.
 __device__ __forceinline__ void readout_phase(const ReadoutParams params, float4* shared4) {
   const int block = blockIdx.x, P = params.P, K = params.K;
   if (block >= params.graph_blocks) {
@@ -194,7 +194,7 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams params, float4
     return;
   }
   const ReadoutShared at(shared4, params);
-  // Batch, weights and rates are older than the phase before.
+  // Before the wait: kernels before the previous one wrote batch, weights and rates.
   if (params.weight_floats > 0) copy_weights(at.weights, params.heads, params.n_heads);
 #pragma unroll 1
   for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.heads[m];
@@ -217,7 +217,7 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams params, float4
     float target = 0.f;
     if (threadIdx.x < n_targets) target = params.targets[b * n_targets + threadIdx.x];
     if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
-    __syncthreads();  // columns are there; the readers of the graph before are done
+    __syncthreads();  // columns are filled; all threads have read the previous graph
     if (threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
 #pragma unroll 1
     for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS) at.targets[k] = params.targets[b * n_targets + k];

@@ -1,6 +1,6 @@
-// Staging alone: the first step of an epoch, and batches outside of one. Other batches are staged beside an update.
+// Staging without an update: for an epoch's first step and for batches outside an epoch. All others: beside an update.
 //
-// Launch: 256 threads, a block per graph, as far as they go.
+// Launch: 256 threads, blocks stride over the graphs.
 #include "fused/shared/stage.cuh"
 
 using namespace fused;

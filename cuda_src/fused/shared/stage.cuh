@@ -1,11 +1,11 @@
-// Staging: the next batch from the data set on the device to the arrays that a step reads, which never move.
+// Staging: copy the next batch from the data set on the device to the arrays that a step reads, at fixed addresses.
 #pragma once
 
 #include "fused/shared/fused.cuh"
 
 namespace fused {
 
-// Everything that staging reads and writes; the host fills it once.
+// Arguments of staging; the host fills them once.
 struct Stage {
   // The batch: size (4,): N, B, step, epoch; node_ptr (B+1,); adjacency (N, N C) and its transpose (null: symmetric, of
   // one channel) in CSR; x (N, K): U of the first layer; targets (B, T) as bits.
@@ -14,30 +14,30 @@ struct Stage {
   int *t_indptr, *t_indices;
   float *t_values, *x;
   int* targets;
-  // The epoch: progress (4,), which step comes next, and N, B, number of the last; batch_ptr (S+1,), the first graph of each step in graphs, all of them in order; and
-  // of nodes, edges and t_edges the first in the batch per graph, with a step's total behind its graphs, so that step s
-  // begins at batch_ptr[s] + s.
+  // The epoch: progress (4,): next step, and N, B, number of the last step; graphs: all graphs in order; batch_ptr (S+1,):
+  // each step's first entry of graphs; nodes, edges, t_edges: each graph's first node or edge in its batch, and after a
+  // step's graphs the step's total, so that step s begins at batch_ptr[s] + s.
   const int *progress, *batch_ptr, *graphs, *nodes, *edges, *t_edges;
-  // The set: node_ptr (G+1,); CSR with indices counted inside their graph; x (nodes, K); targets (G, T).
+  // The data set: node_ptr (G+1,); CSR with node indices relative to the graph; x (nodes, K); targets (G, T).
   const int *set_node_ptr, *set_indptr, *set_indices;
   const float* set_values;
   const int *set_t_indptr, *set_t_indices;
   const float *set_t_values, *set_x;
   const int* set_targets;
-  // panel_rows: x becomes panels of so many rows (in_panel), zeros up to whole ones; 0: rows of K.
+  // panel_rows: x is written as panels of so many rows (in_panel), padded with zeros; 0: as rows of K columns.
   long long n_steps, epoch, C, K, T, panel_rows;
 };
 
-// Copy `count` elements, changed by `change`; the threads of the block share them.
+// Copy `count` elements through `change`; all threads of the block share the work.
 template <class T, class Change>
 __device__ __forceinline__ void copy(T* target, const T* source, int count, Change change) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < count; i += blockDim.x) target[i] = change(source[i]);
 }
 
-constexpr int SECTOR = 32;  // bytes that the second-level cache fetches at a time
+constexpr int SECTOR = 32;  // bytes of an L2 sector
 
-// Bring `count` elements into the second-level cache; the threads of the block share them.
+// Prefetch `count` elements into L2; all threads of the block share the work.
 template <class T>
 __device__ __forceinline__ void prefetch(const T* source, int count) {
   const char* from = reinterpret_cast<const char*>(source);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void prefetch(const T* source, int count) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
 
-// One graph's rows of a CSR matrix, and where they come from.
+// One graph's rows of a CSR matrix in the batch, and their source in the data set.
 struct Rows {
   const int* set_indptr;
   const int* set_indices;
@@ -76,7 +76,7 @@ struct Rows {
   }
 };
 
-// Rows first … first + n - 1 of U from the set, or zeros where `source` is null.
+// Write rows first … first + n - 1 of U from the data set, or zeros if `source` is null.
 __device__ __forceinline__ void stage_x(const Stage& at, int first, const float* source, int n) {
   const int K = at.K, chunks = K / 4, rows = static_cast<int>(at.panel_rows);
   const float4* from = reinterpret_cast<const float4*>(source);
@@ -88,9 +88,9 @@ __device__ __forceinline__ void stage_x(const Stage& at, int first, const float*
   }
 }
 
-// Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. `wait` may be called more
-// than once. What the plan says is read before it, and the graph is brought near: others may
-// still read the batch that is overwritten here.
+// Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. Before `wait`, the block reads
+// the plan and prefetches its graph into L2. It writes after `wait` only, because other blocks may still read the current
+// batch. `wait` may be called more than once.
 template <class Wait>
 __device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
   const int step = at.progress[0];

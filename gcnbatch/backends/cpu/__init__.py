@@ -1,7 +1,7 @@
 """Backend ``cpu``: NumPy and BLAS, SciPy for sparse products, and Numba's loops where the extra ``fast`` is installed.
 
-`ops` holds the operations and `backend` what surrounds them. `compiled` replaces some of both with Numba's loops; the
-modules below never import this one.
+`ops` holds the operations; `backend` holds memory, batches and clock. `compiled` replaces some of both with Numba's
+loops. The modules below never import this one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check(device: int = 0) -> None:
 
 
 def open_backend(name: str = "cpu", device: int = 0, options: CudaConfig | None = None) -> CpuBackend:
-    """Return the backend that the installed packages allow: with Numba's loops, else with NumPy's."""
+    """Return the backend with Numba's loops if Numba is installed, else with NumPy's."""
     if find_spec("numba") is None:
         return CpuBackend()
     from gcnbatch.backends.cpu.compiled import CompiledBackend

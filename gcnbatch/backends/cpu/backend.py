@@ -18,7 +18,7 @@ from gcnbatch.data.batches import BatchSource
 
 
 class HostMeter:
-    """`gcnbatch.backends.base.Meter` on the host: every call runs at once, and no kernel is launched.
+    """`gcnbatch.backends.base.Meter` on the host: calls are synchronous, and no kernel is launched.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class HostMeter:
         yield []
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """Measure with tracemalloc, to which NumPy reports the memory of its arrays."""
+        """Measure with tracemalloc, which NumPy informs of every array that it allocates."""
         tracemalloc.start()
         try:
             run()
@@ -95,7 +95,7 @@ class HostFeed:
 
 
 class CpuBackend:
-    """Host memory, operations on it, and batches assembled by `BatchSource`."""
+    """Backend in host memory; `BatchSource` assembles its batches."""
 
     name = "cpu"
     ops: Ops = CpuOps()

@@ -1,12 +1,12 @@
-"""Operations of backend ``cpu`` as loops that Numba compiles: each value is read and written once.
+"""Operations of backend ``cpu`` as loops compiled by Numba: each value is read and written once.
 
 NumPy reads and writes whole arrays for each arithmetic operation, so memory bounds its speed. A loop here finishes a
 row while the row is in the L1 cache. `CompiledOps` inherits all other operations from `CpuOps`; dense products stay in
 BLAS.
 
-Numba compiles once, in a few seconds, and keeps the code beside this file or in its own cache folder. Loops add in the
-order of the rows on one thread, so runs repeat to the bit. The compiler may contract a product and a sum into one
-instruction (fused multiply-add), which rounds once.
+Numba compiles once, in a few seconds, and caches the code beside this file or in its own folder. Loops add in the order
+of the rows on one thread, so runs repeat to the bit. The compiler may contract a product and a sum into one fused
+multiply-add, which rounds once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gcnbatch.data.sparse import check_reach
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let Numba compile `function` at its first call, and keep the code on disk if there is a folder for it."""
+    """Let Numba compile `function` at its first call, and cache the code on disk if a folder is writable."""
     options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no writable folder for the code
+    except RuntimeError:  # no writable cache folder
         return numba.njit(**options)(function)
 
 
@@ -53,7 +53,7 @@ def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> 
 def _add_row(y: Any, b: Any) -> None:
     """Add b (P,) to every row of y (N, P), in place.
 
-    With an output array of its own, which might overlap y, the compiler would not vectorise the loop.
+    A separate output array might overlap y, and then the compiler would not vectorise the loop.
     """
     for n in range(y.shape[0]):
         for p in range(y.shape[1]):
@@ -62,7 +62,7 @@ def _add_row(y: Any, b: Any) -> None:
 
 @compiled
 def _moments(x: Any) -> Any:
-    """Mean and biased variance of the columns, in two passes."""
+    """Return mean and biased variance of the columns, computed in two passes."""
     n, p = x.shape
     mean, var = np.zeros(p, np.float32), np.zeros(p, np.float32)
     for i in range(n):
@@ -204,7 +204,7 @@ def _gather_rows(
 
 
 class CompiledFeed(HostFeed):
-    """`HostFeed` that gathers batches in Numba's loops, if features are dense and not float16, which Numba lacks."""
+    """`HostFeed` that gathers batches in Numba's loops; sparse and float16 features, which Numba lacks, in NumPy."""
 
     def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
         prepared, set_node_ptr = self._source.prepared, self._source.node_ptr
@@ -233,7 +233,7 @@ class CompiledFeed(HostFeed):
 
 
 def exclusive_sums(ptr: NDArray[np.int64], graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the pointer (B+1,) of a batch of these graphs: the exclusive sums of their lengths in `ptr`."""
+    """Return the pointer (B+1,) of a batch of these graphs: exclusive prefix sums of their lengths in `ptr`."""
     ends = np.zeros(len(graphs) + 1, np.int64)
     np.cumsum(ptr[graphs + 1] - ptr[graphs], out=ends[1:])
     return ends

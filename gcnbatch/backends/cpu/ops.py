@@ -291,7 +291,7 @@ def _membership(node_ptr: NDArray[np.int64], kind: Readout) -> Csr:
 def _segment_max(h: Float, node_ptr: NDArray[np.int64]) -> tuple[Float, NDArray[np.int64]]:
     """Return each graph's maxima and the rows they come from, (B, P) each.
 
-    The first of equal maxima counts; a graph without nodes has maximum 0 and row -1.
+    Of equal maxima, the first row counts. A graph without nodes has maximum 0 and row -1.
     """
     sizes = np.diff(node_ptr)
     filled = np.flatnonzero(sizes)

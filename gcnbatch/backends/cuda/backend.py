@@ -1,4 +1,4 @@
-"""Backends ``batched`` and ``nonbatched``: operations, memory, data and clock of one device."""
+"""Backends ``batched`` and ``nonbatched``: operations, memory, data feed and clock of one device."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from gcnbatch.backends.cuda.batches.streaming import open_batches
 from gcnbatch.backends.cuda.ops.dense import DenseOps
 from gcnbatch.backends.cuda.ops.matmul import Precision
 from gcnbatch.backends.cuda.ops.matmul_tall import TallDenseOps
-from gcnbatch.backends.cuda.ops.per_graph import LoopedDenseOps
+from gcnbatch.backends.cuda.ops.per_graph import PerGraphDenseOps
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm.ops import LoopedSparseOps, SparseOps
+from gcnbatch.backends.cuda.spmm.ops import PerGraphSparseOps, SparseOps
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 
-RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for computing
-HOLD = "meter_hold"  # the kernel that holds back a queue: no work of the backend's
-HOLD_SECONDS = 0.5  # a held queue runs after this time even if the host is not done: it may be waiting for the device
-PAPERS_KERNEL = "tf"  # what cuda.spmm = "auto" means where graphs are launched one by one, as in the papers' baseline
+RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for activations
+HOLD = "meter_hold"  # the kernel that delays a queue; meters do not count it
+HOLD_SECONDS = 0.5  # time limit of a delay: without it, a host that waits for the device would wait forever
+PAPERS_KERNEL = "tf"  # cuda.spmm = "auto" of the non-batched backend: the kernel of the papers' baseline
 
 
 class BatchedOps(TallDenseOps, SparseOps):
-    """A launch or two per operation for the whole batch."""
+    """Operations with one or two launches for the whole batch."""
 
     def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
         DenseOps.__init__(self, device, precision)
         SparseOps.__init__(self, device, kernel)
 
 
-class LoopedOps(LoopedDenseOps, LoopedSparseOps):
-    """MatMul, Add and SpMM of graph convolutions as a launch per graph and channel, the rest as `BatchedOps`."""
+class PerGraphOps(PerGraphDenseOps, PerGraphSparseOps):
+    """Operations with a launch per graph and channel for MatMul, Add and SpMM of graph convolutions."""
 
     def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
         DenseOps.__init__(self, device, precision)
@@ -58,15 +58,15 @@ class CudaBackend:
 
     def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
         self.name, self.device, self.options = name, device, options
-        self._looped = name == "nonbatched"
-        self._kernel = PAPERS_KERNEL if self._looped and options.spmm == "auto" else options.spmm
-        form = LoopedOps if self._looped else BatchedOps
+        self._per_graph = name == "nonbatched"
+        self._kernel = PAPERS_KERNEL if self._per_graph and options.spmm == "auto" else options.spmm
+        form = PerGraphOps if self._per_graph else BatchedOps
         self.ops: Ops = form(device, options.precision, self._kernel)
         self.meter = DeviceMeter(device)
 
     @property
     def resident_budget(self) -> int:
-        """Bytes that a data set may take in the device's memory."""
+        """Bytes of device memory that a resident data set may take."""
         return int(self.device.memory().free * RESIDENT_SHARE)
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> DeviceArray:
@@ -82,7 +82,7 @@ class CudaBackend:
         return self.device.download(array)
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
-        how = (self.options.resident, self.resident_budget, self._kernel, self._looped)
+        how = (self.options.resident, self.resident_budget, self._kernel, self._per_graph)
         return open_batches(self.device, source, targets, *how)
 
 
@@ -112,7 +112,7 @@ class DeviceMeter:
 
     @contextmanager
     def queued(self) -> Iterator[None]:
-        """A kernel at the head of the queue waits for a flag in the host's memory, at most `HOLD_SECONDS`."""
+        """Delay the queue by a kernel that waits for a flag in host memory, for at most `HOLD_SECONDS`."""
         flag, address = self._device.mapped_flag()
         flag[0] = 0
         nanoseconds = int(HOLD_SECONDS * 1e9)

@@ -1,4 +1,4 @@
-"""The entry points of the backends ``batched`` and ``nonbatched``: whether they can start here, and their opening."""
+"""Entry points of the backends ``batched`` and ``nonbatched``: check and open."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gcnbatch.resources import cuda_sources
 
 
 def check(device: int = 0) -> None:
-    """Raise unless kernels can be compiled and run on this device; nothing is started on it.
+    """Raise unless kernels can be compiled for this device and run on it; start nothing on it.
 
     Raises
     ------
     BackendUnavailable
         With the reason in `got` and the fix in `hint`.
     InputError
-        When there are devices, but not this one.
+        When there is no device of this number.
     """
     info, cache = loader.choose(device), KernelCache()
     arch = compiler.arch_of(info.capability)
@@ -46,7 +46,7 @@ def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) 
 
 
 def open_ready(device: int = 0, fast_math: bool = False) -> Device:
-    """Open a device and compile the kernels that are not in the cache, with fast-math if `fast_math`.
+    """Open a device and compile the kernels that are not in the cache; `fast_math` compiles them with fast-math.
 
     Raises
     ------

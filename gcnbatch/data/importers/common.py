@@ -12,23 +12,13 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.edges import Edges
-from gcnbatch.data.schema import Header
+from gcnbatch.data.schema import UNLABELLED, Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
 DEGREE_NAMES = (*(f"degree={number}" for number in range(MAX_DEGREE)), f"degree>={MAX_DEGREE}")
-
-
-def output_path(path: StrPath) -> Path:
-    """Check, before any work, that the folder of `path` exists; return the path."""
-    out = Path(path)
-    if out.is_dir():
-        raise InputError(str(out), "is a folder", "a file name such as molecules.h5")
-    if not out.parent.is_dir():
-        raise InputError(str(out), f"no folder '{out.parent}'", hint="Make the folder first.")
-    return out
 
 
 def source_folder(path: StrPath) -> Path:
@@ -93,7 +83,7 @@ def one_hot_degree(degree: Int64) -> NDArray[np.uint8]:
 
 @dataclass
 class ImportSummary:
-    """Counts of an import."""
+    """Counts of an import; `columns` has, for a table, a line per column: name, role, kind, labelled rows, remark."""
 
     path: Path
     header: Header | None = None
@@ -104,6 +94,7 @@ class ImportSummary:
     labelled: int = 0
     skipped: int = 0
     notes: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str, str | None, int | None, str], ...] = ()
 
     def add(self, part: GraphSet) -> None:
         """Count a written part."""
@@ -120,6 +111,8 @@ class ImportSummary:
         header = self.header
         what = f"{len(header.class_names)} classes" if header.target == "multiclass" else f"{len(header.task_names)}"
         tasks = f"{what} ({header.target}, {header.level} level)"
+        if header.task_names == (UNLABELLED,):
+            tasks = "none"
         share = f"{100.0 * self.labelled / self.targets:.1f} %" if self.targets else "none"
         rows = [
             ("graphs", f"{self.graphs:,}"),

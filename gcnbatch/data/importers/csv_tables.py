@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from gcnbatch.data.importers.names import WHOLE
 from gcnbatch.errors import InputError
 
+ROW_INDEX = "(row index)"  # a first column without a name, as pandas writes it
 BLOCK_FIELDS = 1 << 17  # fields per block of a table
 RECORDS = 500  # records converted to columns at a time: more lists at once trigger Python's garbage collector
 BLOCK_CHARS = 1 << 20  # characters per block of a table of plain whole numbers
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-MISSING = frozenset({"", "nan"})
+MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "<na>", "null", "-"})  # in any case
 
 
 @contextmanager
@@ -79,17 +80,19 @@ class CsvTable:
     names : tuple of str
     """
 
-    def __init__(self, path: Path, stream: TextIO, advance: Callable[[int], object]) -> None:
+    def __init__(self, path: Path, stream: TextIO, advance: Callable[[int], object], delimiter: str = ",") -> None:
         self.path, self._stream, self._advance = path, stream, advance
-        self._reader, self._lines = csv.reader(stream, strict=True), 0
+        self._reader, self._lines = csv.reader(stream, strict=True, delimiter=delimiter), 0
         self._rows = self._bytes = 0
         self.names: tuple[str, ...] = ()
 
-    def read_names(self) -> None:
-        """Read the header line."""
+    def read_names(self, index: bool = False) -> None:
+        """Read the header line; with `index`, a first column without a name is called ROW_INDEX."""
         self.names = tuple(name.strip() for name in next(self._reader, []))
         if not self.names:
             raise InputError(str(self.path), "empty file", "a CSV table with a header line")
+        if index and len(self.names) > 1 and not self.names[0]:
+            self.names = (ROW_INDEX, *self.names[1:])
         for position, name in enumerate(self.names):
             if not name:
                 raise InputError(str(self.path), f"column {position + 1} has no name", "a name in the first line")
@@ -103,12 +106,12 @@ class CsvTable:
 
     @property
     def rows(self) -> Iterator[list[str]]:
-        """Every record as a list of ``len(names)`` texts without surrounding blanks."""
+        """Every record as a list of ``len(names)`` unchanged texts."""
         for record in self._reader:
             if record:
                 self._check([record])
                 self._rows += 1
-                yield [field.strip() for field in record]
+                yield record
 
     def blocks(self) -> Iterator[CsvBlock]:
         """Yield the rows in blocks of about BLOCK_FIELDS fields."""
@@ -163,10 +166,12 @@ class CsvTable:
 
 
 @contextmanager
-def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) -> Iterator[CsvTable]:
+def open_table(
+    path: Path, advance: Callable[[int], object] = lambda _: None, delimiter: str = ",", index: bool = False
+) -> Iterator[CsvTable]:
     """Open a CSV file with a header line; rows are read on demand.
 
-    `advance` is called with the number of bytes read, block by block.
+    `advance` is called with the number of bytes read, block by block. With `index`, the first column may lack a name.
 
     Raises
     ------
@@ -174,22 +179,12 @@ def open_table(path: Path, advance: Callable[[int], object] = lambda _: None) ->
         For an empty file, a column without a name, a repeated name, a row of another length, bad quoting.
     """
     with open_text(path) as stream:
-        table = CsvTable(path, stream, advance)
+        table = CsvTable(path, stream, advance, delimiter)
         try:
-            table.read_names()
+            table.read_names(index)
             yield table
         except csv.Error as error:
             raise InputError(f"{path}, line {table.line}", str(error), "CSV with RFC 4180 quoting") from error
-
-
-def read_columns(path: Path) -> dict[str, list[str]]:
-    """Return a whole CSV file as columns by name; errors are those of `open_table`."""
-    with open_table(path) as table:
-        columns: dict[str, list[str]] = {name: [] for name in table.names}
-        for block in table.blocks():
-            for name, texts in columns.items():
-                texts.extend(block[name])
-    return columns
 
 
 def split_names(option: str) -> list[str]:
@@ -199,7 +194,7 @@ def split_names(option: str) -> list[str]:
 
 
 def parse_number(text: str) -> float:
-    """Return a finite number, or NaN for a missing one (blank or ``nan``).
+    """Return a finite number, or NaN for a missing one (see MISSING).
 
     Raises
     ------
@@ -212,14 +207,6 @@ def parse_number(text: str) -> float:
     if not math.isfinite(value) or "_" in text:
         raise ValueError(text)
     return value
-
-
-def is_numeric(column: Sequence[str]) -> bool:
-    """Whether every text is a number or missing, and at least one is a number."""
-    try:
-        return not np.isnan([parse_number(text) for text in set(column)]).all()
-    except ValueError:
-        return False
 
 
 def numbers(path: Path, name: str, column: Sequence[str], before: int = 0) -> NDArray[np.float64]:

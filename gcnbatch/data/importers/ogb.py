@@ -18,7 +18,6 @@ from gcnbatch.data.importers.common import (
     ImportSummary,
     degree_features,
     folder_source,
-    output_path,
     source_folder,
     with_self_channel,
 )
@@ -26,6 +25,7 @@ from gcnbatch.data.importers.csv_tables import open_table, open_text
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.number_files import load_numbers, open_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
@@ -277,7 +277,7 @@ def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
         with open_table(mapping) as table:
             if "mol_id" in table.names:
                 place = table.names.index("mol_id")
-                ids = [record[place] for record in table.rows]
+                ids = [record[place].strip() for record in table.rows]
                 if len(ids) != graphs:
                     raise InputError(str(mapping), f"{len(ids)} rows", f"{graphs}, one per graph")
                 return np.array(ids, dtype=np.str_)

@@ -21,13 +21,13 @@ from gcnbatch.data.importers.common import (
     ImportSummary,
     in_degree,
     one_hot_degree,
-    output_path,
     with_self_channel,
 )
 from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges, read_graphs, read_nodes
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import Targets
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
@@ -82,11 +82,11 @@ def import_csv(
     Without a ``graph`` column, all nodes are one graph. For a repeated edge, the first weight counts. Without feature
     columns, the one-hot degree is the feature.
     """
-    path = output_path(out)
+    files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
+    path = output_path(out, files)
     if (graphs is None) == (node_targets is None):
         got = "both --graphs and --node-targets" if graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
-    files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
     for file in files:
         with open_table(file):
             pass  # report a wrong path before reading the other tables

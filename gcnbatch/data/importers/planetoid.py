@@ -11,10 +11,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.data.importers.common import ImportSummary, folder_source, output_path, source_folder
+from gcnbatch.data.importers.common import ImportSummary, folder_source, source_folder
 from gcnbatch.data.importers.csv_tables import open_text
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.inert_pickle import as_array, as_csr, read_pickle
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError

@@ -1,22 +1,34 @@
-"""``data import smiles``: molecules from a CSV file."""
+"""``data import smiles``: molecules from a table or a structure file."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data.featurizer import FEATURE_NAMES, BadMolecule, FeaturizerOptions
-from gcnbatch.data.importers.common import ImportSummary, output_path
-from gcnbatch.data.importers.csv_tables import is_numeric, numbers
-from gcnbatch.data.importers.targets import Targets, make_targets
-from gcnbatch.data.molecule_graphs import MoleculeTable, featurize, graph_part, read_molecules
-from gcnbatch.data.schema import Header, Target
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.importers.chemistry import MoleculeNotes
+from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
+from gcnbatch.data.importers.common import ImportSummary
+from gcnbatch.data.importers.csv_tables import numbers
+from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.labels import class_codes
+from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
+from gcnbatch.data.importers.split_columns import read_splits, split_name
+from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.molecule_graphs import featurize, graph_part
+from gcnbatch.data.outputs import keep_inputs, output_path
+from gcnbatch.data.schema import UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
+
+_SHOWN_BAD_ROWS = 5
 
 
 def import_smiles(
@@ -27,117 +39,109 @@ def import_smiles(
     smiles_column: str = "",
     id_column: str = "",
     target_columns: list[str] | None = None,
+    no_targets: bool = False,
+    split_column: str = "",
     task: Target | None = None,
+    table_format: TableFormat | None = None,
     skip_bad_rows: bool = False,
     processes: int = 0,
     name: str = "",
     progress: bool = False,
 ) -> ImportSummary:
-    """Convert a CSV file of molecules into the data set `out`, with Murcko scaffolds as groups.
+    """Convert a file of molecules into the data set `out`, with Murcko scaffolds as groups.
 
     Parameters
     ----------
     source, out : path
-        CSV (also .gz) and HDF5 file.
+        File of molecules (see `read_molecules`) and HDF5 file.
     options : FeaturizerOptions
         Contents of a graph; stored in the header, so that predictions can repeat the conversion.
-    smiles_column, id_column : str
+    smiles_column, id_column, table_format
         See `read_molecules`.
-    target_columns : list of str
-        None: detected if unambiguous (see `find_targets`).
-    task : str
-        Kind of the targets; None: binary if all values are 0, 1 or blank, else regression.
+    target_columns, no_targets, split_column, task
+        See `RoleOptions` and `read_splits`.
     skip_bad_rows : bool
-        Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of stopping at the first.
+        Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of refusing the file.
 
     Raises
     ------
     InputError
-        For an invalid table and, without `skip_bad_rows`, for the first molecule that gives no graph.
+        For an invalid table and, without `skip_bad_rows`, for molecules that give no graph.
     """
-    path = output_path(out)
-    table = read_molecules(source, smiles_column, id_column)
-    names = find_targets(table) if target_columns is None else _known_targets(table, target_columns)
-    targets = make_targets(table.path, {column: table.others[column] for column in names}, task)
+    path = output_path(out, [source])
+    report = path.with_suffix(".skipped.csv")
+    if skip_bad_rows:
+        keep_inputs(report, [source])
+    table = read_molecules(source, smiles_column, id_column, table_format)
+    roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task))
+    targets = _targets(table, [role for role in roles if role.role == "target"])
+    if split_column:
+        _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
     header = _header(table, options, targets, name)
-    summary = ImportSummary(path, header)
+    summary = ImportSummary(path, header, columns=tuple(role.cells() for role in roles))
+    notes = MoleculeNotes(table.smiles, options)
     bad: list[BadMolecule] = []
+    kept: list[NDArray[np.int64]] = []
     scaffold_number: dict[str, int] = {}
     with DatasetWriter(path) as writer:
         for arrays in featurize(table.smiles, options, processes=processes, progress=progress, scaffolds=True):
-            if arrays.bad and not skip_bad_rows:
-                _refuse(table, arrays.bad[0], options)
             bad.extend(arrays.bad)
             groups = [scaffold_number.setdefault(scaffold, len(scaffold_number)) for scaffold in arrays.scaffolds]
             ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
             part = graph_part(arrays, header, targets.y[arrays.rows], ids, np.array(groups, dtype=np.int32))
             writer.append(part)
             summary.add(part)
-        if summary.graphs == 0:
-            raise InputError(table.describe(bad[0].index), bad[0].reason, "at least one molecule that gives a graph")
-        writer.finish(header)
+            notes.add(arrays)
+            kept.append(arrays.rows)
+        if bad and (not skip_bad_rows or summary.graphs == 0):
+            raise _refusal(table, bad, options)
+        rows = np.concatenate(kept)
+        splits = _splits(table, split_column, rows)
+        writer.finish(header, splits)
+    lines = [*table.notes, *notes.lines(targets.y[rows], splits)]
     if skip_bad_rows:
-        report = path.with_suffix(".skipped.csv")
         _write_report(report, table, bad)
         summary.skipped = len(bad)
-        summary.notes = (
-            (f"{len(bad)} of {len(table.smiles)} rows left out; the reasons are in {report}",) if bad else ()
-        )
+    if bad:
+        lines.append(f"{len(bad)} of {len(table.smiles)} rows left out; the reasons are in {report}")
+    summary.notes = tuple(lines)
     return summary
 
 
-def find_targets(table: MoleculeTable) -> list[str]:
-    """Return the target columns if unambiguous: one numeric column, or several with only 0, 1 and blanks.
-
-    Columns of text are never targets.
-
-    Raises
-    ------
-    InputError
-        When no column is numeric, or several are and not all look like binary labels.
-    """
-    numeric = [name for name, column in table.others.items() if is_numeric(column)]
-    if not numeric:
-        raise InputError(
-            str(table.path), "no numeric column beside SMILES and ids", hint="Name the targets with --target-columns."
-        )
-    if len(numeric) == 1:
-        return numeric
-    for name in numeric:
-        values = numbers(table.path, name, table.others[name])
-        if not np.all(np.isnan(values) | (values == 0.0) | (values == 1.0)):
-            shown = ", ".join(f"'{column}'" for column in numeric)
-            raise InputError(
-                str(table.path),
-                f"not clear which of the numeric columns are targets ({shown})",
-                hint="Name them with --target-columns.",
-            )
-    return numeric
+def _targets(table: MoleculeTable, roles: list[ColumnRole]) -> Targets:
+    """Return the targets of all rows; without a target column, one task without any label."""
+    if not roles:
+        return Targets(np.full((len(table.smiles), 1), np.nan, dtype=np.float32), "binary", (UNLABELLED,))
+    readings = {role.name: role.reading for role in roles if role.reading is not None}
+    first = next(iter(readings.values()))
+    if first.kind == "multiclass":
+        codes = class_codes(first, table.others[roles[0].name])
+        return Targets(codes, "multiclass", tuple(readings), first.classes)
+    columns = [reading.values(table.others[name]) for name, reading in readings.items()]
+    pairs = zip(readings, columns, strict=True)
+    y = np.stack([numbers(table.path, name, column) for name, column in pairs], axis=1)
+    targets = number_targets(table.path, list(readings), y, first.kind)
+    labels = {name: (reading.classes[0], reading.classes[1]) for name, reading in readings.items() if reading.classes}
+    return Targets(targets.y, targets.kind, targets.task_names, label_names=labels)
 
 
-def _known_targets(table: MoleculeTable, names: list[str]) -> list[str]:
-    if not names:
-        raise InputError("--target-columns", "no name", "names of columns, separated by commas")
-    for place, name in enumerate(names):
-        if name not in table.others:
-            raise InputError(
-                str(table.path),
-                f"no target column '{name}'",
-                hint=nearest(name, table.others) + " See --target-columns.",
-            )
-        if name in names[:place]:
-            raise InputError("--target-columns", f"'{name}' twice", "different columns")
-    return names
+def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[str, Split]:
+    """Return the splits in `column` of the table's `rows`."""
+    if not column:
+        return {}
+    texts = table.others[column]
+    return read_splits(f"{table.path}, column '{column}'", split_name(column), [texts[row] for row in rows])
 
 
 def _header(table: MoleculeTable, options: FeaturizerOptions, targets: Targets, name: str) -> Header:
-    recorded = {"smiles_column": table.smiles_column, "id_column": table.id_column}
+    recorded: dict[str, Any] = {"smiles_column": table.smiles_column, "id_column": table.id_column}
     return Header(
         name=name or table.path.name.split(".")[0],
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
         class_names=targets.class_names,
+        label_names=targets.label_names,
         n_features=len(FEATURE_NAMES),
         feature_names=FEATURE_NAMES,
         channel_names=options.channel_names,
@@ -148,15 +152,17 @@ def _header(table: MoleculeTable, options: FeaturizerOptions, targets: Targets, 
     )
 
 
-def _refuse(table: MoleculeTable, bad: BadMolecule, options: FeaturizerOptions) -> None:
-    limit = (
-        f"at most {options.max_nodes} atoms (--max-nodes)"
-        if bad.reason.endswith(f"more than {options.max_nodes}")
-        else ""
-    )
-    raise InputError(
-        table.describe(bad.index), bad.reason, limit, "Fix the row, or leave such rows out with --on-bad-row skip."
-    )
+def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOptions) -> InputError:
+    """Return the error for all bad rows, with the first few of them."""
+    large = any(row.reason.endswith(f"more than {options.max_nodes}") for row in bad)
+    limit = f"at most {options.max_nodes} atoms (--max-nodes)" if large else ""
+    shown = "; ".join(f"{table.describe(row.index)}: {row.reason}" for row in bad[:_SHOWN_BAD_ROWS])
+    rest = len(bad) - _SHOWN_BAD_ROWS
+    shown += f"; and {rest} more" if rest > 0 else ""
+    hint = "Correct these rows, or leave them out with --on-bad-row skip."
+    if len(bad) == len(table.smiles):
+        limit, hint = limit or "at least one molecule that gives a graph", ""
+    return InputError(f"{table.path}: {len(bad)} of {len(table.smiles)} rows give no graph", shown, limit, hint)
 
 
 def _write_report(path: Path, table: MoleculeTable, bad: list[BadMolecule]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from gcnbatch.errors import InputError
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets as the format stores them: ``y (R, K)`` (see GraphSet), their kind, task and class names."""
+    """Targets as the format stores them: ``y (R, K)`` (see GraphSet), their kind, and names as in the header."""
 
     y: NDArray[np.float32] | NDArray[np.int32]
     kind: Target
     task_names: tuple[str, ...]
     class_names: tuple[str, ...] = ()
+    label_names: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class TargetColumns:
@@ -89,13 +90,6 @@ class TargetColumns:
         number = {text: position for position, text in enumerate(classes)}
         final = np.array([*(number[text] for text in self._classes), -1], dtype=np.int32)  # the last one is for -1
         return Targets(final[y], "multiclass", self.names, tuple(classes))
-
-
-def make_targets(path: Path, columns: dict[str, list[str]], kind: Target | None) -> Targets:
-    """Convert whole text columns into targets; see `TargetColumns`."""
-    targets = TargetColumns(path, list(columns), kind)
-    targets.add(list(columns.values()))
-    return targets.finish()
 
 
 def number_targets(

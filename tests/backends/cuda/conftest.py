@@ -1,4 +1,4 @@
-"""Fixtures of the CUDA tests: a stand-in for PyCUDA, kernels to compile, and compilers that count."""
+"""Fixtures of the CUDA tests: a stand-in for PyCUDA, kernels to compile, and compilers that count their calls."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
 
 @pytest.fixture
 def machine(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """The stand-in with its first device open and all kernels of the package, which need no compiler."""
+    """The first device of the stand-in, opened, with all kernels of the package; they need no compiler."""
     monkeypatch.setattr(device.atexit, "register", lambda function: None)
     monkeypatch.setattr(KernelCache, "build", lambda *about: None)
     monkeypatch.setattr(KernelCache, "load", lambda *about: b"")
@@ -104,7 +104,7 @@ def sources(folder: Path) -> Sources:
 
 @pytest.fixture
 def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only nvcc on this machine: it copies its input, and calls.txt beside it tells how often it was started."""
+    """The only nvcc on this machine: it copies its input and logs each call in calls.txt in its folder."""
     home = tmp_path / "toolkit"
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "nvcc"
@@ -127,12 +127,12 @@ def cache(tmp_path: Path) -> KernelCache:
 
 @pytest.fixture
 def opened(fake: Fake, nvcc: Path, cache: KernelCache, sources: Sources, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """A device of the stand-in, with the two sources as its kernels."""
+    """An opened device of the stand-in, with the two sources as its kernels."""
     monkeypatch.setattr(device.atexit, "register", lambda function: None)
     return Device(0, cache, sources)
 
 
 def calls(nvcc: Path) -> list[str]:
-    """Return what the counting nvcc was started for."""
-    told = nvcc.parent / "calls.txt"
-    return told.read_text().split(os.linesep)[:-1] if told.exists() else []
+    """Return the logged calls of the fake nvcc."""
+    log = nvcc.parent / "calls.txt"
+    return log.read_text().split(os.linesep)[:-1] if log.exists() else []

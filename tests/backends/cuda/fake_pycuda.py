@@ -1,7 +1,7 @@
-"""A stand-in for PyCUDA whose device memory is host memory: what is copied arrives, what is launched is written down.
+"""A stand-in for PyCUDA whose device memory is host memory. It executes copies and logs launches.
 
-It answers the calls that `gcnbatch.backends.cuda.runtime.device` makes, in PyCUDA's own terms, and fails when told to.
-Streams run what they are asked for at once, or when `Fake.pick` lets them: in any order that CUDA's rules allow.
+It implements the calls of `gcnbatch.backends.cuda.runtime.device` with PyCUDA's interface, and fails on demand. Streams
+run their work at once, or when `Fake.pick` chooses them, in any order that CUDA allows.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ FREE, TOTAL = 3 << 20, 8 << 20
 
 
 class Mark:
-    """A recorded point of a stream."""
+    """A recorded event of a stream."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream, self.passed = stream, False
 
     def come(self) -> None:
-        """Run what must run before this point is passed, and nothing else."""
+        """Run only the work that must end before this event has passed."""
         while not self.passed:
             self.stream.force()
 
 
 class Stream:
-    """Work in order: functions to call, and marks of other streams that must have passed."""
+    """A queue of work: functions to call, and marks of other streams to wait for."""
 
     def __init__(self) -> None:
         self.queue: deque[Callable[[], None] | Mark] = deque()
 
     @property
     def ready(self) -> bool:
-        """Whether there is work that may run now."""
+        """Return whether the next piece of work may run now."""
         return bool(self.queue) and (not isinstance(self.queue[0], Mark) or self.queue[0].passed)
 
     def run(self) -> None:
@@ -46,21 +46,21 @@ class Stream:
             work()
 
     def force(self) -> None:
-        """Run the next piece of work, and before it what it waits for."""
+        """Run the next piece of work, after the work that it waits for."""
         if isinstance(self.queue[0], Mark):
             self.queue[0].come()
         self.run()
 
 
 class Fake:
-    """The machine: its devices, what ran on it, and what is to fail (`failures`: name of a call -> exception).
+    """The machine: its devices, a log of calls, and injected failures (`failures`: name of a call -> exception).
 
-    `pick` is given the streams that may run, in the order they were made, and returns one, or None for no more now.
+    `pick` receives the streams that may run, in order of creation, and returns one of them, or None to stop for now.
     """
 
     def __init__(self) -> None:
         self.devices = [("Fake 90", (9, 0)), ("Fake 75", (7, 5))]
-        self.cuda = 13_000  # as the driver tells its version: CUDA 13.0
+        self.cuda = 13_000  # the driver's version number: CUDA 13.0
         self.calls: list[Any] = []
         self.failures: dict[str, Exception] = {}
         self.streams: list[Stream] = []
@@ -162,7 +162,7 @@ class Fake:
                 fake.did("launch", self.name, grid, block, shared, packed)
 
         class Pool:
-            """Gives a block that was given back to the next who asks, whatever is still queued, as PyCUDA's does."""
+            """Reuses a freed block for the next allocation, even if queued work still reads it, like PyCUDA's pool."""
 
             def __init__(self) -> None:
                 self.active_bytes = 0

@@ -1,4 +1,4 @@
-"""docs/ONE_STEP.md names what is in the tree, and lists the launches of a real step on the stand-in for PyCUDA."""
+"""docs/ONE_STEP.md: its names exist in the tree, and its launches are those of a step on the stand-in for PyCUDA."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GRAPHS, ATOMS, FEATURES, NEIGHBOURS, TASKS = 50, 19, 75, 3, 12
 
 @cache
 def definitions(path: Path) -> frozenset[str]:
-    """Return what a file defines: functions, classes, their methods and variables in Python, kernels in CUDA."""
+    """Return the names that a file defines: functions, classes, methods and variables in Python, kernels in CUDA."""
     if path.suffix == ".py":
         return frozenset(names_in(ast.parse(path.read_text(encoding="utf-8"))))
     entries = package_sources().entries.values()
@@ -61,7 +61,7 @@ def names_in(tree: ast.AST, prefix: str = "") -> Iterator[str]:
 
 
 def places_of(name: str) -> list[str]:
-    """Return the files that define a name, and the names that end like it: where something may have moved."""
+    """Return the files that define a name, and names with the same end: candidates for a moved definition."""
     last = name.rpartition(".")[2]
     files = [*ROOT.glob("gcnbatch/**/*.py"), *ROOT.glob("cuda_src/**/*.cu")]
     found = ((path, one) for path in files for one in definitions(path) if one.rpartition(".")[2] == last)
@@ -75,7 +75,7 @@ def test_the_page_names_what_is_in_the_tree(file: str, name: str) -> None:
     assert not name or name in definitions(path), f"{file} does not define {name}; it is in {places_of(name)}"
 
 
-def test_the_check_of_names_finds_what_moved() -> None:
+def test_the_check_of_names_finds_moved_names() -> None:
     assert "Trainer.fit" in definitions(ROOT / "gcnbatch/train/loop.py")
     assert "Trainer.fits" not in definitions(ROOT / "gcnbatch/train/loop.py")
     assert places_of("spmm_naive_batched") == ["cuda_src/spmm/naive.cu::spmm_naive_batched"]
@@ -86,7 +86,7 @@ def test_the_check_of_names_finds_what_moved() -> None:
 
 
 class Row(NamedTuple):
-    """A launch: a line of the page's table, or what the stand-in was asked for."""
+    """A launch: a row of the page's table, or one recorded by the stand-in."""
 
     phase: str
     layer: str
@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 class Trail:
-    """Writes the runner's way among the calls of the stand-in: which layer and which operation it is in."""
+    """Logs the present layer and operation of the runner among the calls of the stand-in."""
 
     def __init__(self, machine: Fake) -> None:
         self._machine = machine
@@ -118,7 +118,7 @@ class Trail:
 
 
 class TracedOps:
-    """Operations that leave a trail."""
+    """Operations that log their calls in a `Trail`."""
 
     def __init__(self, ops: Ops, trail: Trail) -> None:
         self._ops, self._trail = ops, trail
@@ -133,7 +133,7 @@ class TracedOps:
 
 
 class TracedLayer:
-    """A layer that leaves a trail."""
+    """A layer that logs its calls in a `Trail`."""
 
     def __init__(self, layer: Layer, trail: Trail) -> None:
         self._layer, self._trail, self.name, self.specs = layer, trail, layer.name, layer.specs
@@ -148,7 +148,7 @@ class TracedLayer:
 
 
 def molecules() -> GraphSet:
-    """Return as many rings of atoms as a batch of the training rows needs, in the form of Tox21."""
+    """Return enough rings of atoms for one training batch, with the features of Tox21."""
     number = 2 * GRAPHS
     drawn = build_graphset(
         number, n_features=FEATURES, n_channels=1, features="uint8", n_tasks=TASKS, max_nodes=ATOMS, missing=0.1
@@ -164,7 +164,7 @@ def molecules() -> GraphSet:
 
 @pytest.fixture
 def tox21(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
-    """The shipped configuration on graphs of Tox21's form."""
+    """Return a workload of the shipped configuration on graphs like Tox21's."""
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
     spmm_table.load.cache_clear()
     write_graphset(tmp_path / "tox21.h5", molecules())
@@ -175,7 +175,7 @@ def tox21(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]
 
 
 def recorded(machine: Fake, name: str, work: Workload) -> list[Row]:
-    """Return the launches of a step on a backend; a step before it has taken all that is taken once."""
+    """Return the launches of a step on a backend, after a first step that makes all one-time allocations."""
     backend, trail = CudaBackend(name, devices._open[0], CudaConfig()), Trail(machine)
     backend.ops = TracedOps(backend.ops, trail)
     task = replace(work.task, model=Gcn(tuple(TracedLayer(layer, trail) for layer in work.task.model.layers)))
@@ -225,7 +225,7 @@ def test_the_page_has_the_sizes_of_its_step(tox21: Workload) -> None:
         assert size in PAGE.replace("\n", " "), size
 
 
-def test_the_page_knows_how_many_launches_nonbatched_takes(machine: Fake, tox21: Workload) -> None:
+def test_the_page_has_the_number_of_launches_of_nonbatched(machine: Fake, tox21: Workload) -> None:
     batched, each = (len(recorded(machine, name, tox21)) for name in ("batched", "nonbatched"))
     assert re.findall(r"takes (\d+) launches instead of (\d+)", PAGE) == [(str(each), str(batched))]
 

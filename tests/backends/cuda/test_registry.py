@@ -66,19 +66,19 @@ def test_fused_needs_nvidias_binding_too(fake: Fake, nvcc, tmp_path, monkeypatch
     )
 
 
-def test_without_a_compiler_they_are_not(fake: Fake, no_compiler, tmp_path, monkeypatch) -> None:
+def test_without_a_compiler_the_cuda_backends_are_not_ready(fake: Fake, no_compiler, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
     assert states()["batched"].reason == "no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer)"
 
 
-def test_a_device_too_old_for_the_compiler(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+def test_a_device_too_old_for_the_compiler_makes_backends_unavailable(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
     fake.devices[1] = ("Fake 70", (7, 0))
     assert states(0)["batched"].ready
     assert "device 1 (Fake 70, compute capability 7.0) is too old for nvcc 13.0.88" in states(1)["batched"].reason
 
 
-def test_a_device_too_new_for_the_compiler_is_told_at_the_door(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+def test_a_device_too_new_for_the_compiler_is_refused_before_opening(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
     fake.devices[1] = ("Fake 130", (13, 0))
     assert states(0)["batched"].ready
@@ -90,7 +90,7 @@ def test_a_device_too_new_for_the_compiler_is_told_at_the_door(fake: Fake, nvcc,
     assert sorted(calls(nvcc)) == ["architectures", "version"], "asked once"
 
 
-def test_opening_compiles_first_and_hands_over_the_device(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+def test_opening_compiles_first_and_returns_the_device(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("atexit.register", lambda function, *rest, **named: None)
     backend = registry.open_backend("nonbatched", 1)
@@ -100,22 +100,22 @@ def test_opening_compiles_first_and_hands_over_the_device(fake: Fake, nvcc, tmp_
 
 
 @pytest.mark.parametrize("options", [("--backend", "batched"), ("--backend", "nonbatched", "--device", "1")])
-def test_training_without_a_driver_leaves_with_3_and_one_line(
+def test_training_without_a_driver_exits_with_code_3_and_one_line(
     no_driver, monkeypatch, tmp_path, capsys, options
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "-o", str(tmp_path / "run"), *options])
     with pytest.raises(SystemExit) as left:
         app.main()
-    told = capsys.readouterr()
-    assert (left.value.code, told.out) == (3, "")
-    assert told.err == (
+    printed = capsys.readouterr()
+    assert (left.value.code, printed.out) == (3, "")
+    assert printed.err == (
         f"error: backend {options[1]}: no NVIDIA driver (libcuda.so.1 is not here). "
         "Install the driver of your GPU, or use --backend cpu.\n"
     )
     assert not (tmp_path / "run").exists()
 
 
-def test_training_wakes_the_gpu_that_it_will_use_and_on_cpu_none(no_driver, monkeypatch, tmp_path, capsys) -> None:
+def test_training_wakes_the_gpu_that_it_will_use(no_driver, monkeypatch, tmp_path, capsys) -> None:
     woken = []
     monkeypatch.setattr(loader, "wake", woken.append)
     for backend in ("cpu", "batched"):
@@ -127,7 +127,7 @@ def test_training_wakes_the_gpu_that_it_will_use_and_on_cpu_none(no_driver, monk
     capsys.readouterr()
 
 
-def test_a_driver_alone_is_not_enough(monkeypatch) -> None:
+def test_an_incomplete_pycuda_makes_backends_unavailable(monkeypatch) -> None:
     loader.load_cuda.cache_clear()
     monkeypatch.setattr(loader, "load_library", lambda name, mode: SimpleNamespace())
     monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.gpu
 
 CUDA = ("batched", "nonbatched")
 TRAINING = ("fused", *CUDA)
-# More runs of the reference than in the product: of float32 runs of the models below that were moved by as much as the
-# reference's, 9 of 330 broke the rule of `Parity` over ten steps where the reference ran 8 times, 1 of 660 where 32.
+# More runs of the reference than in `compare-backends`. Of float32 runs of the models below with the same perturbations
+# as the reference's, 9 of 330 broke the rule of `Parity` over ten steps with 8 runs of the reference, 1 of 660 with 32.
 TEN_STEPS = replace(QUICK, parity_steps=10, samples=32)
 ONE_GRAPH = {
     "level": "node",
@@ -133,7 +133,7 @@ def fits(config: Config, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_losses_gradients_and_parameters_agree_with_the_reference(config: Config, name: str) -> None:
+def test_training_agrees_with_the_reference(config: Config, name: str) -> None:
     fits(config, name)
     effort = QUICK if config.cuda.precision == "tf32" else TEN_STEPS  # in TF32 the reference runs four times as often
     with opened(config) as workload:
@@ -152,7 +152,7 @@ def ragged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parity]:
 
 @pytest.mark.parametrize("spmm", KERNELS)
 @pytest.mark.parametrize("name", CUDA)
-def test_so_they_do_with_every_kernel_of_the_adjacency_product(ragged: Parity, name: str, spmm: Any) -> None:
+def test_training_agrees_with_the_reference_for_every_spmm_kernel(ragged: Parity, name: str, spmm: Any) -> None:
     agreement = ragged.check(open_backend(name, options=CudaConfig(spmm=spmm)))
     assert agreement.passed, agreement.worst
 
@@ -180,7 +180,7 @@ def test_streamed_batches_train_like_resident_ones(config: Config, tmp_path: Pat
 
 
 def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in `folder` until the first epoch is over, as if stopped then."""
+    """Run in `folder` and stop after the first epoch."""
     finish = Trainer._finish_epoch
 
     def stop(trainer: Trainer, *about: Any) -> None:
@@ -194,7 +194,7 @@ def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in `folder` until Ctrl-C comes behind so many steps of the first epoch."""
+    """Run in `folder` until Ctrl-C arrives after this many steps of the first epoch."""
     count, done = Bar.step, iter(range(1, steps + 1))
 
     def step(bar: Bar, graphs: int) -> None:
@@ -212,7 +212,7 @@ def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.Mo
 def test_a_resumed_run_ends_in_the_same_bits(
     config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped between two epochs and, where an epoch has several steps, before the last one of the first."""
+    """Stop between two epochs and, if an epoch has several steps, before the last step of the first epoch."""
     fits(config, name)
     config = repeatable(config, name)
     run.start(config, tmp_path / "whole", quiet=True)
@@ -234,10 +234,10 @@ LONG = {
 
 
 @pytest.mark.parametrize("model", LONG.values(), ids=LONG)
-def test_steps_that_wait_for_company_when_a_run_stops_are_done(
+def test_queued_steps_run_when_a_run_stops(
     model: tuple[str, ...], tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 24 steps of an epoch the first 8 are a graph, 11 run as graphs of 8 and of 1, 5 follow when it goes on."""
+    """Of an epoch's 24 steps, the first 8 run as one graph, 11 as graphs of 8 and of 1 steps, 5 after resuming."""
     write_set(tmp_path / "data.h5", 120, n_channels=1, max_nodes=12, n_features=20)
     about = ("backend=fused", "train.batch_size=4", "train.epochs=2")
     config = configure(f"data.path={tmp_path / 'data.h5'}", *about, *model)
@@ -259,7 +259,7 @@ def test_steps_that_wait_for_company_when_a_run_stops_are_done(
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_run_goes_on_on_another_backend(
+def test_a_run_resumes_on_another_backend(
     config: Config, name: str, tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits(config, name)
@@ -285,8 +285,10 @@ def test_a_run_goes_on_on_another_backend(
 @pytest.mark.parametrize(
     ("name", "resident"), [*((name, "auto") for name in TRAINING), *((name, "off") for name in CUDA)]
 )
-def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for a copy of two batches before, where batches are streamed: that its pinned buffer may be filled again."""
+def test_a_step_does_not_wait_for_the_device(
+    config: Config, name: str, resident: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streamed batches wait only for a copy of two batches before, whose pinned buffer they refill."""
     from gcnbatch.backends.cuda.runtime.device import Device
     from gcnbatch.backends.cuda.runtime.events import Event
 
@@ -323,12 +325,12 @@ def test_a_step_waits_for_nothing(config: Config, name: str, resident: str, monk
 @pytest.mark.parametrize(
     ("name", "is_narrow"), [*((name, False) for name in TRAINING), ("fused", True)], ids=[*TRAINING, "narrow"]
 )
-def test_predictions_are_those_of_the_weights_at_hand(
+def test_predictions_use_the_present_weights_and_statistics(
     config: Config, name: str, is_narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of the running statistics: what they are folded into is made again after a step.
+    """Arrays derived from weights and running statistics are recomputed after a step.
 
-    The fused backend does so where there are wide kernels, and as where there are none.
+    The fused backend is tested with and without its wide kernels.
     """
     fits(config, name)
     if is_narrow:
@@ -352,7 +354,7 @@ def test_predictions_are_those_of_the_weights_at_hand(
         at_hand.close()
 
 
-def test_predictions_of_one_graph_agree(config: Config) -> None:
+def test_predictions_of_one_graph_agree_with_the_reference(config: Config) -> None:
     if config.model.kind != "kipf":
         pytest.skip("the fused backend predicts graphs as it trains on them")
     fits(config, "fused")
@@ -361,8 +363,8 @@ def test_predictions_of_one_graph_agree(config: Config) -> None:
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5 * float(np.abs(found[1]).max()))
 
 
-def test_epochs_in_company_are_those_of_one_by_one(tmp_path: Path) -> None:
-    """Steps of Kipf's GCN that run as one long graph, a wrong guess of what comes next, and steps each alone."""
+def test_batched_graph_launches_of_epochs_equal_single_steps(tmp_path: Path) -> None:
+    """Run steps of Kipf's GCN as long graphs, with a wrong prediction of the next epoch, and one by one."""
     write_set(tmp_path / "data.h5", **ONE_GRAPH, features="csr")
     config = configure(f"data.path={tmp_path / 'data.h5'}", "model.kind=kipf", "model.widths=[16]")
     states = []
@@ -422,33 +424,33 @@ def first_step(task: RunnerTask, name: str, batches: list[Any]) -> int:
 def test_launches_of_a_step(tmp_path: Path) -> None:
     """ChemGCN as in the papers, L = 2 layers, here with C = 2 channels and B graphs that have nodes.
 
-    Non-batched: MatMul and Add forward, db and dW backward, B C times a layer; SpMM forward and backward for each of
-    the `filled` pairs of graph and channel that have an edge, with a launch of zeros, for the TensorFlow-like kernel
-    adds, B times forward (the other channels add) and B C times backward; dX B times but in the first layer.
-    Batched does MatMul and Add in one launch, all their gradients in another, and SpMM in one each. All else the two
-    backends launch alike: the gather, two of batch norm forward and two backward a layer, two of the readout, three of
-    the output layer and its loss, one of the optimiser.
+    Non-batched: MatMul and Add forward, db and dW backward, B C times per layer; SpMM forward and backward for each of
+    the `filled` pairs of graph and channel that have an edge. TensorFlow's kernel adds, so its output is zeroed B times
+    forward (the other channels add) and B C times backward. dX runs B times, except in the first layer.
+    Batched: MatMul and Add in one launch, all their gradients in another, SpMM in one each. All other launches are the
+    same: the gather, two of batch norm forward and two backward per layer, two of the readout, three of the output
+    layer and its loss, one of the optimiser.
     """
     graphs = write_set(tmp_path / "data.h5", n_graphs=30)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]", "train.batch_size=8")) as work:
-        batched, looped = (first_step(work.task, name, work.batches) for name in CUDA)
+        batched, per_graph = (first_step(work.task, name, work.batches) for name in CUDA)
         part = graphs.take(work.batches[1])
         graph = np.repeat(np.arange(part.n_graphs), np.diff(part.edge_ptr))
         filled = len(np.unique(graph * 2 + part.channel))
         B, C, L = np.count_nonzero(np.diff(part.node_ptr)), 2, 2
     assert batched == 1 + L * (4 + 4) + 2 + 3 + 1 == 23
-    assert looped - batched == L * (4 * B * C + 2 * filled + B + B * C - 4) + (L - 1) * B
+    assert per_graph - batched == L * (4 * B * C + 2 * filled + B + B * C - 4) + (L - 1) * B
 
 
 def farthest(some: dict[str, NDArray[Any]], others: dict[str, NDArray[Any]]) -> float:
-    """Return the largest distance of two gradients of a parameter, in lengths of the first."""
+    """Return the largest distance of two gradients of a parameter, relative to the norm of the first."""
     return max(
         float(np.linalg.norm(others[name] - value) / max(np.linalg.norm(value), 1e-6)) for name, value in some.items()
     )
 
 
 def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to TF32's eleven bits, halves away from zero."""
+    """Round to TF32 (11 significant bits), ties away from zero."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
 

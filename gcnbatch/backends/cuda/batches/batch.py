@@ -1,10 +1,9 @@
-"""A batch on the device: features, adjacency and targets, with what the host knows about them.
+"""A batch on the device: features, adjacency and targets, with their layout on the host.
 
-The same types hold NumPy arrays while a batch is assembled on the host; `map` moves their arrays. Two forms of the
-adjacency exist:
+The same types hold NumPy arrays while the host assembles a batch; `map` moves the arrays. The adjacency has two forms:
 
 - `DeviceAdjacency`, block-diagonal over the batch: one launch multiplies all graphs and channels (backend ``batched``);
-- `ChannelAdjacency`, a matrix of its own per graph and channel: the papers' loop (backend ``nonbatched``).
+- `ChannelAdjacency`, one matrix per graph and channel: the papers' loop (backend ``nonbatched``).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(eq=False)
 class GraphLayout:
-    """What the host knows about a batch's graphs.
+    """Node counts of a batch's graphs, on the host.
 
     Parameters
     ----------
@@ -54,32 +53,32 @@ class GraphLayout:
 
     @cached_property
     def max_nodes(self) -> int:
-        """Nodes of the largest graph, 0 without graphs."""
+        """Number of nodes of the largest graph; 0 without graphs."""
         return int(np.max(np.diff(self.node_ptr), initial=0))
 
     @cached_property
     def graphs(self) -> list[tuple[int, int]]:
-        """(first node, number of nodes) of every graph, for loops."""
+        """(first node, number of nodes) of every graph, as plain numbers."""
         return list(zip(self.node_ptr[:-1].tolist(), np.diff(self.node_ptr).tolist(), strict=True))
 
 
 @dataclass(slots=True, eq=False)
 class DeviceCsr(Csr):
-    """A `Csr` with what some kernels need besides.
+    """A `Csr` with the extra arrays of some kernels.
 
     Parameters
     ----------
     rows : int32, (nnz,), or None
-        The row of every entry, where COO kernels are to run.
+        Row of every entry, for COO kernels.
     large : Large or None
-        Of a large matrix, its rows in pieces; with scales, `data` holds nothing.
+        The rows of a large matrix in pieces. If it has scales, `data` is empty.
     """
 
     rows: Array | None = None
     large: Large | None = None
 
     def map(self, move: Move) -> DeviceCsr:
-        """Return the same matrix with every array moved."""
+        """Return this matrix with every array moved."""
         rows = None if self.rows is None else move(self.rows)
         large = self.large and self.large.map(move)
         return DeviceCsr(move(self.indptr), move(self.indices), move(self.data), self.n_cols, rows, large)
@@ -87,13 +86,13 @@ class DeviceCsr(Csr):
 
 @dataclass(slots=True, eq=False)
 class DeviceAdjacency(Adjacency):
-    """An `Adjacency` that knows its graphs: `node_ptr` int32 (B+1,) and, on the host, `layout`."""
+    """An `Adjacency` with the bounds of its graphs: `node_ptr` int32 (B+1,) and, on the host, `layout`."""
 
     node_ptr: Array
     layout: GraphLayout
 
     def map(self, move: Move) -> DeviceAdjacency:
-        """Return the same adjacency with every array moved, a shared one once."""
+        """Return this adjacency with every array moved, a shared one once."""
         assert isinstance(self.forward, DeviceCsr)
         assert isinstance(self.transpose, DeviceCsr)
         forward = self.forward.map(move)
@@ -102,7 +101,7 @@ class DeviceAdjacency(Adjacency):
 
 
 class MatrixPlace(NamedTuple):
-    """Where the matrix of a graph and channel stands in `ChannelMatrices`."""
+    """Position of the matrix of one graph and channel in `ChannelMatrices`."""
 
     first_row: int
     first_entry: int
@@ -111,17 +110,17 @@ class MatrixPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class ChannelMatrices:
-    """One (n_b, n_b) matrix per graph and channel, as CSR and as COO, rows and columns counted inside the graph.
+    """One (n_b, n_b) matrix per graph and channel, as CSR and as COO, with rows and columns local to the graph.
 
     Parameters
     ----------
     indptr : int32, (N*C + 1,)
         Rows of graph 0 channel 0, then of graph 0 channel 1, …; the matrices of a graph are contiguous.
     indices, rows : int32, (nnz,)
-        `rows` is None where no COO kernel runs.
+        `rows` is None unless a COO kernel needs it.
     data : float32, (nnz,)
     places : int64, (3, B*C), on the host
-        First row in `indptr`, first entry and number of entries of the matrix of graph b and channel c, at b*C + c.
+        First row in `indptr`, first entry and number of entries; column b*C + c is the matrix of graph b, channel c.
     """
 
     indptr: Array
@@ -131,24 +130,24 @@ class ChannelMatrices:
     places: Int64
 
     def map(self, move: Move) -> ChannelMatrices:
-        """Return the same matrices with every array but `places` moved."""
+        """Return these matrices with every array but `places` moved."""
         rows = None if self.rows is None else move(self.rows)
         return ChannelMatrices(move(self.indptr), move(self.indices), move(self.data), rows, self.places)
 
     def take(self, graphs: Int64, n_channels: int) -> ChannelMatrices:
-        """Return the matrices of these graphs, in this order; the arrays are shared."""
+        """Return the matrices of these graphs, in this order; they share the arrays."""
         picked = (graphs[:, None] * n_channels + np.arange(n_channels)).ravel()
         return replace(self, places=self.places[:, picked])
 
     @cached_property
     def place_list(self) -> list[MatrixPlace]:
-        """`places` as plain numbers, for loops."""
+        """`places` as plain numbers."""
         return [MatrixPlace(*place) for place in self.places.T.tolist()]
 
 
 @dataclass(frozen=True)
 class ChannelAdjacency:
-    """The adjacency of a batch as one matrix per graph and channel, and their transposes."""
+    """The adjacency of a batch as one matrix per graph and channel, with their transposes."""
 
     forward: ChannelMatrices
     transpose: ChannelMatrices
@@ -160,7 +159,7 @@ class ChannelAdjacency:
         return self.layout.n_channels
 
     def map(self, move: Move) -> ChannelAdjacency:
-        """Return the same adjacency with every array moved, a shared one once."""
+        """Return this adjacency with every array moved, a shared one once."""
         forward = self.forward.map(move)
         transpose = forward if self.transpose is self.forward else self.transpose.map(move)
         return ChannelAdjacency(forward, transpose, self.layout)
@@ -168,7 +167,7 @@ class ChannelAdjacency:
 
 @dataclass(slots=True, eq=False)
 class DeviceFeatures(Csr):
-    """Sparse features X (N, F) with the structure of their transpose, which the gradient by the weights works on.
+    """Sparse features X (N, F) with the structure of their transpose, for the gradient by the weights.
 
     Parameters
     ----------
@@ -176,7 +175,7 @@ class DeviceFeatures(Csr):
     column_rows : int32, (nnz,)
         Row of each entry, column by column, rows in order.
     column_order : int32, (nnz,)
-        Where its value stands in `data`: ``replace(x, data=dropped)`` needs nothing else.
+        Index of its value in `data`. So ``replace(x, data=dropped)`` is enough to replace the values.
     layout : GraphLayout
     """
 
@@ -186,7 +185,7 @@ class DeviceFeatures(Csr):
     layout: GraphLayout
 
     def map(self, move: Move) -> DeviceFeatures:
-        """Return the same features with every array moved."""
+        """Return these features with every array moved."""
         return replace(
             self,
             indptr=move(self.indptr),
@@ -208,9 +207,9 @@ class DeviceBatch:
     x : float32 (N, F) or DeviceFeatures
     adjacency : DeviceAdjacency or ChannelAdjacency
     targets : (R, K)
-        float32, or int32 classes: a row per graph, or per node of a node-level set.
+        float32, or int32 classes: a row per graph, or per node in a node-level set.
     layout : GraphLayout
-        The same on the host.
+        Node counts of the graphs, on the host.
     """
 
     node_ptr: Array
@@ -220,12 +219,12 @@ class DeviceBatch:
     layout: GraphLayout
 
     def map(self, move: Move) -> DeviceBatch:
-        """Return the same batch with every array moved."""
+        """Return this batch with every array moved."""
         x = self.x.map(move) if isinstance(self.x, DeviceFeatures) else move(self.x)
         return DeviceBatch(move(self.node_ptr), x, self.adjacency.map(move), move(self.targets), self.layout)
 
 
-# ----------------------------------------------------------------------------------------------- made on the host
+# ----------------------------------------------------------------------------------------------- host side
 
 
 def features(x: Csr, layout: GraphLayout) -> DeviceFeatures:
@@ -235,7 +234,7 @@ def features(x: Csr, layout: GraphLayout) -> DeviceFeatures:
 
 
 def transposed(indptr: NDArray[Any], indices: Int32, n_cols: int) -> tuple[Int32, Int32, Int32]:
-    """Return (column_ptr, column_rows, column_order) of a CSR structure; the order of rows is kept. Linear time."""
+    """Return (column_ptr, column_rows, column_order) of a CSR structure, with rows in order. Linear time."""
     numbered = sp.csr_array((len(indptr) - 1, n_cols), dtype=np.int32)
     numbered.indptr, numbered.indices = indptr, indices
     numbered.data = np.arange(len(indices), dtype=np.int32)
@@ -244,7 +243,7 @@ def transposed(indptr: NDArray[Any], indices: Int32, n_cols: int) -> tuple[Int32
 
 
 def csr(matrix: Csr, coo: bool, pieces: bool) -> DeviceCsr:
-    """Return a host matrix with int32 pointers, if `coo` the row of every entry, if `pieces` those of a large one."""
+    """Return a host matrix with int32 pointers; `coo` adds the row of every entry, `pieces` the pieces if large."""
     indptr = matrix.indptr.astype(np.int32, copy=False)
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)) if coo else None
     large = spmm_pieces.cut(indptr) if pieces else None
@@ -252,14 +251,14 @@ def csr(matrix: Csr, coo: bool, pieces: bool) -> DeviceCsr:
 
 
 def adjacency(found: Adjacency, layout: GraphLayout, coo: bool, pieces: bool = False) -> DeviceAdjacency:
-    """Return a host adjacency with its graphs."""
+    """Return a host adjacency with the bounds of its graphs."""
     forward = csr(found.forward, coo, pieces)
     transpose = forward if found.transpose is found.forward else csr(found.transpose, coo, pieces)
     return DeviceAdjacency(forward, transpose, found.n_channels, layout.node_ptr.astype(np.int32), layout)
 
 
 def channel_adjacency(found: Adjacency, layout: GraphLayout, coo: bool) -> ChannelAdjacency:
-    """Return a host adjacency, columns counted in the batch, taken apart by graph and channel."""
+    """Split a host adjacency, whose columns count over the batch, by graph and channel."""
     channels = found.n_channels
     row, column = _coordinates(found.forward)
     forward = channel_matrices(row, column // channels, column % channels, found.forward.data, layout, coo)
@@ -277,7 +276,7 @@ def _coordinates(matrix: Csr) -> tuple[Int64, Int32]:
 def channel_matrices(
     row: Int64, column: Int32, channel: NDArray[Any], data: NDArray[np.float32], layout: GraphLayout, coo: bool
 ) -> ChannelMatrices:
-    """Return entries, sorted by row, as one matrix per graph and channel; `row` and `column` are nodes of the batch."""
+    """Split entries, sorted by row, into one matrix per graph and channel; `row` and `column` count over the batch."""
     channels, node_ptr = layout.n_channels, layout.node_ptr.astype(np.int64)
     sizes = np.diff(node_ptr)
     graph = np.repeat(np.arange(layout.n_graphs), sizes)[row]

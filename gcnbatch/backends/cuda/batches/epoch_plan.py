@@ -1,4 +1,4 @@
-"""The plan of an epoch: where every graph of every batch begins in its batch, computed on the host for all at once."""
+"""The plan of an epoch: offsets of every graph in its batch, computed on the host for all batches at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcnbatch.data.sparse import Csr, check_reach
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch, end to end.
+    """The batches of an epoch, concatenated.
 
     Worked example, batches [[2, 0], [1]] of graphs with 3, 1 and 4 nodes::
 
@@ -29,7 +29,7 @@ class EpochPlan:
         Graph numbers of all batches.
     batch_ptr : int64, (n+1,)
     pointers : dict of int32, (T + n,)
-        Per kind of thing that graphs own, the first one of each graph in its batch, then the batch's number of them.
+        Per kind of item (nodes, edges, …), the first item of each graph in its batch, then the batch's number of items.
     """
 
     graphs: Int32
@@ -38,7 +38,7 @@ class EpochPlan:
 
     @property
     def tables(self) -> dict[str, Int32]:
-        """What else a plan says of every batch."""
+        """Further tables of a subclass; none here."""
         return {}
 
     @property
@@ -47,7 +47,7 @@ class EpochPlan:
         return len(self.batch_ptr) - 1
 
     def pointer_start(self, index: int) -> int:
-        """Return where batch `index` begins in every one of `pointers`."""
+        """Return the start of batch `index` in each of `pointers`."""
         return int(self.batch_ptr[index]) + index
 
     def n_graphs(self, index: int) -> int:
@@ -56,7 +56,7 @@ class EpochPlan:
 
     @cached_property
     def packed(self) -> Int32:
-        """What a gather reads, batch by batch: its graphs, then each of its pointers; `places` says where."""
+        """Kernel input of the gather, batch by batch: graphs, then each pointer; `places` has the positions."""
         parts = [np.zeros(0, np.int32)]
         for index in range(self.n_batches):
             parts.append(self.graphs[self.batch_ptr[index] : self.batch_ptr[index + 1]])
@@ -65,13 +65,13 @@ class EpochPlan:
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """(start, number) of the elements of `packed` that each batch owns, as plain numbers."""
+        """(start, length) of each batch in `packed`, as plain numbers."""
         sizes = np.diff(self.batch_ptr) * (1 + len(self.pointers)) + len(self.pointers)
         return list(zip((np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True))
 
     @cached_property
     def totals(self) -> dict[str, list[int]]:
-        """Per kind of thing, how many each batch has of them, as plain numbers."""
+        """Per kind of item, the number in each batch, as plain numbers."""
         ends = self.batch_ptr[1:] + np.arange(self.n_batches)
         return {name: pointer[ends].tolist() for name, pointer in self.pointers.items()}
 
@@ -87,12 +87,12 @@ def plan_epoch(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64]) -> Epoch
     Parameters
     ----------
     set_ptrs : dict of int64, (G+1,)
-        Per kind of thing, the first one of each graph in the data set.
+        Per kind of item, the first item of each graph in the data set.
 
     Raises
     ------
     InputError
-        When a batch has more of something than 32-bit indices reach.
+        When a batch has more items of a kind than 32-bit indices can address.
     """
     sizes = np.array([len(graphs) for graphs in batches], dtype=np.int64)
     batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
@@ -106,7 +106,7 @@ def plan_epoch(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64]) -> Epoch
 
 
 def batch_pointers(lengths: Int64, batch_ptr: Int64) -> Int64:
-    """Return each batch's exclusive sums of `lengths`, followed by its total: n + T values for n batches."""
+    """Return each batch's exclusive prefix sums of `lengths`, followed by its total: n + T values for n batches."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     n_batches, sizes = len(batch_ptr) - 1, np.diff(batch_ptr) + 1
     if n_batches == 1:
@@ -117,7 +117,7 @@ def batch_pointers(lengths: Int64, batch_ptr: Int64) -> Int64:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """The transposed structure of sparse features, batch by batch (see `DeviceFeatures`).
+    """The transposed structures of the sparse features of every batch (see `DeviceFeatures`).
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class ColumnPlan:
 
 
 def plan_columns(batches: Sequence[Int64], x: Csr, node_ptr: Int64) -> ColumnPlan:
-    """Return the transposes of the features `x` (host arrays) of every batch; linear in their entries."""
+    """Return the transposed structures of every batch's rows of `x` (host arrays), in linear time."""
     parts: list[tuple[NDArray[np.int32], ...]] = []
     x_indptr = np.asarray(x.indptr, dtype=np.int64)
     for graphs in batches:

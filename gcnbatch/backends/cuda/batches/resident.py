@@ -1,4 +1,4 @@
-"""The data set on the device: uploaded once; a batch is a list of graph numbers, gathered by one launch."""
+"""A data set in device memory: uploaded once; one launch gathers a batch from a list of graph numbers."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 
-def resident_bytes(prepared: PreparedSet, targets: NDArray[Any], kernel: str = "csr", looped: bool = False) -> int:
-    """Return the device memory that `ResidentSet` takes for this set: its arrays, once."""
-    return targets.nbytes + features_bytes(prepared) + adjacency_bytes(prepared, kernel, looped)
+def resident_bytes(prepared: PreparedSet, targets: NDArray[Any], kernel: str = "csr", per_graph: bool = False) -> int:
+    """Return the bytes of device memory that `ResidentSet` takes for this set."""
+    return targets.nbytes + features_bytes(prepared) + adjacency_bytes(prepared, kernel, per_graph)
 
 
 def features_bytes(prepared: PreparedSet) -> int:
-    """Return the device memory of the features.
+    """Return the bytes of device memory of the features.
 
-    One graph is its own batch: its features are float32, sparse ones have their columns beside them.
+    A set of one graph is its only batch. Its features are float32; sparse ones also have the structure of their
+    transpose.
     """
     x = prepared.stored_x
     alone = len(prepared.forward.entry_ptr) == 2
@@ -52,39 +53,39 @@ def features_bytes(prepared: PreparedSet) -> int:
     return int(4 * x.size if alone else x.nbytes)
 
 
-def adjacency_bytes(prepared: PreparedSet, kernel: str = "csr", looped: bool = False) -> int:
-    """Return the device memory of the adjacency, in the form that a kernel and the non-batched loop want it in.
+def adjacency_bytes(prepared: PreparedSet, kernel: str = "csr", per_graph: bool = False) -> int:
+    """Return the bytes of device memory of the adjacency, in the form that the kernel and backend need.
 
-    An entry has a column and a value; a row number for kernels on entries, where no gather would make it batch by
-    batch. One large graph has pieces, and no values where scales do.
+    An entry has a column and a value. It also has a row number if a COO kernel needs one and no gather computes it per
+    batch. A single large graph also has pieces; if it has scales, it has no values.
     """
     form, alone, total = spmm_kernel(kernel), len(prepared.forward.entry_ptr) == 2, 0
     for rows, scales in _matrices(prepared):
-        n_rows = len(prepared.forward.row_length) * prepared.channels if looped else len(rows.row_length)
-        found = None if looped else large(rows, scales, alone, form)
-        arrays = 1 + (found is None or not found.scales) + (form.coo and (alone or looped))
+        n_rows = len(prepared.forward.row_length) * prepared.channels if per_graph else len(rows.row_length)
+        found = None if per_graph else large(rows, scales, alone, form)
+        arrays = 1 + (found is None or not found.scales) + (form.coo and (alone or per_graph))
         total += 4 * arrays * len(rows.indices) + 4 * (n_rows + 1) + (found.nbytes if found else 0)
     return total
 
 
 def large(rows: PreparedRows, scales: Scales | None, alone: bool, kernel: SpmmKernel) -> Large | None:
-    """Return the pieces of a matrix that is `alone` in its set and large, where the kernel goes with pieces."""
+    """Return the pieces of a large matrix that is `alone` in its set, if the kernel uses pieces, else None."""
     return spmm_pieces.cut(rows.indptr, scales, alone) if alone and kernel.pieces else None
 
 
 def _matrices(prepared: PreparedSet) -> list[tuple[PreparedRows, Scales | None]]:
-    """Return the adjacency and, unless it is the same, its transpose, each with its scales."""
+    """Return the adjacency and, unless it is symmetric, its transpose, each with its scales."""
     scales = None if prepared.scales is None else Scales(*prepared.scales)
     forward = (prepared.forward, scales)
     return [forward] if prepared.symmetric else [forward, (prepared.transpose, scales and Scales(*scales[::-1]))]
 
 
 def can_reside(
-    source: BatchSource, targets: NDArray[Any], budget: int, kernel: str = "csr", looped: bool = False
+    source: BatchSource, targets: NDArray[Any], budget: int, kernel: str = "csr", per_graph: bool = False
 ) -> bool:
-    """Return whether the set is in memory, takes at most `budget` bytes on the device, and 32-bit indices reach it."""
+    """Return whether the set is in host memory, fits in `budget` bytes on the device, and in 32-bit indices."""
     prepared = source.prepared
-    if prepared is None or resident_bytes(prepared, targets, kernel, looped) > budget:
+    if prepared is None or resident_bytes(prepared, targets, kernel, per_graph) > budget:
         return False
     rows, entries = len(prepared.transpose.row_length), len(prepared.forward.indices)
     features = prepared.stored_x.nnz if sp.issparse(prepared.stored_x) else 0
@@ -93,7 +94,7 @@ def can_reside(
 
 @dataclass(frozen=True)
 class _Uploaded:
-    """A plan that lies on the device as `EpochPlan.packed`, and in the same array the `columns`, from `starts` on."""
+    """A plan on the device: one array with `EpochPlan.packed` and the arrays of `columns`, which begin at `starts`."""
 
     plan: EpochPlan
     columns: ColumnPlan | None
@@ -109,9 +110,9 @@ NO_CSR = Csr(NO_INTEGERS, NO_INTEGERS, NO_FLOATS, 0)  # null pointers in a kerne
 
 
 class ResidentSet:
-    """A data set in device memory, in the types it is stored in, and the gather of its batches.
+    """A data set in device memory, in its stored types, and the gather of its batches.
 
-    A set of one graph is its own only batch: nothing is copied.
+    A set of one graph is its only batch and is never copied.
 
     Parameters
     ----------
@@ -121,13 +122,13 @@ class ResidentSet:
     targets : (R, K)
         float32 or int32, for every row of the data set.
     kernel : str
-        Of `gcnbatch.backends.cuda.spmm.ops.SparseOps`: decides whether entries get their row numbers.
-    looped : bool
-        Give `ChannelAdjacency`, for the non-batched loop, instead of `DeviceAdjacency`.
+        As in `gcnbatch.backends.cuda.spmm.ops.SparseOps`; it decides whether entries have row numbers.
+    per_graph : bool
+        Return `ChannelAdjacency`, for the non-batched backend, instead of `DeviceAdjacency`.
     """
 
     def __init__(
-        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", looped: bool = False
+        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", per_graph: bool = False
     ) -> None:
         assert source.prepared is not None
         self._device, self._prepared, self._node_ptr = device, source.prepared, source.node_ptr
@@ -136,12 +137,12 @@ class ResidentSet:
         self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
         self._upload_features()
-        self._channels = self._channel_matrices() if looped else None
+        self._channels = self._channel_matrices() if per_graph else None
         self._forward = self._transpose = NO_CSR
-        if not looped:
+        if not per_graph:
             uploaded = [self._upload_rows(*matrix) for matrix in _matrices(self._prepared)]
             self._forward, self._transpose = uploaded[0], uploaded[-1]
-        self._gathered = 1 if looped else 2 if self._prepared.symmetric else 3  # nodes, adjacency, its transpose
+        self._gathered = 1 if per_graph else 2 if self._prepared.symmetric else 3  # nodes, adjacency, its transpose
         self._whole = self._whole_batch() if source.n_graphs == 1 else None
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
@@ -150,7 +151,7 @@ class ResidentSet:
         self._epoch = None if self._whole is not None and all(map(_is_whole, batches)) else self._plan(batches)
 
     def batch(self, index: int) -> DeviceBatch:
-        """Return batch `index` of the epoch: one launch, nothing waits."""
+        """Return batch `index` of the epoch: one launch, without waiting."""
         return self._batch(self._epoch, index)
 
     def gather(self, graphs: Int64) -> DeviceBatch:
@@ -159,7 +160,7 @@ class ResidentSet:
         return self._batch(planned, 0)
 
     def close(self) -> None:
-        """Do nothing: memory goes with the last reference. The other way of batches has a thread to end."""
+        """Do nothing: the memory is freed with its last reference. `StreamingSet` ends its thread here."""
 
     # ------------------------------------------------------------------------------------------------ upload
 
@@ -172,11 +173,11 @@ class ResidentSet:
             self._x = Csr(upload(x.indptr.astype(np.int32)), upload(x.indices), upload(x.data), x.shape[1])
             self._entry_ptr = x.indptr[self._node_ptr].astype(np.int64)
         else:
-            # The only batch of a set of one graph is computed with directly: float32.
+            # Kernels read a set of one graph directly, without a gather that converts: float32.
             self._x = upload(np.ascontiguousarray(x, dtype=np.float32 if len(self._node_ptr) == 2 else x.dtype))
 
     def _upload_rows(self, rows: PreparedRows, scales: Scales | None) -> DeviceCsr:
-        """Copy a matrix; that of one large graph in pieces and, where scales do, without its values."""
+        """Upload a matrix. That of one large graph has pieces; if it has scales, its values stay on the host."""
         found = large(rows, scales, len(self._node_ptr) == 2, self._kernel)
         data = rows.data[:0] if found and found.scales else rows.data
         n_columns = rows.stride * int(self._node_ptr[-1])
@@ -207,7 +208,7 @@ class ResidentSet:
 
     @cached_property
     def _set(self) -> dict[str, Any]:
-        """What every gather reads of the set, beside the features."""
+        """Arguments of every gather that describe the set, except the features."""
         return {
             "set_targets": self._targets.astype_view(np.int32),
             "set_forward": csr_fields(self._forward),
@@ -294,7 +295,7 @@ class ResidentSet:
     def _block_diagonal(
         self, forward: Csr, transpose: Csr, node_ptr: DeviceArray, layout: GraphLayout | None = None
     ) -> DeviceAdjacency:
-        """Return the adjacency with row numbers where the kernel wants them, a launch per matrix."""
+        """Return the adjacency; if the kernel needs row numbers, one launch per matrix computes them."""
         layout = self._layout if layout is None else layout
         first = self._with_rows(forward)
         second = first if transpose is forward else self._with_rows(transpose)
@@ -311,16 +312,16 @@ class ResidentSet:
         return DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, rows, pieces)
 
     def _empty_csr(self, n_rows: int, n_entries: int, n_cols: int) -> Csr:
-        """Return an unfilled matrix; without rows its pointer is 0, which no kernel would write."""
+        """Return a matrix for a kernel to fill. Without rows, `indptr` is [0], because no kernel would write it."""
         indptr = (self._device.empty if n_rows else self._device.zeros)(n_rows + 1, np.int32)
         return Csr(indptr, self._device.empty(n_entries, np.int32), self._device.empty(n_entries), n_cols)
 
 
 def _is_whole(graphs: Int64) -> bool:
-    """Whether these are, in a set of one graph, the set."""
+    """Return whether these graphs are the whole of a set of one graph."""
     return len(graphs) == 1
 
 
 def csr_fields(matrix: Csr) -> dict[str, DeviceArray]:
-    """Return a matrix as kernels take it."""
+    """Return the fields of a matrix argument of a kernel."""
     return {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data}

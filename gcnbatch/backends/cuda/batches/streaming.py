@@ -1,6 +1,6 @@
-"""Batches of a data set that stays on the host: assembled by a thread, copied while the device computes on others.
+"""Batches of a data set that stays on the host: a thread assembles them, and copies overlap with computation.
 
-`open_batches` decides between this and `gcnbatch.backends.cuda.batches.resident`; both have the same methods.
+`open_batches` chooses between `StreamingSet` and `gcnbatch.backends.cuda.batches.resident.ResidentSet`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from gcnbatch.errors import MachineError
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
-AHEAD = 2  # batches that the thread assembles before they are asked for
+AHEAD = 2  # batches that the thread assembles in advance
 
 
 class Batches(Protocol):
-    """The way of batches to the device."""
+    """Batches of a data set on the device, resident or streamed."""
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
         """Announce the epoch: the graph numbers of every batch in order."""
@@ -46,7 +46,7 @@ class Batches(Protocol):
         """Return these graphs, in this order, as one batch, outside any epoch."""
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Release the resources."""
 
 
 def open_batches(
@@ -56,42 +56,42 @@ def open_batches(
     resident: Literal["auto", "on", "off"],
     budget: int,
     kernel: str = "csr",
-    looped: bool = False,
+    per_graph: bool = False,
 ) -> Batches:
-    """Return the batches of a data set: from device memory where it fits in `budget` bytes, else streamed.
+    """Return the batches of a data set: resident if it fits in `budget` bytes of device memory, else streamed.
 
     Raises
     ------
     MachineError
-        When ``resident == "on"`` and the set does not fit, and, unless it is "off", when one graph does not: its only
-        batch would be as large.
+        When ``resident == "on"`` and the set does not fit, or ``resident == "auto"`` and a set of one graph does not
+        fit: streaming its only batch would need as much memory.
     """
-    if resident != "off" and can_reside(source, targets, budget, kernel, looped):
-        return ResidentSet(device, source, targets, kernel, looped)
+    if resident != "off" and can_reside(source, targets, budget, kernel, per_graph):
+        return ResidentSet(device, source, targets, kernel, per_graph)
     if resident == "auto" and source.n_graphs == 1 and source.prepared is not None:
-        raise _too_large(source.prepared, targets, budget, kernel, looped)
+        raise _too_large(source.prepared, targets, budget, kernel, per_graph)
     if resident == "on":
         needed = "not in memory"
         if source.prepared:
-            needed = f"{resident_bytes(source.prepared, targets, kernel, looped) / 2**20:,.1f} MiB"
+            needed = f"{resident_bytes(source.prepared, targets, kernel, per_graph) / 2**20:,.1f} MiB"
         raise MachineError(
             "data set on the device",
             needed,
             f"at most {budget / 2**20:,.1f} MiB and 32-bit indices",
             "Set cuda.resident = 'auto', which streams it.",
         )
-    return StreamingSet(device, source, targets, kernel, looped)
+    return StreamingSet(device, source, targets, kernel, per_graph)
 
 
-def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int, kernel: str, looped: bool) -> MachineError:
-    """Return the error of one graph that does not fit, with what it takes and, if that fits, a smaller form."""
+def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int, kernel: str, per_graph: bool) -> MachineError:
+    """Return the error of a single graph that does not fit: its size and, if one fits, a smaller form."""
     hint = "Use --backend cpu or a GPU with more memory, or end other programs on this one (nvidia-smi lists them)."
     if len(prepared.forward.indices) > MAX_ENTRIES:
         got, expected = f"{len(prepared.forward.indices):,} stored edges", f"at most {MAX_ENTRIES:,}: 32-bit indices"
     else:
         parts = {
             "features": features_bytes(prepared),
-            "adjacency": adjacency_bytes(prepared, kernel, looped),
+            "adjacency": adjacency_bytes(prepared, kernel, per_graph),
             "targets": targets.nbytes,
         }
         shown = ", ".join(f"{name} {size / 2**30:,.2f}" for name, size in parts.items())
@@ -103,15 +103,15 @@ def _too_large(prepared: PreparedSet, targets: NDArray[Any], budget: int, kernel
 
 
 class StreamingSet:
-    """Batches assembled on the host by one thread ahead of use, and copied while the device computes on those before.
+    """Batches that a host thread assembles in advance and that are copied while the device computes.
 
-    Parameters as `ResidentSet`; the source may be an open file.
+    The parameters are those of `ResidentSet`; the source may also be an open file.
     """
 
     def __init__(
-        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", looped: bool = False
+        self, device: Device, source: BatchSource, targets: NDArray[Any], kernel: str = "csr", per_graph: bool = False
     ) -> None:
-        self._source, self._targets, self._looped = source, targets, looped
+        self._source, self._targets, self._per_graph = source, targets, per_graph
         self._kernel = spmm_kernel(kernel)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._copies = device.copies
@@ -122,16 +122,16 @@ class StreamingSet:
         self._largest = 0  # bytes of the largest batch sent
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
-        """Forget what was ordered and order the first batches."""
+        """Discard the queued batches and queue the first ones of the epoch."""
         self._forget()
         self._batches = batches
         self._order(0)
 
     def batch(self, index: int) -> DeviceBatch:
-        """Return batch `index`, and send the next one if it is assembled.
+        """Return batch `index`, and start the copy of the next one if it is assembled.
 
-        The host waits for the assembly of this one where that is behind, and for copies as `copies` says: never for
-        the results of a step.
+        The host waits until this batch is assembled, and for earlier copies as `runtime.copies` explains. It never
+        waits for the results of a step.
         """
         if index not in self._sent:
             self._send(index)
@@ -140,11 +140,11 @@ class StreamingSet:
         return found
 
     def gather(self, graphs: Int64) -> DeviceBatch:
-        """Assemble here and now."""
+        """Assemble these graphs in the caller's thread."""
         return self._copies.send(self._assemble(graphs)).arrive()
 
     def close(self) -> None:
-        """End the thread and give back the memory of what was not asked for."""
+        """End the thread and release the batches that were not used."""
         self._forget()
         self._thread.shutdown()
 
@@ -163,12 +163,12 @@ class StreamingSet:
         self._room = None
 
     def _assemble(self, graphs: Int64) -> DeviceBatch:
-        """Return the batch in host memory: NumPy alone, so that any thread may."""
+        """Return the batch in host memory. It uses NumPy alone, so any thread may call it."""
         found = self._source.batch(graphs)
         layout = GraphLayout(found.node_ptr, found.adjacency.n_channels)
         x = batch.features(found.x, layout) if isinstance(found.x, Csr) else found.x
         adjacency: Any
-        if self._looped:
+        if self._per_graph:
             adjacency = batch.channel_adjacency(found.adjacency, layout, self._kernel.coo)
         else:
             adjacency = batch.adjacency(found.adjacency, layout, self._kernel.coo, self._kernel.pieces)
@@ -183,9 +183,10 @@ class StreamingSet:
         self._largest = max(self._largest, sent.nbytes)
 
     def _send_ahead(self, index: int) -> None:
-        """Send a batch before the kernels of the one before it are launched, or take its memory: it waits for none.
+        """Start the copy of batch `index`, or allocate its memory, before the kernels of the batch before are launched.
 
-        What is not assembled, or failed to be, is left to who asks for it: the device is not kept waiting.
+        So the copy does not wait for those kernels. A batch that is not assembled yet, or failed to be, is left to
+        `batch`: the device must not wait for it.
         """
         if index in self._sent or index >= len(self._batches):
             return

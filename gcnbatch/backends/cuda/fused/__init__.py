@@ -1,5 +1,5 @@
-"""The fused backend: a training step in a few launches, captured once and replayed as one graph.
+"""The fused backend: a training step is a few kernel launches, which a CUDA graph captures once and replays.
 
-A folder for each form of the step (`narrow`, `wide`, `fp16`, `kipf`), and `shared`; `engine` runs a form's launches as
-replays of a CUDA graph. ``cuda_src/fused/FUSED.md`` follows a step through its kernels.
+Each form of the step has a folder (`narrow`, `wide`, `fp16`, `kipf`); `shared` has what they have in common. `engine`
+replays a form's launches as CUDA graphs. ``cuda_src/fused/FUSED.md`` follows a step through its kernels.
 """

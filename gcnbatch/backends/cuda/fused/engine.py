@@ -1,4 +1,4 @@
-"""The fused step of one model on one data set: epochs, steps, predictions, gradients."""
+"""The engine that runs fused steps of one model on one data set: epochs, steps, predictions, gradients."""
 
 from __future__ import annotations
 
@@ -25,41 +25,46 @@ from gcnbatch.errors import InputError
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
-EVAL_ELEMENTS = 2**28  # of a matrix on the nodes of a batch that is only predicted: 1 GiB
+EVAL_ELEMENTS = 2**28  # most elements of a node matrix in a prediction: 1 GiB
 EVAL_GRAPHS = 16_384
-FIRST_STEPS = 8  # of an epoch, in a graph of their own: it is started soon, and the device works while longer ones are
-STEPS_OF_A_GRAPH = 64  # at most; steps in long graphs are faster: cuda_src/fused/FUSED_HISTORY.md
-STEPS_LEFT_OVER = (8, 1)  # of graphs that run what waits when somebody wants the state in between
+# Steps of a CUDA graph. Steps in long graphs are faster (cuda_src/fused/FUSED_HISTORY.md), but a graph starts only when
+# all its steps were queued.
+FIRST_GRAPH_STEPS = 8  # of an epoch's first graph: short, so that the device starts early
+MAX_GRAPH_STEPS = 64
+FLUSH_GRAPH_STEPS = (8, 1)  # of the graphs that run queued steps when the state is needed early
 
 
-def shares(steps: int) -> list[int]:
-    """Return how many steps each graph of an epoch takes: a few first, then as many as can be, in equal shares.
+def graph_steps(steps: int) -> list[int]:
+    """Return the number of steps in each CUDA graph of an epoch: a short graph, then long ones of nearly equal length.
 
-    >>> shares(126), shares(7), shares(0)
+    >>> graph_steps(126), graph_steps(7), graph_steps(0)
     ([8, 59, 59], [7], [])
     """
-    first = min(steps, FIRST_STEPS)
-    graphs = ceil_div(steps - first, STEPS_OF_A_GRAPH)
+    first = min(steps, FIRST_GRAPH_STEPS)
+    graphs = ceil_div(steps - first, MAX_GRAPH_STEPS)
     return [first] * (first > 0) + [ceil_div(steps - first - number, graphs) for number in range(graphs)]
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """An epoch that is to begin, as far as it is known before: but for its number, learning rate and first step.
+class PlannedEpoch:
+    """The next epoch, planned while the device still runs the current one.
+
+    Epoch number, learning rates and first step are not known yet.
 
     Parameters
     ----------
     batches : list of int64
     plan : EpochPlan
     form : Form
-        How it is trained.
+        The form that trains the epoch.
     needed : Capacity
+        The capacity that its largest batch needs.
     weights : float32, (steps,)
-        Of each batch's labels.
+        Weight of each batch's labels.
     at : Workspace or None
-        Where it is expected to run, if there is one that has room.
+        The workspace that `packed` was made for; None if none is large enough yet.
     packed : int32
-        What the device is sent there.
+        The plan as it is uploaded to that workspace.
     """
 
     batches: Sequence[Int64]
@@ -73,18 +78,18 @@ class Ahead:
 
 @dataclass
 class Training:
-    """Arrays of training steps, their launches, and graphs of so many steps each."""
+    """A form's workspace for training, the launches of one step, and the captured graphs by number of steps."""
 
     at: Workspace
     calls: list[Call]
     graphs: dict[int, Graph] = field(default_factory=dict)
 
-    def has_room(self, needed: Capacity, plan: EpochPlan) -> bool:
-        """Return whether an epoch can be run there."""
+    def can_run(self, needed: Capacity, plan: EpochPlan) -> bool:
+        """Return whether the workspace is large enough for an epoch."""
         return self.at.capacity.holds(needed) and self.at.plan.holds(plan.n_batches, len(plan.graphs))
 
     def close(self) -> None:
-        """Give back the graphs."""
+        """Destroy the captured graphs."""
         for graph in self.graphs.values():
             graph.close()
         self.graphs.clear()
@@ -93,7 +98,7 @@ class Training:
 class FusedEngine:
     """Runs training steps as replays of captured graphs, and everything else launch by launch.
 
-    The form of an epoch depends on the model, the set, the batches and the device alone.
+    The model, the set, the batches and the device determine the form of an epoch; nothing else does.
 
     Parameters
     ----------
@@ -101,13 +106,14 @@ class FusedEngine:
     stack : Stack
     model : DeviceModel
     data : FusedSet
-        Made for `training`.
+        The set with the arrays that the forms in `training` read.
     rule : UpdateRule
     seed : int
-        Of dropout.
+        Seed of dropout.
     training : sequence of Form
-        An epoch takes the first that its batches fit; the last one takes all.
+        Forms for training. An epoch runs in the first form that all its batches fit; the last form fits all.
     predicting : Form
+        The form for predictions.
     """
 
     def __init__(
@@ -126,67 +132,69 @@ class FusedEngine:
         of = (device, stack, model, data, seed, self._recorder)
         self._forms = [form(*of, training=True) for form in training]
         self._predicting = predicting(*of, training=False)
-        self._packed: set[Form] = set()  # whose weights are up to date
+        self._packed: set[Form] = set()  # forms whose packed weights are up to date
         self._rule = rule
         self._training: dict[Form, Training] = {}
-        self._now = self._forms[-1]  # trains this epoch
+        self._now = self._forms[-1]  # the form of the current epoch
         self._single: dict[Form, Workspace] = {}
-        self._left = self._waiting = 0  # steps of the epoch not asked for yet; asked for, but not started
-        self._shares: list[int] = []  # of the graphs to come
-        self._ahead: Ahead | None = None
+        self._remaining = 0  # steps of the epoch that `step` was not called for yet
+        self._queued = 0  # steps that wait for their CUDA graph to be launched
+        self._graph_steps: list[int] = []  # of the epoch's graphs not yet launched
+        self._planned: PlannedEpoch | None = None
 
     # -------------------------------------------------------------------------------------------- training
 
     def expect(self, batches: Sequence[Int64]) -> None:
-        """Plan and pack an epoch that is to begin; it takes a while, and the device may still be at the one before."""
+        """Plan and pack the next epoch; the device may still run the current one."""
         (form, plan), weights = self._plan(batches), self._data.weights(batches)
         needed = form.capacity(plan, max(map(len, batches)))
         held = self._training.get(form)
-        at = held.at if held and held.has_room(needed, plan) else None
+        at = held.at if held and held.can_run(needed, plan) else None
         packed = at.packed(plan, weights) if at else np.zeros(0, np.int32)
-        self._ahead = Ahead(batches, plan, form, needed, weights, at, packed)
+        self._planned = PlannedEpoch(batches, plan, form, needed, weights, at, packed)
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], rates: NDArray[np.float32], first: int) -> None:
-        """Upload an epoch and stage its step `first`.
+        """Upload the plan of an epoch and stage the batch of step `first`.
 
         Parameters
         ----------
         rates : float32, (steps, 3)
-            Per step the learning rate and Adam's corrections 1 / (1 - beta^t) of both moments.
+            Each step's learning rate, and Adam's corrections 1 / (1 - beta^t) of both moments.
         """
         self.flush()
-        if self._ahead is None or self._ahead.batches is not batches:
+        if self._planned is None or self._planned.batches is not batches:
             self.expect(batches)
-        assert self._ahead is not None
-        ahead, self._ahead = self._ahead, None
-        self._now = ahead.form
-        at = self._prepared(ahead).at
-        packed = ahead.packed if at is ahead.at else at.packed(ahead.plan, ahead.weights)
+        assert self._planned is not None
+        planned, self._planned = self._planned, None
+        self._now = planned.form
+        at = self._prepared(planned).at
+        packed = planned.packed if at is planned.at else at.packed(planned.plan, planned.weights)
         at.begin_epoch(epoch, packed, rates, first)
         self._run([*self._packing(at, self._now), at.stage()])
-        self._left, self._shares = len(batches) - first, shares(len(batches) - first)
+        self._remaining = len(batches) - first
+        self._graph_steps = graph_steps(self._remaining)
 
     def about(self) -> dict[str, int]:
-        """Return the numbers of the device on which the results of training depend."""
+        """Return the device properties that training results depend on, by name."""
         return {name: value for form in self._forms for name, value in form.about().items()}
 
     def _plan(self, batches: Sequence[Int64]) -> tuple[Form, EpochPlan]:
-        """Return the form that trains these batches, and where each graph goes."""
+        """Return the first form that fits these batches, and its plan of them."""
         plans = ((form, form.plan(batches)) for form in self._forms)
         return next((form, plan) for form, plan in plans if plan is not None)
 
-    def _prepared(self, ahead: Ahead) -> Training:
-        """Return arrays, launches and graphs for an epoch: new ones, unless those there are fit."""
-        held = self._training.get(ahead.form)
-        if held is not None and held.has_room(ahead.needed, ahead.plan):
+    def _prepared(self, planned: PlannedEpoch) -> Training:
+        """Return the workspace, launches and graphs for an epoch; replace those of its form if they are too small."""
+        held = self._training.get(planned.form)
+        if held is not None and held.can_run(planned.needed, planned.plan):
             return held
         if held is not None:
             held.close()
-            del self._training[ahead.form], held
-        at = self._workspace(ahead.needed, ahead.plan.n_batches, len(ahead.plan.graphs), ahead.form)
+            del self._training[planned.form], held
+        at = self._workspace(planned.needed, planned.plan.n_batches, len(planned.plan.graphs), planned.form)
         calls = [*at.forward(), *at.backward(), *at.update(self._rule)]
-        self._training[ahead.form] = Training(at, calls)
-        return self._training[ahead.form]
+        self._training[planned.form] = Training(at, calls)
+        return self._training[planned.form]
 
     def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
         if form.fits_all and capacity.rows > most_nodes(self._stack):
@@ -199,30 +207,30 @@ class FusedEngine:
         return form.workspace(capacity, steps, graphs)
 
     def step(self) -> None:
-        """Run the next step of the epoch; several are started together."""
-        if self._device.observer is not None:  # of single launches
+        """Queue the next step of the epoch; the step that completes a graph launches it."""
+        if self._device.observer is not None:  # a profiler sees single launches, not those inside a graph
             self.flush()
             self._packed &= {self._now}
             self._run(self._calls)
             return
-        self._waiting, self._left = self._waiting + 1, self._left - 1
-        if self._waiting == (self._shares[0] if self._shares else STEPS_OF_A_GRAPH):
-            self._launch(self._waiting)
-            self._shares = self._shares[1:]
+        self._queued, self._remaining = self._queued + 1, self._remaining - 1
+        if self._queued == (self._graph_steps[0] if self._graph_steps else MAX_GRAPH_STEPS):
+            self._launch(self._queued)
+            self._graph_steps = self._graph_steps[1:]
 
     @property
     def _calls(self) -> list[Call]:
-        """The launches of a step of this epoch."""
+        """The launches of one step of the current epoch."""
         return self._training[self._now].calls
 
     def flush(self) -> None:
-        """Start the steps that wait for company."""
-        if not self._waiting:
+        """Launch all queued steps, in short graphs."""
+        if not self._queued:
             return
-        for steps in STEPS_LEFT_OVER:
-            while self._waiting >= steps:
+        for steps in FLUSH_GRAPH_STEPS:
+            while self._queued >= steps:
                 self._launch(steps)
-        self._shares = shares(max(self._left, 0))
+        self._graph_steps = graph_steps(max(self._remaining, 0))
 
     def _launch(self, steps: int) -> None:
         now = self._training[self._now]
@@ -230,19 +238,19 @@ class FusedEngine:
             now.graphs[steps] = self._recorder.record(now.calls, steps, now.at.same_carveout)
         now.graphs[steps].launch()
         self._packed &= {self._now}
-        self._waiting -= steps
+        self._queued -= steps
 
     # -------------------------------------------------------------------------------------------- one batch
 
     @property
     def eval_batch_size(self) -> int:
-        """Graphs that are predicted at a time: many, as far as their matrices stay of a reasonable size."""
+        """Graphs of a prediction batch: as many as `EVAL_GRAPHS` and `EVAL_ELEMENTS` allow."""
         nodes = max(self._data.capacity(1).rows, 1)
         most = min(EVAL_ELEMENTS // self._stack.widest, most_nodes(self._stack))
         return max(1, min(EVAL_GRAPHS, most // nodes))
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
-        """Return the logits of these graphs, (len(graphs), n_outputs), with running statistics."""
+        """Return the logits of these graphs, (len(graphs), n_outputs); batch norm uses its running statistics."""
         self.flush()
         form = self._predicting
         at = self._staged(graphs, self._data.plan([graphs]), form)
@@ -250,16 +258,16 @@ class FusedEngine:
         return self._device.fetch(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
-        """Write the gradients of one training step over these graphs into the model's; step 0 of epoch 0."""
+        """Write the gradients of one training step on these graphs to the model; dropout is that of step 0, epoch 0."""
         self.flush()
         form, plan = self._plan([graphs])
         at = self._staged(graphs, plan, form)
         calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
         self._run([*self._packing(at, form), at.stage(), *calls])
-        self._packed.discard(self._predicting)  # the step changed the running statistics
+        self._packed.discard(self._predicting)  # its weights contain the running statistics, which the step changed
 
     def _staged(self, graphs: Int64, plan: EpochPlan, form: Form) -> Workspace:
-        """Return arrays for one batch outside of an epoch, with its plan uploaded."""
+        """Return a workspace for one batch outside of an epoch, with the batch's plan uploaded."""
         at = self._single.get(form)
         if at is None or at.capacity.graphs < len(graphs):
             at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
@@ -268,7 +276,7 @@ class FusedEngine:
         return at
 
     def parameters_changed(self) -> None:
-        """Take note that parameters came from elsewhere than from a step."""
+        """Mark all packed weights as out of date: something other than a step wrote the parameters."""
         self._packed.clear()
 
     def _packing(self, at: Workspace, form: Form) -> list[Call]:
@@ -281,7 +289,7 @@ class FusedEngine:
             call.start(self._device)
 
     def close(self) -> None:
-        """Give back the captured graphs; what still waits is nobody's any more."""
-        self._waiting = 0
+        """Destroy the captured graphs and drop the queued steps."""
+        self._queued = 0
         for training in self._training.values():
             training.close()

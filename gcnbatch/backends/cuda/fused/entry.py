@@ -1,4 +1,4 @@
-"""The entry points of the backend ``fused``: whether it can start here, and its opening."""
+"""Entry points of the backend ``fused``: check that it can start, and open it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcnbatch.config_sections import CudaConfig
 
 
 def check(device: int = 0) -> None:
-    """Raise unless the backend can start: as `gcnbatch.backends.cuda.entry.check`, and NVIDIA's binding is there.
+    """Raise unless the backend can start: `gcnbatch.backends.cuda.entry.check` passes and cuda-bindings is installed.
 
     Raises
     ------
@@ -20,6 +20,6 @@ def check(device: int = 0) -> None:
 
 
 def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) -> FusedBackend:
-    """Open the backend on a device; as `gcnbatch.backends.cuda.entry.open_backend`."""
+    """Open the backend on a device, as `gcnbatch.backends.cuda.entry.open_backend` does."""
     options = options or CudaConfig()
     return FusedBackend(name, entry.open_ready(device, options.fast_math), options)

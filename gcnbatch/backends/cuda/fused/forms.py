@@ -1,4 +1,4 @@
-"""The forms of the fused step on graphs, and which of them a model takes on a data set and a device."""
+"""The forms of the fused step on graphs, and the choice among them for a model, a data set and a device."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gcnbatch.data.sparse import MAX_ENTRIES
 if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig, TrainConfig
 
-FORMS: tuple[type[Form], ...] = (Fp16, WideTf32, Wide, Narrow)  # the first that takes a model is preferred
+FORMS: tuple[type[Form], ...] = (Fp16, WideTf32, Wide, Narrow)  # in order of preference
 
 
 def training_forms(setting: Setting) -> tuple[type[Form], ...]:
-    """Return the forms that train a model: each epoch takes the first that its batches fit; the last one takes all.
+    """Return the forms that train a model, in order of preference; empty if there is none.
 
-    Empty: there is none.
+    An epoch runs in the first form that all its batches fit. The last form fits all batches.
     """
     chosen: list[type[Form]] = []
     for form in FORMS:
@@ -37,17 +37,17 @@ def training_forms(setting: Setting) -> tuple[type[Form], ...]:
 
 
 def prediction_form(capability: tuple[int, int], precision: str) -> type[Form]:
-    """Return the form that predicts."""
+    """Return the form for predictions."""
     return next(form for form in FORMS if form.predicts(capability, precision))
 
 
 def most_nodes(stack: Stack) -> int:
-    """Return the most nodes of a batch: 32-bit indices address its matrices, and grids cover its tiles."""
+    """Return the maximum number of nodes in a batch: 32-bit indices and grid sizes limit it."""
     return min(MAX_ENTRIES // stack.widest, *(form.most_rows for form in FORMS))
 
 
 def setting_of(stack: Stack, source: BatchSource, capability: tuple[int, int], precision: str) -> Setting:
-    """Return what the choice of a form depends on."""
+    """Return the properties on which the choice of a form depends."""
     assert source.prepared is not None
     largest = int(np.diff(source.node_ptr).max(initial=0))
     return Setting(stack, capability, precision, source.prepared.channels, largest)
@@ -62,30 +62,30 @@ def refusal(
     capability: tuple[int, int],
     options: CudaConfig,
 ) -> str:
-    """Return what of a set, a model and options no form takes, or nothing.
+    """Return what no form supports of a data set, a model and options, or "".
 
     Parameters
     ----------
     train : TrainConfig
-        Only the sizes of batches matter.
+        Only its batch sizes are read.
     budget : int
-        Bytes of device memory that the set may take.
+        Bytes of device memory for the set.
     capability : (major, minor)
         Compute capability of the device.
     """
     if options.spmm != "auto" or options.resident == "off":
-        return "another cuda.spmm or cuda.resident than auto and auto or on"
+        return "cuda.spmm other than auto, or cuda.resident off"
     chosen = training_forms(setting_of(stack, source, capability, options.precision))
     if not chosen:
         where = " or ".join(sorted({form.condition for form in FORMS if form.condition}))
-        return f"cuda.precision {options.precision} but for {where} (--set cuda.precision=fp32 for it)"
+        return f"cuda.precision {options.precision} except for {where} (--set cuda.precision=fp32)"
     launches = [*stack.launches, *(launch for form in chosen for launch in form.launches(stack))]
     needed, limit = max(launch.shared for launch in launches), geometry.shared_limit(capability)
     if needed > limit:
         return f"layers that need {needed // 1024} of {limit // 1024} KiB of shared memory"
     size = _set_bytes(source, chosen) + targets.nbytes
     if size > budget:
-        return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"
+        return f"a data set of {size / 2**20:,.0f} MiB with {budget / 2**20:,.0f} MiB of device memory for it"
     return _index_refusal(source, stack, train)
 
 
@@ -102,11 +102,11 @@ def _index_refusal(source: BatchSource, stack: Stack, train: TrainConfig) -> str
     prepared, nodes = source.prepared, int(source.node_ptr[-1])
     assert prepared is not None
     if max(nodes * prepared.channels, len(prepared.forward.indices)) > MAX_ENTRIES:
-        return "more nodes or edges than 32-bit indices reach"
+        return "more nodes or edges than 32-bit indices can address"
     largest_first, most = np.sort(np.diff(source.node_ptr))[::-1], most_nodes(stack)
     for key in ("batch_size", "eval_batch_size"):
         graphs = getattr(train, key)
         needed = int(largest_first[:graphs].sum())
         if needed > most:
-            return f"train.{key} {graphs:,}, up to {needed:,} nodes, but at most {most:,} with these layers"
+            return f"train.{key} {graphs:,} with up to {needed:,} nodes a batch, more than {most:,} with these layers"
     return ""

@@ -1,1 +1,1 @@
-"""The dense operations on a device, each with its launch geometry."""
+"""Dense operations on a device; each module has an operation's launches and their geometry."""

@@ -1,4 +1,4 @@
-"""Batch normalisation over the rows of a batch, with ReLU in the same launch if asked for (dense/batch_norm.cu)."""
+"""Batch normalisation over the rows of a batch, optionally with ReLU in the same launch (dense/batch_norm.cu)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class BatchNormSaved(NamedTuple):
-    """What the backward pass of a training `batch_norm` needs.
+    """Arrays that the backward pass of `batch_norm` reads.
 
-    Its input, `statistics` (2, P) of dense/batch_norm.cu, and its output where that went through ReLU, else None.
+    They are the input, `statistics` (2, P) of dense/batch_norm.cu, and the output if it includes ReLU, else None.
     """
 
     x: DeviceArray

@@ -1,4 +1,4 @@
-"""Bias: a row added to every row of a matrix, and its gradient, the sums of columns."""
+"""Bias: a row added to every row of a matrix; its gradient is the column sums."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BiasOps(KernelOps):
     def sum_columns(
         self, db: DeviceArray, dy: DeviceArray, sizes: tuple[int, int], stride: int, accumulate: bool = False
     ) -> None:
-        """db = column sums of dY, or added to what db holds, for `sizes` (N, P) and rows `stride` elements apart."""
+        """db = column sums of dY (db += with `accumulate`), for `sizes` (N, P) and rows `stride` elements apart."""
         N, P = sizes
         plan, partials, counters = self.column_sums(N, P, FLOAT_BYTES)
         self.device.launch(

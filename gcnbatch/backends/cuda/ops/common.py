@@ -1,4 +1,4 @@
-"""What the dense operations share: their device, workspaces, and the geometry of rows and columns.
+"""The base class of the dense operations: device, workspaces, and launch geometry over rows and columns.
 
 Dimensions in this folder: N rows (nodes), F / P columns of an input / output, B graphs, R x K entries of a loss.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 THREADS = 256
 FLOAT_BYTES, DOUBLE_BYTES, COUNTER_BYTES = 4, 8, 4
-ROWS_PER_THREAD: int = declared("dense/batch_norm.cu").constant("STRIP")  # that a thread reduces at least
+ROWS_PER_THREAD: int = declared("dense/batch_norm.cu").constant("STRIP")  # fewest rows that a thread reduces
 
 
 class ColumnsGeometry(NamedTuple):
-    """Of a reduction over rows: each grid column has its columns, each grid row its chunk of the rows."""
+    """Geometry of a reduction over rows: grid x selects a chunk of rows, grid y a group of columns."""
 
     launch: Launch
     rows_per_chunk: int
@@ -32,7 +32,7 @@ class ColumnsGeometry(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def column_reduction(N: int, P: int, multiprocessors: int) -> ColumnsGeometry:
-    """Return the launch of a sum over the rows of an (N, P) matrix, and the rows of a chunk; N = 0 is one empty chunk.
+    """Return the launch of a sum over the rows of an (N, P) matrix, and the rows per chunk; N = 0: one empty chunk.
 
     >>> column_reduction(950, 64, 132)
     ColumnsGeometry(launch=Launch(grid=(30, 2, 1), block=(32, 8, 1), shared=0), rows_per_chunk=32)
@@ -46,7 +46,7 @@ def column_reduction(N: int, P: int, multiprocessors: int) -> ColumnsGeometry:
 
 @lru_cache(maxsize=4096)
 def row_tiles(N: int, P: int) -> Launch:
-    """Return the launch of an operation on every element of an (N, P) matrix, 4 columns of a row per thread.
+    """Return the launch of an elementwise operation on an (N, P) matrix: 4 columns of a row per thread.
 
     >>> row_tiles(950, 64)
     Launch(grid=(60, 1, 1), block=(16, 16, 1), shared=0)
@@ -58,13 +58,13 @@ def row_tiles(N: int, P: int) -> Launch:
 
 
 def columns_by_rows(P: int) -> tuple[int, int]:
-    """Spread a block over up to a warp of columns, and rows."""
+    """Return the block shape (columns, rows): up to 32 columns, and as many rows as threads allow."""
     x = min(next_power_of_two(P), 32)
     return x, THREADS // x
 
 
 class KernelOps:
-    """The device of an operation's kernels, and workspaces for reductions over blocks."""
+    """Base class of operations: a device, and workspaces for reductions over blocks."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -72,13 +72,13 @@ class KernelOps:
         self._partials_bytes = self._counters_bytes = 0
 
     def or_empty(self, out: DeviceArray | None, shape: tuple[int, ...]) -> DeviceArray:
-        """Return `out`, or a new array when there is none."""
+        """Return `out`, or a new array if it is None."""
         return self.device.empty(shape) if out is None else out
 
     def workspaces(self, partials_bytes: int, counters_bytes: int) -> tuple[DeviceArray, DeviceArray]:
-        """Return memory for partial sums, and counters that are 0 and that every kernel leaves at 0.
+        """Return memory for partial sums, and counters of value 0. Every kernel resets the counters to 0.
 
-        All kernels share both, because they run one after the other.
+        All kernels share both; this is safe because kernels of one stream run one after the other.
         """
         if partials_bytes > self._partials_bytes:
             self._partials = self.device.workspace("partials", partials_bytes)
@@ -89,7 +89,7 @@ class KernelOps:
         return self._partials, self._counters
 
     def column_sums(self, N: int, P: int, bytes_per_value: int) -> tuple[ColumnsGeometry, DeviceArray, DeviceArray]:
-        """Return the geometry of a sum over the rows of an (N, P) matrix, and its partial sums and counters."""
+        """Return the geometry, partial sums and counters of a sum over the rows of an (N, P) matrix."""
         plan = column_reduction(N, P, self.device.multiprocessors)
         chunks, columns, _ = plan.launch.grid
         return plan, *self.workspaces(chunks * P * bytes_per_value, columns * COUNTER_BYTES)

@@ -1,4 +1,4 @@
-"""All dense operations of a device, one module per family; each has its launch geometry beside its launches."""
+"""All dense operations of a device in one class; each family has its own module."""
 
 from __future__ import annotations
 
@@ -14,5 +14,6 @@ from gcnbatch.backends.cuda.ops.relu import ReluOps
 class DenseOps(MatmulOps, BatchNormOps, ReluOps, DropoutOps, ReadoutOps, LossOps, OptimizerOps):
     """The dense part of `gcnbatch.backends.base.Ops` on `DeviceArray`.
 
-    Every method launches kernels on the device's stream and returns at once. Parameters and errors as `MatmulOps`.
+    Every method launches kernels on the device's stream and returns without waiting. Parameters and errors as
+    `MatmulOps`.
     """

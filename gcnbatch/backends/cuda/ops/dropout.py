@@ -1,4 +1,4 @@
-"""Dropout, with a mask that the place in training determines (dense/dropout.cu)."""
+"""Dropout; seed, purpose, epoch and step determine the mask (dense/dropout.cu)."""
 
 from __future__ import annotations
 

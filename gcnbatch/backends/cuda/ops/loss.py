@@ -8,13 +8,13 @@ from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, THREA
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-ENTRIES_OF_ONE_BLOCK = 16_384  # up to which a loss is one launch of one block
+ENTRIES_OF_ONE_BLOCK = 16_384  # a loss of at most so many entries is one launch of one block
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]  # total, weight, dlogits
 
 
 @lru_cache(maxsize=4096)
 def loss_geometry(n_entries: int, n_threads: int, multiprocessors: int) -> Launch:
-    """Return the launch of a loss over `n_entries` that keeps `n_threads` busy; 1 block: the weight is found in it.
+    """Return the launch of a loss over `n_entries` by `n_threads` threads; a single block also sums the label weights.
 
     >>> loss_geometry(50 * 12, 50 * 12, 132).block, loss_geometry(232_965 * 41, 232_965 * 32, 132).grid
     ((608, 1, 1), (1056, 1, 1))
@@ -56,7 +56,7 @@ class LossOps(KernelOps):
         return results
 
     def _loss(self, logits: DeviceArray, y: DeviceArray, n_threads: int) -> tuple[Launch, dict[str, DeviceArray], Loss]:
-        """Return the launch, the arrays that all loss kernels take, and of these (total, weight, dlogits)."""
+        """Return the launch, the arguments that all losses share, and the results (total, weight, dlogits)."""
         launch = loss_geometry(logits.size, n_threads, self.device.multiprocessors)
         total, weight, dlogits = self.device.empty((1,)), self.device.empty((1,)), self.device.empty(logits.shape)
         partials, counter = self.workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)

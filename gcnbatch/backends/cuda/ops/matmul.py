@@ -1,4 +1,4 @@
-"""MatMul and linear layers: products by tiles, their gradients, and which tile computes a size (dense/matmul.cu)."""
+"""MatMul and linear layers: tiled products, their gradients, and the choice of the tile (dense/matmul.cu)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "tf32"]
 
-TF32_SINCE = (8, 0)  # compute capability
-ROWS_PER_PART = 64  # of a weight gradient, at least
-BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256  # per multiprocessor, of a part: up to these all gradients are one launch
-FOLD_COST = 8  # of folding one partial sum, in multiply-adds
+TF32_SINCE = (8, 0)  # first compute capability with TF32
+ROWS_PER_PART = 64  # fewest rows of a partial sum of a weight gradient
+# All gradients are one launch up to BLOCKS_AT_ONCE blocks per multiprocessor and ROWS_AT_ONCE rows per partial sum.
+BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256
+FOLD_COST = 8  # cost of adding one partial sum, in multiply-adds
 
 
 class Tile(NamedTuple):
-    """A strategy of dense/matmul.cu: the tile of the product that a block computes.
+    """A tiling strategy of dense/matmul.cu: a block computes one tile of the product.
 
-    `speed` is the share of a multiprocessor's multiply-adds that the strategy reaches beside the others: what the
-    instructions of its inner loop leave, and what its few warps cannot hide.
+    `speed` is the strategy's rate of multiply-adds relative to the fastest tile. Smaller tiles are slower: they load
+    more operands per multiply-add, and their few warps hide less latency.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Tile(NamedTuple):
 
 
 def _tile(name: str, speed: float) -> Tile:
-    """Return a tile with the sizes that the source gives to the type of its name."""
+    """Return the tile of this name with the sizes of its type in dense/matmul.cu."""
     source, type_ = declared("dense/matmul.cu"), f"Tile{name.replace('tf32_', 'Tf32')}"
     rows, columns, depth, threads = (source.constant(f"{type_}::{size}") for size in ("BM", "BN", "DEPTH", "THREADS"))
     return Tile(name, rows, columns, depth, threads, speed)
@@ -58,14 +59,14 @@ FORWARD, DGRAD, WGRAD = ({tile: f"matmul_{tile}_{kind}" for tile in _NAMES} for 
 
 
 class MatmulGeometry(NamedTuple):
-    """Of `matmul_{tile}_forward` and `matmul_{tile}_dgrad`."""
+    """Geometry of `matmul_{tile}_forward` and `matmul_{tile}_dgrad`."""
 
     tile: str
     launch: Launch
 
 
 class WgradGeometry(NamedTuple):
-    """Of `matmul_{tile}_wgrad`: the rows of a part, and the bytes of its workspaces."""
+    """Geometry of `matmul_{tile}_wgrad`: launch, rows per partial sum, and bytes of its workspaces."""
 
     tile: str
     launch: Launch
@@ -75,7 +76,7 @@ class WgradGeometry(NamedTuple):
 
 
 class BackwardGeometry(NamedTuple):
-    """Of `matmul_32x32_backward`: as `WgradGeometry`, and how many blocks work on dW."""
+    """Geometry of `matmul_32x32_backward`: as `WgradGeometry`, with the number of blocks that compute dW."""
 
     launch: Launch
     rows_per_part: int
@@ -90,8 +91,8 @@ def product_geometry(
 ) -> MatmulGeometry:
     """Return the tile and launch of a product (rows, depth) x (depth, columns).
 
-    The tile is the one whose rounds over the multiprocessors take least time: a large one saves reads where there is
-    work for all, a small one spreads a small product.
+    The tile is the one with the shortest estimated time, in waves of blocks over the multiprocessors. Large tiles
+    read less; small tiles spread a small product over more multiprocessors.
 
     >>> product_geometry(950, 64, 64, 132).tile, product_geometry(950, 64, 64, 132).launch.grid
     ('16x32', (60, 2, 1))
@@ -110,7 +111,7 @@ def product_geometry(
 
 @lru_cache(maxsize=4096)
 def wgrad_geometry(N: int, F: int, P: int, multiprocessors: int, precision: Precision = "fp32") -> WgradGeometry:
-    """Return tile, launch and parts of the gradient (F, N) x (N, P): its depth N is cut to busy every multiprocessor.
+    """Return tile and launch of the gradient (F, N) x (N, P): split-K, to give every multiprocessor work.
 
     >>> wgrad_geometry(950, 64, 64, 132)[:3]
     ('32x32', Launch(grid=(2, 2, 15), block=(128, 1, 1), shared=0), 64)
@@ -136,7 +137,7 @@ def _wgrad_plan(tile: Tile, N: int, F: int, P: int, multiprocessors: int) -> tup
 def backward_geometry(
     N: int, F: int, P: int, multiprocessors: int, need_dx: bool, precision: Precision = "fp32"
 ) -> BackwardGeometry | None:
-    """Return the launch of all gradients at once; None where they busy the device one by one, or on tensor cores.
+    """Return the launch of all gradients at once; None if each fills the device alone, or for tensor cores.
 
     >>> backward_geometry(950, 64, 64, 132, True)[:3]
     (Launch(grid=(150, 1, 1), block=(128, 1, 1), shared=0), 64, 90)
@@ -146,7 +147,7 @@ def backward_geometry(
     if precision != "fp32":
         return None
     tile = WGRAD_TILES["fp32"][1]
-    _, plan = _wgrad_plan(tile, N, F + 1, P, multiprocessors)  # the row of ones: the gradient by the bias
+    _, plan = _wgrad_plan(tile, N, F + 1, P, multiprocessors)  # one row more: the gradient of the bias
     dw_blocks = plan.launch.blocks
     dx_blocks = ceil_div(N, tile.rows) * ceil_div(F, tile.columns) if need_dx else 0
     if dw_blocks + dx_blocks > BLOCKS_AT_ONCE * multiprocessors or plan.rows_per_part > ROWS_AT_ONCE:
@@ -162,12 +163,12 @@ class MatmulOps(BiasOps):
     ----------
     device : Device
     precision : "fp32" or "tf32"
-        Of matrix products: "tf32" rounds their inputs to 11 bits and multiplies on the tensor cores.
+        Precision of products: "tf32" rounds the inputs to 11 bits and multiplies on the tensor cores.
 
     Raises
     ------
     InputError
-        When the device has no TF32.
+        When the device does not support TF32.
     """
 
     def __init__(self, device: Device, precision: Precision = "fp32") -> None:
@@ -226,7 +227,7 @@ class MatmulOps(BiasOps):
         dw: DeviceArray,
         db: DeviceArray | None,
     ) -> DeviceArray | None:
-        """Write dW and db, and return dX: in one launch where the product is small, else one by one."""
+        """Write dW and db, and return dX: in one launch if the product is small, else in one launch each."""
         (N, F), P = x.shape, w.shape[1]
         dx = self.device.empty((N, F)) if need_dx else None
         plan = self.all_gradients((N, F, P), need_dx)
@@ -258,7 +259,7 @@ class MatmulOps(BiasOps):
         return dx
 
     def all_gradients(self, sizes: tuple[int, int, int], need_dx: bool) -> BackwardGeometry | None:
-        """Return the launch of all gradients at once; None where each is better off alone."""
+        """Return the launch of all gradients at once; None if separate launches are faster."""
         return backward_geometry(*sizes, self.device.multiprocessors, need_dx, self.precision)
 
     def multiply(
@@ -270,7 +271,7 @@ class MatmulOps(BiasOps):
         strides: tuple[int, int, int],
         bias: DeviceArray | None = None,
     ) -> None:
-        """Y = X W (+ bias) for `sizes` (N, F, P), rows that begin `strides` (ldy, ldx, ldw) elements apart."""
+        """Y = X W (+ bias) for `sizes` (N, F, P) and leading dimensions `strides` (ldy, ldx, ldw)."""
         (N, F, P), (ldy, ldx, ldw) = sizes, strides
         tile, launch = product_geometry(N, P, F, self.device.multiprocessors, self.precision)
         self.device.launch(FORWARD[tile], launch, y=y, x=x, w=w, bias=bias, ldy=ldy, ldx=ldx, ldw=ldw, N=N, F=F, P=P)
@@ -297,7 +298,7 @@ class MatmulOps(BiasOps):
         strides: tuple[int, int, int],
         accumulate: bool = False,
     ) -> None:
-        """dW = Xᵀ dY, or added to what dW holds, for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
+        """dW = Xᵀ dY (dW += with `accumulate`) for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
         plan = wgrad_geometry(*sizes, self.device.multiprocessors, self.precision)
         partials, counters = self.workspaces(plan.partials_bytes, plan.counters_bytes)
         (N, F, P), (lddw, ldx, lddy) = sizes, strides

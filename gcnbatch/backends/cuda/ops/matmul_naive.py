@@ -1,4 +1,4 @@
-"""The first rung of MatMul (`dense/matmul_naive.cu`): for reading, tests and `benchmarks/cuda_kernels.py`."""
+"""The naive MatMul (`dense/matmul_naive.cu`): for readers, tests and `benchmarks/cuda_kernels.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NaiveMatmul:
-    """`matmul` and `matmul_backward` of `gcnbatch.backends.base.Ops`, a thread per output; no backend uses it."""
+    """`matmul` and `matmul_backward` of `gcnbatch.backends.base.Ops`, one thread per output; no backend uses it."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

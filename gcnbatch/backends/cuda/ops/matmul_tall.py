@@ -1,4 +1,4 @@
-"""Dense products of very many rows with narrow weights: geometry of dense/matmul_tall.cu, and its `DenseOps`."""
+"""Dense products of tall matrices with narrow weights: launches and geometry of dense/matmul_tall.cu."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-TALL_ROWS, TALL_DEPTH = 1 << 15, 64  # rows N and columns F of X from which these kernels are faster
-PADDED = (16, 32)  # columns P that the kernels are compiled for
+TALL_ROWS, TALL_DEPTH = 1 << 15, 64  # from so many rows N and columns F of X on, these kernels are faster
+PADDED = (16, 32)  # numbers of columns P that the kernels are compiled for
 ROWS: int = declared("dense/matmul_tall.cu").constant("ROWS")
-WGRAD_THREADS: int = declared("dense/matmul_tall.cu").constant("WGRAD_THREADS")  # at most
+WGRAD_THREADS: int = declared("dense/matmul_tall.cu").constant("WGRAD_THREADS")  # upper bound
 FOLD_THREADS: int = declared("dense/matmul_tall.cu").constant("FOLD_THREADS")
 PARTS_PER_MULTIPROCESSOR, LEAST_ROWS = 2, 64
 
@@ -21,7 +21,7 @@ Sizes = tuple[int, int, int]
 
 
 class TallWgrad(NamedTuple):
-    """Of `matmul_tall_*_wgrad` and the fold of its parts."""
+    """Geometry of `matmul_tall_*_wgrad`, and of `matmul_tall_fold`, which adds its partial sums."""
 
     launch: Launch
     fold: Launch
@@ -30,9 +30,9 @@ class TallWgrad(NamedTuple):
 
 
 def padded_width(sizes: Sizes, strides: Sizes, precision: str) -> int | None:
-    """Return the compiled width for a product of `sizes` (N, F, P), or None where dense/matmul.cu multiplies.
+    """Return the compiled width for a product of `sizes` (N, F, P), or None if dense/matmul.cu computes it.
 
-    `strides` are those of arrays (N or F, P), (N, F), (F or N, P): rows must lie without gaps.
+    `strides` are those of the arrays (N or F, P), (N, F), (F or N, P); there must be no gaps between rows.
     """
     N, F, P = sizes
     if precision != "fp32" or N < TALL_ROWS or F < TALL_DEPTH or strides != (P, F, P):
@@ -41,7 +41,7 @@ def padded_width(sizes: Sizes, strides: Sizes, precision: str) -> int | None:
 
 
 def wgrad(sizes: Sizes, multiprocessors: int) -> TallWgrad:
-    """Return the launches of a weight gradient, its rows cut to busy every multiprocessor.
+    """Return the launches of a weight gradient; its rows are split to give every multiprocessor work.
 
     >>> wgrad((232_965, 602, 16), 132)[0].grid, wgrad((232_965, 602, 16), 132)[0].block
     ((1, 264, 1), (320, 1, 1))
@@ -57,7 +57,7 @@ def wgrad(sizes: Sizes, multiprocessors: int) -> TallWgrad:
 
 
 class TallDenseOps(DenseOps):
-    """`DenseOps` whose fp32 products of very many rows with at most 32 columns of weights have kernels of their own."""
+    """`DenseOps` with separate kernels for fp32 products of very many rows with at most 32 columns of weights."""
 
     def all_gradients(self, sizes: Sizes, need_dx: bool) -> BackwardGeometry | None:
         N, F, P = sizes

@@ -6,11 +6,11 @@ from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, THREA
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-MAX_NORM_BLOCKS = THREADS  # `clip_norm_factor` adds up a sum of each with one block
+MAX_NORM_BLOCKS = THREADS  # the last block of `clip_norm_factor` adds the blocks' sums, one per thread
 
 
 def norm_geometry(n: int) -> Launch:
-    """Return the launch of `clip_norm_factor` over `n` gradients; at least one block, which yields the factor 1."""
+    """Return the launch of `clip_norm_factor` over `n` gradients; n = 0: one block, which writes the factor 1."""
     return Launch((min(max(ceil_div(n, 4 * THREADS), 1), MAX_NORM_BLOCKS), 1, 1), (THREADS, 1, 1))
 
 

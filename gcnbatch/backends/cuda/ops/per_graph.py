@@ -1,4 +1,4 @@
-"""The dense products of graph convolutions as the papers' non-batched loop: a launch per graph and channel."""
+"""Dense products as in the papers' non-batched version: one launch per graph and channel."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gcnbatch.backends.cuda.ops.dense import DenseOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
-class LoopedDenseOps(DenseOps):
-    """`DenseOps` whose products loop over the graphs and channels they are given; without any they are one launch.
+class PerGraphDenseOps(DenseOps):
+    """`DenseOps` whose products loop over the given graphs and channels; without graphs a product is one launch.
 
-    For B graphs of one node or more, C channels and a layer with bias, the forward pass launches MatMul and Add B C
-    times each; the backward pass the bias gradient and dW B C times each (the first overwrites, the others add, in
-    order) and dX B times (one product sums over the channels).
+    Consider B graphs with nodes, C channels and a layer with bias. The forward pass launches MatMul and Add B C times
+    each. The backward pass launches the bias gradient and dW B C times each: the first launch overwrites, the others
+    add in order. It launches dX B times, because one product sums over the channels.
     """
 
     def matmul(self, x: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
@@ -104,5 +104,5 @@ def _filled(graphs: Any) -> list[tuple[int, int]]:
 
 
 def _from(array: DeviceArray, start: int) -> DeviceArray:
-    """Return the rest of `array` from element `start` on."""
+    """Return `array` from element `start` on."""
     return array.view(start, (array.size - start,))

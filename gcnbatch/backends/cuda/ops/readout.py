@@ -1,4 +1,4 @@
-"""Readout: the nodes of each graph reduced to one row (graph/readout.cu)."""
+"""Readout: reduce the nodes of each graph to one row (graph/readout.cu)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class ReadoutSaved(NamedTuple):
-    """The number of nodes, and for "max" the row that each maximum came from, int32 (B, P)."""
+    """The number of nodes; for "max" also the row of each maximum, int32 (B, P)."""
 
     n_nodes: int
     argmax: DeviceArray | None
@@ -22,7 +22,7 @@ class ReadoutSaved(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def readout_geometry(B: int, P: int) -> Launch:
-    """Return the launch of the readout of B graphs: a block per graph and up to 32 columns."""
+    """Return the launch of the readout of B graphs: one block per graph and group of up to 32 columns."""
     x, y = columns_by_rows(P)
     return Launch((B, ceil_div(P, x), 1), (x, y, 1))
 

@@ -1,1 +1,1 @@
-"""PyCUDA, the compiler and the device: nothing else in the package calls CUDA."""
+"""The compiler, the kernel cache and the device. Only this package calls CUDA."""

@@ -1,8 +1,8 @@
-"""Compiled kernels on disk: a start compiles what is missing, and nothing when nothing changed.
+"""Compiled kernels on disk. A start compiles only the files that changed.
 
 A cubin's name holds the source file, the architecture, a hash of source, headers and flags, and a hash of the
-compiler: ``dense-relu.sm_90.<hash>.<compiler>.cubin`` of ``dense/relu.cu``; beside it lies the assembler's report
-(``.log``). On a machine without a compiler the newest cubin of the same source, flags and architecture serves.
+compiler: ``dense-relu.sm_90.<hash>.<compiler>.cubin`` for ``dense/relu.cu``. A ``.log`` of the same name holds the
+assembler's report. A machine without a compiler uses the newest cubin of the same source, flags and architecture.
 
 Kernels run on the GPU as the user, so only the user may write the folder: it is made with mode 0700, and a folder that
 others can write is not used. A cubin whose digest (``.sha256`` beside it) is wrong or missing is compiled again.
@@ -49,7 +49,7 @@ class Cubin(NamedTuple):
 
     @property
     def usages(self) -> dict[str, compilers.Usage]:
-        """What each kernel of it takes."""
+        """Registers and spills of each kernel."""
         try:
             return compilers.usages(self.path.with_suffix(LOG).read_text(encoding="utf-8"))
         except OSError:
@@ -72,9 +72,9 @@ class KernelCache:
     folder : Path, optional
         Default: `cache_folder`.
     fast_math : bool
-        Compile with fast-math; such cubins lie beside the others.
+        Compile with fast-math. Such cubins have names of their own.
     replaceable : bool
-        When the folder cannot be written, let a temporary one take its place, with one warning.
+        If the folder cannot be written, use a temporary one instead, with one warning.
     """
 
     def __init__(self, folder: Path | None = None, fast_math: bool = False, replaceable: bool = True) -> None:
@@ -84,7 +84,7 @@ class KernelCache:
 
     @cached_property
     def compiler(self) -> Compiler | None:
-        """The compiler that is used here, or None. An nvcc that has been asked before is not started."""
+        """The compiler of this machine, or None. The answers of an nvcc are cached, so it is not started again."""
         if path := compilers.find_nvcc():
             version, architectures = self._asked(path)
             if version:
@@ -92,7 +92,7 @@ class KernelCache:
         return compilers.find_nvrtc()
 
     def load(self, source: KernelSource, arch: str) -> bytes:
-        """Return the cubin of `source`, compiled when it is not in the cache.
+        """Return the cubin of `source`; compile it if it is not in the cache.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class KernelCache:
         for _ in range(2):  # once more if the first cubin is damaged
             if failed := self.build([source], arch):
                 raise failed[source.name]
-            with contextlib.suppress(FileNotFoundError):  # someone clears the cache meanwhile
+            with contextlib.suppress(FileNotFoundError):  # another process may clear the cache meanwhile
                 if (found := self.find(source, arch)) and (cubin := _intact(found.path)):
                     return cubin
         raise MachineError(str(self.folder), f"the kernels of {source.name} vanished", hint="Run again.")
@@ -114,15 +114,15 @@ class KernelCache:
     def build(
         self, sources: Iterable[KernelSource], arch: str, progress: Progress = lambda file: None
     ) -> dict[str, MachineError]:
-        """Compile what is missing, in parallel; return the failures by file name.
+        """Compile the missing files in parallel; return the failures by file name.
 
-        Processes that start at once take turns, and the later ones find the work done. `progress` is called with the
-        name of each file that is ready.
+        If several processes start together, one compiles and the others wait and find its files. `progress` is called
+        with the name of each file that is ready.
 
         Raises
         ------
         MachineError
-            When neither the folder nor one in its place can be written.
+            When neither the folder nor a temporary one can be written.
         """
         sources = list(sources)
         ready = [source for source in sources if self.find(source, arch)]
@@ -141,7 +141,7 @@ class KernelCache:
             return {source.name: error for source, error in zip(missing, outcomes, strict=True) if error}
 
     def find(self, source: KernelSource, arch: str) -> Cubin | None:
-        """Return the cubin of `source` in the cache: by the present compiler or, without one, the newest by any."""
+        """Return the cubin of `source` in the cache: of the present compiler, or without one the newest of any."""
         name = self._name(source, arch)
         folders = [] if _writable_by_others(self.folder) else [self.folder]
         folders += [self._spare] if self._spare else []
@@ -149,11 +149,11 @@ class KernelCache:
         return _parse(max(found, key=lambda path: path.stat().st_mtime)) if found else None
 
     def cubins(self) -> list[Cubin]:
-        """Return every cubin of the cache, by name."""
+        """Return every cubin of the cache, sorted by name."""
         return [cubin for path in sorted(self.folder.glob("*.cubin")) if (cubin := _parse(path))]
 
     def clear(self) -> int:
-        """Remove every cubin; return how many there were.
+        """Remove every cubin; return their number.
 
         Raises
         ------
@@ -190,13 +190,13 @@ class KernelCache:
         return None
 
     def _name(self, source: KernelSource, arch: str) -> str:
-        """Return the file's name; without a compiler, a pattern for any compiler's."""
+        """Return the cubin's file name; without a compiler, a pattern that matches any compiler."""
         key = _short("\0".join((source.digest, arch, *NVCC_FLAGS, *self._more)), 24)
         by = _short(f"{self.compiler.name} {self.compiler.version}", 12) if self.compiler else "*"
         return f"{source.name.removesuffix('.cu').replace('/', '-')}.{arch}.{key}.{by}.cubin"
 
     def _asked(self, path: Path) -> tuple[str, tuple[str, ...]]:
-        """Return nvcc's version and architectures, remembered for as long as the file does not change."""
+        """Return nvcc's version and architectures, cached until the file of nvcc changes."""
         state = path.stat()
         key = f"{path} {state.st_mtime_ns} {state.st_size}"
         known = self._known_compilers()
@@ -204,7 +204,7 @@ class KernelCache:
             case [str(version), *known_ones]:
                 return version, tuple(map(str, known_ones))
         version, architectures = compilers.nvcc_version(path), compilers.nvcc_architectures(path)
-        with contextlib.suppress(OSError, MachineError):  # a cache that cannot be written is `build`'s to report
+        with contextlib.suppress(OSError, MachineError):  # `build` reports a cache that cannot be written
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if version and not _writable_by_others(self.folder):
                 fileio.write_json(self.folder / VERSIONS, {**known, key: [version, *architectures]})
@@ -251,8 +251,8 @@ class KernelCache:
     def _turn(self) -> Iterator[None]:
         """Wait until no other process compiles.
 
-        Where that cannot be told (a file system without locks, another user's lock), work may be done twice; all
-        writes are atomic.
+        Without a lock (no support by the file system, or another user's file), two processes may compile the same file.
+        All writes are atomic.
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):

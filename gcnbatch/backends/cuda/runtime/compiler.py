@@ -1,7 +1,7 @@
-"""From a CUDA source to the machine code of one architecture: with nvcc, or with NVRTC where there is no nvcc.
+"""Compilation of a CUDA source for one architecture: with nvcc, or with NVRTC if there is no nvcc.
 
-Sources hold device code only and include only their own headers, so that both compilers take the same text. Nothing
-here needs a GPU or PyCUDA.
+Sources hold device code only and include only their own headers, so both compilers take the same text. Compilation
+needs neither a GPU nor PyCUDA.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gcnbatch.errors import BackendUnavailable, MachineError
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.sources import KernelSource
 
-# Without fast-math NaN, infinities and rounding are as IEEE 754 says, on every backend.
+# Without fast-math, NaN, infinities and rounding follow IEEE 754 on every backend.
 FAST_MATH = ("--use_fast_math",)
 FLAGS = ("-std=c++17", "-lineinfo")
-# The sources hold no host code: any host compiler that preprocesses will do.
+# The sources hold no host code, so any host compiler that can preprocess is good enough.
 NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
 OLDEST_CAPABILITY = (7, 0)
 OLDEST_OF_CUDA_13 = (7, 5)
-OLDEST_NVRTC = (12, 3)  # those of 12.0 to 12.2 crash on fused/narrow/step.cu, and this process with them
+OLDEST_NVRTC = (12, 3)  # NVRTC 12.0 to 12.2 crash on fused/narrow/step.cu, and this process with them
 HOST_COMPILERS = ("g++", "c++", "clang++")
 HOST_FAILS = re.compile(
     r"^.*(?:cc1plus|host compiler|Cannot find compiler|unsupported \w+ version|/c\+\+/.*\berror\b).*$", re.MULTILINE
@@ -46,10 +46,10 @@ class KernelCompileError(MachineError):
     ----------
     file : str
     compiler : str
-        Its name and version.
+        Name and version.
     flags : tuple of str
     output : str
-        All that the compiler said; it follows the message's first line.
+        The compiler's output; it follows the first line of the message.
     """
 
     def __init__(self, file: str, compiler: str, flags: tuple[str, ...], output: str) -> None:
@@ -61,21 +61,21 @@ class KernelCompileError(MachineError):
 
 
 class Compiled(NamedTuple):
-    """Machine code (a cubin) and what the assembler said about registers and spills."""
+    """Machine code (a cubin) and the assembler's report on registers and spills."""
 
     cubin: bytes
     log: str
 
 
 class Usage(NamedTuple):
-    """What a kernel takes: registers of a thread, and bytes that went to memory for want of registers."""
+    """Registers per thread of a kernel, and bytes of register spills."""
 
     registers: int
     spilled: int
 
 
 class Compiler(Protocol):
-    """What turns a source into a cubin."""
+    """A compiler of CUDA sources."""
 
     @property
     def name(self) -> str:
@@ -83,11 +83,11 @@ class Compiler(Protocol):
 
     @property
     def version(self) -> str:
-        """Such as ``"13.0.88"``."""
+        """Version, such as ``"13.0.88"``."""
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """What it makes code for, by rising number and without suffix: ``"sm_75"``, …; empty: it does not tell."""
+        """Supported architectures, ascending and without suffix: ``"sm_75"``, …; empty if unknown."""
 
     def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
         """Compile for `arch`, such as ``"sm_90"``, with `more` flags.
@@ -97,7 +97,7 @@ class Compiler(Protocol):
         KernelCompileError
             With the compiler's output.
         MachineError
-            When it does not know `arch`, or cannot run.
+            When the compiler does not support `arch`, or cannot run.
         """
 
 
@@ -165,7 +165,7 @@ class Nvrtc:
             self.nvrtc.nvrtcDestroyProgram(program)
 
     def _text(self, program: Any, what: str) -> bytes:
-        filled = bytes(self._call(f"Get{what}Size", program))  # NVRTC writes into it
+        filled = bytes(self._call(f"Get{what}Size", program))  # a buffer that NVRTC writes to
         self._call(f"Get{what}", program, filled)
         return filled
 
@@ -177,7 +177,7 @@ class Nvrtc:
 
 
 def nvcc_paths(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield every nvcc that can be found: CUDA_HOME, CUDA_PATH, PATH, the usual folder, pip's nvidia-cuda-nvcc."""
+    """Yield the candidates for nvcc: CUDA_HOME, CUDA_PATH, PATH, the default folder, pip's nvidia-cuda-nvcc."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if environment.get(variable):
             yield Path(environment[variable], "bin", "nvcc")
@@ -188,7 +188,7 @@ def nvcc_paths(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def find_nvcc() -> Path | None:
-    """Return the first nvcc that can run; it needs a host compiler of C++ for its preprocessor."""
+    """Return the first nvcc that can run. It needs a C++ host compiler as preprocessor."""
     flags = "".join(os.environ.get(f"NVCC_{place}_FLAGS", "") for place in ("PREPEND", "APPEND"))
     if not any(map(shutil.which, HOST_COMPILERS)) and "NVCC_CCBIN" not in os.environ and "-ccbin" not in flags:
         return None
@@ -196,13 +196,13 @@ def find_nvcc() -> Path | None:
 
 
 def nvcc_version(path: Path) -> str:
-    """Ask nvcc for its version, such as ``"13.0.88"``; empty when it does not answer."""
+    """Return the version of nvcc, such as ``"13.0.88"``; empty if nvcc does not answer."""
     found = re.search(r"\bV(\d+\.\d+\.\d+)", _ask(path, "--version"))
     return found[1] if found else ""
 
 
 def nvcc_architectures(path: Path) -> tuple[str, ...]:
-    """Ask nvcc what it makes code for; empty when it does not answer."""
+    """Return the architectures that nvcc supports; empty if nvcc does not answer."""
     return _in_order(int(number) for number in re.findall(r"\bsm_(\d+)\b", _ask(path, "--list-gpu-code")))
 
 
@@ -219,7 +219,7 @@ def _in_order(numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 def find_nvrtc() -> Nvrtc | None:
-    """Return NVRTC when cuda-bindings and the library are here, and it is not older than `OLDEST_NVRTC`."""
+    """Return NVRTC if cuda-bindings and the library are installed, and it is not older than `OLDEST_NVRTC`."""
     try:
         from cuda.bindings import nvrtc
 
@@ -233,17 +233,17 @@ def find_nvrtc() -> Nvrtc | None:
 
 
 def arch_of(capability: tuple[int, int]) -> str:
-    """Return the architecture's name: (8, 6) is ``"sm_86"``, (9, 0) ``"sm_90a"`` with what no later one has."""
+    """Return the architecture's name: ``"sm_86"`` for (8, 6); ``"sm_90a"``, with Hopper-only features, for (9, 0)."""
     return f"sm_{capability[0]}{capability[1]}" + "a" * (capability == (9, 0))
 
 
 def knows(compiler: Compiler, arch: str) -> bool:
-    """Return whether `compiler` makes code for `arch`, as far as it tells."""
+    """Return whether `compiler` supports `arch`; True if its architectures are unknown."""
     return not compiler.architectures or arch.rstrip("af") in compiler.architectures
 
 
 def no_code(compiler: Compiler, arch: str) -> MachineError:
-    """Return the error of an architecture that `compiler` does not know."""
+    """Return the error of an architecture that `compiler` does not support."""
     return MachineError(
         arch,
         f"{compiler.name} {compiler.version} makes no code for it",
@@ -253,7 +253,7 @@ def no_code(compiler: Compiler, arch: str) -> MachineError:
 
 
 def usages(log: str) -> dict[str, Usage]:
-    """Return what each kernel takes, from the assembler's report."""
+    """Return registers and spills of each kernel, from the assembler's report."""
     found: dict[str, Usage] = {}
     for part in log.split("Compiling entry function '")[1:]:
         registers = re.search(r"Used (\d+) registers", part)
@@ -270,13 +270,13 @@ def no_compiler() -> BackendUnavailable:
 
 
 def _texts(source: KernelSource) -> dict[str, str]:
-    """Name -> text of the file and its headers; each names its file, for messages and profilers."""
+    """Return the text of the file and of its headers, by name, each with a ``#line`` for messages and profilers."""
     texts = {source.name: source.text, **source.headers}
     return {name: f'#line 1 "{source.root / name}"\n{text}' for name, text in texts.items()}
 
 
 def _failure(compiler: Compiler, arch: str, source: KernelSource, flags: tuple[str, ...], output: str) -> MachineError:
-    """Return the error of a compilation: the source's, or of the machine, which is the same for every source."""
+    """Return the error of a compilation: of the source, or of the machine, which would fail for every source."""
     if re.search(r"gpu.architecture", output, re.IGNORECASE):
         return no_code(compiler, arch)
     if compiler.name == "nvcc" and (said := HOST_FAILS.search(output)):

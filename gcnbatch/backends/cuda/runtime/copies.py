@@ -1,16 +1,16 @@
-"""Copies to a device while it computes, on their own stream and from two pinned buffers.
+"""Copies to a device that overlap with its kernels, on a separate stream and from two pinned buffers.
 
 Three rules order copies and kernels, which run on the device's stream:
 
-- A copy waits for all kernels queued before its buffer was allocated (`Room`). The pool reuses memory at once, while
-  kernels that read it may still be queued; they were queued before the allocation.
+- A copy waits for all kernels queued before its buffer was allocated (`Room`). The pool reuses memory at once, although
+  queued kernels may still read it; these kernels were queued before the allocation.
 - Kernels queued after `Sent.arrive` wait for the copy. The pinned buffer keeps the copied object until then, or until
   the host has seen the end of the copy, so its device memory is not reused too early.
-- The host refills a pinned buffer after it has seen the end of the copy from it, `SLOTS` copies ago.
+- The host refills a pinned buffer only after the last copy from it has ended, `SLOTS` copies ago.
 
 Only the last rule makes the host wait. If the host is far ahead, that copy may itself wait for kernels queued before
-its buffer was allocated. So the host is at most `SLOTS` + 1 steps ahead of the device, which has `SLOTS` whole steps to
-run meanwhile. Nobody waits for the results of those steps.
+its buffer was allocated. So the host is at most `SLOTS` + 1 steps ahead of the device, and the device always has
+`SLOTS` whole steps to run. Nothing waits for the results of those steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALIGNMENT = 256
 
 
 class CopyDevice(StreamDevice, Protocol):
-    """What copies need of `Device`."""
+    """The part of `Device` that copies need."""
 
     def empty(self, shape: int, dtype: DTypeLike) -> DeviceArray:
         """Allocate an array."""
@@ -55,7 +55,7 @@ class Room:
 
     def __init__(self, device: CopyDevice, nbytes: int) -> None:
         self.memory = device.empty(nbytes, np.uint8)
-        self.free = Event(device)  # recorded after the allocation: users of the memory before have queued their kernels
+        self.free = Event(device)  # after the allocation: all kernels that read this memory before are queued
 
 
 class Sent(Generic[T]):
@@ -73,9 +73,9 @@ class Sent(Generic[T]):
 
 
 class Copies:
-    """The stream and the pinned buffers of a device, shared by all that stream to it.
+    """The copy stream and the pinned buffers of a device, shared by all streamed data sets.
 
-    `Device.copies` makes it, once: PyCUDA never frees pinned memory.
+    `Device.copies` creates it once, because PyCUDA never frees pinned memory.
     """
 
     def __init__(self, device: CopyDevice) -> None:
@@ -91,7 +91,7 @@ class Copies:
         Raises
         ------
         MachineError
-            When the device has no room for it.
+            When the device runs out of memory.
         """
         return Room(self._device, nbytes)
 
@@ -101,7 +101,7 @@ class Copies:
         Raises
         ------
         MachineError
-            When the device has no room for it, or fails.
+            When the device runs out of memory, or fails.
         """
         arrays: list[NDArray[Any]] = []
         host.map(arrays.append)
@@ -125,7 +125,7 @@ class Copies:
 
 
 class Pinned:
-    """A pinned buffer. It is refilled after the copy from it, on any stream, has ended. `Device` has one, too."""
+    """A pinned buffer. It is refilled only after the last copy from it, on any stream, has ended."""
 
     def __init__(self, device: CopyDevice) -> None:
         self._device = device
@@ -133,11 +133,11 @@ class Pinned:
         self._copied: tuple[Event, object] | None = None
 
     def sent(self, copied: Event, kept: object = None) -> None:
-        """Record the end of the copy from it; `kept` stays alive until the host has seen that."""
+        """Set the event after the last copy from the buffer; `kept` stays alive until the host has seen the event."""
         self._copied = copied, kept
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """Wait for the last copy from the buffer and return `nbytes` of it; it grows by half at least."""
+        """Wait for the last copy from the buffer and return `nbytes` of it. If too small, it grows by at least half."""
         if self._copied is not None:
             self._copied[0].synchronize()
             self._copied = None
@@ -147,5 +147,5 @@ class Pinned:
 
 
 def aligned(nbytes: int) -> int:
-    """Return the bytes between the starts of two arrays that are copied in one piece."""
+    """Return `nbytes` rounded up to the alignment of arrays that share a copy."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,15 +1,15 @@
-"""What a CUDA source declares that the host must know too: constants, enums and structs.
+"""Constants, enums and structs that a CUDA source declares and the host uses.
 
-The source is their only home; the host reads them from there, as it reads the kernels' signatures::
+They are declared only in the source. The host reads them there, like the signatures of the kernels::
 
     constexpr int TILE_ROWS = 144, PIECES = TILE_ROWS / 48;      constant("PIECES") -> 3
     enum class Readout { SUM, MEAN, MAX };                       enum("Readout") -> {"SUM": 0, "MEAN": 1, "MAX": 2}
     struct Job { const float *left, *right; int start, unit; };  layout("Job") -> a Layout of 24 bytes
 
-Namespaces are looked through. What is declared in a struct is named ``Struct::NAME``. Read are declarations outside of
-functions, and of structs the fields: functions, constants and types in them are skipped. Not read are unions, bit
-fields, references, base classes and fields of templates; an error says so when such a struct is asked for. Constants of
-a template have the name of an instance: ``using Tile = Fp32<4, 2>`` gives ``Tile::BM``.
+Namespaces are ignored. A name inside a struct is ``Struct::NAME``. The reader sees declarations outside of functions. A
+layout has the struct's data members alone. Unions, bit fields, references, base classes and members of templates are
+not supported; asking for such a struct is an error. Constants of a template are found under an instance:
+``using Tile = Fp32<4, 2>`` gives ``Tile::BM``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DECLARATOR = re.compile(r"^(?P<stars>[\s*]*)(?P<name>\w+)\s*(?P<dimensions>(?:\
 
 
 class Constant(NamedTuple):
-    """A constant as declared: its type, the expression of its value, the struct that it is in."""
+    """A constant as declared: its type, the expression of its value, the struct that contains it."""
 
     type: str
     expression: str
@@ -53,7 +53,7 @@ class Constant(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A template of a struct whose parameters are integers."""
+    """A struct template with integer parameters."""
 
     parameters: tuple[str, ...]
     body: str
@@ -67,7 +67,7 @@ class Instance(NamedTuple):
 
 
 class Declarator(NamedTuple):
-    """A declared variable: the type's name, how many pointers lead to it, the expressions of array dimensions."""
+    """A declared variable: its name, type name, levels of pointers, and expressions of array dimensions."""
 
     name: str
     type: str
@@ -77,7 +77,7 @@ class Declarator(NamedTuple):
 
 @dataclass
 class Scan:
-    """What one text declares, by full name; several entries where declarations differ, as under ``#if``."""
+    """The declarations of one text, by full name; several per name if they differ, as under ``#if``."""
 
     constants: dict[str, list[Constant]] = field(default_factory=dict)
     enums: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Scan:
     namespaces: set[str] = field(default_factory=set)
 
     def add(self, other: Scan) -> None:
-        """Add what `other` declares."""
+        """Add the declarations of `other`."""
         for name in ("constants", "enums", "structs", "aliases", "templates", "instances"):
             for key, found in getattr(other, name).items():
                 for declared in found:
@@ -96,7 +96,7 @@ class Scan:
         self.namespaces |= other.namespaces
 
     def instantiate(self) -> None:
-        """Note the constants of templates under the names of their instances, ``using Tile = Fp32<4, 2>``."""
+        """Add the constants of templates under the names of their instances, as in ``using Tile = Fp32<4, 2>``."""
         for name, instances in self.instances.items():
             for template, arguments in instances:
                 for parameters, body in self.templates.get(template, []):
@@ -105,7 +105,7 @@ class Scan:
                     self.scan(body, f"{name}::")
 
     def scan(self, code: str, scope: str) -> None:
-        """Note what is declared in `code`, which is the inside of the struct `scope`."""
+        """Add the declarations in `code`, the body of the struct `scope`."""
         for head, body in statements(code):
             if body is None:
                 self._scan_constant(head, scope)
@@ -158,7 +158,7 @@ class Scan:
 
 @lru_cache(maxsize=256)
 def scanned(text: str) -> Scan:
-    """Return what a file's text declares, without that of its headers."""
+    """Return the declarations of a file's text, without its headers."""
     found = Scan()
     found.scan(without_comments(text), "")
     return found
@@ -180,7 +180,7 @@ class Declarations:
 
     @cached_property
     def found(self) -> Scan:
-        """All declarations, made when they are first needed."""
+        """All declarations, scanned at first use."""
         found = Scan()
         for text in self._texts.values():
             found.add(scanned(text))
@@ -251,7 +251,7 @@ class Declarations:
         return evaluate(expression, lambda name: self.constant(self._resolved(self.found.constants, name, scope)))
 
     def _target(self, of: Declarator, scope: str) -> Kind | None:
-        """Return what a pointer leads to, None where that cannot be read; so a struct may point to its own kind."""
+        """Return the type that a pointer points to; None if it cannot be read, or is the struct `scope` itself."""
         if of.pointers > 1 or of.type == scope:
             return None
         try:
@@ -260,7 +260,7 @@ class Declarations:
             return None
 
     def _named(self, type_: str, scope: str) -> Kind | None:
-        """Return the number or struct of this name, None where there is none."""
+        """Return the number or struct of this name, or None."""
         if type_ in NUMBERS:
             return Number(type_)
         if (name := self._resolved(self.found.aliases, type_, scope)) in self.found.aliases:
@@ -269,7 +269,7 @@ class Declarations:
         return self.layout(name) if name in self.found.structs else None
 
     def _fields(self, struct: str, statement: str, body: str | None) -> list[Declarator]:
-        """Return the fields that a statement of a struct declares; none for functions, types and constants."""
+        """Return the data members that a statement of a struct declares; none for functions, types and constants."""
         statement = _LABELS.sub("", statement)
         head = _INITIALISERS.sub("", statement)
         is_type = _STRUCT.match(head) or _ENUM.match(head)
@@ -287,7 +287,7 @@ class Declarations:
         return found[0]
 
     def _resolved(self, table: Mapping[str, Any], name: str, scope: str) -> str:
-        """Return the name under which `table` has what `name` means inside the struct `scope`."""
+        """Return the full name, in `table`, of `name` as used inside the struct `scope`."""
         while name.partition("::")[0] in self.found.namespaces:
             name = name.partition("::")[2]
         outer = scope.split("::") if scope else []
@@ -297,13 +297,13 @@ class Declarations:
 
 @lru_cache(maxsize=256)
 def without_comments(text: str) -> str:
-    """Return the code of `text` alone: no comments, no directives of the preprocessor."""
+    """Return `text` without comments and preprocessor directives."""
     kept = _COMMENTS.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
     return _DIRECTIVES.sub("", kept)
 
 
 def statements(code: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each statement or block: what stands before ``;`` or ``{``, and the block's inside or None."""
+    """Yield each statement or block: the text before ``;`` or ``{``, and the body of the block or None."""
     start = inside = depth = 0
     for found in re.finditer(r"[{};]", code):
         if found[0] == "{":
@@ -321,7 +321,7 @@ def statements(code: str) -> Iterator[tuple[str, str | None]]:
 
 
 def split(text: str) -> list[str]:
-    """Return the parts of a list, which commas separate where no bracket is open."""
+    """Split a list at the commas outside of brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")

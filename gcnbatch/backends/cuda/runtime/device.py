@@ -1,8 +1,7 @@
-"""One device: its memory, its stream, its failures. Only this, `copies`, `kernels`, `events` and `loader` call PyCUDA.
+"""One device: memory, stream and errors. Only `device`, `copies`, `kernels`, `events` and `loader` call PyCUDA.
 
-Everything runs on one stream, in the order asked for, but the batches of a streamed data set, which `copies` brings.
-Nothing waits for the device but `upload`, `download`, `synchronize`, the reading of an `Event`, and what fills pinned
-memory again, for the copy from it.
+All work runs in order on one stream, except the copies of a streamed data set (`copies`). The host waits for the device
+only in `upload`, `download` and `synchronize`, when it reads an `Event`, and before it refills pinned memory.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ Shape = int | tuple[int, ...]
 
 
 class MemoryInfo(NamedTuple):
-    """Bytes of the device that are free, and all of them."""
+    """Free and total bytes of the device's memory."""
 
     free: int
     total: int
 
 
 class Device:
-    """A device in use. `open_device` makes it.
+    """An opened device. `open_device` creates it.
 
     Parameters
     ----------
     number : int
-        Among the visible devices.
+        Number among the visible devices.
     cache : KernelCache
     sources : Sources
 
@@ -58,13 +57,13 @@ class Device:
     launches : int
         Kernels launched so far.
     observer : list of Observation or None
-        When a list, every launch is timed by a pair of events and added to it.
+        If a list, every launch is timed by a pair of events and appended to it.
     peak_bytes : int
-        The most bytes that arrays held at once; may be set back to 0.
+        The most bytes that arrays held at once; may be reset to 0.
     kernels : Kernels
-        Those of `sources`.
+        Kernels of `sources`.
     driver, stream
-        PyCUDA's driver module and stream, for libraries that run beside these kernels.
+        PyCUDA's driver module and stream, for libraries that run together with these kernels.
     """
 
     def __init__(self, number: int, cache: KernelCache, sources: Sources) -> None:
@@ -86,12 +85,12 @@ class Device:
             atexit.register(self._close)
             self.stream = self.driver.Stream()
             self._pool = self.driver.DeviceMemoryPool()
-        # Small arrays are cut from slabs, one behind the other; a slab goes back when its last array has gone.
+        # Small arrays are allocated in slabs, one after the other; a slab is freed with its last array.
         self._slab: Any = None
         self._slab_ptr, self._slab_used = 0, SLAB_BYTES
 
     def fast_math(self) -> Device:
-        """Return the same device, memory and stream with kernels compiled with fast-math; made once."""
+        """Return this device, with the same memory and stream, but with kernels compiled with fast-math; cached."""
         if self._fast is None:
             twin = copy(self)
             cache = KernelCache(fast_math=True)
@@ -104,12 +103,12 @@ class Device:
 
     @property
     def name(self) -> str:
-        """Such as ``"NVIDIA H100 80GB HBM3"``."""
+        """Name, such as ``"NVIDIA H100 80GB HBM3"``."""
         return self.info.name
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """Such as (9, 0)."""
+        """Compute capability, such as (9, 0)."""
         return self.info.capability
 
     @property
@@ -119,29 +118,29 @@ class Device:
 
     @cached_property
     def l2_bytes(self) -> int:
-        """Bytes of the second-level cache."""
+        """Size of L2 in bytes."""
         with self.errors():
             return int(self._device.get_attribute(self.driver.device_attribute.L2_CACHE_SIZE))
 
     @cached_property
     def copies(self) -> Copies:
-        """What copies batches while kernels run."""
+        """The copies that overlap with kernels."""
         return Copies(self)
 
     def memory(self) -> MemoryInfo:
-        """Return what is free now, counting what other processes use."""
+        """Return the free and total memory now, including the use by other processes."""
         with self.errors():
             return MemoryInfo(*self.driver.mem_get_info())
 
     # ---------------------------------------------------------------------------------------------- arrays
 
     def empty(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
-        """Return an array whose contents are whatever the memory held.
+        """Return an uninitialised array.
 
         Raises
         ------
         MachineError
-            When the device has no room for it.
+            When the device runs out of memory.
         """
         shape = (shape,) if isinstance(shape, int) else shape
         dtype = FLOAT32 if dtype is np.float32 else np.dtype(dtype)
@@ -180,7 +179,7 @@ class Device:
                 self.driver.memset_d8_async(array.ptr, 0, array.nbytes, self.stream)
 
     def upload(self, host: ArrayLike, out: DeviceArray | None = None) -> DeviceArray:
-        """Copy `host` to `out`, or to a new array, and return that; waits until it is there.
+        """Copy `host` to `out` or a new array, wait for the copy, and return the array.
 
         Raises
         ------
@@ -193,9 +192,9 @@ class Device:
         return array
 
     def upload_async(self, host: NDArray[Any], out: DeviceArray, stream: Any = None) -> DeviceArray:
-        """Copy `host` to `out` in the order of `stream`, by default the device's, and return `out`.
+        """Queue a copy of `host` to `out` on `stream` (default: the device's), and return `out`.
 
-        `host` comes from `pinned` and must not change before an event of the stream made after this call has passed.
+        `host` comes from `pinned`. It must not change until an event recorded after this call has passed.
 
         Raises
         ------
@@ -210,10 +209,10 @@ class Device:
         return out
 
     def send(self, *copies: tuple[NDArray[Any], DeviceArray]) -> None:
-        """Copy each host array to its device array, in the order of the device's stream; they may change at once.
+        """Queue a copy of each host array to its device array; the host arrays may change after this call.
 
-        They go by way of pinned memory that is kept. This call waits for the copies of the one before, when they lie
-        behind work that is still queued for that, too; but for the first of a larger size, for nothing else.
+        The arrays are staged in one pinned buffer. So this call waits for the copies of the previous call, and for the
+        work queued before those copies.
 
         Raises
         ------
@@ -231,9 +230,9 @@ class Device:
             self._sent.sent(self.event())
 
     def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Copy `array` to `out` on the host, or to a new array, and return that; waits for everything asked before.
+        """Copy `array` to `out` on the host or to a new array, and return that; wait for all queued work.
 
-        `out` has its shape and type; from `pinned`, a small copy takes half the time.
+        `out` has the shape and type of `array`. If it comes from `pinned`, a small copy takes half the time.
         """
         host = np.empty(array.shape, array.dtype) if out is None else out
         if array.nbytes:
@@ -243,7 +242,7 @@ class Device:
         return host
 
     def fetch(self, array: DeviceArray) -> NDArray[Any]:
-        """Return what `download` does, by way of pinned memory that is kept: for small arrays, again and again."""
+        """Return a host copy of `array`, staged in a pinned buffer: faster than `download` for small arrays."""
         if self._fetched.nbytes < array.nbytes:
             self._fetched = self.pinned(max(array.nbytes, 2 * self._fetched.nbytes), np.uint8)
         return self.download(array, self._fetched[: array.nbytes].view(array.dtype).reshape(array.shape)).copy()
@@ -251,7 +250,7 @@ class Device:
     def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Return a host array in page-locked memory, from which `upload_async` copies without waiting.
 
-        PyCUDA never gives this memory back: take it once and use it again.
+        PyCUDA never frees this memory: allocate it once and reuse it.
         """
         if not np.prod(shape):
             return np.empty(shape, dtype)
@@ -260,10 +259,10 @@ class Device:
         return found
 
     def workspace(self, name: str, nbytes: int) -> DeviceArray:
-        """Return at least `nbytes` bytes (uint8) that persist under `name` from call to call.
+        """Return at least `nbytes` bytes (uint8) that persist under `name` between calls.
 
-        They are 0 at first, and again whenever more is asked for than ever before; kernels leave in them what the next
-        launch shall find, such as a counter back at 0.
+        They are 0 at first and whenever the workspace grows. Kernels leave them in the state that the next launch
+        needs, such as counters at 0.
         """
         held = self._workspaces.get(name)
         if held is None or held.nbytes < nbytes:
@@ -273,17 +272,17 @@ class Device:
     # ---------------------------------------------------------------------------------------------- running
 
     def launch(self, entry: str, launch: Launch, /, **arguments: Any) -> None:
-        """Start the kernel `entry`; returns at once.
+        """Launch the kernel `entry` and return at once.
 
         Parameters
         ----------
         entry : str
             Its name in ``cuda_src``.
         launch : Launch
-            With a 0 in its grid nothing is started or counted.
+            A grid without blocks launches nothing and is not counted.
         **arguments : DeviceArray, number, None, or dict
-            By the names that the kernel declares, or its parameter struct; None is the null pointer. A name that is a
-            keyword of Python takes an underscore: ``in_``.
+            Arguments by the names in the kernel's declaration, or in its parameter struct; None is the null pointer. A
+            name that is a Python keyword takes an underscore: ``in_``.
 
         Raises
         ------
@@ -302,8 +301,7 @@ class Device:
             self.kernels.allow_shared(kernel, launch.shared)
         start = self.event() if self.observer is not None else None
         try:
-            # What prepared_async_call ends in, without its call of a driver function that nothing needs any more:
-            # less than a third of its time.
+            # The core of PyCUDA's prepared_async_call, without an obsolete driver call: less than a third of its time.
             kernel.start(launch.grid, launch.block, packed, launch.shared, self.stream)
         except self.driver.Error as error:
             raise self._failure(error) from error
@@ -312,11 +310,11 @@ class Device:
             self.observer.append(Observation(entry, launch, start, self.event()))
 
     def event(self) -> Event:
-        """Return an event that marks the stream as it stands."""
+        """Record an event on the device's stream."""
         return Event(self)
 
     def synchronize(self) -> None:
-        """Wait until everything asked of the device's stream is done.
+        """Wait for all work on the device's stream.
 
         Raises
         ------
@@ -327,9 +325,9 @@ class Device:
             self.stream.synchronize()
 
     def about(self) -> dict[str, str]:
-        """Return what a report says of this device: its name, driver, compiler and nominal clocks.
+        """Return facts for a report: name, driver, compiler and nominal clocks of this device.
 
-        The clocks as they stand are `gcnbatch.environment.gpus`'s to tell: CUDA does not know them.
+        CUDA does not know the current clocks; `gcnbatch.environment.gpus` reads them.
         """
         major, minor = loader.driver_cuda_version()
         attributes = self.driver.device_attribute
@@ -353,7 +351,7 @@ class Device:
         return int(self._pool.active_bytes)
 
     def mapped_flag(self) -> tuple[NDArray[np.int32], DeviceArray]:
-        """Return one int32 in page-locked host memory and the device's view of it; made once."""
+        """Return one int32 in page-locked host memory and the device's view of it; cached."""
         if self._flag is None:
             with self.errors():
                 flags = self.driver.host_alloc_flags.DEVICEMAP
@@ -373,9 +371,9 @@ class Device:
             raise self._failure(error) from error
 
     def out_of_memory(self, asked: int = 0) -> MachineError:
-        """Return the error of a device without room: bytes asked for where they are known, what is free, the mend."""
+        """Return the out-of-memory error: requested bytes if known, free bytes, fix."""
         facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
-        with suppress(self.driver.Error):  # a device may fail so that it answers nothing any more
+        with suppress(self.driver.Error):  # a lost device answers no further calls
             free, total = self.driver.mem_get_info()
             facts.append(f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free")
         return MachineError(
@@ -386,7 +384,7 @@ class Device:
         )
 
     def lost(self, said: str) -> DeviceLost:
-        """Return the error of a device that `said` this and nothing else any more."""
+        """Return the error of a lost device, whose driver call failed with the message `said`."""
         return DeviceLost(self._subject, said, hint="If it happens again, 'nvidia-smi' and the system log say more.")
 
     @property

@@ -1,4 +1,4 @@
-"""Points in a device's streams, and launches between two of them."""
+"""Events on a device's streams, and launches timed by two events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcnbatch.backends.cuda.runtime.launch import Launch
 
 
 class StreamDevice(Protocol):
-    """What an event needs of `Device`."""
+    """The part of `Device` that an event needs."""
 
     driver: Any
     stream: Any
@@ -19,7 +19,7 @@ class StreamDevice(Protocol):
 
 
 class Event:
-    """A point of a stream, by default the device's, marked when the event is made."""
+    """A CUDA event, recorded on a stream (default: the device's) when it is created."""
 
     def __init__(self, device: StreamDevice, stream: Any = None) -> None:
         self._device, self.stream = device, device.stream if stream is None else stream
@@ -28,24 +28,24 @@ class Event:
             self._event.record(self.stream)
 
     def precede(self, stream: Any) -> None:
-        """Make all later work of `stream` wait for this point; the host does not wait."""
+        """Make all later work of `stream` wait for this event; the host does not wait."""
         with self._device.errors():
             stream.wait_for_event(self._event)
 
     def synchronize(self) -> None:
-        """Wait until the device has reached this point."""
+        """Wait until the device has passed this event."""
         with self._device.errors():
             self._event.synchronize()
 
     def since(self, earlier: Event) -> float:
-        """Return the microseconds from `earlier` to this point on the device's clock; waits for both."""
+        """Return the microseconds from `earlier` to this event on the device's clock; wait for both."""
         with self._device.errors():
             self._event.synchronize()
             return float(self._event.time_since(earlier._event)) * 1e3
 
 
 class Observation(NamedTuple):
-    """One launch as an observer sees it."""
+    """One launch, with events right before and after it."""
 
     entry: str
     launch: Launch

@@ -1,4 +1,4 @@
-"""Constant expressions of C++ as the CUDA sources write them: numbers, names, operators and parentheses."""
+"""Evaluation of C++ constant expressions: numbers, names, operators and parentheses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _divide(a: Any, b: Any) -> Any:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-# From the weakest to the strongest binding.
+# By precedence, weakest first.
 _LEVELS: tuple[dict[str, Callable[[Any, Any], Any]], ...] = (
     {"||": lambda a, b: bool(a or b)},
     {"&&": lambda a, b: bool(a and b)},
@@ -53,7 +53,7 @@ def evaluate(text: str, value_of: Callable[[str], Any]) -> Any:
     Raises
     ------
     ValueError
-        When the text is no such expression.
+        When the text is not such an expression.
 
     >>> evaluate("ROWS > 100 ? (ROWS + 31) / 32 : 1 << 3", {"ROWS": 144}.__getitem__)
     5

@@ -1,8 +1,8 @@
-"""CUDA graphs: work captured once on PyCUDA's stream by NVIDIA's own binding, then run with one launch.
+"""CUDA graphs: work captured once on PyCUDA's stream through cuda-bindings, then run with one launch.
 
-`Recorder` captures explicit launches. From compute capability 9.0 each of them may start while the one before still
+`Recorder` captures explicit launches. From compute capability 9.0 on, a launch may start while the previous one still
 runs (programmatic dependent launch); the kernels wait where they must (cuda_src/fused/shared/fused.cuh). `capture`
-captures whatever a callable queues, such as operations or calls of a vendor's library.
+captures everything that a callable queues, such as operations or calls of a vendor's library.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gcnbatch.errors import BackendUnavailable, MachineError
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
-DEPENDENT_LAUNCH = (9, 0)  # compute capability from which it exists,
-IN_GRAPHS = (12, 4)  # and CUDA version of the driver from which graphs hold it
-ALL_SHARED = 100  # per cent of what a multiprocessor may have
+DEPENDENT_LAUNCH = (9, 0)  # first compute capability with programmatic dependent launch
+IN_GRAPHS = (12, 4)  # first CUDA version of the driver that captures it into graphs
+ALL_SHARED = 100  # carve-out: per cent of the largest shared memory of a multiprocessor
 
 
 class Call(NamedTuple):
@@ -36,14 +36,14 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]
 
     def start(self, device: Device) -> None:
-        """Launch it by itself, outside of any graph."""
+        """Launch the kernel now, outside of any graph."""
         device.launch(self.entry, self.launch, **self.arguments)
 
 
 class Prepared(NamedTuple):
-    """A launch as the driver takes it: its packed arguments, and the address of each of them among these.
+    """A launch as the driver takes it: the packed arguments, and the address of each argument.
 
-    The driver reads both during the call and keeps neither.
+    The driver reads both during the call only.
     """
 
     config: Any
@@ -53,17 +53,17 @@ class Prepared(NamedTuple):
 
 
 def addresses(packed: NDArray[np.uint8], offsets: Sequence[int]) -> NDArray[np.uint64]:
-    """Return the addresses of parameters that begin at these bytes: what CUDA calls kernelParams."""
+    """Return the addresses of the arguments at these byte offsets: CUDA's kernelParams."""
     return np.array([packed.ctypes.data + at for at in offsets], np.uint64)
 
 
 def load_bindings() -> Any:
-    """Return the module of driver calls.
+    """Return cuda-bindings' module of driver calls.
 
     Raises
     ------
     BackendUnavailable
-        When it is not installed.
+        When cuda-bindings is not installed.
     """
     try:
         return import_module("cuda.bindings.driver")
@@ -80,23 +80,23 @@ class NotCaptured(MachineError):
 
 
 class Driver:
-    """NVIDIA's binding of the driver, on a device's stream; failing calls raise the errors of the device."""
+    """The driver through cuda-bindings, on a device's stream; a failed call raises an error of the device."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.calls = device, load_bindings()
 
     @cached_property
     def stream(self) -> Any:
-        """The device's stream, as the binding names it."""
+        """The device's stream as an object of cuda-bindings."""
         return self.calls.CUstream(self.device.stream.handle)
 
     def check(self, result: tuple[Any, ...]) -> Any:
-        """Return the value of a call.
+        """Return the value of a driver call.
 
         Raises
         ------
         MachineError
-            When the device fails, or has no room.
+            When the device fails or is out of memory.
         """
         status, *values = result
         if status != self.calls.CUresult.CUDA_SUCCESS:
@@ -105,7 +105,7 @@ class Driver:
         return values[0] if values else None
 
     def capture(self, work: Callable[[], object]) -> Any:
-        """Return the driver's graph of what `work` queues on the stream; errors of `work` are raised."""
+        """Return the driver's graph of the work that `work` queues on the stream. Errors of `work` are raised."""
         mode = self.calls.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         self.check(self.calls.cuStreamBeginCapture(self.stream, mode))
         try:
@@ -116,20 +116,20 @@ class Driver:
 
 
 class Graph:
-    """Captured work, ready to run with one launch.
+    """A CUDA graph, ready to run with one launch.
 
     Parameters
     ----------
     driver : Driver
     captured : object
-        The driver's graph, which is destroyed.
+        The driver's graph. It is destroyed here.
     launches : int
-        Kernels in it.
+        Number of kernels in the graph.
 
     Raises
     ------
     MachineError
-        When the device fails, or has no room for it.
+        When the device fails or has no memory for the graph.
     """
 
     def __init__(self, driver: Driver, captured: Any, launches: int) -> None:
@@ -138,31 +138,31 @@ class Graph:
         driver.check(driver.calls.cuGraphDestroy(captured))
 
     def launch(self) -> None:
-        """Start it; returns at once.
+        """Start the graph; return without waiting.
 
         Raises
         ------
         MachineError
-            When the device fails, or has no room to run it.
+            When the device fails or has no memory to run the graph.
         """
         driver = self._driver
         driver.check(driver.calls.cuGraphLaunch(self._ready, driver.stream))
         driver.device.launches += self._launches
 
     def close(self) -> None:
-        """Destroy it after its last run has ended. A device that is lost fails here; that is no error."""
+        """Destroy the graph after its last run. On a lost device this fails silently."""
         self._driver.calls.cuGraphExecDestroy(self._ready)
 
 
 def capture(device: Device, work: Callable[[], object]) -> Graph:
-    """Return a graph of what `work` queues on the device's stream.
+    """Return a graph of the work that `work` queues on the device's stream.
 
     Parameters
     ----------
     device : Device
     work : callable
-        Launches kernels on arrays that outlive the graph. It must have run before, so that all kernels are loaded. What
-        it does on the host happens once, now.
+        Launches kernels on arrays that outlive the graph. It must have run before, so that all kernels are loaded. Its
+        work on the host happens once, during the capture.
 
     Raises
     ------
@@ -195,15 +195,15 @@ class Recorder:
         self._overlap = known and device.compute_capability >= DEPENDENT_LAUNCH
 
     def record(self, calls: Sequence[Call], repeats: int, same_carveout: bool = False) -> Graph:
-        """Return a graph of these launches in order, `repeats` times.
+        """Return a graph that runs these launches in order, `repeats` times.
 
-        With `same_carveout` all kernels run with the largest shared memory of a multiprocessor. A kernel that needs it
-        then does not wait until multiprocessors change their carve-out.
+        With `same_carveout`, all kernels prefer the largest shared-memory carve-out. A kernel that needs it then does
+        not wait until multiprocessors change their carve-out.
 
         Raises
         ------
         MachineError
-            When the device fails, or has no room for kernels or graph.
+            When the device fails or has no memory for kernels or graph.
         """
         driver = self._driver
         prepared = [self._prepare(call) for call in calls if call.launch.blocks]
@@ -221,9 +221,9 @@ class Recorder:
         return Graph(driver, driver.capture(launch_all), repeats * len(prepared))
 
     def clusters(self, name: str, launch: Launch) -> int:
-        """Return how many clusters of a kernel surely run at once; 0 where other processes may use the device.
+        """Return how many clusters of a kernel are guaranteed to run at once; 0 if MPS may share the device.
 
-        Under MPS they may. A driver that does not know the attribute cannot tell.
+        A driver that does not know the MPS attribute counts as shared.
         """
         driver, calls = self._driver, self._driver.calls
         by_mps = calls.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED

@@ -1,4 +1,4 @@
-"""What of CUDA this machine has, for ``gcnbatch info`` and reports: each part by itself, or why it is not there."""
+"""The CUDA installation of this machine, for ``gcnbatch info`` and reports: each part, or the reason it is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcnbatch.errors import BackendUnavailable
 def collect() -> dict[str, Any]:
     """Return plain values for JSON: ``driver``, ``devices``, ``compiler``, ``cache``, ``missing``.
 
-    What is not there is None (no devices: an empty list), and ``missing`` holds why and what to do, by the same name.
+    A missing part is None (devices: an empty list); ``missing`` holds the reason and the fix under the same name.
     """
     found: dict[str, Any] = {"driver": None, "devices": [], "compiler": None, "missing": {}}
     try:

@@ -1,4 +1,4 @@
-"""The kernels of one device, each loaded when it is first asked for."""
+"""The kernels of one device, each loaded at its first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcnbatch.errors import MachineError
 
 
 class Kernel(NamedTuple):
-    """A kernel on the device: its declaration and PyCUDA's function, and of both what a launch needs."""
+    """A loaded kernel: its declaration, PyCUDA's function, and the functions that pack arguments and launch."""
 
     entry: Entry
     function: Any
@@ -22,14 +22,14 @@ class Kernel(NamedTuple):
 
 
 class Kernels(dict[str, Kernel]):
-    """Kernels by name; a missing one is loaded: a launch costs one look into a dictionary.
+    """Kernels by name. A missing one is loaded, so a launch costs one dictionary look-up.
 
     Parameters
     ----------
     driver : module
-        PyCUDA's, with the device's context.
+        PyCUDA's driver module, with the device's context.
     capability : (major, minor)
-        Of the device.
+        Compute capability of the device.
     cache : KernelCache
     sources : Sources
     errors : callable
@@ -52,15 +52,15 @@ class Kernels(dict[str, Kernel]):
 
     @property
     def compiler(self) -> compiler.Compiler | None:
-        """What compiles kernels that are not in the cache."""
+        """The compiler of kernels that are not in the cache."""
         return self._cache.compiler
 
     def prepare(self, progress: Progress = lambda file: None) -> None:
-        """Compile every kernel that is not in the cache; failures are raised when the kernel is first asked for."""
+        """Compile every kernel that is not in the cache. The first use of a kernel raises its failure."""
         self._cache.build(self._sources.values(), self._arch, progress)
 
     def allow_shared(self, kernel: Kernel, nbytes: int) -> None:
-        """Let `kernel` have this much dynamic shared memory, which is more than it gets without asking."""
+        """Allow `kernel` to use `nbytes` of dynamic shared memory, more than the default limit."""
         if nbytes <= self._shared.get(kernel.entry.name, 0):
             return
         with self._errors():
@@ -68,12 +68,12 @@ class Kernels(dict[str, Kernel]):
         self._shared[kernel.entry.name] = nbytes
 
     def cubin(self, name: str) -> tuple[str, bytes]:
-        """Return the file of the kernel `name` and what it is compiled to, for those who load it by themselves."""
+        """Return the file of the kernel `name` and its cubin, for callers that load it themselves."""
         file = self[name].entry.file
         return file, self._cache.load(self._sources[file], self._arch)
 
     def clear(self) -> None:
-        """Forget every kernel and give back their modules."""
+        """Unload every kernel and module."""
         super().clear()
         self._modules.clear()
 

@@ -1,6 +1,6 @@
-"""How many blocks of how many threads a kernel runs with: pure arithmetic, tested without a GPU.
+"""Launch geometry (blocks, threads, shared memory): pure arithmetic, tested without a GPU.
 
-Every kernel has a function that returns its `Launch`; what several of them share lies here.
+Every kernel has a function that returns its `Launch`. This module holds the functions that several kernels share.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Launch:
     Parameters
     ----------
     grid : (x, y, z)
-        Blocks; with a 0 among them there is nothing to run, and `Device.launch` starts nothing.
+        Number of blocks. If one of them is 0, `Device.launch` launches nothing.
     block : (x, y, z)
-        Threads of a block, at most 1024 in all.
+        Threads per block, at most 1024 in total.
     shared : int
         Bytes of dynamic shared memory per block.
 
     Attributes
     ----------
     blocks : int
-        Blocks in all.
+        Total number of blocks.
 
     Raises
     ------
@@ -56,7 +56,7 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads of one block."""
+        """Threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
@@ -72,7 +72,7 @@ def next_power_of_two(n: int) -> int:
 
 @lru_cache(maxsize=4096)
 def elementwise(n: int, threads: int = 256, per_thread: int = 1) -> Launch:
-    """Return the launch that covers `n` elements, `per_thread` of them in each of the `threads` of a block.
+    """Return the launch for `n` elements, with `threads` per block and `per_thread` elements per thread.
 
     >>> elementwise(1850 * 64, per_thread=4).grid
     (116, 1, 1)
@@ -81,7 +81,7 @@ def elementwise(n: int, threads: int = 256, per_thread: int = 1) -> Launch:
 
 
 def thread_per_output(rows: int, columns: int) -> Launch:
-    """Return the launch of the naive kernels: a thread for every element of a (rows, columns) result.
+    """Return the launch of the naive kernels: a thread per element of a (rows, columns) result.
 
     >>> thread_per_output(950, 64)
     Launch(grid=(119, 2, 1), block=(32, 8, 1), shared=0)

@@ -1,6 +1,6 @@
-"""How the host fills what a kernel reads: structs and arguments, value by value, by the names that the source declares.
+"""Memory layouts of structs and kernel arguments, filled by the names that the source declares.
 
-A `Layout` is read from the source (`declarations`), never written in Python. It turns keywords into bytes::
+A `Layout` is read from the source (`declarations`), never written in Python. It packs a dict into bytes::
 
     layout = declarations.layout("Job")
     device.upload(layout.pack_many([dict(left=None, right=partials, start=0, ...), ...]))
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-# Letters of `struct` for the types of C++ that the host passes.
+# Format characters of `struct` for the C++ types that the host passes.
 NUMBERS = {
     "bool": "?",
     "char": "b",
@@ -38,8 +38,8 @@ NUMBERS = {
     "float": "f",
     "double": "d",
 }
-_BYTES = "bB?"  # a workspace of bytes serves as an array of any type
-# The arrays that a pointer to each type may lead to, as NumPy's type characters; signs are not checked.
+_BYTES = "bB?"  # a workspace of bytes matches a pointer to any type
+# NumPy type characters of the arrays that match a pointer to each type; signs are not checked.
 _ARRAYS = {
     **dict.fromkeys("bB?", _BYTES),
     **dict.fromkeys("hHe", _BYTES + "hHe"),
@@ -48,7 +48,7 @@ _ARRAYS = {
     "f": _BYTES + "f",
     "d": _BYTES + "d",
 }
-_DTYPES = {"q": np.dtype(np.int64), "Q": np.dtype(np.uint64)}  # NumPy has a second type of 64 bits, which nobody makes
+_DTYPES = {"q": np.dtype(np.int64), "Q": np.dtype(np.uint64)}  # np.dtype("q") may be another 64-bit type object
 
 
 _ERRORS = (AttributeError, KeyError, TypeError, struct_error)
@@ -65,37 +65,37 @@ def function(given):
 
 
 class Kind(Protocol):
-    """A type of C++ whose values the host passes."""
+    """A C++ type whose values the host passes."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
     @property
     def alignment(self) -> int:
-        """Bytes of which its address is a multiple."""
+        """Alignment in bytes."""
 
     @property
     def format(self) -> str:
-        """Letters of `struct`, with padding."""
+        """Format of `struct`, with padding."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type with the same memory."""
+        """NumPy type with the same memory layout."""
 
     def values(self, value: Any, where: str) -> Sequence[Any]:
-        """Return what `struct` packs for `value`, one for each letter of the format.
+        """Return the items that `struct` packs for `value`, one per character of the format.
 
         Raises
         ------
         TypeError
-            When the type does not take the value; the message begins with `where`.
+            When the value does not match the type; the message begins with `where`.
         """
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the C++ type `name`."""
+    """A C++ number of type `name`."""
 
     name: str
 
@@ -127,7 +127,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Pointer:
-    """A pointer to `name`, which `target` describes where it is a number or a struct; None is the null pointer."""
+    """A pointer to type `name`, described by `target` if it is a number or a struct. The value None is null."""
 
     name: str
     target: Kind | None = None
@@ -136,8 +136,8 @@ class Pointer:
     dtype = np.dtype(np.uint64)
 
     @cached_property
-    def usual(self) -> np.dtype[Any] | None:
-        """The type of most arrays that it takes; NumPy has one object per type."""
+    def target_dtype(self) -> np.dtype[Any] | None:
+        """NumPy type of the target, compared by identity: NumPy has one object per type."""
         return self.target.dtype if self.target else None
 
     def values(self, value: Any, where: str) -> Sequence[Any]:
@@ -155,7 +155,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class FixedArray:
-    """An array of `count` elements inside a struct; dimensions are flattened."""
+    """An array of `count` elements in a struct; its dimensions are flattened."""
 
     of: Kind
     count: int
@@ -184,16 +184,16 @@ class FixedArray:
 
 @dataclass(frozen=True)
 class Layout:
-    """A struct's fields in memory by the rules of C++, or a kernel's arguments, which lie like a struct's fields.
+    """Memory layout of a struct by the rules of C++, or of a kernel's arguments, which follow the same rules.
 
     Parameters
     ----------
     name : str
-        Of the struct or kernel, for messages.
+        Name of the struct or kernel, for messages.
     fields : dict of Kind
-        By name, in order. A name that is a keyword of Python has an underscore behind it.
+        Fields by name, in order. A name that is a Python keyword takes an underscore.
     packed_end : bool
-        Without the padding behind the last field: arguments.
+        No padding after the last field, as for arguments.
     """
 
     name: str
@@ -202,12 +202,12 @@ class Layout:
 
     @cached_property
     def alignment(self) -> int:
-        """Bytes of which its address is a multiple."""
+        """Alignment in bytes."""
         return max((kind.alignment for kind in self.fields.values()), default=1)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each field begins, in bytes."""
+        """Offset of each field in bytes."""
         offsets, end = [], 0
         for kind in self.fields.values():
             offsets.append(-(-end // kind.alignment) * kind.alignment)
@@ -216,13 +216,13 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Bytes, with the padding behind the last field."""
+        """Size in bytes, with the padding after the last field."""
         end = max((at + kind.size for at, kind in zip(self.offsets, self.fields.values(), strict=True)), default=0)
         return end if self.packed_end else max(-(-end // self.alignment) * self.alignment, 1)
 
     @cached_property
     def format(self) -> str:
-        """Letters of `struct`, with padding."""
+        """Format of `struct`, with padding."""
         text, end = "", 0
         for at, kind in zip(self.offsets, self.fields.values(), strict=True):
             text += "x" * (at - end) + kind.format
@@ -231,7 +231,7 @@ class Layout:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's structured type with the same memory."""
+        """NumPy structured type with the same memory layout."""
         formats = [kind.dtype for kind in self.fields.values()]
         return np.dtype(
             {"names": [*self.fields], "formats": formats, "offsets": [*self.offsets], "itemsize": self.size}
@@ -239,12 +239,12 @@ class Layout:
 
     @cached_property
     def pack(self) -> Callable[[Mapping[str, Any]], bytes]:
-        """A function that returns the bytes of a struct with the fields of a dict.
+        """A function that packs a dict of the fields into the bytes of the struct.
 
-        Arrays lie on the device and have the declared type; None is the null pointer. A nested struct takes a dict, a
+        Arrays are on the device and have the declared type; None is the null pointer. A nested struct takes a dict, a
         fixed array a sequence. The function raises TypeError when a field is missing, unknown or not of its type.
 
-        It is written out field by field: it runs at every launch, where a loop takes three times as long.
+        Its code is generated field by field, because it runs at every launch; a loop takes three times as long.
         """
         names: dict[str, Any] = {"pack": Struct(self.format).pack, "bytes": np.dtype(np.uint8), "errors": _ERRORS}
         names["refuse"] = self._refuse
@@ -254,22 +254,22 @@ class Layout:
         return function
 
     def _reads(self, given: str, names: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Return conditions on the number of fields, and expressions of their values; `names` gets what they need."""
+        """Return conditions on the numbers of fields, and expressions of their values; add used names to `names`."""
         counts, reads = [f"len({given}) == {len(self.fields)}"], []
         for name, kind in self.fields.items():
             value, number = f"{given}['{name}']", len(names)
             read = f"values{number}({value}, '{self.name}: {name}')"
             names[f"values{number}"] = kind.values
             if isinstance(kind, Pointer):
-                names[f"usual{number}"] = kind.usual
-                fits = f"(type := array.dtype) is usual{number} or type is bytes"
+                names[f"dtype{number}"] = kind.target_dtype
+                fits = f"(type := array.dtype) is dtype{number} or type is bytes"
                 reads.append(f"0 if (array := {value}) is None else array.ptr if {fits} else {read}[0]")
             elif isinstance(kind, Layout):
                 inner_counts, inner_reads = kind._reads(value, names)
                 counts += inner_counts
                 reads += inner_reads
             else:
-                plain = isinstance(kind, Number) and kind.format != "?"  # `struct` takes anything for a bool
+                plain = isinstance(kind, Number) and kind.format != "?"  # `struct` accepts any object as a bool
                 reads.append(value if plain else f"*{read}")
         return counts, reads
 
@@ -293,12 +293,12 @@ class Layout:
         return [leaf for name, kind in self.fields.items() for leaf in kind.values(value[name], f"{where}: {name}")]
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
-        """Raise TypeError that says what is wrong with these fields."""
+        """Raise the TypeError that names the wrong field."""
         self.values(given, self.name)
 
 
 def python_name(name: str) -> str:
-    """Return the keyword for a field or argument: its name, with an underscore behind a keyword of Python."""
+    """Return the Python keyword argument for a field or argument: its name, with an underscore if it is a keyword."""
     return f"{name}_" if keyword.iskeyword(name) else name
 
 

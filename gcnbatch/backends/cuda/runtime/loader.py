@@ -1,4 +1,4 @@
-"""The way to PyCUDA and to the devices; what is missing is told apart here, with the mend of each."""
+"""Loading of PyCUDA and selection of a device. Each missing part has its own error with a fix."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _CPU = "or use --backend cpu"
 
 
 class DeviceInfo(NamedTuple):
-    """A device as the driver lists it; nothing is started on it.
+    """A device as listed by the driver; nothing is started on it.
 
     Parameters
     ----------
     number : int
-        What ``--device`` takes; CUDA_VISIBLE_DEVICES chooses and orders.
+        The value of ``--device``; CUDA_VISIBLE_DEVICES selects and orders the devices.
     name : str
     capability : (major, minor)
     memory : int
@@ -45,7 +45,7 @@ class DeviceInfo(NamedTuple):
 
 @cache
 def load_cuda() -> Any:
-    """Return `pycuda.driver`, initialised, with at least one device to choose from.
+    """Return `pycuda.driver`, initialised and with at least one device.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def load_cuda() -> Any:
 
 
 def open_driver() -> ctypes.CDLL:
-    """Return the driver's library, its symbols visible to PyCUDA.
+    """Load the driver's library, with its symbols visible to PyCUDA, and return it.
 
     Raises
     ------
@@ -87,10 +87,10 @@ def open_driver() -> ctypes.CDLL:
 
 
 def wake(number: int) -> Thread | None:
-    """Start the driver and device `number` in a thread, while Python is still importing; opening finds them awake.
+    """Initialise the driver and device `number` in a thread, while Python still imports modules.
 
-    It takes a fifth of a second, in which the driver leaves Python alone. What goes wrong is left to `choose` to tell;
-    without a driver, or PyCUDA to use it, there is nothing to wake.
+    Initialisation takes a fifth of a second, during which the thread does not hold Python's lock. Errors are ignored
+    here: `choose` reports them. Without a driver or PyCUDA, do nothing and return None.
     """
     if find_spec("pycuda") is None:
         return None
@@ -108,7 +108,7 @@ def _wake(driver: ctypes.CDLL, number: int) -> None:
 
 
 def driver_cuda_version() -> tuple[int, int]:
-    """Return the newest CUDA that the driver supports, such as (13, 0).
+    """Return the newest CUDA version that the driver supports, such as (13, 0).
 
     Raises
     ------
@@ -138,7 +138,7 @@ def devices() -> list[DeviceInfo]:
 
 
 def choose(number: int) -> DeviceInfo:
-    """Return device `number`, if kernels can be made for it.
+    """Return device `number`, if kernels can be compiled for it.
 
     Raises
     ------
@@ -159,12 +159,12 @@ def choose(number: int) -> DeviceInfo:
 
 
 def architectures(asked: Iterable[str] | None) -> list[str]:
-    """Return the architectures to compile for, as devices ask for them: those named, else those of the devices here.
+    """Return the architectures to compile for: the named ones, or those of the visible devices.
 
     Raises
     ------
     InputError
-        When a name is not of the form sm_90, or none is given and there is no device.
+        When a name does not have the form sm_90, or no name is given and there is no device.
     """
     if not asked:
         try:
@@ -181,9 +181,9 @@ def architectures(asked: Iterable[str] | None) -> list[str]:
 
 
 def check_compiler(device: DeviceInfo, compiler: Compiler) -> None:
-    """Raise BackendUnavailable when this compiler is known not to make code for `device`, or for its driver.
+    """Raise BackendUnavailable if this compiler is known not to support `device` or its driver.
 
-    A driver loads what any toolkit of its own major version or an older one made.
+    A driver loads cubins of toolkits of its own major version and of older ones.
     """
     name, version = compiler.name, compiler.version
     major, newest = int(version.partition(".")[0]), driver_cuda_version()

@@ -1,4 +1,4 @@
-"""Arrays on the device as the operations see them: an address, a shape and a type. Nothing here calls CUDA."""
+"""Arrays on the device: an address, a shape and a type. Nothing here calls CUDA."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-Move = Callable[[Any], Any]  # from an array to its copy elsewhere, such as from a NumPy array to a `DeviceArray`
+Move = Callable[[Any], Any]  # returns a copy of an array elsewhere, such as a `DeviceArray` of a NumPy array
 
 
-@dataclass(slots=True, eq=False)  # not frozen: a step makes dozens, and a frozen one takes three times as long
+@dataclass(slots=True, eq=False)  # not frozen: a step creates dozens, and a frozen one takes three times as long
 class DeviceArray:
-    """A row-major array in device memory. Its fields are never changed.
+    """A row-major array in device memory. Its fields never change.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class DeviceArray:
     shape : tuple of int
     dtype : numpy.dtype
     owner : object
-        What gives the memory back when the last array on it is gone; views share their parent's.
+        Frees the memory when the last array that refers to it is gone. Views share the owner.
     """
 
     ptr: int
@@ -38,7 +38,7 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
+        """Size of the elements in bytes."""
         return self.size * self.dtype.itemsize
 
     @property
@@ -50,7 +50,7 @@ class DeviceArray:
         return self.shape[0]
 
     def view(self, start: int, shape: int | tuple[int, ...]) -> DeviceArray:
-        """Return the array of `shape` that begins `start` elements from this one's start; it shares the memory.
+        """Return an array of `shape` that shares memory with this one, from element `start` on.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class DeviceArray:
         return DeviceArray(self.ptr + start * self.dtype.itemsize, shape, self.dtype, self.owner)
 
     def reshape(self, *shape: int) -> DeviceArray:
-        """Return the same elements under another shape, of which one entry may be -1; it shares the memory.
+        """Return an array of `shape`, in which one entry may be -1, that shares memory with this one.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class DeviceArray:
         return DeviceArray(self.ptr, shape, self.dtype, self.owner)
 
     def astype_view(self, dtype: Any) -> DeviceArray:
-        """Return the same bytes read as `dtype`, flat: how a workspace of bytes becomes counters and partial sums.
+        """Return a flat array of `dtype` over the same bytes, such as counters in a workspace.
 
         Raises
         ------

@@ -1,12 +1,12 @@
-"""The CUDA sources: what each file includes and declares, and the kernels that it offers.
+"""The CUDA sources: includes, declarations and kernels of each file.
 
-A kernel's declaration in ``cuda_src`` is the only home of its signature; it is read from there::
+A kernel's signature is read from its declaration in ``cuda_src``::
 
     extern "C" __global__ void relu_forward(float* __restrict__ y, const float* __restrict__ x, long long n)
     extern "C" __global__ void fused_update(const __grid_constant__ Update update)
 
-The first becomes an `Entry` with the arguments ``y``, ``x`` and ``n``. The second has one struct as its only parameter:
-the struct's fields are its arguments. Callers name every argument; the order is the source's alone.
+The first becomes an `Entry` with the arguments ``y``, ``x`` and ``n``. The second has a struct as its only parameter;
+the struct's fields are its arguments. Callers pass every argument by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gcnbatch.resources import cuda_sources
 
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
-_MACRO = r"(?:[A-Z_0-9]+\s+)?"  # such as of an attribute that not every architecture knows
+_MACRO = r"(?:[A-Z_0-9]+\s+)?"  # for example of an attribute that not every architecture has
 _ENTRIES = re.compile(
     rf'extern\s+"C"\s+__global__\s+{_BOUNDS}void\s+{_BOUNDS}{_MACRO}(?P<name>\w+)\s*\((?P<arguments>[^()]*)\)'
 )
@@ -38,43 +38,70 @@ class Entry:
     Parameters
     ----------
     name : str
-    file : str
-        The source file, such as ``"dense/relu.cu"``.
-    layout : Layout
-        Its arguments; those of a kernel with one struct are the struct's fields.
-    is_struct : bool
+    source : KernelSource
+    parameters : str
+        As declared; read when they are first needed.
     """
 
     name: str
-    file: str
-    layout: Layout
-    is_struct: bool = False
+    source: KernelSource
+    parameters: str
+
+    @property
+    def file(self) -> str:
+        """The source file, such as ``"dense/relu.cu"``."""
+        return self.source.name
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Its arguments, or the fields of its parameter struct.
+
+        Raises
+        ------
+        ValueError
+            When a parameter cannot be passed.
+        """
+        arguments: dict[str, Kind] = {}
+        for part in filter(None, (part.strip() for part in self.parameters.split(","))):
+            (declarator,) = declarators(part)
+            arguments[python_name(declarator.name)] = self.source.declarations.kind(declarator)
+        structs = [kind for kind in arguments.values() if isinstance(kind, Layout)]
+        if not structs:
+            return Layout(self.name, arguments, packed_end=True)
+        if len(arguments) > 1:
+            raise ValueError(f"{self.file}: {self.name}: a struct must be the only parameter")
+        return replace(structs[0], name=f"{self.name} ({structs[0].name})")
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether the only parameter is a struct."""
+        return not self.layout.packed_end
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arguments' names."""
+        """Names of the arguments."""
         return tuple(self.layout.fields)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each parameter begins in the packed arguments."""
+        """Offset of each parameter in the packed arguments."""
         return (0,) if self.is_struct else self.layout.offsets
 
     def pack(self, arguments: Mapping[str, Any]) -> bytes:
-        """Return the arguments as the driver takes them: addresses of arrays, and numbers, aligned as in C.
+        """Return the packed arguments for the driver: addresses of arrays, and numbers, aligned as in C.
 
         Raises
         ------
         TypeError
-            When an argument is missing or unknown, or not of its declared type. Arrays of bytes (a workspace) serve as
-            any type; None is the null pointer.
+            When an argument is missing, unknown or not of its declared type. An array of bytes (a workspace) matches
+            any pointer; None is the null pointer.
         """
         return self.layout.pack(arguments)
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """One file with everything that it includes, as text.
+    """The text of a file and of all its headers.
 
     Parameters
     ----------
@@ -83,7 +110,7 @@ class KernelSource:
     root : Path
     text : str
     headers : mapping
-        Path from the root -> text, of every file included directly or by another header.
+        Path from the root -> text, of every file that it includes, directly or indirectly.
     """
 
     name: str
@@ -93,7 +120,7 @@ class KernelSource:
 
     @cached_property
     def digest(self) -> str:
-        """Return the sha256 of the text and of every header."""
+        """The sha256 of the text and of every header."""
         digest = hashlib.sha256(self.text.encode())
         for name, text in sorted(self.headers.items()):
             digest.update(b"\0" + name.encode() + b"\0" + text.encode())
@@ -106,41 +133,29 @@ class KernelSource:
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """The kernels that the host can launch, in the file's order."""
-        return tuple(
-            self._entry(found["name"], found["arguments"]) for found in _ENTRIES.finditer(without_comments(self.text))
-        )
-
-    def _entry(self, name: str, text: str) -> Entry:
-        arguments: dict[str, Kind] = {}
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            (declarator,) = declarators(part)
-            arguments[python_name(declarator.name)] = self.declarations.kind(declarator)
-        structs = [kind for kind in arguments.values() if isinstance(kind, Layout)]
-        if not structs:
-            return Entry(name, self.name, Layout(name, arguments, packed_end=True))
-        if len(arguments) > 1:
-            raise ValueError(f"{self.name}: {name}: a struct must be the only parameter")
-        return Entry(name, self.name, replace(structs[0], name=f"{name} ({structs[0].name})"), is_struct=True)
+        """The kernels that the host can launch, in the order of the file."""
+        found = _ENTRIES.finditer(without_comments(self.text))
+        return tuple(Entry(entry["name"], self, entry["arguments"]) for entry in found)
 
 
 class Sources(Mapping[str, KernelSource]):
-    """The sources of a folder and its subfolders by name, and where each kernel is.
+    """The sources of a folder and its subfolders by name, and all their kernels.
 
     Parameters
     ----------
     root : Path
-        Includes are written from here, as in ``#include "common/scan.cuh"``.
+        Includes are relative to this folder, as in ``#include "common/scan.cuh"``.
 
     Raises
     ------
     ValueError
-        When two files offer a kernel of the same name, an included file is missing, or a parameter cannot be passed.
+        When two files have a kernel of the same name, or an included file is missing.
     """
 
     def __init__(self, root: Path) -> None:
         names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.cu"))
-        self._files = {name: read(root, name) for name in names}
+        texts: dict[str, str] = {}
+        self._files = {name: read(root, name, texts) for name in names}
         self.entries: dict[str, Entry] = {}
         for entry in (entry for source in self._files.values() for entry in source.entries):
             if entry.name in self.entries:
@@ -157,33 +172,49 @@ class Sources(Mapping[str, KernelSource]):
         return len(self._files)
 
 
-def read(root: Path, name: str) -> KernelSource:
-    """Return a source or header with everything that it includes.
+def read(root: Path, name: str, texts: dict[str, str] | None = None) -> KernelSource:
+    """Return a source or header with all its headers.
+
+    Parameters
+    ----------
+    root : Path
+    name : str
+    texts : dict, optional
+        Texts of files by name; files that it lacks are read and added. Most sources include the same headers.
 
     Raises
     ------
     ValueError
         When an included file is missing.
     """
-    text = (root / name).read_text(encoding="utf-8")
+    texts = {} if texts is None else texts
+
+    def text_of(file: str) -> str:
+        if file not in texts:
+            texts[file] = (root / file).read_text(encoding="utf-8")
+        return texts[file]
+
     headers: dict[str, str] = {}
-    waiting = [(name, included) for included in _INCLUDES.findall(text)]
+    waiting = [(name, included) for included in _INCLUDES.findall(text_of(name))]
     while waiting:
         by, included = waiting.pop(0)
         if included in headers:
             continue
-        if not (root / included).is_file():
+        if included not in texts and not (root / included).is_file():
             raise ValueError(f'{by} includes "{included}", which is not in {root}')
-        headers[included] = (root / included).read_text(encoding="utf-8")
+        headers[included] = text_of(included)
         waiting += [(included, deeper) for deeper in _INCLUDES.findall(headers[included])]
-    return KernelSource(name, root, text, headers)
+    return KernelSource(name, root, text_of(name), headers)
+
+
+_SHIPPED: dict[str, str] = {}  # texts of files that `declared` has read
 
 
 @cache
 def declared(name: str) -> Declarations:
-    """Return what a file of the package's own sources and its headers declare: how geometry reads tile sizes.
+    """Return the declarations of a file in ``cuda_src`` and of its headers, such as the tile sizes that geometry uses.
 
     >>> declared("common/scan.cuh").constant("SCAN_THREADS")
     256
     """
-    return read(cuda_sources(), name).declarations
+    return read(cuda_sources(), name, _SHIPPED).declarations

@@ -1,1 +1,1 @@
-"""Sparse times sparse on a device."""
+"""Sparse times sparse (SpGEMM) on a device."""

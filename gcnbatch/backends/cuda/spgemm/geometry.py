@@ -1,7 +1,7 @@
 """Geometry of the SpGEMM kernels, and the plan of a product: pure arithmetic, tested without a GPU.
 
-The bound of a row is its number of products. Rows are grouped by it: group g has bounds up to 2^g, the rows of group
-`LONG` are split. ``cuda_src/spgemm/hash.cu`` says how rows are summed and why.
+The bound of a row is its number of products. Rows are grouped by bound: group g has bounds in 2^(g-1)+1 … 2^g; the rows
+of group `LONG` are split. ``cuda_src/spgemm/hash.cu`` says how rows are summed and why.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ STAT = _PLAN.enum("Stat")
 PLACE_BITS: int = _SORT.constant("PLACE_BITS")
 SORT_THREADS: int = _SORT.constant("SORT_THREADS")
 
-SHORT = 8  # the last group whose rows fit the registers of a warp: 256 products, 8 in a lane
-SORT_COLUMNS = 1 << (32 - PLACE_BITS)  # a column and a product's place share a word
-SORT_BYTES_PER_LANE: int = 8 * _SORT.constant("KEYS_PER_LANE")  # a column and a product each
+SHORT = 8  # the last group whose rows fit in the registers of a warp: 256 products, 8 per lane
+SORT_COLUMNS = 1 << (32 - PLACE_BITS)  # a key is a column and the place of a product, in one word
+SORT_BYTES_PER_LANE: int = 8 * _SORT.constant("KEYS_PER_LANE")  # a column and a product per key
 EXPAND_BYTES_PER_2_PRODUCTS = 25  # columns, products, two lists of places, buckets
-HASH_BYTES_PER_512_SLOTS = 5376  # columns, sums, two lists of slots in use, buckets
-BLOCK_BYTES = 8 * HASH_BYTES_PER_512_SLOTS  # of shared memory, while a table fits
+HASH_BYTES_PER_512_SLOTS = 5376  # columns, sums, two lists of used slots, buckets
+BLOCK_BYTES = 8 * HASH_BYTES_PER_512_SLOTS  # shared memory per block, unless one table needs more
 SMALLEST_TABLE_BITS = 9
 PART_BITS = 11  # a part has less than 2 * PART_PRODUCTS products, or one entry
-INCOMPRESSIBLE = 2.0  # products per distinct column below which a row's products are laid out, not added up in a table
+INCOMPRESSIBLE = 2.0  # below this many products per distinct column, products are sorted instead of hashed
 WARP_BITS = 5
-BALANCED = 0.5  # the paper's limit of the bounds' variance over their mean
-WASTE = 2  # shared memory of one table size for all rows, over that of a table for each
-MARGIN = 1.25  # columns of a row that a guess makes room for, over those expected
+BALANCED = 0.5  # the paper's limit of variance / mean of the bounds
+WASTE = 2  # limit of shared memory with one table size for all rows / with a table size per group
+MARGIN = 1.25  # columns that a guessed table has room for / expected columns
 SAMPLED_ROWS = 256
-WORTH_SAMPLING = 1 << 18  # products of rows that are not short, from which their ratio is measured
+WORTH_SAMPLING = 1 << 18  # the ratio is sampled if rows that are not short may have at least this many products
 
 
 class Method(NamedTuple):
-    """How the rows of a group are summed, and with what.
+    """Method that sums the rows of a group, and its size.
 
-    ``"sort"``: in registers, `bits` log2 of the lanes of a row; ``"expand"``: by a block, `bits` log2 of the products
-    that it has room for; ``"hash"``: by a warp, `bits` log2 of the slots of its table.
+    ``"sort"``: in registers; `bits` is log2 of the lanes per row. ``"expand"``: a block per row; `bits` is log2 of the
+    products that fit. ``"hash"``: a warp per row; `bits` is log2 of the slots of its table.
     """
 
     name: Literal["sort", "expand", "hash"]
@@ -53,7 +53,7 @@ class Method(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Shared memory of a row."""
+        """Bytes of shared memory per row."""
         if self.name == "sort":
             return SORT_BYTES_PER_LANE << self.bits
         if self.name == "expand":
@@ -62,9 +62,9 @@ class Method(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Rows that one launch works on: `n_rows` from `first` in the order of groups, or all rows.
+    """Rows of one launch: `n_rows` from `first`, in the order of groups, or all rows.
 
-    `guessed` says that a row may outgrow its table.
+    `guessed`: a row may overflow its table.
     """
 
     first: int
@@ -74,10 +74,22 @@ class Run(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What `spgemm_bound` finds.
+    """Results of `spgemm_bound`.
 
-    Products of the rows that are not long, and the sum of their squares; of the long rows the most of one, those of
-    all, the parts that they may need; rows of each group.
+    Parameters
+    ----------
+    short_products : int
+        Products of the rows that are not long.
+    squares : int
+        Sum of the squared bounds of those rows.
+    largest : int
+        Products of the largest long row.
+    long_products : int
+        Products of the long rows.
+    parts : int
+        Upper limit of the parts of the long rows.
+    rows_of_group : tuple of int
+        Number of rows per group.
     """
 
     short_products: int
@@ -89,19 +101,20 @@ class Stats(NamedTuple):
 
     @property
     def products(self) -> int:
-        """Of all rows."""
+        """Products of all rows."""
         return self.short_products + self.long_products
 
     @property
     def long_rows(self) -> int:
-        """Rows that are split."""
+        """Number of rows that are split."""
         return self.rows_of_group[LONG]
 
     @property
     def sampled(self) -> tuple[int, int, int]:
-        """First and number of the rows to sample, in the order of groups, and log2 of the most products of one.
+        """First row and number of rows to sample, in the order of groups, and log2 of the largest bound.
 
-        Rows that are not short, of the two smallest groups if there are any: a sample takes as long as its longest row.
+        These rows are not short. If the two smallest such groups have rows, only they are sampled, because a sample
+        takes as long as its longest row.
         """
         rows = self.rows_of_group
         last = SHORT + 2 if any(rows[SHORT + 1 : SHORT + 3]) else LONG - 1
@@ -109,7 +122,7 @@ class Stats(NamedTuple):
 
 
 def read_stats(words: Sequence[int]) -> Stats:
-    """Return the words that `spgemm_bound` writes by name."""
+    """Return the words that `spgemm_bound` wrote as `Stats`."""
     found = {name: int(words[place]) for name, place in STAT.items()}
     return Stats(
         short_products=found["SHORT_PRODUCTS"],
@@ -122,7 +135,7 @@ def read_stats(words: Sequence[int]) -> Stats:
 
 
 def overflow_table_bits(capability: tuple[int, int]) -> int:
-    """Return log2 of the slots of the table for rows that outgrow their guess: 8192, or 4096 where 64 KiB is the limit.
+    """Return log2 of the slots of the overflow table: 8192, or 4096 if a block has at most 64 KiB of shared memory.
 
     >>> overflow_table_bits((9, 0)), overflow_table_bits((7, 5))
     (13, 12)
@@ -131,20 +144,20 @@ def overflow_table_bits(capability: tuple[int, int]) -> int:
 
 
 def long_limit(table_bits: int) -> int:
-    """Return the largest bound that a table of this size holds whatever the columns are."""
+    """Return the largest bound that a table of this size always has room for."""
     return 1 << (table_bits - 1)
 
 
 @lru_cache(maxsize=256)
 def bound(n_rows: int, n_entries: int) -> tuple[Launch, int]:
-    """Return the launch of `spgemm_bound` and its lane_bits: about two entries for each lane of a row."""
+    """Return the launch of `spgemm_bound` and its lane_bits: about two entries per lane of a row."""
     wanted = next_power_of_two(ceil_div(n_entries, 2 * max(n_rows, 1)))
     return rows_of_scan(n_rows), min(wanted.bit_length() - 1, WARP_BITS)
 
 
 @lru_cache(maxsize=256)
 def rows_of_scan(n_rows: int) -> Launch:
-    """Return the launch with a thread per row, such as that of `spgemm_group`."""
+    """Return the launch with a thread per row, as for `spgemm_group`."""
     return Launch((ceil_div(n_rows, SCAN_THREADS), 1, 1), (SCAN_THREADS, 1, 1))
 
 
@@ -172,7 +185,7 @@ def sort_rows(n_rows: int, lane_bits: int) -> Launch:
 
 @lru_cache(maxsize=256)
 def hash_rows(n_rows: int, table_bits: int, most_blocks: int = 0) -> Launch:
-    """Return the launch of `spgemm_hash`; `most_blocks` bounds a grid whose number of rows only the device knows.
+    """Return the launch of `spgemm_hash`; `most_blocks` limits the grid if only the device knows the number of rows.
 
     >>> hash_rows(262_144, 9).grid, hash_rows(262_144, 9).shared
     ((32768, 1, 1), 43008)
@@ -193,26 +206,27 @@ def expand_rows(n_rows: int, product_bits: int) -> Launch:
 
 @lru_cache(maxsize=256)
 def sample(n_rows: int, table_bits: int) -> Launch:
-    """Return the launch of `spgemm_sample` for so many rows to choose from."""
+    """Return the launch of `spgemm_sample`, which samples from `n_rows` rows."""
     return Launch((min(n_rows, SAMPLED_ROWS), 1, 1), (32, 1, 1), Method("hash", table_bits).nbytes)
 
 
 def merge_tiles(n_columns: int) -> int:
-    """Return the blocks of columns that a merged row falls into."""
+    """Return the number of column tiles of a merged row."""
     return ceil_div(n_columns, TILE_COLUMNS)
 
 
 @lru_cache(maxsize=256)
 def compact(n_rows: int, n_results: int) -> tuple[Launch, int]:
-    """Return the launch of `spgemm_compact` and its lane_bits: about four results for each lane of a row."""
+    """Return the launch of `spgemm_compact` and its lane_bits: about four results per lane of a row."""
     lane_bits = min(next_power_of_two(ceil_div(n_results, 4 * max(n_rows, 1))).bit_length() - 1, WARP_BITS)
     return Launch((ceil_div(n_rows, 256 >> lane_bits), 1, 1), (256, 1, 1)), lane_bits
 
 
 def method_of(group: int, ratio: float, n_columns: int) -> Method:
-    """Return how the rows of a group are summed, for `ratio` products per distinct column.
+    """Return the method for the rows of a group with `ratio` products per distinct column.
 
-    A table is at most half full with the largest bound over the ratio and a margin, or with that bound.
+    A table has two slots per expected column of the group's largest bound: bound / ratio times `MARGIN`, or the bound
+    if that is less.
 
     >>> [method_of(group, 5.9, 1000).name for group in (0, 8, 9)], method_of(10, 5.9, 1000).bits
     (['sort', 'sort', 'hash'], 9)
@@ -234,10 +248,10 @@ def methods_of(ratio: float, n_columns: int) -> tuple[Method, ...]:
 
 
 def is_balanced(stats: Stats, n_rows: int, methods: Sequence[Method]) -> bool:
-    """Return whether the method of the largest rows serves all rows, in their own order.
+    """Return whether all rows run in one launch, in their own order, by the method of the largest rows.
 
-    The paper's rule, variance of the bounds over their mean at most 0.5; or it costs less than twice the shared memory
-    of a method for each. Never with long rows.
+    They do by the paper's rule, variance / mean of the bounds at most 0.5, or if this needs at most twice the shared
+    memory of a method per group. They never do if there are long rows.
     """
     counts = stats.rows_of_group
     if counts[LONG]:
@@ -253,8 +267,8 @@ def is_balanced(stats: Stats, n_rows: int, methods: Sequence[Method]) -> bool:
 def plan(stats: Stats, n_rows: int, n_columns: int, multiprocessors: int, ratio: float = 1.0) -> tuple[Run, ...]:
     """Return the launches for the rows that are not long, largest rows first.
 
-    Groups of the same method are one launch. So is a group of fewer rows than the device can take at once with the next
-    larger one's: a launch costs more than their memory.
+    Groups of the same method share a launch. A group that has no more rows than the device can run at once joins the
+    next larger group, because a launch costs more than the larger tables.
     """
     counts = stats.rows_of_group
     groups = [group for group in range(LONG) if counts[group]]
@@ -279,6 +293,6 @@ def _is_guess(group: int, method: Method) -> bool:
 
 
 def _at_once(method: Method, multiprocessors: int) -> int:
-    """Return the rows that a device works on at the same time, with four blocks on each multiprocessor."""
+    """Return the number of rows that the device runs at once, with four blocks per multiprocessor."""
     per_block = 1 if method.name == "expand" else max(BLOCK_BYTES // method.nbytes, 1)
     return 4 * multiprocessors * min(per_block, SORT_THREADS // 4)

@@ -1,8 +1,12 @@
-"""Sparse times sparse on the device: the launches of ``spgemm_*.cu`` in their order, and what they share.
+"""Sparse times sparse on the device: the launches of ``cuda_src/spgemm`` in order, and their arrays.
 
-A product takes four launches and two read-backs (how large the work is; how large the result): bounds, sums, pointers,
-compaction. Rows of more than 256 products cost two launches and a read-back more, to group rows and to see how far
-products fall together; each further group a launch; rows that may outgrow their table one, long rows four.
+A product takes four launches (bounds, sums, pointers, compaction) and reads back twice: the sizes of the work and of
+the result. Further launches are:
+
+- two, and one more read-back, to group and sample the rows, if many products are in rows of more than 256;
+- one per further group of rows;
+- one for rows that may overflow their table;
+- four for long rows.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
 
 SINGLE, COUNT, FILL = declared("spgemm/row.cuh").enum("Mode").values()
 _CONTROL_BYTES = 512  # before the states of the scans
-_SMALL_SCRATCH = 1 << 30  # bytes that are taken without looking how many are free
-_SCRATCH_SHARE = 0.5  # of the memory that is free; with less, a product takes two passes
+_SMALL_SCRATCH = 1 << 30  # bytes that are allocated without asking how many are free
+_SCRATCH_SHARE = 0.5  # of the free memory; a product that needs more takes two passes
 
 Pair = tuple[DeviceArray, DeviceArray]
 
@@ -37,17 +41,17 @@ class SpGemm:
     ----------
     device : Device
     ratio : float or None
-        Products per distinct column that tables for more than 256 products are made for, at least 1. Rows that have
-        less in common are done twice. The paper's is pi; None: measured on a sample of rows.
+        Expected products per distinct column, at least 1: it sizes the tables of rows of more than 256 products. Rows
+        with a lower ratio overflow and are computed twice. The paper uses pi; None measures it on a sample of rows.
     two_passes : bool or None
-        Count first, instead of moving the results when their sizes are known. None: when memory for all products is
-        more than half of what is free.
+        Compute sizes in a first pass, instead of moving the results once their sizes are known. None: if the products
+        need more than 1 GiB and more than half of the free memory.
 
     Notes
     -----
-    Results repeat to the bit. Each sum is taken in the order of A's entries, products rounded before they are added, as
-    SciPy does: the bits are SciPy's, but for rows of more than 4,096 products (2,048 on compute capability 7.5), which
-    are summed in parts. Sums that come out 0 stay as entries, which SciPy leaves out.
+    Results repeat to the bit. Each sum is taken in the order of A's entries, and products are rounded before they are
+    added. So the bits are SciPy's, except in rows of more than 4,096 products (2,048 on compute capability 7.5), which
+    are summed in parts. Entries whose sum is 0 stay; SciPy drops them.
     """
 
     def __init__(self, device: Device, ratio: float | None = None, two_passes: bool | None = None) -> None:
@@ -63,24 +67,24 @@ class SpGemm:
         Parameters
         ----------
         a, b : Csr
-            Device arrays, indptr int32. Columns of each row of `b` are distinct and rise; those of `a` need not.
+            Device arrays, indptr int32. Columns in each row of `b` are distinct and sorted; those of `a` need not be.
 
         Returns
         -------
         Csr
-            Of exactly its size, columns rising; 0 rows or columns are fine.
+            With sorted columns. 0 rows or columns are allowed.
 
         Raises
         ------
         InputError
-            When the result, or the products of one row, pass 32 bits.
+            When the entries of the result, or the products of one row, exceed 32-bit indices.
         MachineError
-            When the device has no room for it.
+            When the device runs out of memory.
         """
         return _Product(self, a, b).run()
 
     def upload(self, matrix: Any) -> Csr:
-        """Return a SciPy matrix on the device as this class takes it: repeated entries summed, columns rising."""
+        """Copy a SciPy matrix to the device, with duplicate entries summed and columns sorted."""
         host = sp.csr_array(matrix, dtype=np.float32)
         if not host.has_canonical_format:
             host = host.copy()
@@ -95,19 +99,19 @@ class SpGemm:
         )
 
     def download(self, matrix: Csr) -> sp.csr_array:
-        """Return a matrix of this class in SciPy's type."""
+        """Copy a matrix of this class to the host as a SciPy matrix."""
         indptr, indices, data = map(self.device.download, (matrix.indptr, matrix.indices, matrix.data))
         found = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, matrix.n_cols))
         found.has_canonical_format = True
         return found
 
     def read(self, words: DeviceArray) -> list[int]:
-        """Return up to 32 64-bit words from the device; waits for it."""
+        """Return up to 32 64-bit words from the device; wait for it."""
         found: list[int] = self.device.download(words, self._pinned[: words.size]).tolist()
         return found
 
     def control(self, tiles: tuple[int, int]) -> _Control:
-        """Return the words that kernels count in, all 0; those of one product at a time."""
+        """Return the counters of the kernels, all 0. They serve one product at a time."""
         whole = self.device.workspace("spgemm", _CONTROL_BYTES + 8 * sum(tiles))
         self.device.clear(whole)
         if self._control is None or (self._control.whole.ptr, self._control.tiles) != (whole.ptr, tiles):
@@ -117,7 +121,7 @@ class SpGemm:
 
 @dataclass
 class _Control:
-    """The words that kernels count in, one block of memory, cleared once per product."""
+    """Counters of the kernels in one block of memory, cleared once per product."""
 
     whole: DeviceArray
     tiles: tuple[int, int]
@@ -152,7 +156,7 @@ class _Control:
 
 @dataclass
 class _LongRows:
-    """Rows that are split: which, their parts, and the parts' products."""
+    """The long rows, their parts, and the sums of the parts."""
 
     rows: DeviceArray
     of_row: DeviceArray
@@ -166,7 +170,7 @@ class _LongRows:
 
 
 class _Product:
-    """One product under way."""
+    """One product: its operands, sizes and scratch arrays."""
 
     def __init__(self, owner: SpGemm, a: Csr, b: Csr) -> None:
         self.owner, self.device, self.a, self.b = owner, owner.device, a, b
@@ -244,7 +248,7 @@ class _Product:
         self.stats = geometry.read_stats(self.owner.read(control.stats))
 
     def _plan(self) -> tuple[geometry.Run, ...]:
-        """Choose tables; list rows by group unless one launch takes all in their own order."""
+        """Choose the methods; list the rows by group unless one launch takes all rows in their own order."""
         stats, ratio = self.stats, self.owner.ratio
         size = (self.n_rows, self.b.n_cols, self.device.multiprocessors)
         if ratio is None:
@@ -260,7 +264,7 @@ class _Product:
         return runs
 
     def _group(self) -> DeviceArray:
-        """Return the rows that have products, by group."""
+        """Return the rows that have products, ordered by group."""
         order = self.device.empty(sum(self.stats.rows_of_group), np.int32)
         self.device.launch(
             "spgemm_group",
@@ -275,7 +279,7 @@ class _Product:
         return order
 
     def _sample(self, order: DeviceArray, n: int, bits: int) -> float:
-        """Return the products per distinct column of some rows."""
+        """Return the products per distinct column in a sample of rows."""
         sampled = self.control.sampled
         self.device.launch(
             "spgemm_sample",
@@ -292,7 +296,7 @@ class _Product:
         return products / max(columns, 1)
 
     def _matrices(self) -> dict[str, DeviceArray]:
-        """Return what every kernel that multiplies reads of A and B."""
+        """Return the arguments of A and B that all multiplying kernels share."""
         a, b = self.a, self.b
         return {
             "a_indices": a.indices,
@@ -309,7 +313,7 @@ class _Product:
         return scratch > _SMALL_SCRATCH and scratch > _SCRATCH_SHARE * self.device.memory().free
 
     def _sum_rows(self, target: Pair, mode: int) -> None:
-        """Sum the rows of every group, then those that outgrew their tables."""
+        """Sum the rows of every group, then those that overflowed their tables."""
         rows = {"first": self.a.indptr, "end": self.a.indptr.view(1, self.n_rows), "starts": self.starts}
         for run in self.runs:
             name, bits = run.method
@@ -425,7 +429,7 @@ class _Product:
         )
 
     def _indptr(self, starts: DeviceArray | None) -> tuple[DeviceArray, int]:
-        """Return the result's row pointers and its entries."""
+        """Return the result's row pointers and its number of entries."""
         control, indptr = self.control, self.device.empty(self.n_rows + 1, np.int32)
         self.device.launch(
             "spgemm_indptr",
@@ -444,7 +448,7 @@ class _Product:
 
 
 def _out(target: Pair | tuple[None, None]) -> dict[str, DeviceArray | None]:
-    """Return where a kernel writes the columns and values of the result."""
+    """Return the arguments of a kernel for the columns and values of the result."""
     return {"out_indices": target[0], "out_data": target[1]}
 
 

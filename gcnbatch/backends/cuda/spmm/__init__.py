@@ -1,1 +1,1 @@
-"""Adjacency products on a device: kernels, geometry, and the table that chooses among them."""
+"""Adjacency products (SpMM) on a device: kernels, geometry, and the table that chooses a kernel."""

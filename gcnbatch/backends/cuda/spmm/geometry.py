@@ -24,8 +24,8 @@ WARP_BITS = 5
 WARP = 1 << WARP_BITS
 NEIGHBOURS: int = declared("common/graph_view.cuh").constant("NEIGHBOURS")  # entries that a thread has in flight
 MAX_PASSES = 16
-BLOCKS_PER_MULTIPROCESSOR = 48  # a grid of more blocks than this walks over more rows per block
-CHUNKED_BLOCKS = 8  # blocks per multiprocessor that columns are split into; more columns are more work for a thread
+BLOCKS_PER_MULTIPROCESSOR = 48  # a larger grid is replaced by blocks that work on several groups of rows
+CHUNKED_BLOCKS = 8  # with more blocks than this per multiprocessor, a thread works on several blocks of columns
 COLUMN_THREADS: int = declared("dense/sparse_matmul.cu").constant("COLUMN_THREADS")
 
 SWA_SHARED_BYTES = 32 * 1024
@@ -33,9 +33,9 @@ SWA_COO_THREADS = 1024
 
 
 class RowsGeometry(NamedTuple):
-    """Of `sparse_rows_product`: 2^lane_bits threads over columns, 2^group_bits over entries.
+    """Geometry of `sparse_rows_product`: 2^lane_bits threads over columns, 2^group_bits over entries.
 
-    A thread works on `passes` rows and, of each, on `chunks` blocks of columns.
+    A thread works on `passes` rows, and on `chunks` blocks of columns of each.
     """
 
     launch: Launch
@@ -45,7 +45,7 @@ class RowsGeometry(NamedTuple):
     chunks: int
 
     def shares(self) -> dict[str, int]:
-        """Return what the kernel is told of it."""
+        """Return the kernel's arguments."""
         return {
             "lane_bits": self.lane_bits,
             "group_bits": self.group_bits,
@@ -55,7 +55,7 @@ class RowsGeometry(NamedTuple):
 
 
 class SwaCooGeometry(NamedTuple):
-    """Of SWA SpMM for SparseTensor. `case` as in the paper; case 3 uses neither shared memory nor partitions."""
+    """Geometry of SWA SpMM for SparseTensor. `case` as in the paper; case 3 has no shared memory and no partitions."""
 
     case: int
     launch: Launch
@@ -65,7 +65,7 @@ class SwaCooGeometry(NamedTuple):
 
 
 class SwaCsrGeometry(NamedTuple):
-    """Of SWA SpMM for CSR."""
+    """Geometry of SWA SpMM for CSR."""
 
     launch: Launch
     column_block: int
@@ -74,12 +74,12 @@ class SwaCsrGeometry(NamedTuple):
 
 
 def vector_bits(width: int, vector: int) -> int:
-    """Return log2 of the threads that share a row's columns: enough vectors of `vector` floats, at most a warp."""
+    """Return log2 of the threads that share a row's columns: one per vector of `vector` floats, at most a warp."""
     return min(_log2(next_power_of_two(ceil_div(width, vector))), WARP_BITS)
 
 
 def sharing_bits(n_rows: int, n_entries: int, lane_bits: int) -> int:
-    """Return log2 of the groups of a warp that share a row's entries in `sparse_rows`; 0 where a row has few."""
+    """Return log2 of the groups of a warp that share a row's entries in `sparse_rows`; 0 if rows have few entries."""
     shares = n_entries // (max(n_rows, 1) * NEIGHBOURS)
     return min(WARP_BITS - lane_bits, max(shares.bit_length() - 1, 0))
 
@@ -88,8 +88,8 @@ def sharing_bits(n_rows: int, n_entries: int, lane_bits: int) -> int:
 def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiprocessors: int) -> RowsGeometry:
     """Return the geometry of `spmm_csr_*` and `sparse_matmul_forward_*`.
 
-    Threads left over by a narrow width share the entries of a row once each has `NEIGHBOURS` of them; grids of many
-    blocks give each block consecutive rows, whose neighbours it finds in L1.
+    At narrow widths, several groups of threads share the entries of a row, if each gets at least `NEIGHBOURS` of them.
+    In large grids, a block works on several consecutive rows, whose neighbours it finds in L1.
 
     >>> sparse_rows(5000, 15000, 64, 4, 132).launch.grid
     (313, 1, 1)
@@ -100,7 +100,7 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
     column_blocks = ceil_div(width, vector << lane_bits)
     row_blocks = ceil_div(n_rows, rows_per_pass)
     chunks = min(max(row_blocks * column_blocks // (CHUNKED_BLOCKS * multiprocessors), 1), column_blocks)
-    chunks = ceil_div(column_blocks, ceil_div(column_blocks, chunks))  # the same for every block
+    chunks = ceil_div(column_blocks, ceil_div(column_blocks, chunks))  # the same number for every block
     column_blocks = ceil_div(column_blocks, chunks)
     blocks = row_blocks * column_blocks
     narrow = column_blocks * chunks == 1
@@ -113,18 +113,18 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
 def short_rows(
     n_rows: int, width: int, vector: int, vectors: int, lanes: int, threads: int
 ) -> tuple[Launch, int] | None:
-    """Return the launch of `spmm_rows_*` and its lane_bits; None where these kernels do not serve the size.
+    """Return the launch of `spmm_rows_*` and its lane_bits, or None if these kernels do not support the size.
 
     Parameters
     ----------
     vector : {1, 4}
-        Floats of a vector.
+        Floats per vector.
     vectors : int
-        Vectors of a thread; several must divide the row among at least 4 lanes.
+        Vectors per thread; if more than one, they must divide the row evenly among at least 4 lanes.
     lanes : int
-        Most threads of a row; a power of two.
+        Largest number of threads per row; a power of two.
     threads : int
-        Of a block.
+        Threads per block.
 
     >>> short_rows(5000, 64, 4, 2, 32, 256)
     (Launch(grid=(157, 1, 1), block=(256, 1, 1), shared=0), 3)
@@ -153,11 +153,11 @@ def sub_warp_bits(width: int) -> int:
 
 @lru_cache(maxsize=4096)
 def swa_coo(n_graphs: int, max_rows: int, n_entries: int, width: int) -> SwaCooGeometry:
-    """Return the geometry of SWA SpMM for SparseTensor, chosen as in the paper for the whole batch at once.
+    """Return the geometry of SWA SpMM for SparseTensor, chosen as in the paper for the whole batch.
 
-    Case 1: the largest output, max_rows * width * 4 bytes, fits in 32 KB: a block per matrix. Case 2: columns are split
-    into a power of two of parts until it fits: a block per matrix and part. Case 3: not even one column fits (more
-    than 8,192 rows): a sub-warp per entry on global memory.
+    Case 1: the largest output, max_rows * width * 4 bytes, fits in 32 KB; one block per matrix. Case 2: the columns are
+    split into 2^partition_bits parts that fit; one block per matrix and part. Case 3: not even one column fits (more
+    than 8,192 rows); one sub-warp per entry on global memory.
 
     >>> swa_coo(100, 50, 15000, 64)[0::2], swa_coo(100, 256, 77000, 64).launch.grid
     ((1, 64, 5), (200, 1, 1))
@@ -178,8 +178,8 @@ def swa_coo(n_graphs: int, max_rows: int, n_entries: int, width: int) -> SwaCooG
 def swa_csr(n_graphs: int, max_rows: int, width: int) -> SwaCsrGeometry:
     """Return the geometry of SWA SpMM for CSR: max_rows * sub-warp * n_graphs * partitions threads.
 
-    Shared memory holds a row of sums per sub-warp once a lane has more than one column; when those exceed 32 KB,
-    columns are split into a power of two of parts.
+    If a lane has more than one column, shared memory holds a row of sums per sub-warp. If these exceed 32 KB, the
+    columns are split into parts; their number is a power of two.
     """
     sub_bits = sub_warp_bits(width)
     sub_warps = THREADS >> sub_bits
@@ -194,7 +194,7 @@ def swa_csr(n_graphs: int, max_rows: int, width: int) -> SwaCsrGeometry:
 
 
 def swa_csr_reaches(n_graphs: int, max_rows: int, width: int) -> bool:
-    """Return whether the grid of `swa_csr` exists, and 32 bits count the threads of a graph, as its kernels do.
+    """Return whether the grid of `swa_csr` is valid and the threads of a graph fit in 32 bits, as its kernels assume.
 
     >>> swa_csr_reaches(1, 10**8, 64), swa_csr_reaches(1, 2 * 10**8, 64), swa_csr_reaches(10**6, 10**5, 64)
     (True, False, False)
@@ -204,12 +204,12 @@ def swa_csr_reaches(n_graphs: int, max_rows: int, width: int) -> bool:
 
 
 def tf_reaches(n_entries: int, width: int) -> bool:
-    """Return whether the grid of `spmm_tf` exists."""
+    """Return whether the grid of `spmm_tf` is valid."""
     return ceil_div(n_entries * width, THREADS) <= MAX_GRID_X
 
 
 def entries_by_columns(n_entries: int, width: int) -> Launch:
-    """Return the launch of `spmm_tf`, and of `spmm_zero` with rows for entries: a thread per element."""
+    """Return the launch of `spmm_tf`, or of `spmm_zero` with rows instead of entries: a thread per element."""
     return elementwise(n_entries * width, THREADS)
 
 
@@ -219,7 +219,7 @@ def entry_rows(n_rows: int) -> Launch:
 
 
 def gather(n_graphs: int, n_elements: int, multiprocessors: int, matrices: int = 1) -> Launch:
-    """Return the launch of a gather of `n_elements` in all: a block per graph, or several where graphs are large.
+    """Return the launch of a gather of `n_elements` in total: a block per graph, or several if graphs are large.
 
     >>> gather(50, 950 * 75, 132).grid, gather(1, 10**9, 132).grid, gather(0, 0, 132).grid
     ((50, 2, 1), (1, 1056, 1), (0, 1, 1))

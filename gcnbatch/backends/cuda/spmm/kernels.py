@@ -1,7 +1,7 @@
-"""The kernels that can run an adjacency product, each in two scopes: a whole batch, and one graph and channel.
+"""The kernels of the adjacency product, each in two scopes: a whole batch, and one graph and channel.
 
-Which one runs is the configuration's choice. A kernel's two scopes share their device code, so that what differs
-between them is the number of launches.
+The configuration chooses the kernel. Both scopes of a kernel share their device code, so a comparison of the two
+measures the number of launches alone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Product(NamedTuple):
-    """``out = A dense`` (or ``out += A dense``) for a sparse A of `n_rows` rows and dense parts of `width` columns.
+    """``out = A dense`` (or ``out += A dense``) for a sparse A of `n_rows` rows and dense operands of `width` columns.
 
-    Element (i, p) of a dense part is ``array[first + i * stride + p]``. A is a `DeviceCsr` or, from `first_row` and
-    `first_entry` on, one matrix of a `ChannelMatrices`.
+    Element (i, p) of a dense operand is ``array[first + i * stride + p]``. A is a `DeviceCsr`, or the matrix of a
+    `ChannelMatrices` that begins at `first_row` and `first_entry`.
     """
 
     out: DeviceArray
@@ -42,7 +42,7 @@ class Product(NamedTuple):
     accumulate: int
 
     def csr(self) -> dict[str, Any]:
-        """Return the operands as a kernel on rows takes them."""
+        """Return the operands as arguments of a CSR kernel."""
         matrix = self.matrix
         return {
             "out": self.out,
@@ -53,7 +53,7 @@ class Product(NamedTuple):
         }
 
     def coo(self) -> dict[str, Any]:
-        """Return the operands as a kernel on entries takes them."""
+        """Return the operands as arguments of a COO kernel."""
         matrix = self.matrix
         return {
             "out": self.out,
@@ -64,7 +64,7 @@ class Product(NamedTuple):
         }
 
     def parts(self) -> dict[str, int]:
-        """Return where the dense parts begin, and their strides."""
+        """Return the offsets and strides of the dense operands."""
         return {
             "out_first": self.out_first,
             "dense_first": self.dense_first,
@@ -87,23 +87,23 @@ class Blocks(NamedTuple):
 
 
 class SpmmKernel(Protocol):
-    """A way to multiply.
+    """A kernel of the adjacency product.
 
-    `coo` says whether it needs the row of every entry, `pieces` whether large matrices go to `spmm_large` instead.
+    `coo`: it needs the row of every entry. `pieces`: the kernels of `spmm.large` multiply large matrices instead.
     """
 
     coo: bool
     pieces: bool
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        """Launch a product of a whole block-diagonal matrix; it overwrites, its dense parts begin at 0."""
+        """Launch the product of a whole block-diagonal matrix; it overwrites `out`, and all offsets are 0."""
 
     def graph(self, device: Device, product: Product) -> None:
-        """Launch a product of one graph's matrix of one channel."""
+        """Launch the product of the matrix of one graph and channel."""
 
 
 class Naive:
-    """The first rung (`spmm/naive.cu`): a thread per output. For reading and for tests; "auto" never chooses it."""
+    """The first rung (`spmm/naive.cu`): a thread per output, for readers and tests; "auto" never chooses it."""
 
     coo = False
     pieces = False
@@ -128,7 +128,7 @@ class Naive:
 
 
 class RowSplit:
-    """Our own: rows of the whole batch flat over the device, sums in registers, 16-byte loads (`spmm_csr_float4`)."""
+    """Our general kernel (`spmm_csr_*`): rows of the whole batch over the grid, sums in registers, 16-byte loads."""
 
     coo = False
     pieces = True
@@ -157,21 +157,21 @@ ROW_SPLIT = RowSplit()
 
 
 class ShortRows:
-    """Our own for batches of short rows (`spmm_rows_*`): nothing but the loads; no strides, offsets or groups.
+    """Our kernels for batches of short rows (`spmm_rows_*`), without strides, offsets and groups.
 
     Parameters
     ----------
     form : str
-        Vectors of a thread, and entries that it has in flight; m: loads beyond a row's end are masked off.
+        Vectors per thread "x" entries in flight; "m" masks loads beyond the end of a row.
     lanes : int
-        Threads that share a row, at most; a power of two.
+        Largest number of threads per row; a power of two.
     threads : int
-        Of a block.
+        Threads per block.
 
     Notes
     -----
-    Widths that several vectors a thread do not divide go to a form of one, single floats to `SINGLE`, sizes beyond
-    32-bit counts of threads to `RowSplit`. All add the entries of a row in order.
+    If several vectors per thread do not divide the width, a form with one vector is launched; for unaligned operands,
+    `SINGLE`; for more threads than 32 bits count, `RowSplit`. All of them add the entries of a row in order.
     """
 
     coo = False
@@ -183,7 +183,7 @@ class ShortRows:
         self.form, self.lanes, self.threads = form, lanes, threads
 
     def plan(self, n_rows: int, width: int, vector: int) -> tuple[str, Launch, int] | None:
-        """Return the form that serves a size, its launch and lane_bits; None where `RowSplit` must."""
+        """Return the form for a size, its launch and lane_bits, or None if `RowSplit` must run."""
         size = (n_rows, width, vector)
         form, lanes = (self.form, self.lanes) if vector == 4 else (self.SINGLE, geometry.WARP)
         found = geometry.short_rows(*size, int(form[0]), lanes, self.threads)
@@ -208,9 +208,9 @@ class ShortRows:
 
 
 class SwaCsr:
-    """SWA SpMM for CSR as published: a sub-warp per row, threads for the largest graph.
+    """SWA SpMM for CSR as published: a sub-warp per row, every graph padded to the rows of the largest.
 
-    A graph too large for its count of threads is multiplied by `RowSplit`.
+    `RowSplit` multiplies graphs that need more threads than its grid can have.
     """
 
     coo = False
@@ -313,7 +313,7 @@ class SwaCoo:
 class TensorFlow:
     """TensorFlow's SparseTensorDenseMatMul: a thread per (non-zero, column), global atomics, a launch for zeros.
 
-    More threads than a grid has are left to `RowSplit`.
+    `RowSplit` multiplies matrices that need more threads than its grid can have.
     """
 
     coo = True
@@ -333,7 +333,7 @@ class TensorFlow:
 
 
 def zero_unless_adding(device: Device, product: Product) -> None:
-    """Write the zeros that a kernel of atomic additions starts from."""
+    """Zero the output of a kernel that adds atomically, unless the product accumulates."""
     if not product.accumulate:
         launch = geometry.entries_by_columns(product.n_rows, product.width)
         device.launch(
@@ -348,14 +348,14 @@ def zero_unless_adding(device: Device, product: Product) -> None:
 
 
 def vector_width(width: int, *operands: DeviceArray) -> int:
-    """Return 4 where rows of `width` floats can be read as float4, else 1."""
+    """Return 4 if rows of `width` floats can be read as float4, else 1."""
     addresses = 0
     for operand in operands:
         addresses |= operand.ptr
     return 1 if width % 4 or addresses % 16 else 4
 
 
-# What "auto" chooses from, as form/lanes/threads: all add the entries of a row in order.
+# Candidates of "auto", as form/lanes/threads. All add the entries of a row in order.
 CANDIDATES = {
     f"{form}/{lanes}/{threads}": ShortRows(form, lanes, threads)
     for form, lanes, threads in (
@@ -375,7 +375,7 @@ _KNOWN = frozenset(CANDIDATES)
 
 
 class Auto:
-    """The candidate that the device's table names (`spmm_table`); beyond it, and for one graph, the general kernel."""
+    """The candidate that the device's table names; for sizes beyond the table and for one graph, `RowSplit`."""
 
     coo = False
     pieces = True
@@ -402,7 +402,7 @@ KERNELS: dict[str, SpmmKernel] = {
 
 
 def spmm_kernel(name: str) -> SpmmKernel:
-    """Return the kernel of a configuration's name.
+    """Return the kernel of this name.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Adjacency products of one large graph: rows in pieces of equal work, columns in slices that stay in L2.
 
-`large_product` returns the launches of a product and needs no GPU. `multiply` runs one.
+`large_product` computes the launches of a product without a GPU. `multiply` runs them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
 WARP_BITS = 5
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
-MOST_COLUMNS = 128  # of one product; wider ones are several, which share their workspaces
+MOST_COLUMNS = 128  # of one product; wider operands are multiplied in several products
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row
 
 
 class LargeGeometry(NamedTuple):
-    """Of a product: 2^lane_bits threads over 4 columns each, 2^group_bits over the entries of a piece.
+    """Geometry of a product: 2^lane_bits threads with 4 columns each, 2^group_bits over the entries of a piece.
 
-    `fold_lane_bits` are those of the launch that adds up the pieces of a row.
+    `fold_lane_bits` belongs to the launch that reduces the partial sums of a row.
     """
 
     product: Launch
@@ -40,10 +40,10 @@ class LargeGeometry(NamedTuple):
 
 
 def slice_columns(width: int, n_columns: int, cache_bytes: int) -> tuple[int, int]:
-    """Return the number of slices of a product of `width` columns, and the columns of one, a multiple of 8.
+    """Return the number of slices of a product of `width` columns, and the columns per slice, a multiple of 8.
 
-    A slice of the dense operand, `n_columns` rows of it, shall fill at most half of the second-level cache: each half
-    of an H200's serves half of the multiprocessors. Where even narrow slices do not fit, there is one.
+    A slice of the dense operand (`n_columns` rows) should fill at most half of L2, because an H200 has two L2
+    partitions, each serving half of the multiprocessors. If even narrow slices do not fit, there is one slice.
 
     >>> slice_columns(128, 232_965, 60 << 20), slice_columns(41, 232_965, 60 << 20), slice_columns(128, 10**7, 60 << 20)
     ((4, 32), (2, 24), (1, 128))
@@ -69,8 +69,8 @@ def large_product(
 ) -> LargeGeometry:
     """Return the launches of a product of `width` columns with a matrix of `n_columns` columns, cut into pieces.
 
-    As many groups of threads share a piece as find `STEP` entries each: in a piece of mean length or, where the device
-    has warps enough for all, in the longest.
+    The number of groups that share a piece gives each about `STEP` entries: of a piece of mean length or, if the device
+    can run all pieces at once, of the longest piece.
 
     >>> large_product(300_000, 30_000, 112_700_000, 512, 232_965, 16, 60 << 20, 132)[3:]
     (1, 16, 2, 3, 2)
@@ -89,7 +89,7 @@ def large_product(
 
 
 def multiply(device: Device, product: Product, large: Large) -> None:
-    """Launch ``out = A dense`` for a matrix in pieces; scales stand for the values of an unweighted one."""
+    """Launch ``out = A dense`` for a matrix in pieces; an unweighted matrix has scales instead of values."""
     for start in range(0, product.width, MOST_COLUMNS):
         part = product._replace(
             out_first=product.out_first + start,

@@ -1,4 +1,4 @@
-"""The sparse operations on the device: `SparseOps` launches once per batch, `LoopedSparseOps` per graph and channel."""
+"""The sparse operations on a device: one launch per batch, or one per graph and channel."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class SparseOps:
     ----------
     device : Device
     kernel : {"auto", "csr", "naive", "swa_csr", "swa_coo", "tf"}
-        What multiplies with the adjacency; "auto" is our fastest by measurement. Results repeat to the bit except with
-        "swa_coo" and "tf", which add atomically.
+        The kernel of the adjacency product; "auto" takes the fastest by measurement. Results repeat to the bit, except
+        with "swa_coo" and "tf", which add atomically.
 
     Notes
     -----
-    Matrices are those of the batches from `ResidentSet` and `StreamingSet`, which know their graphs; `sparse_matmul`
-    takes any `Csr` of device arrays.
+    `spmm` takes the adjacency of batches from `ResidentSet` and `StreamingSet`; `sparse_matmul` takes any `Csr` of
+    device arrays.
     """
 
     def __init__(self, device: Device, kernel: str = "csr") -> None:
@@ -107,11 +107,12 @@ class SparseOps:
         )
 
 
-class LoopedSparseOps(SparseOps):
-    """The same operations as the papers' non-batched loop: a launch per graph and channel.
+class PerGraphSparseOps(SparseOps):
+    """`SparseOps` as the papers' non-batched loop: a launch per graph and channel.
 
-    The sum over channels is the loop's own: channel 0 overwrites, the others add. Kernels that add atomically launch
-    zeros first. The gradient by the weights of sparse features, which the papers' loop does not have, is one launch.
+    The loop sums over channels: channel 0 overwrites, the others add. Kernels with atomic additions first launch a
+    kernel that zeros the output. The gradient by the weights of sparse features, which the papers do not have, is one
+    launch.
     """
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
@@ -150,7 +151,7 @@ def launch_each(
     width: int,
     sums_channels: bool,
 ) -> None:
-    """Multiply graph by graph, channel by channel; the wide operand holds the channels side by side."""
+    """Launch a product per graph and channel; the wide operand holds the channels side by side."""
     places = iter(matrices.place_list)
     wide = layout.n_channels * width
     for first, n in layout.graphs:

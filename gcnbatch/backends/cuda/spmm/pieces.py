@@ -1,4 +1,4 @@
-"""The rows of a large matrix cut into pieces of equal work: which matrices are cut, and where. No launches."""
+"""Pieces of equal work of the rows of a large matrix: which matrices are cut, and where. No launches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gcnbatch.backends.cuda.runtime.launch import next_power_of_two
 from gcnbatch.backends.cuda.runtime.memory import Move
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-LARGE_ENTRIES = 1 << 20  # from which a matrix may be multiplied in pieces
-SKEW = 8  # times the mean that the longest row of a skewed matrix has at least
-DENSE_ROWS = 32  # mean entries of a row from which it is, even if no row is longer than a piece
-PIECE, SMALLEST_PIECE = 512, 32  # entries of a piece, about: at most, at least
-MEANS = 4  # rows of average length that a piece holds, if that is more than the least
-STEP: int = declared("spmm/large.cu").constant("STEP")  # entries that one load of indices brings
+LARGE_ENTRIES = 1 << 20  # a large matrix has at least this many entries
+DENSE_ROWS = 32  # and at least this many per row on average, or a row longer than a piece
+SKEW = 8  # a skewed matrix has a row of at least this many times the mean length
+PIECE, SMALLEST_PIECE = 512, 32  # largest and smallest number of entries per piece, about
+MEANS = 4  # a piece holds this many times the mean row length, within those limits
+STEP: int = declared("spmm/large.cu").constant("STEP")  # entries per load of indices
 
 
 class Pieces(NamedTuple):
@@ -32,7 +32,7 @@ class Pieces(NamedTuple):
     split_first : int32, (rows of several pieces + 1,)
         First slot of each.
     longest : int
-        Entries of the longest piece, on the host.
+        Number of entries of the longest piece, on the host.
     """
 
     first: Any
@@ -42,44 +42,44 @@ class Pieces(NamedTuple):
     longest: int
 
     def map(self, move: Move) -> Pieces:
-        """Return the same pieces with every array moved."""
+        """Return these pieces with every array moved."""
         first, target, split_row, split_first = map(move, self[:4])
         return Pieces(first, target, split_row, split_first, self.longest)
 
 
 class Scales(NamedTuple):
-    """A matrix whose stored values are all 1, between two scalings: float32, (n_rows,) and (n_cols,)."""
+    """Row and column scales of a matrix whose stored values are all 1: float32, (n_rows,) and (n_cols,)."""
 
     rows: Any
     columns: Any
 
     def map(self, move: Move) -> Scales:
-        """Return the same scales with every array moved."""
+        """Return these scales with every array moved."""
         return Scales(*map(move, self))
 
 
 class Large(NamedTuple):
-    """What a large matrix has besides its entries: its pieces and, if all its values are 1, its scales."""
+    """The pieces of a large matrix and, if all its stored values are 1, its scales."""
 
     pieces: Pieces
     scales: Scales | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays, on the host."""
+        """Bytes of the arrays, which must be on the host."""
         arrays = [*self.pieces[:4], *(self.scales or ())]
         return sum(array.nbytes for array in arrays)
 
     def map(self, move: Move) -> Large:
-        """Return the same with every array moved."""
+        """Return these pieces and scales with every array moved."""
         return Large(self.pieces.map(move), self.scales and self.scales.map(move))
 
 
 def piece_of(n_entries: int, n_rows: int, longest: int) -> int:
-    """Return the entries of a piece.
+    """Return the largest number of entries of a piece.
 
-    Rows that a warp sums in a few steps stay whole: adding up pieces is a launch of its own. Where some must be cut,
-    none of the pieces shall keep its threads busy long after the others.
+    Rows that a warp sums in a few steps are not cut, because partial sums need a second launch. If some rows must be
+    cut, the pieces are short enough that none runs long after the others.
 
     >>> piece_of(13_264, 2_708, 169), piece_of(2_315_598, 169_343, 13_161), piece_of(112_694_115, 232_965, 59_664)
     (512, 64, 512)
@@ -89,9 +89,9 @@ def piece_of(n_entries: int, n_rows: int, longest: int) -> int:
 
 
 def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
-    """Cut every row into equal pieces of about `piece` entries at most, by default those of `piece_of`.
+    """Cut every row into equal pieces of at most about `piece` entries (default: `piece_of`).
 
-    Inner cuts fall on multiples of `STEP`.
+    Cuts inside a row fall on multiples of `STEP`.
 
     >>> [array.tolist() for array in cut_rows(np.array([0, 0, 3, 15]), piece=6)[:4]]
     [[0, 0, 3, 8, 15], [0, 1, -1, -2], [2], [0, 2]]
@@ -114,19 +114,19 @@ def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
 
 
 def is_large(n_entries: int, lengths: NDArray[Any]) -> bool:
-    """Return whether a matrix with rows of these lengths is large, and skewed or of long rows."""
+    """Return whether a matrix with rows of these lengths has many entries, and long rows or at least one."""
     return n_entries >= LARGE_ENTRIES and bool(n_entries >= DENSE_ROWS * len(lengths) or np.max(lengths) > PIECE)
 
 
 def is_skewed(n_entries: int, lengths: NDArray[Any]) -> bool:
-    """Return whether a group of threads would sum the longest row long after the others are done."""
+    """Return whether the longest row would keep its threads busy long after all others are done."""
     return bool(np.max(lengths, initial=0) >= max(2 * SMALLEST_PIECE, SKEW * n_entries // max(len(lengths), 1)))
 
 
 def cut(indptr: NDArray[Any], scales: Scales | None = None, alone: bool = False) -> Large | None:
-    """Return the pieces of a large matrix or, if it is `alone` in its batch, of a skewed one; of another None.
+    """Return the pieces of a matrix that is large, or `alone` in its batch and skewed; else None.
 
-    A matrix that is not large keeps its values: scaling before the product would be one launch more.
+    A matrix that is not large keeps its values, because scaling the dense operand needs another launch.
     """
     n_entries, lengths = int(indptr[-1]), np.diff(indptr)
     if is_large(n_entries, lengths):

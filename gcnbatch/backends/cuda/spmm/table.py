@@ -1,11 +1,11 @@
-"""Tables of measurements that name the fastest kernel of a batch's adjacency product: ``cuda.spmm = "auto"``.
+"""Tables of the fastest kernel of a batch's adjacency product, by measurement: ``cuda.spmm = "auto"``.
 
 `gcnbatch bench tune` measures every candidate over rows per graph, entries per row, columns and graphs in a batch, and
-writes the table into the user's cache folder. A table of an H200 ships with the package and serves every other device.
+writes the table into the user's cache folder. The package ships a table of an H200, which other devices use by default.
 
-Speed is all that a table decides. Candidates add the entries of a row in the same order, so results are the same to
-the bit whichever is chosen; the general kernel, which may share a row among groups of threads, takes over by a rule
-that looks at sizes alone.
+The choice among candidates changes speed alone: all add the entries of a row in the same order, so results are equal to
+the bit. The general kernel may share a row among groups of threads, which changes the order. The sizes of the batch,
+not measurements, decide where it runs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from gcnbatch.backends.cuda.spmm import geometry
 AXES = ("rows", "per_row", "columns", "batch")
 SHIPPED = Path(__file__).with_name("table.json")
 FORMAT = 1
-# How far beyond its largest point a table is asked: longer rows and larger graphs are the general kernel's.
-BEYOND = 4
-# Groups of threads that share a row in the general kernel, from which it is faster: long rows times narrow operands.
-MANY_GROUPS = 4
+BEYOND = 4  # beyond this many times the largest measured rows and entries per row, the general kernel runs
+MANY_GROUPS = 4  # the general kernel also runs if it would share a row among this many groups: long rows, few columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +43,14 @@ class SpmmTable:
     axes : tuple of tuples
         Ascending points of rows per graph, entries per row, columns, and graphs in a batch.
     fastest : tuple of str
-        Names of kernels, the last axis running fastest.
+        Names of candidates, the last axis running fastest.
     measured : mapping
-        On what: gpu, driver, cuda, commit.
+        Machine and version of the measurement: gpu, driver, cuda, commit.
 
     Raises
     ------
     ValueError
-        When these do not make a table.
+        When axes and candidates do not form a table.
     """
 
     axes: tuple[tuple[int, ...], ...]
@@ -68,7 +66,7 @@ class SpmmTable:
             raise ValueError(f"{len(self.fastest)} choices for {prod(map(len, self.axes))} points")
 
     def nearest(self, point: Sequence[float]) -> str:
-        """Return the fastest candidate at the grid's point nearest in ratio on every axis."""
+        """Return the fastest candidate at the nearest grid point, by ratio on every axis."""
         place = 0
         for borders, value in zip(self._borders, point, strict=True):
             place = place * (len(borders) + 1) + bisect(borders, value)
@@ -76,15 +74,15 @@ class SpmmTable:
 
     @cached_property
     def _borders(self) -> list[list[float]]:
-        """Where the next point of an axis becomes the nearer one."""
+        """Geometric means of neighbouring points, per axis: the borders between nearest points."""
         return [[sqrt(low * high) for low, high in pairwise(points)] for points in self.axes]
 
     def reaches(self, rows: float, per_row: float) -> bool:
-        """Return whether rows per graph and entries per row are not far beyond what was measured."""
+        """Return whether rows per graph and entries per row are not far beyond the measured range."""
         return rows <= BEYOND * self.axes[0][-1] and per_row <= BEYOND * self.axes[1][-1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the table as plain values; `fastest` as numbers into the list of candidates that occur."""
+        """Return the table as plain values; `fastest` holds indices into the list of candidates."""
         names = sorted(set(self.fastest))
         return {
             "format": FORMAT,
@@ -96,12 +94,12 @@ class SpmmTable:
 
     @classmethod
     def from_json(cls, found: Any, known: Collection[str]) -> SpmmTable:
-        """Return the table that `to_json` gave.
+        """Return the table of the values that `to_json` returned.
 
         Raises
         ------
         ValueError
-            When it is not one, or names a kernel that is not `known`.
+            When the values are not a table, or name a kernel that is not `known`.
         """
         try:
             if found["format"] != FORMAT:
@@ -116,19 +114,19 @@ class SpmmTable:
 
 
 def user_table(gpu: str) -> Path:
-    """Return where the table of devices of this name lies in the user's cache folder."""
+    """Return the path of the table for GPUs of this name, in the user's cache folder."""
     return cache_folder().parent / "spmm" / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
 
 
 def save(table: SpmmTable, path: Path) -> None:
-    """Write a table; processes started from now on take it.
+    """Write a table. Processes that start afterwards use it.
 
     Raises
     ------
     MachineError
         When it cannot be written.
     """
-    with suppress(OSError):  # what stands in the way is told of by the writing
+    with suppress(OSError):  # `write_text` reports the error
         path.parent.mkdir(parents=True, exist_ok=True)
     lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in table.to_json().items())
     fileio.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
@@ -136,9 +134,9 @@ def save(table: SpmmTable, path: Path) -> None:
 
 @cache
 def load(gpu: str, known: Collection[str]) -> SpmmTable:
-    """Return the user's table for devices of this name, else the shipped one; read once per process.
+    """Return the user's table for GPUs of this name, else the shipped one; read once per process.
 
-    A table that cannot be used is told of on stderr and passed over.
+    If the user's table cannot be used, a warning on stderr says so.
     """
     path = user_table(gpu)
     try:
@@ -155,9 +153,9 @@ def load(gpu: str, known: Collection[str]) -> SpmmTable:
 
 @lru_cache(maxsize=4096)
 def choose(table: SpmmTable, n_rows: int, n_entries: int, width: int, n_graphs: int, vector: int) -> str | None:
-    """Return the candidate for a batch of `n_graphs` with `n_rows` rows in all; None: the general kernel.
+    """Return the candidate for a batch of `n_graphs` with `n_rows` rows in total, or None for the general kernel.
 
-    `vector` floats are read at a time.
+    `vector` is the number of floats per load.
     """
     rows, per_row = n_rows / max(n_graphs, 1), n_entries / max(n_rows, 1)
     groups = 1 << geometry.sharing_bits(n_rows, n_entries, geometry.vector_bits(width, vector))

@@ -1,4 +1,4 @@
-"""The host's share of bringing batches to a device: epoch plans, matrices per channel, and what fits."""
+"""Host side of resident batches: epoch plans, matrices per channel, and device memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbers(batches: list[list[int]]) -> list[NDArray[np.int64]]:
 
 @quickly
 @given(BATCHES, st.lists(st.integers(0, 7), min_size=6, max_size=6))
-def test_a_plan_is_what_a_loop_over_graphs_finds(batches: list[list[int]], sizes: list[int]) -> None:
+def test_epoch_plan_equals_a_loop_over_graphs(batches: list[list[int]], sizes: list[int]) -> None:
     ptr = np.concatenate([[0], np.cumsum(sizes)])
     found = plan.plan_epoch(numbers(batches), {"nodes": ptr})
     assert found.graphs.tolist() == [g for graphs in batches for g in graphs]
@@ -86,7 +86,7 @@ def test_column_plans_transpose_each_batch(batches: list[list[int]], seed: int) 
 
 
 def one_matrix(matrices: ChannelMatrices, place: int, n: int) -> NDArray[np.float32]:
-    """One matrix as a table, from its rows and again from its entries."""
+    """Return one matrix as a dense array, from its CSR and from its COO form."""
     first_row, first_entry, n_entries = matrices.places[:, place]
     by_rows, by_entries = np.zeros((n, n), np.float32), np.zeros((n, n), np.float32)
     for i in range(n):
@@ -99,8 +99,8 @@ def one_matrix(matrices: ChannelMatrices, place: int, n: int) -> NDArray[np.floa
     return by_rows
 
 
-def assert_taken_apart(found: ChannelAdjacency, adjacency: Adjacency, layout: GraphLayout) -> None:
-    """Each matrix is the block of the batch's adjacency that its graph and channel own; transposes are transposes."""
+def assert_split_by_channel(found: ChannelAdjacency, adjacency: Adjacency, layout: GraphLayout) -> None:
+    """Assert that each matrix is its graph's and channel's block of the batch's adjacency, also in the transpose."""
     whole = dense(adjacency.forward)
     channels = layout.n_channels
     for b, (first, n) in enumerate(layout.graphs):
@@ -118,17 +118,17 @@ def test_channel_matrices_are_blocks_of_the_adjacency(graphs: Any, data: st.Data
     host = BatchSource(graphs, "stored").batch(everything)
     layout = GraphLayout(host.node_ptr, host.adjacency.n_channels)
     found = batch.channel_adjacency(host.adjacency, layout, coo=True)
-    assert_taken_apart(found, host.adjacency, layout)
+    assert_split_by_channel(found, host.adjacency, layout)
     if graphs.n_graphs:
         numbers = st.lists(st.integers(0, graphs.n_graphs - 1), max_size=6)
         picked = np.array(data.draw(numbers), dtype=np.int64)
         some = BatchSource(graphs, "stored").batch(picked)
         layout = GraphLayout(some.node_ptr, some.adjacency.n_channels)
         forward, transpose = (matrices.take(picked, layout.n_channels) for matrices in (found.forward, found.transpose))
-        assert_taken_apart(ChannelAdjacency(forward, transpose, layout), some.adjacency, layout)
+        assert_split_by_channel(ChannelAdjacency(forward, transpose, layout), some.adjacency, layout)
 
 
-def test_a_symmetric_adjacency_is_taken_apart_once() -> None:
+def test_a_symmetric_adjacency_is_split_once() -> None:
     matrix = Csr(np.array([0, 1, 2]), np.array([1, 0], np.int32), np.ones(2, np.float32), 2)
     layout = GraphLayout(np.array([0, 2]))
     found = batch.channel_adjacency(Adjacency(matrix, matrix, 1), layout, coo=True)
@@ -141,7 +141,7 @@ def test_a_symmetric_adjacency_is_taken_apart_once() -> None:
 
 
 class HostDevice:
-    """A device whose memory is the host's: arrays are NumPy arrays, and kernels are only counted."""
+    """A device in host memory: arrays are NumPy arrays, and kernels are only counted."""
 
     multiprocessors = 132
     copies = None  # nothing is streamed here
@@ -162,7 +162,7 @@ class HostDevice:
 
 
 class CountingDevice(HostDevice):
-    """A device that counts the bytes it is asked to hold."""
+    """A device that counts allocated bytes."""
 
     held = 0
 
@@ -176,31 +176,31 @@ class CountingDevice(HostDevice):
         return found
 
 
-def assert_held(graphs: Any, kernel: str, looped: bool) -> None:
-    """What is foretold is what the device holds, but for `node_ptr`."""
+def assert_resident_bytes_are_exact(graphs: Any, kernel: str, per_graph: bool) -> None:
+    """Assert that `resident_bytes` equals the allocated bytes, except for `node_ptr`."""
     source, device = BatchSource(graphs), CountingDevice()
     assert source.prepared is not None
-    needed = resident_bytes(source.prepared, graphs.y, kernel, looped)
-    ResidentSet(device, source, graphs.y, kernel, looped)  # type: ignore[arg-type]
+    needed = resident_bytes(source.prepared, graphs.y, kernel, per_graph)
+    ResidentSet(device, source, graphs.y, kernel, per_graph)  # type: ignore[arg-type]
     assert device.held == needed + 4 * (graphs.n_graphs + 1)
-    assert can_reside(source, graphs.y, needed, kernel, looped)
-    assert not can_reside(source, graphs.y, needed - 1, kernel, looped)
+    assert can_reside(source, graphs.y, needed, kernel, per_graph)
+    assert not can_reside(source, graphs.y, needed - 1, kernel, per_graph)
 
 
-@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("per_graph", [False, True])
 @pytest.mark.parametrize("kernel", ["auto", "swa_csr", "tf"])
 @pytest.mark.parametrize("features", ["uint8", "float16", "csr"])
 @pytest.mark.parametrize("n_graphs", [1, 6])
-def test_resident_bytes_are_those_held(n_graphs: int, features: str, kernel: str, looped: bool) -> None:
-    assert_held(build_graphset(n_graphs, features=features), kernel, looped)
+def test_resident_bytes_equal_the_allocated_bytes(n_graphs: int, features: str, kernel: str, per_graph: bool) -> None:
+    assert_resident_bytes_are_exact(build_graphset(n_graphs, features=features), kernel, per_graph)
 
 
-@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("per_graph", [False, True])
 @pytest.mark.parametrize("kernel", ["auto", "csr", "naive", "swa_csr", "swa_coo", "tf"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("large", [False, True])
-def test_so_are_those_of_one_skewed_or_large_graph(
-    large: bool, weighted: bool, kernel: str, looped: bool, monkeypatch: Any
+def test_resident_bytes_of_one_skewed_or_large_graph_equal_the_allocated_bytes(
+    large: bool, weighted: bool, kernel: str, per_graph: bool, monkeypatch: Any
 ) -> None:
     graphs = synthetic_networks.generate("citation", 0, 0.4)
     if weighted:
@@ -208,10 +208,10 @@ def test_so_are_those_of_one_skewed_or_large_graph(
     if large:
         monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
         monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
-    assert_held(graphs, kernel, looped)
+    assert_resident_bytes_are_exact(graphs, kernel, per_graph)
 
 
-def test_open_batches_chooses() -> None:
+def test_open_batches_is_resident_if_the_set_fits_else_streams() -> None:
     graphs = build_graphset(300, n_features=500)
     source, device = BatchSource(graphs), HostDevice()
 
@@ -232,7 +232,7 @@ def test_open_batches_chooses() -> None:
     )
 
 
-def test_one_graph_that_does_not_fit_is_refused_before_the_upload_with_what_it_takes(monkeypatch: Any) -> None:
+def test_one_graph_that_does_not_fit_is_refused_with_its_size_before_the_upload(monkeypatch: Any) -> None:
     graphs = build_graphset(1, level="node", n_features=500, max_nodes=2_000, n_channels=1)
     source, device = BatchSource(graphs), HostDevice()
     with pytest.raises(MachineError) as caught:
@@ -249,7 +249,7 @@ def test_one_graph_that_does_not_fit_is_refused_before_the_upload_with_what_it_t
         open_batches(device, source, graphs.y, "auto", 1 << 40)  # type: ignore[arg-type]
 
 
-def test_one_large_graph_goes_to_the_device_in_pieces_and_without_its_values(monkeypatch: Any) -> None:
+def test_one_large_graph_is_uploaded_in_pieces_and_without_its_values(monkeypatch: Any) -> None:
     monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
     monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
     graphs = synthetic_networks.generate("reddit", 0, 0.004)
@@ -268,7 +268,7 @@ def test_one_large_graph_goes_to_the_device_in_pieces_and_without_its_values(mon
     assert other.forward.data.size == graphs.n_edges
 
 
-def test_only_unweighted_edges_of_one_channel_that_are_normalised_here_have_scales() -> None:
+def test_only_unweighted_one_channel_sets_that_gcnbatch_normalises_have_scales() -> None:
     graphs = synthetic_networks.generate("citation", 0, 0.2)
     twice = replace(
         graphs, src=np.append(graphs.src, 0), dst=np.append(graphs.dst, 0), edge_ptr=graphs.edge_ptr + np.array([0, 1])
@@ -287,7 +287,7 @@ def test_only_unweighted_edges_of_one_channel_that_are_normalised_here_have_scal
     assert scales(twice) is None
 
 
-def test_a_set_of_one_graph_is_its_own_batch() -> None:
+def test_a_set_of_one_graph_is_never_copied() -> None:
     graphs = build_graphset(1, level="node", features="csr", target="multiclass")
     device = HostDevice()
     found = ResidentSet(device, BatchSource(graphs), graphs.y)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Streaming on the stand-in for PyCUDA: what batches hold whenever copies and kernels run, and what is waited for."""
+"""Streaming on the stand-in for PyCUDA: contents of batches in every order of execution, and waits of the host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def assert_same_batch(found: Any, expected: GraphBatch, targets: NDArray[Any]) -
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BATCHES, st.sampled_from(["float32", "uint8", "csr"]), st.sampled_from(["graph", "node"]))
-def test_streamed_batches_are_those_of_the_source(
+def test_streamed_batches_equal_those_of_the_source(
     opened: Device, batches: list[list[int]], features: str, level: Any
 ) -> None:
     graphs = build_graphset(features=features, level=level)
@@ -63,7 +63,7 @@ def test_streamed_batches_are_those_of_the_source(
     found.close()
 
 
-def test_what_fails_in_the_thread_is_raised_where_the_batch_is_asked_for(opened: Device, assembled: bool) -> None:
+def test_an_error_in_the_thread_is_raised_when_its_batch_is_requested(opened: Device, assembled: bool) -> None:
     graphs = build_graphset()
     found = StreamingSet(opened, BatchSource(graphs), graphs.y)
     found.begin_epoch(numbers([[0], [99]]))
@@ -81,7 +81,7 @@ POLICIES = ("kernels late", "copies late", "both late")
 
 @pytest.fixture(params=[True, False], ids=["assembled", "assembled late"])
 def assembled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a batch is ready as soon as it is ordered, or only when it is asked for."""
+    """Whether a batch is assembled as soon as it is queued, or only when it is requested."""
 
     class Late(Future[Any]):
         def result(self, timeout: float | None = None) -> Any:
@@ -114,7 +114,7 @@ def assembled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def policy(name: str, kernels: Stream, seed: int) -> Callable[[list[Stream]], Stream | None]:
-    """Return who runs: the device's stream only when it must, the other only when it must, neither, or anyone."""
+    """Return a scheduler of streams: kernels as late as possible, copies as late as possible, both, or random."""
     draw = Random(seed)
 
     def pick(ready: list[Stream]) -> Stream | None:
@@ -130,7 +130,7 @@ def policy(name: str, kernels: Stream, seed: int) -> Callable[[list[Stream]], St
 
 
 class Step(NamedTuple):
-    """What the kernels of a step find in its batch, at their beginning and at their end, and marks around them."""
+    """The contents of a batch at the first and last kernel of its step, and marks around the kernels."""
 
     ids: NDArray[np.int64]
     found: list[DeviceBatch]
@@ -139,7 +139,7 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """Training on the stand-in: a step reads its batch twice and writes to memory of its own in between."""
+    """Training on the stand-in: a step reads its batch twice and writes to other memory in between."""
 
     def __init__(self, device: Device, fake: Fake, largest: int) -> None:
         self.device, self.fake, self.largest = device, fake, largest
@@ -169,7 +169,7 @@ def graphs() -> Any:
 
 @pytest.fixture
 def steps(opened: Device, fake: Fake, monkeypatch: pytest.MonkeyPatch, graphs: Any) -> Steps:
-    monkeypatch.setattr(devices, "SMALL_BYTES", 0)  # every array takes memory that another may just have given back
+    monkeypatch.setattr(devices, "SMALL_BYTES", 0)  # every array may reuse memory that another has just freed
     found = StreamingSet(opened, BatchSource(graphs), graphs.y)
     sent = [opened.copies.send(found._assemble(ids)) for ids in numbers(SIZES)]
     for batch in sent:
@@ -179,13 +179,13 @@ def steps(opened: Device, fake: Fake, monkeypatch: pytest.MonkeyPatch, graphs: A
 
 
 @pytest.mark.parametrize(("name", "seed"), [*((name, 0) for name in POLICIES), *(("at random", k) for k in range(4))])
-def test_kernels_find_their_batch_in_whatever_order_the_device_runs(
+def test_kernels_read_their_batch_in_every_order_of_execution(
     opened: Device, fake: Fake, assembled: bool, steps: Steps, graphs: Any, name: str, seed: int
 ) -> None:
     source = BatchSource(graphs)
     found = StreamingSet(opened, source, graphs.y)
     fake.pick = policy(name, opened.stream, seed)
-    for stop in (len(SIZES), 3, len(SIZES)):  # the second epoch ends early: what was sent ahead is dropped
+    for stop in (len(SIZES), 3, len(SIZES)):  # the second epoch ends early, so batches sent in advance are dropped
         batches = numbers(SIZES)
         found.begin_epoch(batches)
         for index in range(stop):
@@ -201,7 +201,7 @@ def test_kernels_find_their_batch_in_whatever_order_the_device_runs(
             assert_same_batch(seen, source.batch(step.ids), graphs.y)
 
 
-def test_a_copy_runs_beside_the_kernels_of_the_batch_before(
+def test_a_copy_overlaps_with_the_kernels_of_the_batch_before(
     opened: Device, fake: Fake, assembled: bool, steps: Steps, graphs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
@@ -222,7 +222,7 @@ def test_a_copy_runs_beside_the_kernels_of_the_batch_before(
     found.close()
 
 
-def test_a_step_waits_for_copies_alone_and_for_no_step_of_the_last(
+def test_a_step_waits_only_for_copies_never_for_recent_steps(
     opened: Device, fake: Fake, assembled: bool, steps: Steps, graphs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[Any] = []
@@ -246,7 +246,7 @@ def test_a_step_waits_for_copies_alone_and_for_no_step_of_the_last(
     found.close()
 
 
-def test_memory_comes_back_and_pinned_buffers_are_taken_once(
+def test_memory_is_freed_and_pinned_buffers_are_allocated_once(
     opened: Device, fake: Fake, assembled: bool, monkeypatch: pytest.MonkeyPatch, steps: Steps, graphs: Any
 ) -> None:
     pinned: list[int] = []
@@ -265,7 +265,7 @@ def test_memory_comes_back_and_pinned_buffers_are_taken_once(
     assert taken[1] == taken[2]
 
 
-def test_a_batch_that_nobody_asks_for_keeps_its_memory_until_its_copy_is_done(
+def test_an_unused_batch_keeps_its_memory_until_its_copy_ends(
     opened: Device, fake: Fake, steps: Steps, graphs: Any
 ) -> None:
     found = StreamingSet(opened, BatchSource(graphs), graphs.y)
@@ -281,16 +281,16 @@ def test_a_batch_that_nobody_asks_for_keeps_its_memory_until_its_copy_is_done(
     found.close()
 
 
-def test_failures_of_copies_are_told_like_others(opened: Device, fake: Fake, steps: Steps, graphs: Any) -> None:
+def test_failed_copies_raise_machine_errors(opened: Device, fake: Fake, steps: Steps, graphs: Any) -> None:
     found = StreamingSet(opened, BatchSource(graphs), graphs.y)
-    for where, error, told in (
+    for where, error, raised in (
         ("allocate", fake.driver.MemoryError("out of memory"), MachineError),
         ("synchronize event", fake.driver.LogicError("an illegal memory access"), DeviceLost),
         ("upload", fake.driver.LogicError("an illegal memory access"), DeviceLost),
         ("wait for event", fake.driver.LogicError("an illegal memory access"), DeviceLost),
     ):
         fake.failures[where] = error
-        with pytest.raises(told, match=str(error)):
+        with pytest.raises(raised, match=str(error)):
             found.gather(np.array([1]))
         del fake.failures[where]
     found.close()

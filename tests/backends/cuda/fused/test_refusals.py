@@ -1,4 +1,4 @@
-"""What the fused backend refuses before anything runs, without a GPU."""
+"""Models, data sets and options that the fused backend refuses before it runs a kernel; no GPU needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.train.runs import configure, write_set
 
 
 def fused_backend(free: int = 1 << 30, **options: Any) -> FusedBackend:
-    """Return the backend on a device of compute capability 9.0 with so much free memory, which runs nothing."""
+    """Return the backend on a stand-in device of compute capability 9.0 with `free` bytes of memory."""
     device: Any = HostDevice(free=free)
     return FusedBackend("fused", device, CudaConfig(**options))
 
@@ -39,7 +39,7 @@ def fused_backend(free: int = 1 << 30, **options: Any) -> FusedBackend:
         ({"n_channels": 1}, ("model.head=[4096,4096]",), "layers that need 256 of 227 KiB of shared memory"),
     ],
 )
-def test_what_it_cannot_take_is_refused_in_one_line(
+def test_unsupported_models_and_sets_are_refused_in_one_line(
     about: dict[str, Any], model: tuple[str, ...], what: str, tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", **about)
@@ -52,34 +52,34 @@ def test_what_it_cannot_take_is_refused_in_one_line(
 
 
 NARROW = (
-    "cuda.precision tf32 but for layers of 8,192 weights and more on compute capability 9.0 "
-    "(--set cuda.precision=fp32 for it)"
+    "cuda.precision tf32 except for layers of 8,192 weights and more on compute capability 9.0 "
+    "(--set cuda.precision=fp32)"
 )
 
 
 @pytest.mark.parametrize(
     ("about", "what"),
     [
-        ({"free": 0}, "a data set of 0 MiB where 0 MiB may be taken"),
-        ({"resident": "off"}, "another cuda.spmm or cuda.resident than auto and auto or on"),
+        ({"free": 0}, "a data set of 0 MiB with 0 MiB of device memory for it"),
+        ({"resident": "off"}, "cuda.spmm other than auto, or cuda.resident off"),
         ({"precision": "tf32"}, NARROW),
     ],
 )
-def test_what_it_has_no_room_or_kernel_for(about: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_missing_memory_and_unsupported_options_are_refused(about: dict[str, Any], what: str, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
         assert refusal(fused_backend(**about), work.task) == what
 
 
-def test_a_set_beyond_32_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_beyond_32_bit_indices_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(tmp_path / "data.h5")
     monkeypatch.setattr(forms, "MAX_ENTRIES", 10)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        assert refusal(fused_backend(), work.task) == "more nodes or edges than 32-bit indices reach"
+        assert refusal(fused_backend(), work.task) == "more nodes or edges than 32-bit indices can address"
 
 
 @pytest.mark.parametrize("key", ["batch_size", "eval_batch_size"])
-def test_batches_beyond_32_bits_are_refused_before_anything_runs(
+def test_batches_beyond_32_bit_indices_are_refused_before_training(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = write_set(tmp_path / "data.h5")
@@ -91,12 +91,12 @@ def test_batches_beyond_32_bits_are_refused_before_anything_runs(
     with opened(configure(*about, f"train.{key}=1000")) as work, pytest.raises(InputError) as error:
         make_runner(backend, work.task)
     assert str(error.value) == (
-        f"backend fused: it does not take train.{key} 1,000, up to {graphs.n_nodes:,} nodes, but at most "
-        f"{graphs.n_nodes - 1:,} with these layers. Use --backend batched."
+        f"backend fused: it does not take train.{key} 1,000 with up to {graphs.n_nodes:,} nodes a batch, more "
+        f"than {graphs.n_nodes - 1:,} with these layers. Use --backend batched."
     )
 
 
-def test_a_batch_too_large_to_predict_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prediction_batch_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
     monkeypatch.setattr(forms, "MAX_ENTRIES", 10)

@@ -1,4 +1,4 @@
-"""A device that records launches and runs nothing, and what tests of geometry share."""
+"""A device that records launches and runs nothing, and assertions about geometry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = Sources(cuda_sources())
 
 @dataclass
 class Recorder:
-    """A device that only writes down what it is asked to run, after holding it to the kernel's declaration."""
+    """A device that checks launches against the kernels' declarations and records them."""
 
     multiprocessors: int = 132
     compute_capability: tuple[int, int] = (9, 0)
@@ -55,5 +55,5 @@ def of(device: Recorder, *shapes: tuple[int, ...]) -> list[DeviceArray]:
 
 
 def covers(blocks: int, each: int, n: int) -> bool:
-    """No element is left out, and no block has nothing to do."""
+    """Return whether a launch covers all elements and no block is idle."""
     return (blocks - 1) * each < n <= blocks * each or (n == 0 and blocks == 0)

@@ -1,4 +1,4 @@
-"""Geometry that operations share: every row and column has its thread."""
+"""Geometry that operations share: threads cover every row and column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.backends.cuda.ops.recorder import CHIPS, NARROW, ROWS, covers, quickl
 
 @quickly
 @given(ROWS, NARROW, CHIPS)
-def test_a_column_reduction_has_every_row_in_one_chunk(N: int, P: int, chips: int) -> None:
+def test_column_reduction_chunks_cover_every_row_once(N: int, P: int, chips: int) -> None:
     launch, rows_per_chunk = column_reduction(N, P, chips)
     grid, block = launch.grid, launch.block
     assert launch.threads == THREADS
@@ -22,7 +22,7 @@ def test_a_column_reduction_has_every_row_in_one_chunk(N: int, P: int, chips: in
 
 @quickly
 @given(ROWS, NARROW)
-def test_row_tiles_have_every_element(N: int, P: int) -> None:
+def test_row_tiles_cover_every_element(N: int, P: int) -> None:
     launch = row_tiles(N, P)
     assert launch.threads == THREADS
     assert covers(launch.grid[0], launch.block[1], N)

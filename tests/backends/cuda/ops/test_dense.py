@@ -8,7 +8,7 @@ from gcnbatch.backends.cuda.ops.dense import DenseOps
 from tests.backends.cuda.ops.recorder import Recorder, of
 
 
-def test_workspaces_hold_every_part(device: Recorder) -> None:
+def test_workspaces_have_room_for_all_partial_sums(device: Recorder) -> None:
     ops = DenseOps(device)
     x, dy = of(device, (950, 64), (950, 64))
     ops.multiply_wgrad(x, x, dy, (950, 64, 64), (64, 64, 64), accumulate=True)

@@ -1,4 +1,4 @@
-"""Products: which tile computes a size, what gradients launch, and that every element has its thread."""
+"""Products: the choice of tiles, the launches of gradients, and the coverage of every element."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_small_product_and_all_its_gradients_are_two_launches(device: Recorder
     assert len(device.launched) == 3
 
 
-def test_without_bias_a_null_pointer_takes_its_place(device: Recorder) -> None:
+def test_a_product_without_bias_passes_a_null_pointer(device: Recorder) -> None:
     ops = MatmulOps(device)
     x, w, dy, dw = of(device, (950, 75), (75, 64), (950, 64), (75, 64))
     ops.matmul(x, w)
@@ -61,15 +61,15 @@ def test_without_bias_a_null_pointer_takes_its_place(device: Recorder) -> None:
     assert forward["bias"] is backward["db"] is None
 
 
-def test_gradients_of_a_large_product_are_a_launch_each(device: Recorder) -> None:
+def test_each_gradient_of_a_large_product_is_one_launch(device: Recorder) -> None:
     ops = MatmulOps(device)
     x, w, dy = of(device, (1850, 512), (512, 512), (1850, 512))
     ops.linear_backward(dy, x, w)
     assert device.entries == ["matmul_128x64_dgrad", "matmul_128x64_wgrad", "bias_add_backward"]
 
 
-def test_a_graph_and_channel_alone_are_multiplied_in_place(device: Recorder) -> None:
-    """The second graph, rows 3 to 6, and the second of two channels of 5 columns."""
+def test_the_product_of_one_graph_and_channel_uses_strides_without_a_copy(device: Recorder) -> None:
+    """Use the second graph (rows 3 to 6) and the second of two channels of 5 columns."""
     h, x, w = of(device, (9, 10), (9, 8), (8, 10))
     MatmulOps(device).multiply(h.view(3 * 10 + 5, ()), x.view(3 * 8, (4, 8)), w.view(5, ()), (4, 8, 5), (10, 8, 10))
     _, launch, arguments = device.launched[0]
@@ -78,7 +78,7 @@ def test_a_graph_and_channel_alone_are_multiplied_in_place(device: Recorder) -> 
     assert [arguments[name] for name in ("ldy", "ldx", "ldw", "N", "F", "P")] == [10, 8, 10, 4, 8, 5]
 
 
-def test_tf32_takes_the_tensor_cores(device: Recorder) -> None:
+def test_tf32_launches_tensor_core_kernels(device: Recorder) -> None:
     ops = MatmulOps(device, "tf32")
     x, w = of(device, (1850, 512), (512, 512))
     ops.matmul(x, w)
@@ -86,7 +86,7 @@ def test_tf32_takes_the_tensor_cores(device: Recorder) -> None:
     assert device.entries == ["matmul_tf32_128x64_forward", "matmul_tf32_128x64_dgrad", "matmul_tf32_128x64_wgrad"]
 
 
-def test_tf32_is_refused_where_there_is_none() -> None:
+def test_tf32_is_refused_below_compute_capability_8() -> None:
     with pytest.raises(InputError) as refused:
         MatmulOps(Recorder(compute_capability=(7, 5), name="Tesla T4"), "tf32")
     assert str(refused.value) == (
@@ -108,7 +108,7 @@ def test_kernels_of_a_tile_have_its_threads(tile: Tile) -> None:
 
 @quickly
 @given(ROWS, NARROW, NARROW, CHIPS, PRECISIONS)
-def test_a_product_is_covered_by_its_tiles(N: int, F: int, P: int, chips: int, precision: str) -> None:
+def test_tiles_cover_the_product(N: int, F: int, P: int, chips: int, precision: str) -> None:
     name, launch = product_geometry(N, P, F, chips, precision)
     tile = tile_named(name)
     assert tile in TILES[precision]
@@ -128,7 +128,7 @@ def test_a_small_product_is_spread_and_a_wide_one_uses_large_tiles() -> None:
 
 @quickly
 @given(ROWS, NARROW, NARROW, CHIPS, PRECISIONS)
-def test_a_weight_gradient_has_every_row_in_one_part(N: int, F: int, P: int, chips: int, precision: str) -> None:
+def test_parts_of_a_weight_gradient_cover_every_row_once(N: int, F: int, P: int, chips: int, precision: str) -> None:
     plan = wgrad_geometry(N, F, P, chips, precision)
     tile = tile_named(plan.tile)
     rows, columns, parts = plan.launch.grid
@@ -150,7 +150,9 @@ def test_a_weight_gradient_keeps_the_device_busy() -> None:
 
 @quickly
 @given(ROWS, NARROW, NARROW, CHIPS, st.booleans())
-def test_all_gradients_at_once_have_blocks_for_each(N: int, F: int, P: int, chips: int, need_dx: bool) -> None:
+def test_the_fused_backward_launch_has_blocks_for_every_gradient(
+    N: int, F: int, P: int, chips: int, need_dx: bool
+) -> None:
     plan = backward_geometry(N, F, P, chips, need_dx)
     tile = tile_named("32x32")
     dx_tiles = -(-N // 32) * -(-F // 32) if need_dx else 0
@@ -170,6 +172,6 @@ def test_all_gradients_at_once_have_blocks_for_each(N: int, F: int, P: int, chip
     assert plan.partials_bytes == (4 * plan.dw_blocks * 32 * 32 if parts > 1 else 0)
 
 
-def test_gradients_are_taken_one_by_one_where_each_is_large_and_on_tensor_cores() -> None:
+def test_large_and_tensor_core_products_launch_each_gradient_separately() -> None:
     assert backward_geometry(1850, 512, 512, H200, need_dx=True) is None
     assert backward_geometry(950, 64, 64, H200, need_dx=True, precision="tf32") is None

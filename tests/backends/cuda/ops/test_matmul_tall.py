@@ -1,4 +1,4 @@
-"""Products of very many rows with narrow weights: which ones, their launches, and on a GPU their results."""
+"""Products of very many rows with narrow weights: their selection, their launches, and on a GPU their results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = [(1, 65, 1), (33, 64, 16), (257, 602, 16), (1_000, 75, 31), (129, 130, 
         ((232_965, 16, 16), (16, 16, 16), "fp32", None),
     ],
 )
-def test_only_tall_products_without_gaps_are_taken(sizes, strides, precision, width):
+def test_only_tall_products_without_gaps_use_the_tall_kernels(sizes, strides, precision, width):
     assert padded_width(sizes, strides, precision) == width
 
 
@@ -41,7 +41,7 @@ def test_parts_cover_the_rows_and_threads_the_columns(sizes, multiprocessors):
     assert plan.fold.grid[0] * plan.fold.threads >= F * P
 
 
-def test_a_tall_product_has_kernels_of_its_own_and_its_bias_added(device: Recorder) -> None:
+def test_a_tall_product_launches_the_tall_kernels_and_adds_its_bias(device: Recorder) -> None:
     ops = TallDenseOps(device)
     x, w, b, dy = of(device, (100_000, 602), (602, 16), (16,), (100_000, 16))
     ops.linear(x, w, b)

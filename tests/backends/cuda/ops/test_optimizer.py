@@ -8,7 +8,7 @@ from gcnbatch.backends.cuda.ops.optimizer import MAX_NORM_BLOCKS, OptimizerOps, 
 from tests.backends.cuda.ops.recorder import Recorder, of
 
 
-def test_the_corrections_of_adam_are_those_of_the_step(device: Recorder) -> None:
+def test_adams_bias_corrections_follow_the_step(device: Recorder) -> None:
     arrays = of(device, *[(10,)] * 6)
     parameters, gradients, m, v, weight_decay, l2 = arrays
     OptimizerOps(device).adam_step(parameters, gradients, m, v, 3, 1e-3, 0.9, 0.999, 1e-8, weight_decay, l2)
@@ -24,6 +24,6 @@ def test_clipping_is_two_launches_and_reads_nothing_back(device: Recorder) -> No
 
 
 @pytest.mark.parametrize("n", [0, 1, 1024, 1025, 10**8])
-def test_a_norm_has_a_block_and_no_more_than_can_be_folded(n: int) -> None:
+def test_a_norm_has_at_least_one_block_and_at_most_one_partial_sum_per_thread(n: int) -> None:
     launch = norm_geometry(n)
     assert 1 <= launch.blocks <= MAX_NORM_BLOCKS <= launch.threads

@@ -1,4 +1,4 @@
-"""What op parity asks a GPU to launch, on the stand-in for PyCUDA: batches of several graphs, by every kernel."""
+"""Launches of the op parity tests, recorded on the stand-in for PyCUDA: every kernel, on batches of several graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EACH = B * C  # launches of a loop over graphs and channels
 
 @pytest.fixture(autouse=True)
 def _nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in's kernels need no compiler, so nothing checks that there is one."""
+    """Skip the check for a compiler, because the stand-in's kernels need none."""
     monkeypatch.setattr(adapters, "open_backend", lambda name: None)
 
 
@@ -52,7 +52,7 @@ def launched(machine: Fake) -> set[str]:
 
 
 def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(machine: Fake) -> None:
-    """Their tests therefore run with one SpMM for each form of a backend; together these reach every kernel."""
+    """So their tests run with one SpMM kernel per backend; together they reach every kernel."""
     reached: dict[str, set[str]] = {}
     for name, (form, spmm) in CUDA.items():
         adapter = adapters.open_cuda(form, spmm)
@@ -65,7 +65,7 @@ def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(mach
     assert set().union(*(reached[form] for form in FORMS)) == kernels
 
 
-def test_every_kernel_of_an_adjacency_product_meets_several_graphs(machine: Fake) -> None:
+def test_parity_runs_every_spmm_kernel_on_several_graphs(machine: Fake) -> None:
     for name in CUDA.values():
         adapter = adapters.open_cuda(*name)
         for case in (*CASES, *LARGE_CASES):
@@ -126,7 +126,7 @@ def test_naive_matmul_launches_a_thread_per_output(machine: Fake) -> None:
     assert found == {name: thread_per_output(*shape).grid for name, shape in results.items()}
 
 
-def test_large_cases_are_what_their_names_say() -> None:
+def test_large_cases_have_the_sizes_in_their_names() -> None:
     parts, rows, wide = LARGE_CASES
     for per_node in (1, parts.C):
         found = geometry.swa_coo(len(parts.sizes), per_node * max(parts.sizes), 1, parts.P)

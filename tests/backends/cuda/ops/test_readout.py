@@ -12,7 +12,7 @@ from gcnbatch.backends.cuda.ops.readout import ReadoutOps, readout_geometry
 from tests.backends.cuda.ops.recorder import Recorder, covers, of
 
 
-def test_readout_keeps_the_winners_of_a_maximum(device: Recorder) -> None:
+def test_maximum_readout_saves_the_argmax(device: Recorder) -> None:
     ops, (h,) = ReadoutOps(device), of(device, (9, 5))
     node_ptr = device.empty((4,), np.int32)
     for kind in ("sum", "mean", "max"):

@@ -1,4 +1,4 @@
-"""Every kernel compiles for every architecture without a warning, keeps to registers, and fits its launch bound.
+"""Every kernel compiles for every architecture without warnings and spills, and within its launch bounds.
 
 NVRTC compiles for every architecture. nvcc has the same code generator and assembler, but other built-in headers: it
 compiles each text that the preprocessor can make of the sources once, or for every architecture if NVRTC is missing.
@@ -41,7 +41,7 @@ def sources() -> Sources:
 
 
 def text_for(arch: str) -> tuple[bool, ...]:
-    """Return which of the sources' conditions on the architecture hold: equal results, equal preprocessed texts."""
+    """Return which `#if` conditions on the architecture hold. Equal results mean equal preprocessed texts."""
     number = arch.removeprefix("sm_").rstrip("a")
     files = sorted(path for path in cuda_sources().rglob("*") if path.suffix in (".cu", ".cuh"))
     conditions = [condition for path in files for condition in ARCH_CONDITION.findall(path.read_text(encoding="utf-8"))]
@@ -79,7 +79,7 @@ def find(name: str) -> Compiler:
 
 
 def complaints(source: KernelSource, log: str) -> Iterator[str]:
-    """Yield what is wrong with a compiled file, by what the compiler and the assembler say of it."""
+    """Yield the faults of a compiled file, from the output of compiler and assembler."""
     yield from (line for line in log.splitlines() if "warning" in line)
     if set(re.findall(r"(\d+) bytes stack frame", log)) != {"0"}:
         yield f"{source.name} has a stack frame"
@@ -94,7 +94,7 @@ def complaints(source: KernelSource, log: str) -> Iterator[str]:
     for name, usage in taken.items():
         if usage.spilled:
             yield f"{name} spills {usage.spilled} bytes"
-        allocated = -(-usage.registers // 8) * 8  # registers are given to a thread by eights
+        allocated = -(-usage.registers // 8) * 8  # registers are allocated in units of eight per thread
         if allocated * bounds.get(name, 1024) > REGISTERS:
             yield f"{name} takes {usage.registers} registers, too many for its block"
 
@@ -106,7 +106,7 @@ def test_architectures_differ_in_text_by_generation_and_hopper_features() -> Non
 
 # One test for each case: tests of one case may run in several processes, and each would compile everything.
 @pytest.mark.parametrize(("name", "arch"), list(cases()))
-def test_every_kernel_is_there_and_keeps_to_registers_without_a_warning(name: str, arch: str, sources: Sources) -> None:
+def test_every_kernel_compiles_without_warnings_and_spills(name: str, arch: str, sources: Sources) -> None:
     compiler = find(name)
     if not knows(compiler, arch):
         pytest.skip(f"this {name} does not know {arch}")

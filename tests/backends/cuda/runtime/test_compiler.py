@@ -48,7 +48,7 @@ def array(dtype: str, ptr: int = 64) -> DeviceArray:
 FITTING = {"y": array("f4"), "x": array("f4"), "rows": array("i4"), "n": 4}
 
 
-def test_arrays_become_addresses_and_numbers_pass(sources: Sources) -> None:
+def test_arguments_are_packed_as_addresses_and_numbers(sources: Sources) -> None:
     scale, count = sources.entries["scale_forward"], sources.entries["scale_count"]
     given = {"n": 4, "rows": array("i4", 3), "x": array("f4", 2), "y": array("f4", 1)}
     assert scale.pack(given) == struct.pack("PPPq", 1, 2, 3, 4)
@@ -70,7 +70,7 @@ def test_arrays_become_addresses_and_numbers_pass(sources: Sources) -> None:
         ({"N": 4}, "scale_forward has no N; its fields are y, x, rows, n"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(sources: Sources, changes: dict[str, Any], message: str) -> None:
+def test_arguments_of_a_wrong_type_are_refused(sources: Sources, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=f"^{message}$"):
         sources.entries["scale_forward"].pack(FITTING | changes)
 
@@ -103,7 +103,7 @@ def test_the_fields_of_the_only_parameter_are_the_arguments(folder: Path) -> Non
         entry.pack(given | {"twice": array("f4")})
 
 
-def test_a_source_is_known_by_its_text_and_every_header(folder: Path) -> None:
+def test_a_digest_covers_the_source_and_every_header(folder: Path) -> None:
     before = Sources(folder)
     assert list(before["scale.cu"].headers) == ["shared.cuh"]
     (folder / "shared.cuh").write_text('#include "deeper.cuh"\n')
@@ -117,13 +117,13 @@ def test_a_source_is_known_by_its_text_and_every_header(folder: Path) -> None:
 def test_broken_folders_of_sources_are_refused(folder: Path) -> None:
     (folder / "other.cu").write_text('extern "C" __global__ void odd(float3 x) {}')
     with pytest.raises(ValueError, match=r"other.cu: 'float3 x' has a type that cannot be passed"):
-        Sources(folder)
+        _ = Sources(folder).entries["odd"].layout
     (folder / "other.cu").write_text('extern "C" __global__ void plain(int n) {}')
     with pytest.raises(ValueError, match=r"kernel plain is in other.cu and in plain.cu"):
         Sources(folder)
     (folder / "other.cu").write_text('struct Pair { int a, b; };\nextern "C" __global__ void odd(Pair x, int n) {}')
     with pytest.raises(ValueError, match=r"other.cu: odd: a struct must be the only parameter"):
-        Sources(folder)
+        _ = Sources(folder).entries["odd"].layout
     (folder / "other.cu").write_text('#include "nowhere.cuh"\n')
     with pytest.raises(ValueError, match=r'other.cu includes "nowhere.cuh", which is not in'):
         Sources(folder)
@@ -154,6 +154,7 @@ def test_sources_lie_in_folders_and_include_from_the_root(folder: Path) -> None:
 def test_the_kernels_of_the_package_are_device_code_alone() -> None:
     sources = Sources(cuda_sources())
     assert len(sources.entries) >= len(sources) > 0
+    assert all(entry.layout.fields for entry in sources.entries.values())
     for source in sources.values():
         texts = {source.name: source.text, **source.headers}
         foreign = {name for name, text in texts.items() if "#include <" in text}
@@ -174,7 +175,7 @@ def test_a_second_start_compiles_nothing_and_starts_no_compiler(cache, sources, 
     assert len(calls(nvcc)) == 4
 
 
-def test_what_changes_the_code_changes_the_key(cache, folder, nvcc, monkeypatch) -> None:
+def test_sources_flags_and_architecture_change_the_cubin_name(cache, folder, nvcc, monkeypatch) -> None:
     def names() -> set[str]:
         return {cubin.path.name for cubin in cache.cubins()}
 
@@ -203,7 +204,7 @@ def test_fast_math_has_cubins_of_its_own(cache, sources, nvcc) -> None:
     assert len(cache.cubins()) == 2 * len(sources)
 
 
-def test_a_source_that_does_not_compile_fails_alone(cache, folder, nvcc) -> None:
+def test_a_source_that_does_not_compile_does_not_stop_the_others(cache, folder, nvcc) -> None:
     (folder / "plain.cu").write_text("not C\n")
     sources = Sources(folder)
     failed = cache.build(sources.values(), "sm_90")
@@ -222,7 +223,7 @@ def _build(arguments: tuple[Path, Path]) -> int:
     return len(KernelCache(place).build(Sources(folder).values(), "sm_90"))
 
 
-def test_processes_that_start_at_once_compile_once(cache, folder, nvcc) -> None:
+def test_concurrent_processes_compile_each_file_once(cache, folder, nvcc) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         assert pool.map(_build, [(cache.folder, folder)] * 2, chunksize=1) == [0, 0]
     assert sorted(name for name in calls(nvcc) if name.endswith(".cu")) == ["plain.cu", "scale.cu"]
@@ -230,7 +231,7 @@ def test_processes_that_start_at_once_compile_once(cache, folder, nvcc) -> None:
     assert not list(cache.folder.glob("*.tmp"))
 
 
-def test_without_a_compiler_kernels_that_were_compiled_serve(cache, sources, nvcc, monkeypatch, request) -> None:
+def test_without_a_compiler_cached_kernels_are_used(cache, sources, nvcc, monkeypatch, request) -> None:
     cache.build(sources.values(), "sm_90")
     request.getfixturevalue("no_compiler")
     later = KernelCache(cache.folder)
@@ -241,7 +242,7 @@ def test_without_a_compiler_kernels_that_were_compiled_serve(cache, sources, nvc
         later.load(sources["plain.cu"], "sm_80")
 
 
-def test_a_cache_that_cannot_be_written_is_told_once(tmp_path, sources, nvcc, capsys) -> None:
+def test_a_cache_that_cannot_be_written_warns_once(tmp_path, sources, nvcc, capsys) -> None:
     (tmp_path / "file").write_text("")
     cache = KernelCache(tmp_path / "file" / "kernels")
     assert cache.build(sources.values(), "sm_90") == {}
@@ -298,7 +299,7 @@ def test_a_lock_of_another_user_does_not_stop_anyone(cache, sources, nvcc) -> No
     assert len(cache.cubins()) == 2
 
 
-def test_kernels_that_vanish_are_an_error_of_the_machine(cache, sources, nvcc, monkeypatch) -> None:
+def test_kernels_that_vanish_from_the_cache_are_a_machine_error(cache, sources, nvcc, monkeypatch) -> None:
     monkeypatch.setattr(KernelCache, "build", lambda *arguments: {})
     with pytest.raises(MachineError, match=r"the kernels of plain.cu vanished\. Run again"):
         cache.load(sources["plain.cu"], "sm_90")
@@ -312,7 +313,7 @@ def test_files_of_others_in_the_cache_are_left_alone(cache, sources, nvcc) -> No
     assert [path.name for path in sorted(cache.folder.iterdir())] == [".lock", "notes.cubin"]
 
 
-def test_without_any_folder_to_write_to_one_line_says_so(sources, nvcc, tmp_path, monkeypatch) -> None:
+def test_without_any_writable_folder_the_error_is_one_line(sources, nvcc, tmp_path, monkeypatch) -> None:
     (tmp_path / "file").touch()
     cache = KernelCache(tmp_path / "file" / "kernels")
     with monkeypatch.context() as patched:
@@ -335,7 +336,7 @@ def no_room(*_: object, **__: object) -> None:
     raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
 
-def test_the_folder_is_the_users_choice(monkeypatch, tmp_path) -> None:
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "own" / "kernels"
@@ -349,7 +350,7 @@ def test_the_folder_is_the_users_choice(monkeypatch, tmp_path) -> None:
 # ---------------------------------------------------------------------------------------------- compilers
 
 
-def test_nvcc_is_looked_for_where_toolkits_are(tmp_path, nvcc, monkeypatch) -> None:
+def test_nvcc_is_searched_in_the_documented_places(tmp_path, nvcc, monkeypatch) -> None:
     assert compiler.find_nvcc() == nvcc
     assert list(compiler.nvcc_paths({"CUDA_HOME": "/a", "CUDA_PATH": "/b", "PATH": str(nvcc.parent)}))[:4] == [
         Path("/a/bin/nvcc"),
@@ -377,7 +378,7 @@ def test_an_nvcc_that_does_not_answer_is_not_used(cache, nvcc, monkeypatch) -> N
         Nvcc(Path("/nowhere/nvcc"), "13.0").compile(next(iter(Sources(cuda_sources()).values())), "sm_90")
 
 
-def test_the_report_of_the_assembler_is_understood(cache, sources, nvcc) -> None:
+def test_usages_are_read_from_the_assemblers_report(cache, sources, nvcc) -> None:
     cache.build([sources["scale.cu"]], "sm_90")
     (cubin,) = cache.cubins()
     assert cubin.usages == {"scale_forward": Usage(registers=17, spilled=12)}
@@ -385,7 +386,7 @@ def test_the_report_of_the_assembler_is_understood(cache, sources, nvcc) -> None
     assert cubin.usages == {}
 
 
-def test_an_nvrtc_that_fails_says_in_which_call(sources) -> None:
+def test_an_nvrtc_error_names_the_failing_call(sources) -> None:
     success, failure = SimpleNamespace(name="NVRTC_SUCCESS"), SimpleNamespace(name="NVRTC_ERROR_OUT_OF_MEMORY")
     library = SimpleNamespace(
         nvrtcResult=SimpleNamespace(NVRTC_SUCCESS=success), nvrtcCreateProgram=lambda *given: (failure, None)
@@ -409,7 +410,7 @@ def real(request: pytest.FixtureRequest) -> compiler.Compiler:
     pytest.skip(f"no {request.param} here")
 
 
-def test_both_compilers_make_machine_code(real, sources) -> None:
+def test_both_compilers_return_cubins(real, sources) -> None:
     made = real.compile(sources["scale.cu"], "sm_90")
     assert made.cubin.startswith(b"\x7fELF")
     assert set(compiler.usages(made.log)) == {"scale_forward", "scale_count"}
@@ -433,14 +434,14 @@ def test_both_compilers_name_our_file_and_line(real, folder) -> None:
     assert f"{folder / 'plain.cu'}(3): error" in str(caught.value)
 
 
-def test_both_compilers_say_what_to_do_about_an_architecture(real, sources) -> None:
+def test_both_compilers_explain_an_unknown_architecture(real, sources) -> None:
     with pytest.raises(
         MachineError, match=r"^sm_35: .* makes no code for it; .* below 7\.5 needs CUDA 12, a GPU newer"
     ):
         real.compile(sources["plain.cu"], "sm_35")
 
 
-def test_both_compilers_tell_what_they_make_code_for(real) -> None:
+def test_both_compilers_list_their_architectures(real) -> None:
     assert {"sm_75", "sm_90", "sm_120"} <= set(real.architectures)
     assert all(map(partial(compiler.knows, real), ("sm_90a", "sm_120")))
     assert not compiler.knows(real, "sm_35")
@@ -456,14 +457,14 @@ def test_both_compilers_tell_what_they_make_code_for(real) -> None:
         '/usr/include/c++/17/type_traits(512): error: expected a ">"',
     ],
 )
-def test_a_host_compiler_that_does_not_serve_is_named(sources, nvcc, monkeypatch, said: str) -> None:
+def test_an_unsupported_host_compiler_is_named(sources, nvcc, monkeypatch, said: str) -> None:
     monkeypatch.setenv("GCNBATCH_TEST_HOST", said)
     with pytest.raises(MachineError, match=r"host compiler does not serve \(.*\)\. Install g\+\+, or name") as caught:
         Nvcc(nvcc, "13.0").compile(sources["plain.cu"], "sm_90")
     assert " ".join(said.splitlines()[-1].split()).rstrip(".") in str(caught.value)
 
 
-def test_nvcc_without_its_host_compiler(sources, monkeypatch) -> None:
+def test_nvcc_reports_a_missing_host_compiler(sources, monkeypatch) -> None:
     path = compiler.find_nvcc()
     if path is None:
         pytest.skip("no nvcc here")
@@ -477,5 +478,5 @@ def test_importing_the_backends_does_not_import_pycuda() -> None:
         "import sys, gcnbatch.backends.cuda.runtime.device, gcnbatch.backends.registry\n"
         "print(sorted(name for name in sys.modules if name.partition('.')[0] in ('pycuda', 'cuda')))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Constants, enums and struct layouts that the host reads from CUDA sources, and the bytes that it makes of them."""
+"""Constants, enums and struct layouts that the host reads from CUDA sources, and packing of structs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_constants_are_evaluated(name: str, value: Any) -> None:
         ("BYTES", "constant sizeof: table.cu does not declare it"),
     ],
 )
-def test_what_is_no_single_constant_is_refused(name: str, message: str) -> None:
+def test_unknown_and_ambiguous_constants_are_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         of().constant(name)
 
@@ -137,7 +137,7 @@ def test_enums_have_their_enumerators_in_order() -> None:
         ("~0 - 1 <= -2", True),
     ],
 )
-def test_expressions_mean_what_they_do_in_cpp(text: str, value: Any) -> None:
+def test_expressions_evaluate_as_in_cpp(text: str, value: Any) -> None:
     assert evaluate(text, {}.__getitem__) == value
 
 
@@ -172,7 +172,7 @@ def table(**changes: Any) -> dict[str, Any]:
     return given | changes
 
 
-def test_fields_lie_as_in_cpp() -> None:
+def test_field_offsets_are_those_of_cpp() -> None:
     layout = of().layout("Table")
     assert dict(zip(layout.fields, layout.offsets, strict=True)) == {
         **{"u": 0, "v": 8, "flags": 16, "relu": 19, "sums": 20, "inner": 216, "readout": 264, "mode": 268},
@@ -206,7 +206,7 @@ def test_structs_are_filled_by_name() -> None:
         ({"in": None}, "Table has no in; its fields are .*"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_fields_of_a_wrong_type_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=f"^{message}$"):
         of().layout("Table").pack(table(**changes))
 
@@ -265,7 +265,7 @@ def literal(value: Any) -> str:
 
 
 def assertions(found: Declarations) -> str:
-    """Return what the compiler must agree with."""
+    """Return static assertions on the constants and layouts that the host has read, for the compiler to check."""
     constants, structs = readable(found)
     lines = [f"using namespace {name};" for name in sorted(found.found.namespaces)]
     lines += [
@@ -289,7 +289,7 @@ NO_KERNELS = """\
 
 
 @pytest.mark.parametrize("name", [*Sources(cuda_sources()), "the test's own"])
-def test_the_compiler_agrees_with_what_is_read(name: str, tmp_path: Path) -> None:
+def test_the_compiler_agrees_with_all_constants_and_layouts(name: str, tmp_path: Path) -> None:
     nvcc = find_nvcc()
     if nvcc is None:
         pytest.skip("nvcc is not installed")

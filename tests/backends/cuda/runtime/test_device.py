@@ -1,4 +1,4 @@
-"""The device over a stand-in for PyCUDA: what is told apart when something is missing, memory, launches, failures."""
+"""The device on a stand-in for PyCUDA: errors of missing parts, memory, launches, failures."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Blocked:
             raise self.error
 
 
-def test_no_driver(fake: Fake, monkeypatch) -> None:
+def test_a_missing_driver_is_reported_with_its_fix(fake: Fake, monkeypatch) -> None:
     def missing(name: str, mode: int) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -113,26 +113,28 @@ def test_no_driver(fake: Fake, monkeypatch) -> None:
         ),
     ],
 )
-def test_a_pycuda_that_does_not_import(fake: Fake, monkeypatch, error: Exception, message: str) -> None:
+def test_a_pycuda_that_does_not_import_is_reported_with_its_fix(
+    fake: Fake, monkeypatch, error: Exception, message: str
+) -> None:
     for name in fake.modules():
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Blocked(error), *sys.meta_path])
     assert refusal().startswith(f"CUDA: {message}")
 
 
-def test_a_driver_that_does_not_start(fake: Fake) -> None:
+def test_a_driver_that_does_not_start_is_reported_with_its_fix(fake: Fake) -> None:
     fake.failures["init"] = fake.driver.LogicError("cuInit failed: stub of the driver")
     assert refusal().startswith(
         "CUDA: the NVIDIA driver does not start (cuInit failed: stub of the driver). See whether nvidia-smi runs"
     )
 
 
-def test_no_device(fake: Fake, monkeypatch) -> None:
+def test_a_machine_without_devices_is_reported_with_its_fix(fake: Fake, monkeypatch) -> None:
     fake.devices.clear()
-    told = "CUDA: the driver runs, but there is no device. See what nvidia-smi lists, or use --backend cpu."
-    assert refusal() == told
+    expected = "CUDA: the driver runs, but there is no device. See what nvidia-smi lists, or use --backend cpu."
+    assert refusal() == expected
     fake.failures["init"] = fake.driver.RuntimeError("cuInit failed: no CUDA-capable device is detected")
-    assert refusal() == told
+    assert refusal() == expected
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "no device. CUDA_VISIBLE_DEVICES='' hides the others, if any: unset it. See" in refusal()
 
@@ -150,7 +152,7 @@ def test_the_device_is_chosen_by_number(fake: Fake, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(("status", "made"), [(0, [0, 1]), (100, [0])])
-def test_waking_starts_the_driver_and_one_device(monkeypatch, status: int, made: list[int]) -> None:
+def test_wake_initialises_the_driver_and_one_device(monkeypatch, status: int, made: list[int]) -> None:
     calls: list[int] = []
 
     def start(flags: int) -> int:
@@ -167,7 +169,7 @@ def test_waking_starts_the_driver_and_one_device(monkeypatch, status: int, made:
 
 
 @pytest.mark.parametrize("missing", ["PyCUDA", "driver"])
-def test_without_pycuda_or_driver_there_is_nothing_to_wake(monkeypatch, missing: str) -> None:
+def test_wake_does_nothing_without_pycuda_or_driver(monkeypatch, missing: str) -> None:
     def load(name: str, mode: int) -> SimpleNamespace:
         if missing == "driver":
             raise OSError
@@ -178,22 +180,24 @@ def test_without_pycuda_or_driver_there_is_nothing_to_wake(monkeypatch, missing:
     assert loader.wake(0) is None
 
 
-def test_a_device_older_than_the_compiler(fake: Fake) -> None:
+def test_a_device_older_than_the_compiler_is_refused(fake: Fake) -> None:
     fake.devices[0] = ("Fake 70", (7, 0))
     loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "12.9.86"))
     with pytest.raises(BackendUnavailable, match=r"too old for nvcc 13\.0\.88, .*\. Install CUDA toolkit 12 and point"):
         loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "13.0.88"))
 
 
-def test_a_driver_older_than_the_compiler(fake: Fake) -> None:
+def test_a_driver_older_than_the_compiler_is_refused(fake: Fake) -> None:
     fake.cuda = 12_040
     loader.check_compiler(loader.choose(0), Nvrtc(None, "12.9"))
-    told = r"the driver, for CUDA 12\.4, is older than nvcc 13\.0\.88\. Update the driver, or install CUDA toolkit 12"
-    with pytest.raises(BackendUnavailable, match=told):
+    expected = (
+        r"the driver, for CUDA 12\.4, is older than nvcc 13\.0\.88\. Update the driver, or install CUDA toolkit 12"
+    )
+    with pytest.raises(BackendUnavailable, match=expected):
         loader.check_compiler(loader.choose(0), Nvcc(Path("nvcc"), "13.0.88"))
 
 
-def test_the_report_tells_each_part_by_itself(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
+def test_the_inventory_reports_each_part_separately(fake: Fake, nvcc, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path))
     found = report.collect()
     assert found == {
@@ -208,7 +212,7 @@ def test_the_report_tells_each_part_by_itself(fake: Fake, nvcc, tmp_path, monkey
     }
 
 
-def test_the_report_without_anything(fake: Fake, no_compiler, monkeypatch) -> None:
+def test_the_inventory_of_a_machine_without_cuda(fake: Fake, no_compiler, monkeypatch) -> None:
     def missing(name: str, mode: int) -> None:
         raise OSError
 
@@ -224,7 +228,7 @@ def test_the_report_without_anything(fake: Fake, no_compiler, monkeypatch) -> No
 # --------------------------------------------------------------------------------------------------- memory
 
 
-def test_what_is_uploaded_comes_back(opened: Device) -> None:
+def test_download_returns_the_uploaded_array(opened: Device) -> None:
     for values in (np.arange(12, dtype=np.float32).reshape(3, 4), np.zeros((0, 7), np.int32), np.float64(3).reshape(1)):
         there = opened.upload(values)
         back = opened.download(there)
@@ -240,7 +244,7 @@ def test_what_is_uploaded_comes_back(opened: Device) -> None:
 
 
 @pytest.mark.parametrize("host", [np.zeros(3, np.float64), np.zeros(4, np.float32), np.zeros((3, 2), np.float32)[:, 0]])
-def test_an_upload_that_does_not_fit_is_refused(opened: Device, host) -> None:
+def test_an_upload_of_another_shape_or_type_is_refused(opened: Device, host) -> None:
     with pytest.raises(ValueError, match=r"does not fit float32 \(3,\), row-major"):
         opened.upload_async(host, opened.zeros(3))
 
@@ -255,7 +259,7 @@ def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -
     assert opened.pinned(0).shape == (0,)
 
 
-def test_what_is_sent_waits_for_the_copies_of_the_call_before_alone(opened: Device, fake: Fake) -> None:
+def test_send_waits_only_for_the_copies_of_the_previous_send(opened: Device, fake: Fake) -> None:
     there, also = opened.zeros(5, np.int32), opened.zeros((2, 300))
     fake.pick = lambda ready: None  # copies stay queued until somebody waits
     for number in range(3):
@@ -268,7 +272,7 @@ def test_what_is_sent_waits_for_the_copies_of_the_call_before_alone(opened: Devi
     assert (opened.download(also) == 1).all()
 
 
-def test_what_was_sent_before_a_pair_that_does_not_fit_arrives(opened: Device, fake: Fake) -> None:
+def test_send_copies_the_pairs_before_one_that_does_not_fit(opened: Device, fake: Fake) -> None:
     there, also = opened.zeros(5, np.int32), opened.zeros(5, np.int32)
     fake.pick = lambda ready: None
     with pytest.raises(ValueError, match=r"does not fit int32 \(5,\), row-major"):
@@ -278,7 +282,7 @@ def test_what_was_sent_before_a_pair_that_does_not_fit_arrives(opened: Device, f
     assert opened.download(also).tolist() == [2] * 5
 
 
-def test_what_is_fetched_again_and_again_takes_the_same_pinned_memory(opened: Device) -> None:
+def test_fetch_reuses_its_pinned_memory(opened: Device) -> None:
     small, large = opened.upload(np.arange(6.0).reshape(2, 3)), opened.upload(np.arange(40, dtype=np.int32))
     first = opened.fetch(small)
     kept = opened._fetched
@@ -289,7 +293,7 @@ def test_what_is_fetched_again_and_again_takes_the_same_pinned_memory(opened: De
     assert opened._fetched is not kept
 
 
-def test_the_peak_counts_what_lives_at_once(opened: Device) -> None:
+def test_the_peak_counts_arrays_that_exist_at_once(opened: Device) -> None:
     million = 1_000_000
     for _ in range(3):
         held = opened.empty(4 * million, np.uint8)
@@ -302,7 +306,7 @@ def test_the_peak_counts_what_lives_at_once(opened: Device) -> None:
     assert opened.peak_bytes == 2 * million
 
 
-def test_small_arrays_share_a_slab_that_goes_with_the_last_of_them(opened: Device, fake: Fake) -> None:
+def test_small_arrays_share_a_slab_that_is_freed_with_the_last_one(opened: Device, fake: Fake) -> None:
     first, second = opened.empty(3), opened.empty((2, 5), np.int32)
     assert second.ptr - first.ptr == 256
     assert len(fake.named("allocate")) == 1
@@ -332,7 +336,7 @@ def scale(device: Device, n: int = 4, launch: Launch | None = None) -> tuple[Dev
     return y, x, rows
 
 
-def test_a_launch_arrives_as_declared(opened: Device, fake: Fake) -> None:
+def test_a_launch_packs_arguments_as_declared(opened: Device, fake: Fake) -> None:
     y, x, rows = scale(opened)
     assert fake.named("launch") == [
         ("scale_forward", (2, 1, 1), (32, 1, 1), 0, struct.pack("PPPq", y.ptr, x.ptr, rows.ptr, 4))
@@ -344,7 +348,7 @@ def test_a_launch_arrives_as_declared(opened: Device, fake: Fake) -> None:
     assert (opened.launches, len(fake.named("load"))) == (2, 2)
 
 
-def test_more_shared_memory_is_asked_for_once(opened: Device, fake: Fake) -> None:
+def test_the_shared_memory_limit_is_raised_once(opened: Device, fake: Fake) -> None:
     for shared in (49_152, 60_000, 50_000, 60_000, 70_000):
         scale(opened, launch=Launch((1, 1, 1), (32, 1, 1), shared))
     assert [asked[2] for asked in fake.named("set_attribute")] == [60_000, 70_000]
@@ -364,7 +368,7 @@ def test_an_observer_times_every_launch(opened: Device) -> None:
     opened.event().synchronize()
 
 
-def test_properties_and_the_end(opened: Device, fake: Fake) -> None:
+def test_a_device_reports_its_properties_and_releases_its_context(opened: Device, fake: Fake) -> None:
     assert (opened.name, opened.compute_capability, opened.multiprocessors) == ("Fake 90", (9, 0), 132)
     assert opened.about() == {
         "GPU": "Fake 90",
@@ -381,7 +385,7 @@ def test_properties_and_the_end(opened: Device, fake: Fake) -> None:
 # ------------------------------------------------------------------------------------------------- failures
 
 
-def test_out_of_memory_says_what_was_asked_and_what_is_free(opened: Device, fake: Fake) -> None:
+def test_out_of_memory_reports_requested_and_free_bytes(opened: Device, fake: Fake) -> None:
     fake.failures["allocate"] = fake.driver.MemoryError("memory_pool::allocate failed: out of memory")
     with pytest.raises(MachineError) as caught:
         opened.empty((1 << 20, 5))
@@ -391,7 +395,7 @@ def test_out_of_memory_says_what_was_asked_and_what_is_free(opened: Device, fake
     )
 
 
-def test_out_of_memory_on_a_device_that_no_longer_answers(opened: Device, fake: Fake) -> None:
+def test_out_of_memory_on_a_lost_device_reports_requested_bytes(opened: Device, fake: Fake) -> None:
     fake.failures["allocate"] = fake.driver.MemoryError("out of memory")
     fake.failures["memory"] = fake.driver.LogicError("an illegal memory access was encountered")
     with pytest.raises(MachineError, match=r"\(Fake 90\): out of memory: 20\.0 MiB asked for\. Lower"):
@@ -399,7 +403,7 @@ def test_out_of_memory_on_a_device_that_no_longer_answers(opened: Device, fake: 
 
 
 @pytest.mark.parametrize("where", ["launch", "synchronize", "download", "synchronize event"])
-def test_a_device_that_is_lost(opened: Device, fake: Fake, where: str) -> None:
+def test_a_lost_device_raises_device_lost(opened: Device, fake: Fake, where: str) -> None:
     there = opened.zeros(4)
     fake.failures[where] = fake.driver.LogicError("an illegal memory access was encountered")
     with pytest.raises(DeviceLost, match=r"device 0 \(Fake 90\): an illegal .* encountered\. If it happens again, 'nv"):
@@ -412,7 +416,7 @@ def test_a_device_that_is_lost(opened: Device, fake: Fake, where: str) -> None:
     assert opened.launches == 0
 
 
-def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> None:
+def test_a_cubin_that_the_driver_does_not_load_is_a_machine_error(opened: Device, fake: Fake) -> None:
     fake.failures["load"] = fake.driver.LogicError("device kernel image is invalid")
     with pytest.raises(
         MachineError, match=r"scale.cu for sm_90a: the driver \(CUDA 13\.0\) does not load it .* toolkit 13"
@@ -420,7 +424,7 @@ def test_kernels_that_the_driver_does_not_load(opened: Device, fake: Fake) -> No
         scale(opened)
 
 
-def test_kernels_that_find_no_room_do_not_blame_the_driver(opened: Device, fake: Fake) -> None:
+def test_a_module_that_runs_out_of_memory_does_not_blame_the_driver(opened: Device, fake: Fake) -> None:
     held = {"y": opened.empty(1), "x": opened.empty(1), "rows": opened.empty(1, np.int32), "n": 1}
     fake.failures["load"] = fake.driver.MemoryError("cuModuleLoadDataEx failed: out of memory")
     with pytest.raises(MachineError, match=r"^device 0 \(Fake 90\): out of memory: 3 of 8 MiB free\. Lower train\."):
@@ -430,7 +434,7 @@ def test_kernels_that_find_no_room_do_not_blame_the_driver(opened: Device, fake:
         opened.launch("scale_forward", Launch((1, 1, 1), (32, 1, 1)), **held)
 
 
-def test_a_kernel_that_does_not_compile_stops_only_who_needs_it(opened: Device, cache, folder, nvcc) -> None:
+def test_a_kernel_that_does_not_compile_fails_at_its_first_use(opened: Device, cache, folder, nvcc) -> None:
     (folder / "plain.cu").write_text('extern "C" __global__ void plain(int n) {}\nnot C\n')
     device = Device(0, cache, devices.Sources(folder))
     scale(device)

@@ -29,7 +29,7 @@ class CUresult(IntEnum):
 
 @pytest.fixture
 def driver(opened: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """NVIDIA's binding: it logs calls of graphs in `log`; each call returns its entry in `status`, or success."""
+    """A fake of NVIDIA's binding: it logs graph calls in `log`; a call returns its entry in `status`, or success."""
     made: Any = ModuleType("cuda.bindings.driver")
     made.CUresult, made.status, made.log = CUresult, {}, []
     made.CUstream = made.CUlaunchAttribute = lambda *given: SimpleNamespace(value=SimpleNamespace())

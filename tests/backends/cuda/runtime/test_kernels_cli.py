@@ -23,8 +23,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
         monkeypatch.setattr(sys, "argv", ["gcnbatch", "kernels", *arguments])
         with pytest.raises(SystemExit) as left:
             app.main()
-        told = capsys.readouterr()
-        return int(left.value.code or 0), told.out, told.err
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
 
     return run
 
@@ -55,7 +55,7 @@ def test_kernels_in_folders_are_listed_by_their_paths(call, nvcc: Path, folder: 
     assert sorted(built) == sorted(listed) == ["ops/scale.cu", "plain.cu"]
 
 
-def test_kernels_are_built_for_the_devices_here(call, nvcc: Path, fake: Fake) -> None:
+def test_kernels_are_built_for_the_visible_devices(call, nvcc: Path, fake: Fake) -> None:
     fake.devices.append(("Fake 90", (9, 0)))
     code, out, _ = call("build")
     assert code == 0
@@ -72,13 +72,13 @@ def test_a_kernel_that_fails_does_not_hide_the_others(call, nvcc: Path, folder: 
     assert "plainer.cu(3): error: expected a declaration" in err
 
 
-def test_what_all_kernels_lack_is_said_once(call, no_compiler) -> None:
+def test_a_missing_compiler_is_reported_once_for_all_kernels(call, no_compiler) -> None:
     code, _, err = call("build", "--arch", "sm_80", "--arch", "sm_90")
     assert (code, err.count("\n")) == (3, 1)
     assert err.startswith("error: CUDA: no kernel compiler (neither nvcc with g++ nor NVRTC 12.3 or newer). Install a")
 
 
-def test_an_architecture_that_the_compiler_does_not_know_is_refused_once(call, nvcc: Path) -> None:
+def test_an_unknown_architecture_is_reported_once_for_all_kernels(call, nvcc: Path) -> None:
     assert call("build", "--arch", "sm_70")[::2] == (
         3,
         "error: sm_70: nvcc 13.0.88 makes no code for it; expected one of sm_75, sm_80, sm_90, sm_100, sm_121. Compute "
@@ -87,7 +87,7 @@ def test_an_architecture_that_the_compiler_does_not_know_is_refused_once(call, n
     assert sorted(calls(nvcc)) == ["architectures", "version"], "nothing was compiled"
 
 
-def test_a_host_compiler_that_fails_is_told_once(call, nvcc: Path, monkeypatch) -> None:
+def test_a_failing_host_compiler_is_reported_once_for_all_kernels(call, nvcc: Path, monkeypatch) -> None:
     said = "gcc: fatal error: cannot execute 'cc1plus': execvp: No such file or directory"
     monkeypatch.setenv("GCNBATCH_TEST_HOST", f"{said}\ncompilation terminated.")
     code, _, err = call("build", "--arch", "sm_80")
@@ -110,7 +110,7 @@ def test_a_cache_that_cannot_be_filled_is_a_failure(call, nvcc: Path, monkeypatc
     assert not [name for name in calls(nvcc) if name.endswith(".cu")]
 
 
-def test_a_cache_of_others_is_not_cleared(call, nvcc: Path, monkeypatch) -> None:
+def test_a_cache_without_permission_is_not_cleared(call, nvcc: Path, monkeypatch) -> None:
     def refuse(path: Path, missing_ok: bool) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -124,7 +124,7 @@ def test_a_cache_of_others_is_not_cleared(call, nvcc: Path, monkeypatch) -> None
     )
 
 
-def test_an_architecture_is_asked_for_where_there_is_no_device(call, nvcc: Path, monkeypatch) -> None:
+def test_without_devices_an_architecture_must_be_given(call, nvcc: Path, monkeypatch) -> None:
     def missing(name: str, mode: int) -> None:
         raise OSError
 

@@ -1,4 +1,4 @@
-"""Geometry of SpGEMM: every row has its place in one launch, tables hold what they are for, limits hold everywhere."""
+"""Geometry of SpGEMM: every row is in one launch, tables have room for their rows, limits hold everywhere."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ quickly = settings(deadline=None, max_examples=80)
 
 
 def stats(rows: list[int], squares: int | None = None, long_products: int = 0) -> Stats:
-    """Rows by group, each with the largest bound of its group."""
+    """Return the stats of rows by group, each with the largest bound of its group."""
     filled = rows + [0] * (LONG + 1 - len(rows))
     products = sum(count << group for group, count in enumerate(filled[:LONG]))
     spread = sum(count << 2 * group for group, count in enumerate(filled[:LONG]))
     return Stats(products, spread if squares is None else squares, 0, long_products, 0, tuple(filled))
 
 
-def test_the_words_of_the_device_get_their_names() -> None:
+def test_stats_are_read_by_name() -> None:
     found = geometry.read_stats([100, 2000, 5000, 9000, 11, *range(LONG + 1)])
     assert (found.products, found.long_rows, found.rows_of_group[3]) == (9100, LONG, 3)
 
 
 @quickly
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=LONG), st.integers(0, 50), st.floats(1.0, 30.0))
-def test_every_row_is_in_one_launch_that_holds_it(rows: list[int], empty: int, ratio: float) -> None:
+def test_every_row_is_in_exactly_one_launch_that_has_room_for_it(rows: list[int], empty: int, ratio: float) -> None:
     found = stats(rows)
     n_rows = sum(rows) + empty
     runs = geometry.plan(found, n_rows, 1000, H200, ratio)
@@ -54,7 +54,7 @@ def test_every_row_is_in_one_launch_that_holds_it(rows: list[int], empty: int, r
 
 
 @pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 0), (8, 6), (9, 0), (12, 0)])
-def test_what_outgrows_a_guess_fits_the_largest_table_of_the_device(capability: tuple[int, int]) -> None:
+def test_rows_that_overflow_fit_the_largest_table_of_the_device(capability: tuple[int, int]) -> None:
     limit = {(7, 0): 96, (7, 5): 64}.get(capability, 99) * 1024
     bits = geometry.overflow_table_bits(capability)
     assert Method("hash", bits).nbytes <= limit
@@ -84,7 +84,7 @@ def test_launches_cover_their_rows(n_rows: int, n: int) -> None:
     assert geometry.merge_tiles(n) * 8192 >= n
 
 
-def test_rows_of_one_size_are_balanced_and_so_are_those_that_cost_little_more() -> None:
+def test_equal_rows_and_rows_with_little_waste_are_balanced() -> None:
     methods = [geometry.method_of(group, 1.0, 1000) for group in range(LONG)]
     assert geometry.is_balanced(stats([0, 0, 0, 0, 0, 0, 100]), 100, methods)
     assert geometry.is_balanced(stats([10, 10, 10, 100]), 130, methods)
@@ -99,7 +99,7 @@ def test_the_papers_rule_looks_at_the_variance() -> None:
     assert geometry.is_balanced(rows, 1010, methods)
 
 
-def test_the_ratio_decides_between_tables_and_laying_out() -> None:
+def test_the_ratio_chooses_between_hash_and_expand() -> None:
     assert [geometry.method_of(10, ratio, 1000) for ratio in (1.0, 2.0, 5.8, 30.0)] == [
         Method("expand", 10),
         Method("hash", 11),
@@ -115,7 +115,7 @@ def test_a_group_of_few_rows_joins_the_next_larger_one() -> None:
     assert all(run.guessed for run in runs if run.method.bits <= 12)
 
 
-def test_long_rows_alone_need_no_launch_of_the_others() -> None:
+def test_long_rows_alone_need_no_launch_for_short_rows() -> None:
     assert geometry.plan(Stats(0, 0, 9999, 9999, 20, (*[0] * LONG, 1)), 5, 10, H200) == ()
 
 

@@ -1,4 +1,4 @@
-"""SpGEMM on a GPU against SciPy: exact patterns, values and bits of the sums, by every way through the kernels."""
+"""SpGEMM on a GPU against SciPy: exact patterns, values and bits of the sums, for every combination of kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def device() -> Device:
 
 
 def random_matrix(rows: int, columns: int, per_row: Any, seed: int = 0, positive: bool = True) -> sp.csr_array:
-    """A matrix with about this many entries in each row (a number, or one for each), columns rising."""
+    """Return a matrix with about this many entries per row (one number, or one per row) and sorted columns."""
     rng = np.random.default_rng(seed)
     counts = np.broadcast_to(np.asarray(per_row), rows)
     row = np.repeat(np.arange(rows), counts)
@@ -50,7 +50,7 @@ def banded(n: int, half: int, seed: int = 0) -> sp.csr_array:
 
 
 def crowded(rows: int, columns: int) -> sp.csr_array:
-    """Rows whose columns lie close together at one end, but for one at the other."""
+    """Return rows whose columns are close together, except one at the other end."""
     near = random_matrix(rows, 3000, 30)
     far = sp.csr_array(
         (np.ones(rows), np.full(rows, columns - 3001), np.arange(rows + 1)), shape=(rows, columns - 3000)
@@ -59,7 +59,7 @@ def crowded(rows: int, columns: int) -> sp.csr_array:
 
 
 def skewed(n: int, seed: int = 3) -> sp.csr_array:
-    """Most rows short, a few of up to n / 2 entries, some empty."""
+    """Return a matrix with mostly short rows, a few of up to n / 2 entries, and some empty ones."""
     rng = np.random.default_rng(seed)
     counts = np.minimum((rng.pareto(1.1, n) * 2).astype(int), n // 2)
     counts[::7] = 0
@@ -74,7 +74,7 @@ def pattern(a: sp.csr_array, b: sp.csr_array) -> sp.csr_array:
 
 
 def assert_product(multiply: SpGemm, a: sp.csr_array, b: sp.csr_array, bits: bool = True) -> sp.csr_array:
-    """Hold the product of positive matrices to SciPy's: its pattern, its float64 values, its float32 bits."""
+    """Compare the product of positive matrices with SciPy's: pattern, float64 values, float32 bits."""
     b = b.copy()
     b.sum_duplicates()
     left = multiply.upload(b) if a is b else upload_as_is(multiply, a)
@@ -93,7 +93,7 @@ def assert_product(multiply: SpGemm, a: sp.csr_array, b: sp.csr_array, bits: boo
 
 
 def upload_as_is(multiply: SpGemm, a: sp.csr_array) -> Any:
-    """Bring a left factor to the device with its repeated and mixed columns."""
+    """Upload a left factor with its repeated and unsorted columns."""
     from gcnbatch.data.sparse import Csr
 
     up = multiply.device.upload
@@ -140,13 +140,13 @@ def test_long_rows_are_split_and_merged(device: Device, two_passes: bool) -> Non
     np.testing.assert_array_equal(found.data.view(np.int32), again.data.view(np.int32))
 
 
-def test_a_long_row_of_long_and_short_rows(device: Device) -> None:
+def test_a_long_row_that_selects_long_and_short_rows_of_b(device: Device) -> None:
     b = random_matrix(3000, 40_000, np.where(np.arange(3000) % 50 == 0, 9000, 3))
     assert_product(SpGemm(device), random_matrix(3, 3000, [2500, 0, 1]), b, bits=False)
 
 
 @pytest.mark.parametrize("two_passes", [False, True], ids=["one pass", "two passes"])
-def test_rows_that_outgrow_their_tables_are_done_again(device: Device, two_passes: bool) -> None:
+def test_rows_that_overflow_their_tables_are_recomputed(device: Device, two_passes: bool) -> None:
     matrix = random_matrix(3000, 3000, np.arange(3000) % 60)
     multiply = SpGemm(device, ratio=1e6, two_passes=two_passes)
     left = multiply.upload(matrix)
@@ -156,7 +156,7 @@ def test_rows_that_outgrow_their_tables_are_done_again(device: Device, two_passe
     assert outgrown > 1000
 
 
-def test_repeated_and_mixed_columns_on_the_left(device: Device) -> None:
+def test_a_left_factor_may_have_repeated_and_unsorted_columns(device: Device) -> None:
     rng = np.random.default_rng(5)
     indices = rng.integers(0, 200, 3000)
     a = sp.csr_array((rng.random(3000, dtype=np.float32) + 0.5, indices, np.arange(0, 3001, 10)), shape=(300, 200))
@@ -173,14 +173,14 @@ def test_repeated_columns_on_the_right_are_summed_on_upload(device: Device) -> N
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3), (4, 0, 3), (4, 5, 0), (4, 5, 3)])
-def test_nothing_times_nothing(device: Device, shape: tuple[int, int, int]) -> None:
+def test_empty_factors_give_an_empty_product(device: Device, shape: tuple[int, int, int]) -> None:
     multiply = SpGemm(device)
     a, b = (sp.csr_array(size, dtype=np.float32) for size in (shape[:2], shape[1:]))
     found = multiply.download(multiply(multiply.upload(a), multiply.upload(b)))
     assert (found.shape, found.nnz) == ((shape[0], shape[2]), 0)
 
 
-def test_rows_that_never_meet(device: Device) -> None:
+def test_factors_without_common_indices_give_an_empty_product(device: Device) -> None:
     a = sp.csr_array(([1.0, 2.0], [0, 0], [0, 1, 2]), shape=(2, 2), dtype=np.float32)
     b = sp.csr_array(([3.0], [1], [0, 0, 1]), shape=(2, 2), dtype=np.float32)
     multiply = SpGemm(device)
@@ -227,7 +227,7 @@ def test_khop_on_a_device_gives_the_hosts_file(tmp_path: Path, mode: Any, featur
         assert_graphsets_equal(made["cuda"], made["cpu"])
 
 
-def test_contenders_agree_and_phases_are_seen(device: Device) -> None:
+def test_all_benchmarked_methods_agree_and_report_their_phases(device: Device) -> None:
     pytest.importorskip("nvmath")
     contenders, notes = open_contenders(None)
     assert notes == []

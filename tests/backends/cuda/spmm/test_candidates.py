@@ -1,4 +1,4 @@
-"""What "auto" chooses from, on a GPU: every candidate is right, and all agree to the bit; so does SWA SpMM for CSR."""
+"""Candidates of "auto" on a GPU: all match the reference, and agree to the bit with each other and SWA SpMM for CSR."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def device() -> Any:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", BATCHES)
-def test_candidates_are_right_and_agree_to_the_bit(device: Any, case: str) -> None:
+def test_candidates_match_the_reference_and_each_other_to_the_bit(device: Any, case: str) -> None:
     csr, layout = ragged(*BATCHES[case])
     found = batch.adjacency(Adjacency(csr, csr, 1), layout, coo=False).map(device.upload)
     shape, entries = (layout.n_nodes, layout.n_nodes), csr.data.astype(np.float64)
@@ -71,7 +71,7 @@ def test_candidates_are_right_and_agree_to_the_bit(device: Any, case: str) -> No
 
 
 @pytest.mark.gpu
-def test_nan_and_infinity_pass(device: Any) -> None:
+def test_nan_and_infinity_propagate(device: Any) -> None:
     csr, layout = ragged([6, 6], 3)
     found = batch.adjacency(Adjacency(csr, csr, 1), layout, coo=False).map(device.upload)
     dense = np.ones((12, 32), np.float32)

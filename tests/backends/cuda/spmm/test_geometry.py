@@ -1,4 +1,4 @@
-"""Geometry of the sparse kernels: every row, column and entry has its thread, and the papers' rules are kept."""
+"""Geometry of the sparse kernels: threads cover every row, column and entry; the papers' rules hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rows_and_columns_are_covered(n_rows: int, mean: int, width: int, chips:
     assert width <= launch.grid[1] * columns < width + columns
 
 
-def test_threads_left_over_by_a_narrow_width_share_the_entries_of_long_rows() -> None:
+def test_groups_share_the_entries_of_long_rows_at_narrow_widths() -> None:
     groups = [geometry.sparse_rows(1000, 1000 * mean, 16, 4, H200).group_bits for mean in (3, 7, 8, 16, 32, 500)]
     assert groups == [0, 0, 1, 2, 3, 3]
     assert geometry.sparse_rows(1000, 500_000, 128, 4, H200).group_bits == 0
@@ -65,14 +65,14 @@ def test_short_rows_are_covered(n_rows: int, width: int, vectors: int, at_most: 
     assert vectors == 1 or width % columns == 0, "vectors are not masked one by one"
 
 
-def test_only_large_grids_walk() -> None:
+def test_only_large_grids_give_a_block_several_passes() -> None:
     assert geometry.sparse_rows(5000, 15_000, 512, 4, H200).passes == 1
     assert geometry.sparse_rows(500_000, 1_500_000, 64, 4, H200).passes == 4
     assert geometry.sparse_rows(10**8, 10**8, 64, 4, H200).passes == geometry.MAX_PASSES
     assert geometry.sparse_rows(10**8, 10**8, 256, 4, H200).passes == 1
 
 
-def test_columns_become_work_for_a_thread_when_blocks_abound() -> None:
+def test_large_grids_give_a_thread_several_column_blocks() -> None:
     assert [geometry.sparse_rows(rows, 3 * rows, 1024, 4, H200).chunks for rows in (100, 2500, 5000, 10_000)] == [
         1,
         2,
@@ -97,7 +97,7 @@ def test_every_feature_has_a_block(n_features: int, width: int) -> None:
 @pytest.mark.parametrize(
     ("width", "threads"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 32), (64, 32), (512, 32)]
 )
-def test_sub_warp(width: int, threads: int) -> None:
+def test_sub_warp_sizes_are_those_of_the_paper(width: int, threads: int) -> None:
     assert 1 << geometry.sub_warp_bits(width) == threads
 
 
@@ -110,7 +110,7 @@ def test_sub_warp(width: int, threads: int) -> None:
         (50, 512, 2, 4),  # two partitions would take 51,200 bytes
         (256, 64, 2, 2),
         (8192, 1, 1, 1),
-        (8192, 3, 2, 4),  # a power of two: the fourth partition has nothing to do
+        (8192, 3, 2, 4),  # a power of two: the fourth partition is idle
         (8193, 1, 3, 1),
         (0, 64, 1, 1),
     ],
@@ -125,7 +125,7 @@ def test_swa_coo_cases(max_rows: int, width: int, case: int, partitions: int) ->
 
 @quickly
 @given(st.integers(1, 200), st.integers(0, 9000), st.integers(0, 10**6), WIDTHS)
-def test_swa_coo_covers(n_graphs: int, max_rows: int, n_entries: int, width: int) -> None:
+def test_swa_coo_covers_every_element(n_graphs: int, max_rows: int, n_entries: int, width: int) -> None:
     found = geometry.swa_coo(n_graphs, max_rows, n_entries, width)
     if found.case == 3:
         assert max_rows > 8192
@@ -152,7 +152,7 @@ def test_swa_csr_as_published() -> None:
 
 @quickly
 @given(st.integers(0, 200), st.integers(0, 9000), WIDTHS)
-def test_swa_csr_covers(n_graphs: int, max_rows: int, width: int) -> None:
+def test_swa_csr_covers_every_element(n_graphs: int, max_rows: int, width: int) -> None:
     launch, column_block, sub_bits, blocks_per_graph = geometry.swa_csr(n_graphs, max_rows, width)
     assert launch.shared <= geometry.SWA_SHARED_BYTES
     assert launch.grid[0] == blocks_per_graph * n_graphs
@@ -162,7 +162,7 @@ def test_swa_csr_covers(n_graphs: int, max_rows: int, width: int) -> None:
 
 
 class Noting:
-    """A device that notes what is launched."""
+    """A device that records launches."""
 
     multiprocessors = H200
 
@@ -183,7 +183,7 @@ class Noting:
         ("tf", 2**20, 2**33 - 3, ["spmm_csr_float4", "spmm_csr_float4"]),
     ],
 )
-def test_a_graph_too_large_for_a_kernel_gets_another(
+def test_a_graph_too_large_for_a_published_kernel_runs_the_general_one(
     name: str, n_rows: int, n_entries: int, expected: list[str]
 ) -> None:
     array = DeviceArray(0, (0,), np.dtype(np.float32))
@@ -226,7 +226,7 @@ def test_an_empty_batch_launches_nothing(width: int) -> None:
     assert [launch.blocks for launch in launches] == [0] * len(launches)
 
 
-def test_too_much_shared_memory_is_refused_by_the_case_not_by_the_device() -> None:
+def test_swa_coo_avoids_too_much_shared_memory_by_its_cases() -> None:
     shared = [geometry.swa_coo(1, rows, 10, width).launch.shared for rows, width in product([8192, 8193], [1, 4096])]
     assert max(shared) <= geometry.SWA_SHARED_BYTES
 
@@ -234,7 +234,7 @@ def test_too_much_shared_memory_is_refused_by_the_case_not_by_the_device() -> No
 # ---- names
 
 
-def test_kernels_by_name() -> None:
+def test_an_unknown_kernel_is_refused_with_the_nearest_name() -> None:
     assert {name for name in KERNELS if spmm_kernel(name).coo} == {"swa_coo", "tf"}
     with pytest.raises(InputError) as caught:
         spmm_kernel("swacoo")

@@ -1,4 +1,4 @@
-"""Products of one large graph: how rows are cut and columns sliced, and on a GPU the product itself."""
+"""Products of one large graph: pieces of rows, slices of columns, and on a GPU the product."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def test_pieces_of_one_row_have_equal_work():
 
 def test_only_large_and_skewed_matrices_are_cut():
     assert cut(pointers([2_000] * 500)) is None  # long rows, but few entries
-    assert cut(pointers([3] * 400_000)) is None  # many entries in rows that one group of threads takes at once
+    assert cut(pointers([3] * 400_000)) is None  # many entries, but in rows no longer than a piece
     assert cut(pointers([3] * 400_000 + [1_000])) is not None
     assert cut(pointers([64] * 20_000)) is not None
 
 
-def test_a_small_graph_is_cut_where_it_is_alone_and_skewed():
+def test_a_small_graph_is_cut_if_it_is_alone_and_skewed():
     cora = [4] * 2_700 + [169] + [30] * 7
     assert cut(pointers(cora)) is None
     found = cut(pointers(cora), Scales(np.ones(2708), np.ones(2708)), alone=True)
     assert found is not None
     assert found.scales is None
-    assert found.pieces.split_row.size == 0  # its rows stay whole: no second launch
+    assert found.pieces.split_row.size == 0  # its rows are not cut: no second launch
     shape = large_product(2_708, 0, 13_264, found.pieces.longest, 2_708, 16, H200_CACHE, 132)
     assert shape.lane_bits + shape.group_bits == 5  # a warp a row
     assert cut(pointers([4] * 2_700 + [30] * 8), alone=True) is None
@@ -68,7 +68,7 @@ def test_a_small_graph_is_cut_where_it_is_alone_and_skewed():
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_only_kernels_that_go_with_pieces_get_them(kernel):
+def test_only_kernels_that_support_pieces_get_them(kernel):
     indptr = pointers([64] * 20_000)
     matrix = Csr(indptr, np.zeros(indptr[-1], np.int32), np.ones(indptr[-1], np.float32), 20_000)
     layout, form = GraphLayout(np.array([0, 20_000])), KERNELS[kernel]
@@ -91,7 +91,7 @@ def test_slices_cover_the_columns_and_a_warp_covers_a_slice(width, n_columns):
     assert shape.fold.grid[1] * 4 << shape.fold_lane_bits >= width
 
 
-def test_a_slice_fills_at_most_half_of_the_cache_where_that_can_be():
+def test_a_slice_fills_at_most_half_of_l2_if_possible():
     for n_columns in (10_000, 232_965, 450_000):
         _, width = slice_columns(128, n_columns, H200_CACHE)
         assert width * n_columns * 4 <= H200_CACHE // 2
@@ -99,7 +99,7 @@ def test_a_slice_fills_at_most_half_of_the_cache_where_that_can_be():
 
 
 def skewed(rng, n_rows, n_cols, longest):
-    """Rows of power-law lengths with an empty one among them, the longest first; columns repeat."""
+    """Return a matrix with rows of power-law lengths, longest first, one of them empty; columns repeat."""
     lengths = np.minimum((longest * (np.arange(n_rows) + 1.0) ** -0.9).astype(np.int64), longest)
     lengths[n_rows // 2] = 0
     lengths[-1] = 0
@@ -109,7 +109,7 @@ def skewed(rng, n_rows, n_cols, longest):
 
 
 def assert_agrees(got, matrix, h, roundings=0):
-    """Hold a product of a sparse matrix to the reference; `roundings` of an entry come before the product."""
+    """Compare a sparse product with the reference; an entry has `roundings` before the product."""
     wide = Csr(matrix.indptr, matrix.indices, matrix.data.astype(np.float64), matrix.n_cols)
     size = Csr(matrix.indptr, matrix.indices, np.abs(wide.data), matrix.n_cols)
     exact, magnitude = (
@@ -139,7 +139,7 @@ def test_products_of_a_skewed_graph_agree_with_the_reference(monkeypatch, width,
         before = backend.device.launches
         got = backend.device.download(getattr(backend.ops, operation)(found, on_device))
         again = backend.device.download(getattr(backend.ops, operation)(found, on_device))
-        assert backend.device.launches - before >= 4  # pieces, and the fold of split rows
+        assert backend.device.launches - before >= 4  # pieces, and the reduction of cut rows
         assert np.array_equal(got, again)
         matrix = forward if operation == "spmm" else transpose
         assert_agrees(got, matrix, h.astype(np.float64))
@@ -147,7 +147,7 @@ def test_products_of_a_skewed_graph_agree_with_the_reference(monkeypatch, width,
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [1, 16, 41, 128, 130])
-def test_the_unweighted_form_scales_before_and_after(monkeypatch, width):
+def test_the_unweighted_form_agrees_with_the_reference(monkeypatch, width):
     from gcnbatch.backends.registry import open_backend
 
     rng = np.random.default_rng(width)
@@ -197,7 +197,7 @@ def test_a_network_in_pieces_trains_like_the_reference(monkeypatch, tmp_path, se
 
 
 @pytest.mark.gpu
-def test_fast_math_kernels_run_beside_the_exact_ones():
+def test_fast_math_and_exact_kernels_run_in_one_process():
     from gcnbatch.backends.registry import open_backend
     from gcnbatch.config_sections import CudaConfig
 

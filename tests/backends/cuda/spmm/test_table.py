@@ -1,4 +1,4 @@
-"""The table behind "auto": nearest points, its file, and what it may not decide."""
+"""The table of "auto": nearest points, its file, and the sizes of the general kernel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_nearest_is_by_ratio_and_ends_at_the_edge(point: Any, same_as: Any) -> N
     assert table.nearest(point) == table.nearest(same_as)
 
 
-def test_a_table_survives_its_file(tmp_path: Path) -> None:
+def test_a_saved_table_loads_unchanged(tmp_path: Path) -> None:
     names = tuple(sorted(KNOWN)[number % 5] for number in range(24))
     table = SpmmTable(AXES, names, {"gpu": "One GPU"})
     path = tmp_path / "a" / "table.json"
@@ -76,7 +76,7 @@ def test_a_table_survives_its_file(tmp_path: Path) -> None:
         ({"columns": None}, "not a table of kernels"),
     ],
 )
-def test_what_is_no_table(change: dict[str, Any], message: str) -> None:
+def test_a_malformed_table_is_refused(change: dict[str, Any], message: str) -> None:
     good = SpmmTable(AXES, ("1x3/32/256",) * 24, {}).to_json()
     with pytest.raises(ValueError, match=message):
         SpmmTable.from_json({**good, **change}, KNOWN)
@@ -84,7 +84,7 @@ def test_what_is_no_table(change: dict[str, Any], message: str) -> None:
         SpmmTable.from_json([], KNOWN)
 
 
-def test_the_users_table_goes_before_the_shipped_one() -> None:
+def test_the_users_table_takes_precedence() -> None:
     assert spmm_table.load("Some GPU", KNOWN).fastest == SHIPPED.fastest
     spmm_table.load.cache_clear()
     spmm_table.save(SpmmTable(AXES, ("1x5m/16/128",) * 24, {}), spmm_table.user_table("Some  GPU (80GB)"))
@@ -92,7 +92,7 @@ def test_the_users_table_goes_before_the_shipped_one() -> None:
     assert spmm_table.load("Another", KNOWN).axes == SHIPPED.axes
 
 
-def test_a_broken_table_is_told_of_and_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_table_warns_and_the_shipped_one_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     path = spmm_table.user_table("Some GPU")
     path.parent.mkdir()
     path.write_text("{")
@@ -104,7 +104,7 @@ def test_a_broken_table_is_told_of_and_passed_over(capsys: pytest.CaptureFixture
     assert "the shipped table is used. Run 'gcnbatch bench tune' again, or remove it." in error
 
 
-def test_sizes_that_a_table_does_not_decide() -> None:
+def test_sizes_beyond_the_table_run_the_general_kernel() -> None:
     table = SpmmTable(AXES, ("2x1/8/256",) * 24, {})
 
     def chosen(rows: int, entries: int, width: int, graphs: int) -> str | None:
@@ -119,7 +119,7 @@ def test_sizes_that_a_table_does_not_decide() -> None:
 
 
 class Noting:
-    """A device that notes what is launched, and holds it to the kernel's declaration."""
+    """A device that checks launches against the kernels' declarations and records them."""
 
     multiprocessors, name = 132, "Some GPU"
     sources = Sources(cuda_sources())
@@ -179,7 +179,9 @@ def test_auto_never_chooses_the_naive_kernel(columns: int) -> None:
         ("2x5", 64, 2**30, 256, "spmm_csr_float4"),
     ],
 )
-def test_a_form_that_does_not_fit_gives_way(form: str, width: int, rows: int, address: int, entry: str) -> None:
+def test_a_form_that_does_not_fit_the_operands_is_replaced(
+    form: str, width: int, rows: int, address: int, entry: str
+) -> None:
     device: Any = Noting()
     ShortRows(form, 32, 128).batched(device, *asked(width, rows, address))
     ShortRows(form, 32, 128).graph(device, asked(width, rows, address)[0])

@@ -1,1 +1,1 @@
-"""The fused epoch of Kipf's GCN on one graph."""
+"""The Kipf form: the fused step of the two-layer GCN on one graph."""

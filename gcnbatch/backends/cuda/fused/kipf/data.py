@@ -1,4 +1,4 @@
-"""What the fused step of Kipf's GCN reads of its graph: computed once on the host, with NumPy and SciPy only.
+"""The graph as the fused step of Kipf's GCN reads it: computed once on the host, with NumPy and SciPy only.
 
 Dimensions: N nodes; T labelled rows; R rows of Z that a labelled row reads; F features. U = A dropout(X), see
 ``cuda_src/fused/kipf/step.cu``.
@@ -19,12 +19,12 @@ from gcnbatch.data.graphs import Int64, ragged_rows
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
-ELEMENTS_OF_A_BLOCK = 8  # whose dropout bits one call of Philox draws (gcnbatch/philox.py)
+ELEMENTS_OF_A_BLOCK = 8  # elements whose dropout bits one call of Philox draws (gcnbatch/philox.py)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A sparse matrix as the kernels read it: int32 (rows + 1,), int32 (nnz,), float32 (nnz,)."""
+    """A CSR matrix as the kernels read it: int32 (rows + 1,), int32 (nnz,), float32 (nnz,)."""
 
     indptr: Int32
     indices: Int32
@@ -32,24 +32,24 @@ class Rows:
 
     @classmethod
     def of(cls, matrix: Any) -> Rows:
-        """Return a SciPy matrix of compressed rows."""
+        """Return the arrays of a SciPy CSR matrix."""
         return cls(matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data.astype(np.float32))
 
 
 @dataclass(frozen=True)
 class Products:
-    """The products that are summed into each entry of U.
+    """The products A_ij X_jf that each entry of U sums.
 
     Parameters
     ----------
     u : csr_array, (R, F)
-        Its values without dropout; columns ascend.
+        U without dropout; the columns of a row ascend.
     product_ptr : int32, (nnz+1,)
-        First product of each entry.
+        Index of each entry's first product.
     factors : float32, (products,)
         A_ij X_jf.
     elements : int64, (products,)
-        The number of X_jf among the stored values of sparse features, or among all values of dense ones.
+        Index of X_jf among the stored values of sparse features, or among all values of dense ones.
     """
 
     u: Any
@@ -59,14 +59,14 @@ class Products:
 
 
 def adjacency_of(prepared: PreparedSet) -> Any:
-    """Return the adjacency (N, N) of a set of one channel; it shares the set's arrays."""
+    """Return the adjacency (N, N) of a set with one channel; it shares the set's arrays."""
     rows = prepared.forward
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.row_length, dtype=np.int64)])
     return sp.csr_array((rows.data, rows.indices, indptr), shape=(len(rows.row_length),) * 2)
 
 
 def features_of(prepared: PreparedSet) -> tuple[Any, Int64]:
-    """Return X (N, F) as compressed rows, and the number that dropout gives to each stored value."""
+    """Return X (N, F) in CSR, and each stored value's index in dropout."""
     x: Any = prepared.stored_x
     sparse: bool = sp.issparse(x)
     if sparse:
@@ -77,7 +77,7 @@ def features_of(prepared: PreparedSet) -> tuple[Any, Int64]:
 
 
 def seen_rows(adjacency: Any, labelled: Int64) -> Int64:
-    """Return the nodes whose Z the logits of the labelled nodes read, ascending."""
+    """Return the nodes whose Z the labelled nodes' logits read, ascending."""
     found: Int64 = np.unique(adjacency[labelled].indices).astype(np.int64)
     return found
 
@@ -91,7 +91,7 @@ def count_products(prepared: PreparedSet, adjacency: Any, rows: Int64) -> int:
 
 
 def list_products(adjacency: Any, features: Any, elements: Int64, scale: float) -> Products:
-    """Return the products that ``adjacency @ (scale * features)`` sums.
+    """Return the products that are summed in ``adjacency @ (scale * features)``.
 
     Parameters
     ----------
@@ -122,13 +122,13 @@ class KipfGraph:
     Parameters
     ----------
     prepared : PreparedSet
-        With one graph and one channel.
+        A data set with one graph and one channel.
     labels : int32, (N,)
-        Classes; -1: the row has no label for training.
+        Classes; -1: the node has no training label.
     hidden, n_out : int
         P and K.
     x_rate, z_rate : float
-        Dropout of the features and of the hidden layer.
+        Dropout rates of the features and of the hidden layer.
 
     Attributes
     ----------
@@ -136,17 +136,17 @@ class KipfGraph:
     rows : int64, (R,)
         Nodes whose Z is computed, ascending.
     a, b : Rows
-        The labelled rows of A, (T, R), and the transpose.
+        The labelled rows of A, (T, R), and their transpose.
     u, u_by_columns : Rows
-        U of `rows`, by rows and by columns.
+        U of `rows`, in CSR and in CSC.
     place : int32, (nnz,)
         The position of each entry of `u` in `u_by_columns`.
     long_entries : int32
-        The entries of `u` that a warp sums.
+        The entries of `u` with so many products that a warp sums each.
     row_order, task_order : Order
-        Of the rows of Z, and of the rows of both weight matrices.
+        Order of the rows of Z, and of the rows of both weight matrices.
     drawn : int32, (D,)
-        The Philox blocks to draw; those of X come first.
+        The Philox blocks to draw, those of X first.
     n_drawn_x : int
     product_ptr, products : int32, (nnz+1,), (products, 2)
         As in the kernels; empty without dropout of X.

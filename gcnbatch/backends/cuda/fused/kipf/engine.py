@@ -1,4 +1,4 @@
-"""The fused step of Kipf's GCN with two layers on one graph: what it supports, and the engine that runs it.
+"""The engine of the fused step of Kipf's two-layer GCN on one graph, and the models that it supports.
 
 ``cuda_src/fused/FUSED.md`` explains the kernels. `data` has the arrays of the graph, `step` the launches, `schedule`
 the numbers of the steps.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig
 
 STEPS_OF_A_GRAPH = (32, 8, 1)
-MAX_COST = 2**26  # of an epoch, in units of 1.4 ps on an H200: above it `batched`, which computes no A X, is as fast
+MAX_COST = 2**26  # largest cost of an epoch, in units of 1.4 ps on an H200: above it `batched` is as fast
 
 
 def refusal(
@@ -61,7 +61,7 @@ def refusal(
     header, prepared = source.header, source.prepared
     assert prepared is not None
     if options.precision != "fp32" or options.spmm != "auto" or options.resident == "off":
-        return "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on"
+        return "cuda.precision other than fp32, cuda.spmm other than auto, or cuda.resident off"
     if source.n_graphs != 1 or header.n_channels != 1:
         return f"a node-level data set of {source.n_graphs:,} graphs and {header.n_channels} channels"
     if header.target != "multiclass" or header.n_outputs > geometry.MAX_OUTPUTS:
@@ -73,24 +73,24 @@ def refusal(
         return f"layers that need {layers.shared_bytes // 1024} of {limit // 1024} KiB of shared memory"
     size = resident_bytes(prepared, targets)
     if size > budget:
-        return f"a data set of {size / 2**20:,.0f} MiB where {budget / 2**20:,.0f} MiB may be taken"
+        return f"a data set of {size / 2**20:,.0f} MiB with {budget / 2**20:,.0f} MiB of device memory for it"
     nodes = len(prepared.forward.row_length)
     if max(nodes, header.n_features) * max(layers.hidden, header.n_outputs, ELEMENTS_OF_A_BLOCK) > MAX_ENTRIES:
-        return "more nodes or features than 32-bit indices reach"
+        return "more nodes or features than 32-bit indices can address"
     return _cost_refusal(prepared, np.flatnonzero(targets[:, 0] >= 0), layers)
 
 
 def _cost_refusal(prepared: PreparedSet, labelled: Int64, layers: TwoLayers) -> str:
-    """Return how much of the graph the labelled rows read if `batched` is as fast, or ""."""
+    """Return how much of the graph the labelled rows read, if that is so much that `batched` is as fast; else ""."""
     edges = int(prepared.forward.row_length[labelled].sum(dtype=np.int64))
     if edges > MAX_COST // 16:
-        return f"labels that see so much of a graph: {edges:,} edges"
+        return f"labels with so many neighbours: {edges:,} edges"
     adjacency = adjacency_of(prepared)
     rows = seen_rows(adjacency, labelled)
     products = count_products(prepared, adjacency, rows)
-    entries = min(products, len(rows) * layers.n_in)  # at most, of U
+    entries = min(products, len(rows) * layers.n_in)  # upper bound for U
     if entries * (48 + layers.hidden) + 16 * products > MAX_COST:
-        return f"labels that see so much of a graph: A X of {len(rows):,} nodes, a sum of {products:,} products"
+        return f"labels with so many neighbours: A X of {len(rows):,} nodes, {products:,} products"
     return ""
 
 
@@ -101,19 +101,19 @@ class KipfEngine:
     ----------
     device : Device
     ops : Ops
-        Of the device.
+        The operations of the device.
     prepared : PreparedSet
-        Of one graph.
+        A data set with one graph.
     layers : TwoLayers
     model : DeviceModel
-        With a single array of moments where the rule is SGD.
+        The model; with SGD it has one array of moments.
     graph : KipfGraph
     label_weight : float
         Sum of the labelled rows' class weights.
     rule : UpdateRule
-        Without clipping.
+        The optimizer, without clipping.
     seed : int
-        Of dropout.
+        Seed of dropout.
     """
 
     def __init__(
@@ -136,13 +136,13 @@ class KipfEngine:
         self._queued: list[TrainingStep] = []
 
     def step(self, step: TrainingStep) -> None:
-        """Queue a training step; several queued steps start together."""
+        """Queue a training step; several steps are launched as one graph."""
         self._queued.append(step)
         if self._device.observer is not None or len(self._queued) == STEPS_OF_A_GRAPH[0]:
             self.flush()
 
     def flush(self) -> None:
-        """Start the queued steps."""
+        """Launch all queued steps."""
         if not self._queued:
             return
         self._prepare(self._queued)
@@ -167,7 +167,7 @@ class KipfEngine:
             self._schedule.mark_staged()
 
     def gradients(self, totals: DeviceArray) -> None:
-        """Write the gradients of step 0 of epoch 0 to the model's, and add its loss and label weight to `totals`."""
+        """Write the gradients of step 0 of epoch 0 to the model, and add its loss and label weight to `totals`."""
         self.flush()
         self._prepare([TrainingStep(0, 0, 1, 0.0, 1)])
         self._schedule.advance(1)
@@ -205,7 +205,7 @@ def make_engine(
     class_weights: NDArray[np.float32],
     seed: int,
 ) -> KipfEngine:
-    """Return the engine for a graph that `refusal` has nothing against; parameters as `KipfEngine`."""
+    """Return the engine for a graph that `refusal` accepts; parameters as `KipfEngine`."""
     assert source.prepared is not None
     rates = (layers.rate if key else 0.0 for key in (layers.x_dropout, layers.z_dropout))
     graph = KipfGraph(source.prepared, targets[:, 0], layers.hidden, layers.n_out, *rates)

@@ -15,17 +15,17 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 
 _KERNELS = declared("fused/kipf/phases.cuh")
 THREADS, WARPS = _KERNELS.constant("THREADS"), _KERNELS.constant("WARPS")
-SHORT_TASKS = _KERNELS.constant("SHORT_TASKS")  # that share a block
-COLUMNS = _KERNELS.constant("COLUMNS")  # of a row, that a thread sums
+SHORT_TASKS = _KERNELS.constant("SHORT_TASKS")  # short tasks that share a block
+COLUMNS = _KERNELS.constant("COLUMNS")  # columns of a row that a thread sums
 MAX_LANES = _KERNELS.constant("MAX_LANES")  # threads that share a row
-THREAD_PRODUCTS: int = _KERNELS.constant("THREAD_PRODUCTS")  # of an entry of U, that a thread sums
+THREAD_PRODUCTS: int = _KERNELS.constant("THREAD_PRODUCTS")  # most products of an entry of U that a thread sums
 MAX_OUTPUTS: int = COLUMNS * MAX_LANES
-SHORT_ROWS = 8  # per thread: a short task loads them in two rounds
+SHORT_ROWS = 8  # most rows per thread of a short task, which loads them in two rounds
 FLOAT_BYTES = 4
 
 
 class Order(NamedTuple):
-    """Tasks with the longest first, int32. Each of the first `n_long` has a block; the others share blocks."""
+    """Tasks in descending length, int32. Each of the first `n_long` has a block; the others share blocks."""
 
     tasks: NDArray[np.int32]
     n_long: int
@@ -39,8 +39,8 @@ class Order(NamedTuple):
 def longest_first(lengths: NDArray[np.integer[Any]], columns: NDArray[np.integer[Any]] | int) -> Order:
     """Return the order of tasks that sum `lengths` rows of `columns` columns each.
 
-    A task is long if it has more than SHORT_ROWS rows per thread, or rows with more columns than a quarter of a block
-    has threads.
+    A task is long if it has more than SHORT_ROWS rows per thread, or more columns than a quarter of a block has
+    threads.
     """
     widths, which = np.unique(np.broadcast_to(columns, lengths.shape), return_inverse=True)
     bits = np.array([lane_bits(int(width)) for width in widths], dtype=np.int64)[which]

@@ -1,4 +1,4 @@
-"""The schedule of training steps on the device: what dropout and the optimizer read of each step."""
+"""The schedule of training steps on the device: each step's dropout counters and optimizer rates."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
-SCHEDULED = 1024  # steps of a schedule
-PROGRESS = 4  # int32 numbers of the step; one more than there are readers, so that what follows is aligned
+SCHEDULED = 1024  # steps in a schedule
+PROGRESS = 4  # int32 copies of the step's number: one per reader, and one that aligns the next array
 
 
 class TrainingStep(NamedTuple):
-    """One step, as dropout and the optimizer number it.
+    """One step with its numbers in dropout and in the optimizer.
 
     Parameters
     ----------
     epoch, step : int
         The counters of dropout.
     steps : int
-        Steps of the epoch.
+        Steps per epoch.
     learning_rate : float
     update : int
         Number of the update, from 1.
@@ -37,13 +37,13 @@ class TrainingStep(NamedTuple):
     update: int
 
     def later(self, steps: int) -> TrainingStep:
-        """Return the step that follows after `steps` steps if the learning rate stays."""
+        """Return the step that comes `steps` steps later if the learning rate stays the same."""
         epochs, step = divmod(self.step + steps, self.steps)
         return TrainingStep(self.epoch + epochs, step, self.steps, self.learning_rate, self.update + steps)
 
 
 class StepSchedule:
-    """The next steps in device memory. It contains the steps asked for, and expected steps after them.
+    """The next steps in device memory: the requested steps, then the expected ones.
 
     Steps that come as expected need no upload. Step i of the schedule uses buffer i % 2 of the double buffers.
     """
@@ -90,11 +90,11 @@ class StepSchedule:
         self._device.upload(packed, self._array)
 
     def mark_staged(self) -> None:
-        """Move the device's progress to the first step: its dropout is staged."""
+        """Set the device's progress to the first step, whose dropout is staged."""
         self._device.upload(np.full(PROGRESS, self._at, np.int32), self.progress)
         self._staged = self._step(self._at)[:2]
 
     def advance(self, steps: int) -> None:
-        """Count `steps` steps that the device runs; the last of them stages the next step."""
+        """Advance by `steps` steps that the device runs; the last of them stages the next step."""
         self._at += steps
         self._staged = self._step(self._at)[:2]

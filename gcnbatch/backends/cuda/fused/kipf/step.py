@@ -1,4 +1,4 @@
-"""The launches of a fused step of Kipf's GCN over arrays with fixed addresses, and of prediction."""
+"""The launches of a fused step of Kipf's GCN on arrays with fixed addresses, and those of a prediction."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TwoLayers:
-    """The model: where its weights (F, P) and (P, K) start in the flat parameters, and its dropout.
+    """The model: offsets of its weights (F, P) and (P, K) in the flat parameters, and its dropout.
 
     Parameters
     ----------
     x_dropout, z_dropout : str
-        The Philox purposes of dropout on the features and on the hidden layer; empty: none.
+        Philox purposes of dropout on the features and on the hidden layer; empty: no dropout.
     rate : float
     """
 
@@ -51,17 +51,17 @@ class TwoLayers:
         return max(geometry.forward(1, 0, hidden, n_out).shared, geometry.backward(1, hidden, n_out).shared)
 
     def sizes(self) -> dict[str, int]:
-        """Return the kernels' sizes of the hidden layer and the logits."""
+        """Return the size arguments of kernels that read the hidden layer and the logits."""
         bits = {"lane_bits": geometry.lane_bits(self.hidden), "out_bits": geometry.lane_bits(self.n_out)}
         return {"P": self.hidden, "K": self.n_out} | bits
 
     def output_sizes(self) -> dict[str, int]:
-        """Return the kernels' sizes of the logits alone."""
+        """Return the size arguments of kernels that read the logits only."""
         return {"K": self.n_out, "out_bits": geometry.lane_bits(self.n_out)}
 
 
 class Launches:
-    """The launches of a step over arrays with fixed addresses.
+    """The launches of a step on arrays with fixed addresses.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Launches:
         Sum of the labelled rows' class weights.
     rule : UpdateRule
     seed : int
-        Of dropout.
+        Seed of dropout.
     schedule : StepSchedule
     """
 
@@ -109,7 +109,7 @@ class Launches:
         self._drawn, self._kept = upload(graph.drawn), device.zeros(2 * self._n_drawn, np.uint8)
         self._kept_first = upload(graph.kept_first) if self.layers.z_dropout else None
         self._row_order, self._task_order = upload(graph.row_order.tasks), upload(graph.task_order.tasks)
-        self._n_staged = len(graph.place) if self.layers.x_dropout else 0  # entries of U that change in each step
+        self._n_staged = len(graph.place) if self.layers.x_dropout else 0  # entries of U that every step recomputes
         names = ("product_ptr", "products", "long_entries", "place")
         self._staging: dict[str, DeviceArray | None] = dict.fromkeys(names)
         if self._n_staged:
@@ -245,7 +245,7 @@ class Launches:
 
 
 class Prediction:
-    """The launches from parameters to the logits of all nodes: X W1 as an operation, then these kernels."""
+    """The launches of a prediction of all nodes: X W1 as an operation of `batched`, then kernels of the step."""
 
     def __init__(
         self, device: Device, layers: TwoLayers, weights: tuple[DeviceArray, DeviceArray], prepared: PreparedSet
@@ -266,9 +266,9 @@ class Prediction:
         self._logits = device.empty((nodes, layers.n_out))
 
     def calls(self, ops: Ops) -> tuple[DeviceArray, list[Call]]:
-        """Start X W1; return the array for the logits and the launches that remain.
+        """Launch X W1; return the array for the logits and the remaining launches.
 
-        `kipf_forward` computes relu(A (X W1)) W2 with A in the place of U and X W1 in the place of W1.
+        `kipf_forward` computes relu(A (X W1)) W2 with A in place of U and X W1 in place of W1.
         """
         h = ops.sparse_matmul(self._x, self._w1) if self._sparse else ops.matmul(self._x, self._w1)
         layers, nodes = self._layers, len(self._order.tasks)
@@ -295,7 +295,7 @@ class Prediction:
 
 
 def upload_rows(device: Device, matrix: Rows) -> dict[str, DeviceArray]:
-    """Return a matrix on the device, by the fields of `Csr` in ``cuda_src/fused/kipf/phases.cuh``."""
+    """Upload a matrix; return its arrays by the field names of `Csr` in ``cuda_src/fused/kipf/phases.cuh``."""
     upload = device.upload
     return {
         "indptr": upload(matrix.indptr),

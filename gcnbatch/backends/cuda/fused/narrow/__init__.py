@@ -1,1 +1,1 @@
-"""The fused step of narrow layers."""
+"""The narrow form: fused steps of models with narrow layers."""

@@ -1,4 +1,4 @@
-"""The narrow form: it takes every model whose layers fit a block, and every device."""
+"""The narrow form. It supports every GPU, and every model whose layers fit a block's shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class Narrow(Form):
-    """Kernels whose blocks hold a layer's weights in registers."""
+    """Form whose blocks hold a layer's weights in registers."""
 
     name = "narrow"
 

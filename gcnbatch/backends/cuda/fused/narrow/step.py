@@ -1,6 +1,6 @@
-"""The launches of a step with narrow layers, whose products fit a block's registers (cuda_src/fused_step.cu).
+"""The launches of a narrow step, in which blocks hold weights in registers (cuda_src/fused/narrow/step.cu).
 
-A layer of 64 columns and 1 channel without dropout has specialised kernels, which read the same parameters.
+A layer of 64 columns and 1 channel without dropout has specialised kernels with the same parameters.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
-OF_GRAPHS = 0  # `unit` of a Job whose parts are graphs, not tiles of rows
-SPECIALISED = "_64x1"  # ends the names of specialised kernels
+OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
+SPECIALISED = "_64x1"  # suffix of specialised kernels
 
 
 def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
-    """Return arrays for each layer's packed weights, (K, P rounded up)."""
+    """Return an array for each layer's packed weights, (K, P rounded up to 4)."""
     return tuple(device.zeros((layer.k, shared.columns_of(layer.n_out))) for layer in stack.nodes)
 
 
 class NarrowWorkspace(Workspace):
-    """As `Workspace`."""
+    """The arrays and launches of a narrow step; parameters as `Workspace`."""
 
     update_entry = "fused_narrow_update"
 
     # -------------------------------------------------------------------------------------------- arrays
 
     def _allocate_x(self) -> DeviceArray:
-        """Allocate rows up to the end of the last tile: they are read before the batch's size is known."""
+        """Allocate whole tiles of rows: kernels read them before they know the batch's size."""
         return self._device.zeros((shared.TILE * ceil_div(self.capacity.rows, shared.TILE), self._data.k))
 
     @property
     def _blocks(self) -> int:
-        """Blocks that share the tiles of a batch's rows; each leaves a part of every sum over rows."""
+        """Blocks that share the tiles of a batch; each writes one partial sum of every sum over rows."""
         return geometry.blocks(self.capacity.rows, self._device.multiprocessors)
 
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
@@ -83,7 +83,7 @@ class NarrowWorkspace(Workspace):
     # -------------------------------------------------------------------------------------------- forward
 
     def _entry(self, phase: str, number: int) -> str:
-        """Return the name of a phase's kernel for a layer: the specialised one where there is one."""
+        """Return the name of a phase's kernel for a layer: the specialised kernel if it supports the layer."""
         layer, columns = self._stack.nodes[number], geometry.SPECIALISED_COLUMNS
         is_plain = not (layer.is_dense or layer.channels > 1 or self._threshold)
         if is_plain and layer.n_out == columns:
@@ -194,7 +194,7 @@ class NarrowWorkspace(Workspace):
         parts, part, unit = self._blocks, layer.k * columns, shared.TILE
         assert arrays.partials is not None
         weight = job(layer.weight, (f, c, p), arrays.partials, part, parts, unit, columns=columns, packed=packed)
-        place = c * f * columns, c * columns  # of the rows of biases, in a part and in the packed weights
+        place = c * f * columns, c * columns  # of the bias rows, in a partial sum and in the packed weights
         biases = arrays.partials.view(*place), packed.view(*place)
         bias = job(layer.bias, (1, c, p), biases[0], part, parts, unit, columns=columns, packed=biases[1])
         if layer.norm is None:
@@ -218,7 +218,7 @@ def job(
     left_stride: int = 0,
     step: int = 1,
 ) -> dict[str, Any]:
-    """Return the fields of a Job (fused/narrow/update.cuh), whose parameters are (F, C P); `columns` 0: P."""
+    """Return the fields of a Job (fused/narrow/update.cuh) for parameters (F, C P); `columns` 0: P."""
     f, c, p = shape
     fields: dict[str, Any] = {"left": left, "right": right, "packed": packed, "step": step}
     fields |= {"left_stride": left_stride, "right_stride": right_stride, "parts": parts, "unit": unit}

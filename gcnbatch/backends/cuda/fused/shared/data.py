@@ -1,4 +1,4 @@
-"""The fused backend's data set on the device: what the first layer multiplies, computed once, and plans of epochs."""
+"""The fused backend's data set on the device: U of the first layer, computed once, and plans of epochs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
-ROWS_AT_ONCE = 256  # that a capacity grows by: few epochs need another one than the epoch before
-NODES_AT_ONCE = 1 << 13  # of the set, whose propagated features the host holds at a time: they stay in its caches
+ROWS_AT_ONCE = 256  # a capacity is a multiple of it, so most epochs can use the workspace of the epoch before
+NODES_AT_ONCE = 1 << 13  # nodes of a chunk of `propagated`: its arrays stay in the host's caches
 
 
 class Capacity(NamedTuple):
-    """The most that a batch of some number of graphs can have."""
+    """The maximum numbers of graphs, rows and edges in a batch; t_edges are those of the transposed adjacency."""
 
     graphs: int
     rows: int
@@ -31,14 +31,14 @@ class Capacity(NamedTuple):
     t_edges: int
 
     def holds(self, needed: Capacity) -> bool:
-        """Return whether there is room for what is needed."""
+        """Return whether every number is at least that of `needed`."""
         return all(have >= want for have, want in zip(self, needed, strict=True))
 
 
 def propagated(prepared: PreparedSet, node_ptr: Int64, k: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield (first node, U) for parts of the set: U = [A_1 X | … | A_C X | row sums | 0], float32 (nodes, k).
+    """Yield (first node, U) for chunks of the set: U = [A_1 X | … | A_C X | row sums | 0], float32 (nodes, k).
 
-    What the first layer multiplies with its weights; it depends on no parameter.
+    The first layer multiplies U by its weights. U depends on no parameter.
     """
     rows, x, channels = prepared.forward, prepared.stored_x, prepared.channels
     n_in = x.shape[1]
@@ -60,14 +60,14 @@ def propagated(prepared: PreparedSet, node_ptr: Int64, k: int) -> Iterator[tuple
 
 
 class Features(Protocol):
-    """Device arrays of a set that only one form reads."""
+    """Device arrays of a data set that only one form reads."""
 
     def put(self, first: int, part: NDArray[np.float32]) -> None:
-        """Upload propagated features of the nodes from `first` on."""
+        """Upload U of the nodes from `first` on."""
 
 
 class SetForm(Protocol):
-    """What a set must know of a form (`shared.form.Form`)."""
+    """The part of a form (`shared.form.Form`) that a data set uses."""
 
     @property
     def name(self) -> str:
@@ -77,10 +77,10 @@ class SetForm(Protocol):
         """Return the columns of U."""
 
     def rounded(self, u: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return rows of U as the set stores them."""
+        """Return U rounded as the form stores it."""
 
     def features(self, device: Device, source: BatchSource) -> Features | None:
-        """Return arrays that only this form reads."""
+        """Return device arrays that only this form reads, or None."""
 
 
 class FusedSet:
@@ -90,18 +90,18 @@ class FusedSet:
     ----------
     device : Device
     source : BatchSource
-        Of a graph-level set in memory with dense features.
+        A graph-level set in memory with dense features.
     targets : (G, T)
         float32 or int32.
     label_weights : float64, (G,)
-        What each graph adds to the weight of its batch's labels.
+        Sum of the weights of each graph's labels.
     forms : sequence of SetForm
-        That train on it; U is stored as the last one reads it.
+        The forms that train on the set. The last one determines the layout and rounding of U.
 
     Attributes
     ----------
     features : dict
-        By the names of forms, the arrays that only this form reads.
+        Arrays that only one form reads, by the form's name.
     """
 
     def __init__(
@@ -125,7 +125,8 @@ class FusedSet:
         self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
         self.sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in self._own_ptrs.items()}
         sizes = (np.sort(np.diff(ptr))[::-1] for ptr in self._ptrs.values())
-        self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]  # by graphs
+        # by number of graphs
+        self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
@@ -139,18 +140,18 @@ class FusedSet:
         self.t_rows = (None, None, None) if prepared.symmetric else _upload_rows(device, prepared.transpose)
 
     def capacity(self, graphs: int) -> Capacity:
-        """Return what the largest `graphs` graphs have together."""
+        """Return the capacity that holds any batch of `graphs` graphs: the sums over the largest ones."""
         return Capacity(graphs, *(int(sums[min(graphs, len(sums) - 1)]) for sums in self._largest))
 
     def capacity_of(self, plan: EpochPlan, graphs: int) -> Capacity:
-        """Return what the batches of an epoch need, none of more than `graphs` graphs; rows are rounded up."""
+        """Return the capacity for an epoch whose batches have at most `graphs` graphs; rows fit its largest batch."""
         most = self.capacity(graphs)
         totals = plan.pointers["nodes"][plan.batch_ptr[1:] + np.arange(len(plan.batch_ptr) - 1)]
         rows = ROWS_AT_ONCE * ceil_div(int(totals.max(initial=1)), ROWS_AT_ONCE)
         return most._replace(rows=min(rows, most.rows))
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
-        """Return where everything of every batch begins; pointers are "nodes", "edges" and, if need be, "t_edges"."""
+        """Return the offsets of every batch and graph: "nodes", "edges" and, unless A is symmetric, "t_edges"."""
         return plan_epoch(batches, self._own_ptrs)
 
     def weights(self, batches: Sequence[Int64]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""The plan of an epoch on the device: which graphs each step has, where they go, and its learning rate."""
+"""The plan of an epoch on the device: each step's graphs, their offsets in the batch, and the learning rate."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class StagedEpoch:
-    """The plan of an epoch on the device, in an array for `steps` steps and `graphs` graphs.
+    """The plan of an epoch on the device, in one array for `steps` steps and `graphs` graphs.
 
-    `tiles`, if not 0, is the most that a batch may have of them (`fused.tiles`).
+    `tiles` is the maximum number of tiles in a batch (`fused.fp16.tiles`); 0: the form has no tiles.
 
     Attributes
     ----------
     array : DeviceArray
-        All of it.
+        The whole plan.
     progress : DeviceArray, (4,)
     rates : DeviceArray, (steps, 4)
     views : dict of DeviceArray
-        By the names of the fields of Stage (fused/shared/stage.cuh).
+        Parts of `array`, by the names of the fields of Stage (fused/shared/stage.cuh).
     """
 
     def __init__(self, device: Device, steps: int, graphs: int, tiles: int = 0) -> None:
@@ -41,11 +41,11 @@ class StagedEpoch:
         self.rates = self.views["rates"].astype_view(np.float32)
 
     def holds(self, steps: int, graphs: int) -> bool:
-        """Return whether an epoch of so many steps and graphs can be uploaded."""
+        """Return whether the array is the right one for an epoch of `steps` steps and `graphs` graphs."""
         return self.steps == steps and self.graphs >= graphs
 
     def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return what `array` is to hold of an epoch but for what `begun` adds; `weights` are those of its labels."""
+        """Return the contents of `array` without what `begun` fills in; `weights` (steps,) are those of the labels."""
         host = np.zeros(self.array.shape, np.int32)
         self._rates_in(host)[:, 3] = weights
         arrays: dict[str, NDArray[Any]] = {
@@ -59,7 +59,7 @@ class StagedEpoch:
         return host
 
     def begun(self, packed: NDArray[np.int32], rates: NDArray[np.float32], first: int) -> NDArray[np.int32]:
-        """Fill the rates, (steps, 3), into `packed` and return it; staging begins with step `first`."""
+        """Fill the rates, (steps, 3), and the step to stage first into `packed`, and return it."""
         packed[0] = first
         self._rates_in(packed)[:, :3] = rates
         return packed

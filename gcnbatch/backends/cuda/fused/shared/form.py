@@ -1,6 +1,6 @@
-"""What a form of the fused step is: kernels for certain models, the arrays that they need, and what they take.
+"""The base class of the forms of a fused step: their kernels, their arrays, and the models that they support.
 
-``gcnbatch.backends.cuda.fused.forms`` lists the forms. A form's rules live in its folder.
+``gcnbatch.backends.cuda.fused.forms`` lists the forms. Each form's rules are in its folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the choice of a form depends on.
+    """The properties on which the choice of a form depends.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ class Setting:
     capability : (major, minor)
         Compute capability of the device.
     precision : {"fp32", "tf32"}
-        Of matrix products, as asked for.
+        The configured precision of matrix products.
     channels : int
-        Of the set's adjacency.
+        Channels of the set's adjacency.
     largest : int
         Nodes of the set's largest graph.
     """
@@ -54,17 +54,17 @@ class Setting:
 
 
 class Form(ABC):
-    """A form of the step for one model on one data set: in training, or in inference.
+    """A form of the step for one model on one data set, for training or for inference.
 
     Parameters
     ----------
     device : Device
     stack : Stack
     model : DeviceModel
-        Without packed weights.
+        The model without packed weights.
     data : FusedSet
     seed : int
-        Of dropout.
+        Seed of dropout.
     recorder : Recorder
     training : bool
 
@@ -72,13 +72,13 @@ class Form(ABC):
     ----------
     name : str
     condition : str
-        The models that it takes, for messages; empty: no less than other forms.
+        The models that the form supports, for messages; empty: all.
     fits_all : bool
-        Whether the form plans every batch that fits the device.
+        Whether every batch that fits the device fits the form.
     most_rows : int
-        Nodes that a batch may have.
+        Maximum number of nodes in a batch.
     model : DeviceModel
-        With packed weights, and in inference the shifts of batch norm.
+        The model with packed weights and, for inference, the shifts of batch norm.
     """
 
     name: ClassVar[str]
@@ -101,65 +101,65 @@ class Form(ABC):
         shifts = () if training else tuple(device.zeros(layer.n_out) for layer in stack.nodes)
         self.model = replace(model, packed=self._packed_weights(), shifts=shifts)
 
-    # -------------------------------------------------------------------------------------------- what it takes
+    # -------------------------------------------------------------------------------------------- supported models
 
     @classmethod
     @abstractmethod
     def trains(cls, setting: Setting) -> bool:
-        """Return whether the form trains such a model on such a set, or nearly all of its batches."""
+        """Return whether the form can train the model on the set; a few batches may still not fit (`plan`)."""
 
     @classmethod
     def predicts(cls, capability: tuple[int, int], precision: str) -> bool:
-        """Return whether the form predicts on such a device, whatever trains the model."""
+        """Return whether the form can predict on the device; the form that trains does not matter."""
         return False
 
     @classmethod
     def launches(cls, stack: Stack) -> list[Launch]:
-        """Return launches whose shared memory depends on the layers' sizes."""
+        """Return the launches whose shared memory depends on the layers' sizes."""
         return []
 
     # -------------------------------------------------------------------------------------------- the data set
 
     @classmethod
     def columns(cls, n_in: int, channels: int) -> int:
-        """Return the columns of the set's U, if the form reads it."""
+        """Return the columns of U in the data set; raise if the form does not read U."""
         raise NotImplementedError(cls.name)
 
     @classmethod
     def rounded(cls, u: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return rows of U as the set stores them."""
+        """Return U rounded as the form stores it."""
         return u
 
     @classmethod
     def features(cls, device: Device, source: BatchSource) -> Features | None:
-        """Return device arrays of the set that only this form reads, or None."""
+        """Return device arrays of the data set that only this form reads, or None."""
         return None
 
     @classmethod
     def feature_bytes(cls, n_in: int, nodes: int) -> int:
-        """Return the bytes of these arrays."""
+        """Return the size in bytes of these arrays."""
         return 0
 
     # -------------------------------------------------------------------------------------------- batches
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan | None:
-        """Return where each graph of these batches goes, or None if a batch does not fit."""
+        """Return the offsets of each graph in its batch, or None if a batch does not fit the form."""
         return self._data.plan(batches)
 
     def capacity(self, plan: EpochPlan, graphs: int) -> Capacity:
-        """Return the capacity that the batches of an epoch, of at most so many graphs, need."""
+        """Return the capacity for an epoch whose batches have at most `graphs` graphs."""
         return self._data.capacity(graphs)
 
     def about(self) -> dict[str, int]:
-        """Return the numbers of the device on which the results of training depend."""
+        """Return the device properties that training results depend on, by name."""
         return {}
 
     # -------------------------------------------------------------------------------------------- the step
 
     @abstractmethod
     def _packed_weights(self) -> tuple[DeviceArray, ...]:
-        """Return arrays for the weights of each node layer as the kernels read them."""
+        """Return arrays for each node layer's weights in the layout that the kernels read."""
 
     @abstractmethod
     def workspace(self, capacity: Capacity, steps: int, graphs: int) -> Workspace:
-        """Return arrays and launches for epochs of so many steps and graphs in all."""
+        """Return the arrays and launches for epochs of `steps` steps and `graphs` graphs in total."""

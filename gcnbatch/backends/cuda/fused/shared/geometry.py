@@ -1,4 +1,4 @@
-"""Geometry of the kernels that forms of the fused step share: pure arithmetic, tested without a GPU.
+"""Launch geometry of the kernels that several forms share: pure arithmetic, tested without a GPU.
 
 Dimensions as in ``cuda_src/fused/shared/fused.cuh``: a layer takes F columns in C channels to P columns; K is
 C F + C, rounded up to 8.
@@ -13,13 +13,13 @@ _COLUMNS = declared("fused/shared/columns.cuh")
 THREADS, TILE, GROUP = (_COLUMNS.constant(name) for name in ("THREADS", "TILE", "GROUP"))
 FOLD_FLOATS = _COLUMNS.constant("FOLD_FLOATS")
 UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS")
-WEIGHTS_IN_SHARED = 16 * 1024  # floats of dense layers on graphs that a block copies to its shared memory
+WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
 FLOAT_BYTES = 4
 HEAD_FLOATS = declared("fused/shared/heads.cuh").layout("Head").size // FLOAT_BYTES
 
 
 def shared_limit(capability: tuple[int, int]) -> int:
-    """Return the bytes of shared memory that a block may have; CUDA programming guide, technical specifications.
+    """Return the maximum bytes of shared memory of a block (CUDA programming guide, technical specifications).
 
     >>> shared_limit((9, 0)) // 1024, shared_limit((8, 9)) // 1024
     (227, 99)
@@ -29,7 +29,7 @@ def shared_limit(capability: tuple[int, int]) -> int:
 
 
 def columns_of_u(n_in: int, channels: int) -> int:
-    """Return K: the columns of U, of which ``channels`` are row sums and some round up.
+    """Return K, the columns of U: C F sums over neighbours and C row sums, rounded up to 8.
 
     >>> columns_of_u(75, 1), columns_of_u(64, 5)
     (80, 328)
@@ -50,11 +50,11 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
     heads : int
         Dense layers on graphs.
     n_outputs : int
-        Logits of a graph.
+        Logits per graph.
     head_floats : int
-        Length of R and of the outputs of all dense layers on graphs.
+        Length of R and of the outputs of all dense layers on graphs together.
     weight_floats : int
-        Of these layers' weights and biases; 0: they stay in global memory.
+        Weights and biases of these layers; 0: they stay in global memory.
     """
     floats = FOLD_FLOATS + HEAD_FLOATS * heads + 6 * columns_of(n_out) + n_out
     floats += 2 * head_floats + 2 * n_outputs + weight_floats
@@ -62,16 +62,16 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
 
 
 def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int) -> Launch:
-    """Return the launch of `fused_logits`: eight graphs a block, at most eight blocks a multiprocessor."""
+    """Return the launch of `fused_logits`: 8 graphs per block, at most 8 blocks per multiprocessor."""
     shared = FLOAT_BYTES * (columns_of(n_out) + 8 * head_floats)
     return Launch((max(1, min(ceil_div(graphs, 8), 8 * multiprocessors)), 1, 1), (256, 1, 1), shared)
 
 
 def update(chunks: int, stage_blocks: int) -> Launch:
-    """Return the launch of an update."""
+    """Return the launch of a form's update: blocks that stage, and blocks that update."""
     return Launch((chunks + stage_blocks, 1, 1), (UPDATE_THREADS, 1, 1), FLOAT_BYTES * UPDATE_THREADS)
 
 
 def stage(graphs: int, multiprocessors: int) -> Launch:
-    """Return the launch of `fused_stage`: a graph per block, as far as four blocks a multiprocessor go."""
+    """Return the launch of `fused_stage`: one graph per block, at most 4 blocks per multiprocessor."""
     return Launch((max(1, min(graphs, 4 * multiprocessors)), 1, 1), (UPDATE_THREADS, 1, 1))

@@ -1,4 +1,4 @@
-"""What a fused engine is given of a model and its optimizer."""
+"""A model and its optimizer as a fused engine receives them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-# `mode` of the updates: all of it, or one part
+# `mode` of the update kernels: the whole update, or one half of it
 UPDATE, ONLY_GRADIENTS, APPLY = declared("fused/shared/optimizer.cuh").enum("UpdateMode").values()
 
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """Where a model's arrays are: flat parameters, their moments and decay, running statistics, weights of the loss.
+    """A model's device arrays: flat parameters, moments, decay, running statistics, weights of the loss.
 
     Parameters
     ----------
@@ -28,10 +28,10 @@ class DeviceModel:
     loss_weights : DeviceArray, (n_outputs,)
     totals : DeviceArray, (2,) float64
     packed : tuple of DeviceArray
-        The weights and biases of each node layer once more, as kernels want them; for inference with batch norm folded
+        Each node layer's weights and biases in the layout that the kernels read. For inference, batch norm is folded
         into them.
     shifts : tuple of DeviceArray
-        For inference: what is left of each node layer's batch norm, to be added to Y, (n_out,).
+        For inference: the part of each node layer's batch norm that is added to Y, (n_out,).
     """
 
     trainable: DeviceArray
@@ -56,7 +56,7 @@ class DeviceModel:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The rule of the update; `max_norm` 0 does not clip, without `decays` there is neither weight decay nor L2."""
+    """The optimizer: SGD or Adam; `max_norm` 0: no clipping; not `decays`: neither weight decay nor L2."""
 
     sgd: bool
     beta1: float

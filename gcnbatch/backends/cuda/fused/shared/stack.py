@@ -1,6 +1,6 @@
-"""What a fused step computes: node layers, a readout, dense layers on graphs, a loss. A description, no arrays.
+"""A description of a model without arrays: node layers, a readout, dense layers on graphs, a loss.
 
-Parameters are named by where they start in the flat array of trainable values, running statistics in that of buffers.
+A parameter is given by its offset in the flat array of trainable values, running statistics by theirs in the buffers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.runtime.launch import Launch
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch norm of a node layer: starts of its arrays, (P,) each."""
+    """Batch norm of a node layer: offsets of its arrays, (P,) each."""
 
     gamma: int
     beta: int
@@ -32,14 +32,14 @@ class NodeLayer:
     ----------
     name : str
     weight, bias : int
-        Starts of W (F, C P) and b (C P,).
+        Offsets of W (F, C P) and b (C P,).
     n_in, n_out, channels : int
         F, P and C.
     is_dense : bool
-        The identity stands for the adjacency; C = 1.
+        Whether the layer is dense: A = I, C = 1.
     norm : Norm or None
     dropout : str
-        What its masks are keyed by; empty: none.
+        Philox purpose of the masks; empty: no dropout.
     """
 
     name: str
@@ -60,7 +60,7 @@ class NodeLayer:
 
 @dataclass(frozen=True)
 class GraphLayer:
-    """A dense layer on graphs: W (F, P), b (P,); all but the last have ReLU and dropout behind them."""
+    """A dense layer on graphs: W (F, P), b (P,). ReLU and dropout follow all but the last."""
 
     name: str
     weight: int
@@ -84,7 +84,7 @@ class Stack:
     dropout : float
         Rate of every dropout.
     target : {"binary", "multiclass", "regression"}
-        Says which loss.
+        The kind of target, which determines the loss.
     """
 
     nodes: tuple[NodeLayer, ...]
@@ -95,23 +95,23 @@ class Stack:
 
     @property
     def n_outputs(self) -> int:
-        """Logits of a graph."""
+        """Logits per graph."""
         return self.graphs[-1].n_out
 
     @property
     def head_floats(self) -> int:
-        """Length of the readout and of what all layers on graphs make of it."""
+        """Length of R and of the outputs of all layers on graphs together."""
         return self.nodes[-1].n_out + sum(layer.n_out for layer in self.graphs)
 
     @property
     def weight_floats(self) -> int:
-        """Length of all weights and biases of layers on graphs, as far as a block keeps them; else 0."""
+        """Number of weights and biases of layers on graphs that a block keeps in shared memory: all or 0."""
         floats = sum((layer.n_in + 1) * layer.n_out for layer in self.graphs)
         return floats if floats <= geometry.WEIGHTS_IN_SHARED else 0
 
     @property
     def widest(self) -> int:
-        """Columns of the widest matrix on nodes."""
+        """Columns of the widest node matrix."""
         return max(max(layer.k, layer.channels * geometry.columns_of(layer.n_out)) for layer in self.nodes)
 
     @property

@@ -1,7 +1,7 @@
-"""The launches of a fused step over arrays that never move, as far as the forms on graphs share them.
+"""The part of a fused step that all forms on graphs share: arrays with fixed addresses, and launches on them.
 
-A form derives from `Workspace`. It adds its arrays of layers, its packed weights, its kernels forward and backward, and
-the jobs of its update. Launches are captured into CUDA graphs, or run one by one.
+A form subclasses `Workspace`. It adds its layer arrays, packed weights, forward and backward kernels, and the jobs of
+its update. The engine captures the launches into CUDA graphs, or runs them one by one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
 _TARGETS = {"SIGMOID": "binary", "SOFTMAX": "multiclass", "SQUARED": "regression"}
-LOSSES = tuple(_TARGETS[name] for name in declared("fused/shared/loss.cuh").enum("Loss"))  # what targets each is for
+LOSSES = tuple(_TARGETS[name] for name in declared("fused/shared/loss.cuh").enum("Loss"))  # the target of each loss
 
 
 @dataclass(frozen=True)
 class LayerArrays:
-    """What a node layer leaves for other kernels; None where there is no batch norm or dropout, and in inference."""
+    """Arrays that a node layer's kernels leave for later kernels; None where a model or inference does not need one."""
 
     y: DeviceArray
     stats: DeviceArray | None = None
@@ -46,11 +46,11 @@ class LayerArrays:
     moments: DeviceArray | None = None
     sums: DeviceArray | None = None
     partials: DeviceArray | None = None
-    totals: DeviceArray | None = None  # of sums, in wide steps
+    totals: DeviceArray | None = None  # sums over all rows, in wide steps
 
 
 class Normed(NamedTuple):
-    """What a kernel reads and writes of a layer's batch norm; None: nothing."""
+    """Arrays of a layer's batch norm that a kernel reads or writes; None: not used."""
 
     moments: DeviceArray | None = None
     stats: DeviceArray | None = None
@@ -61,12 +61,12 @@ class Normed(NamedTuple):
 
 
 def csr_fields(arrays: tuple[DeviceArray | None, ...], prefix: str = "") -> dict[str, DeviceArray | None]:
-    """Return the fields of a CSR matrix, whose names begin with `prefix`."""
+    """Return the arrays of a CSR matrix by field name; each name begins with `prefix`."""
     return dict(zip((f"{prefix}indptr", f"{prefix}indices", f"{prefix}values"), arrays, strict=True))
 
 
 class Workspace(ABC):
-    """The arrays of a step for batches up to a capacity, and its launches.
+    """The arrays of a step for batches up to a capacity, and the step's launches.
 
     Parameters
     ----------
@@ -77,18 +77,18 @@ class Workspace(ABC):
     capacity : Capacity
     plan : StagedEpoch
     seed : int
-        Of dropout.
+        Seed of dropout.
     training : bool
-        Batch statistics, dropout, a backward pass; else running statistics and logits alone.
+        True: batch statistics, dropout, a backward pass. False: running statistics, logits only.
 
     Attributes
     ----------
     update_entry : str
-        The kernel of the update.
+        Name of the update kernel.
     may_skip_decay : bool
-        It takes null pointers where nothing decays.
+        Whether the update accepts null pointers for the decay arrays.
     same_carveout : bool
-        As `Recorder.record` has it.
+        Passed to `Recorder.record`.
     """
 
     update_entry: str
@@ -106,7 +106,7 @@ class Workspace(ABC):
         seed: int,
         training: bool,
     ) -> None:
-        self.panel_rows = 0  # of panels that batches are staged into; 0: into rows
+        self.panel_rows = 0  # rows of the panels that x is staged into; 0: x is staged row by row
         self._device, self._stack, self._model, self._data = device, stack, model, data
         self.capacity, self.plan, self._seed, self._training = capacity, plan, seed, training
         self._keep_scale = 1.0 / (1.0 - stack.dropout) if training else 1.0
@@ -121,32 +121,32 @@ class Workspace(ABC):
         self._stage = self._stage_table()
         self._jobs: Any = None
 
-    # -------------------------------------------------------------------------------------------- of each form
+    # -------------------------------------------------------------------------------------------- each form has its own
 
     @abstractmethod
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
-        """Allocate what a node layer leaves for other kernels."""
+        """Allocate the arrays of a node layer."""
 
     @abstractmethod
     def pack(self) -> list[Call]:
-        """Return the launches that pack the weights, when parameters came from elsewhere than from an update."""
+        """Return the launches that pack the weights; needed after anything but an update wrote the parameters."""
 
     @abstractmethod
     def forward(self) -> list[Call]:
-        """Return the launches from the staged batch to the logits; in training to the gradient by the last layer."""
+        """Return the launches from the staged batch to the logits; in training, to the gradient of the last layer."""
 
     @abstractmethod
     def backward(self) -> list[Call]:
-        """Return the launches from the gradient by the last layer to the parts of all gradients."""
+        """Return the launches from the gradient of the last layer to the partial sums of all gradients."""
 
     @abstractmethod
     def _job_tables(self) -> tuple[Any, DeviceArray, DeviceArray]:
-        """Return the jobs of the update as its parameters hold them, each block's chunk, and a double per block."""
+        """Return the jobs of the update, the chunk of each block, and an array of one double per block."""
 
     # -------------------------------------------------------------------------------------------- arrays
 
     def _allocate_batch(self) -> None:
-        """Allocate the staged arrays; a symmetric adjacency is its own transpose."""
+        """Allocate the arrays of the staged batch; a symmetric adjacency is its own transpose."""
         device, at, channels = self._device, self.capacity, self._data.channels
         self._size = device.zeros(4, np.int32)
         self._node_ptr = device.zeros(at.graphs + 1, np.int32)
@@ -156,7 +156,7 @@ class Workspace(ABC):
         self._targets = device.empty((at.graphs, self._data.targets.shape[1]), self._data.targets.dtype)
 
     def _allocate_x(self) -> DeviceArray:
-        """Allocate U of the first layer, which is staged."""
+        """Allocate U of the first layer, which is part of the staged batch."""
         return self._device.zeros((self.capacity.rows, self._data.k))
 
     def _csr(self, rows: int, entries: int) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
@@ -177,7 +177,7 @@ class Workspace(ABC):
         return device.upload(declared("fused/shared/heads.cuh").layout("Head").pack_many(table))
 
     def _folding(self, number: int) -> dict[str, Any]:
-        """Return a layer's shift and batch norm as far as packed weights contain it; nothing of it in training."""
+        """Return the arrays of batch norm that `pack` folds into a layer's weights; in training, all are None."""
         norm, width, of = self._stack.nodes[number].norm, self._stack.nodes[number].n_out, self._model
         if norm is None or self._training:
             return dict.fromkeys(("shift", "gamma", "beta", "running_mean", "running_var")) | {"epsilon": 1.0}
@@ -202,7 +202,7 @@ class Workspace(ABC):
     # -------------------------------------------------------------------------------------------- staging
 
     def _stage_table(self) -> DeviceArray:
-        """Upload a Stage (fused/shared/stage.cuh); its epoch's number follows in `begin_epoch`."""
+        """Upload a Stage (fused/shared/stage.cuh); `begin_epoch` sets its epoch number."""
         data, layout = self._data, declared("fused/shared/stage.cuh").layout("Stage")
         of_plan = ("progress", "batch_ptr", "graphs", "nodes", "edges", "t_edges")
         own_t = (None, None, None) if data.symmetric else self._t_rows
@@ -217,18 +217,18 @@ class Workspace(ABC):
         return self._upload_stage(layout, fields)
 
     def _upload_stage(self, layout: Layout, fields: dict[str, Any]) -> DeviceArray:
-        """Upload what staging reads and writes, and note where `begin_epoch` sends the epoch's number."""
+        """Upload the struct that staging reads, and keep the address of its epoch number for `begin_epoch`."""
         table = self._device.upload(layout.pack_many([fields]))
         begin = dict(zip(layout.fields, layout.offsets, strict=True))["epoch"]
         self._epoch = table.astype_view(np.int64).view(begin // 8, 1)
         return table
 
     def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return what `begin_epoch` is given of an epoch: where everything is, and the weights of its labels."""
+        """Return the plan of an epoch and its label weights as one array, for `begin_epoch`."""
         return self.plan.packed(plan, weights)
 
     def begin_epoch(self, epoch: int, packed: NDArray[np.int32], rates: NDArray[np.float32], first: int) -> None:
-        """Send an epoch, of which `first` is to be staged first; dropout is keyed by its number."""
+        """Upload an epoch. Staging begins with step `first`; the epoch number keys dropout."""
         number = np.array([epoch], np.int64), self._epoch
         self._device.send((self.plan.begun(packed, rates, first), self.plan.array), number)
 
@@ -239,13 +239,13 @@ class Workspace(ABC):
 
     @property
     def _stage_blocks(self) -> int:
-        """Blocks of the update that stage the next batch."""
+        """Blocks of the update kernel that stage the next batch."""
         return min(self.capacity.graphs, self._device.multiprocessors)
 
     # -------------------------------------------------------------------------------------------- readout
 
     def _normed(self, number: int) -> Normed:
-        """Return the arrays of a layer's batch norm; in inference only its shift, as beta."""
+        """Return the arrays of a layer's batch norm; in inference only the shift, as beta."""
         layer, arrays = self._stack.nodes[number], self._layers[number]
         if layer.norm is None:
             return Normed()
@@ -255,18 +255,18 @@ class Workspace(ABC):
         return Normed(arrays.moments, arrays.stats, *running, *affine)
 
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
-        """Return epsilon, momentum and the number of parts of a layer's moments (0: its statistics are known)."""
+        """Return epsilon, momentum and the number of partial moments of a layer (0: its statistics are final)."""
         norm = self._stack.nodes[number].norm
         return (1.0, 0.0, 0) if norm is None or not self._training else (norm.epsilon, norm.momentum, 0)
 
     def _statistics(self, number: int, suffix: str = "") -> dict[str, Any]:
-        """Return the fields of a struct of parameters that make Statistics (fused/shared/columns.cuh) of a layer."""
+        """Return the fields of Statistics (fused/shared/columns.cuh) for a layer, each name with `suffix`."""
         epsilon, momentum, parts = self._norm_numbers(number)
         fields = self._normed(number)._asdict() | {"epsilon": epsilon, "momentum": momentum, "parts": parts}
         return {name + suffix: value for name, value in fields.items()}
 
     def _readout_call(self) -> Call:
-        """Return the launch of the readout that takes any model."""
+        """Return the launch of the readout for any model."""
         if not self._training:
             return self._logits_call()
         stack, width = self._stack, self._stack.nodes[-1].n_out
@@ -299,13 +299,13 @@ class Workspace(ABC):
     # -------------------------------------------------------------------------------------------- update
 
     def update(self, rule: UpdateRule) -> list[Call]:
-        """Return the launches from the parts of gradients to new parameters and the next batch."""
+        """Return the launches that reduce the gradients, update the parameters and stage the next batch."""
         if rule.max_norm:
             return [self._update_call(rule, ONLY_GRADIENTS, self._model.totals), self._update_call(rule, APPLY)]
         return [self._update_call(rule, UPDATE, self._model.totals)]
 
     def gradients(self, rule: UpdateRule, totals: DeviceArray) -> Call:
-        """Return the launch that writes the gradients and adds the loss and its weight to `totals`."""
+        """Return the launch that writes the gradients, and adds the loss and its weight to `totals`."""
         return self._update_call(rule, ONLY_GRADIENTS, totals)
 
     def _update_call(self, rule: UpdateRule, mode: int, totals: DeviceArray | None = None) -> Call:

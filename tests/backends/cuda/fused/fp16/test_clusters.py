@@ -1,4 +1,4 @@
-"""The tiles of an fp16 step, by the device that a stand-in for cuda-bindings describes."""
+"""The number of tiles of an fp16 step, with a stand-in for cuda-bindings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CUresult(IntEnum):
 
 @dataclass
 class Hopper(HostDevice):
-    """The second of the visible devices."""
+    """A device of compute capability 9.0, the second of the visible ones."""
 
     info: Any = field(default_factory=lambda: SimpleNamespace(number=1))
     kernels: Any = field(default_factory=lambda: SimpleNamespace(cubin=lambda name: ("fused/fp16/step.cu", b"cubin")))
@@ -39,7 +39,7 @@ class Hopper(HostDevice):
 
 @dataclass
 class Machine:
-    """What the driver answers: clusters at once, and whether MPS is on, None where it does not know."""
+    """Answers of the driver: clusters that run at once, and whether MPS is on; None: unknown."""
 
     at_once: int
     mps: int | None = 0
@@ -77,14 +77,14 @@ def most_tiles(machine: Machine, path: Path, monkeypatch: pytest.MonkeyPatch, wi
 
 
 @pytest.mark.parametrize(("width", "at_once", "tiles"), [(512, 15, 15), (512, 60, 48), (384, 66, 64), (128, 200, 72)])
-def test_a_step_has_as_many_tiles_as_run_at_once_and_threads_read(
+def test_tiles_are_limited_by_clusters_that_run_at_once_and_by_threads(
     width: int, at_once: int, tiles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert most_tiles(Machine(at_once), tmp_path / "data.h5", monkeypatch, width) == tiles
 
 
 @pytest.mark.parametrize("mps", [1, None])
-def test_no_fp16_training_where_another_process_may_share_the_gpu(
+def test_no_fp16_training_if_another_process_may_share_the_gpu(
     mps: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert most_tiles(Machine(15, mps), tmp_path / "data.h5", monkeypatch) == 0

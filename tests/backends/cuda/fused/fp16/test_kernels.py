@@ -1,4 +1,4 @@
-"""The kernels of the fp16 form but the step itself on a GPU, one by one: weight gradients, staging, update."""
+"""The kernels of the fp16 form on a GPU, one by one: weight gradients, staging, update, whole steps."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_weight_gradients_are_near_float64(
         u, dy = (rng.standard_normal((ROWS * capacity, columns)).astype(np.float16) for columns in (K, P))
         of_tiles = rng.standard_normal((capacity, P)).astype(np.float32)
         u[:, F:] = 0
-        # of an earlier batch: the kernel must not read them
+        # left by an earlier batch: the kernel must not read them
         u[ROWS * tiles :], dy[ROWS * tiles :], of_tiles[tiles:] = np.nan, np.nan, np.nan
         u_scale, scale = np.float32(2.0 ** (7 - number)), np.float32(2.0 ** (number - 90))
         partials, dbias = (poisoned(device, *shape) for shape in ((plan.splits, F, P), (P,)))
@@ -130,7 +130,7 @@ def test_weights_are_written_as_swizzled_panels(device: Any, F: int, P: int) -> 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path) -> None:
-    """Two batches in turn, the second smaller: nothing of the first is left where a kernel reads."""
+    """Two batches, the second smaller: it overwrites everything of the first that a kernel reads."""
     about = {"n_channels": 1, "max_nodes": 50, "n_features": 70, "edges_per_node": 1, "weights": not symmetric}
     write_set(tmp_path / "data.h5", 60, **about)
     model = (MODEL[0], "model.adjacency=symmetric") if symmetric else MODEL
@@ -143,7 +143,7 @@ def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path
         run(device, at.stage())
         assert_staged(device, at, task, batch, step, symmetric)
     device.upload(np.array([2, 0, 0, 0], np.int32), at.plan.progress)
-    run(device, at.stage())  # there is none
+    run(device, at.stage())  # no step is left
     assert_staged(device, at, task, batches[1], 1, symmetric)
 
 
@@ -219,7 +219,7 @@ def test_update_sums_gradients_and_packs_the_weights(device: Any, sgd: bool, max
         device.upload(before[name], getattr(of, name))
     moments = [np.abs(rng.standard_normal(layout.n_trainable)).astype(np.float32) for _ in range(2)]
     wanted = fill_gradients(device, at, rng, layout.n_trainable)
-    used = np.zeros(layout.n_trainable, bool)  # without gaps between slots
+    used = np.zeros(layout.n_trainable, bool)  # False: gaps between slots
     for slot in layout.slots.values():
         if slot.spec.trainable:
             used[slot.start : slot.stop] = True
@@ -299,7 +299,7 @@ SCALES = {"plain": (1.0, 1.0), "small weights": (1e-3, 1.0), "large weights": (1
 def test_fp16_gradients_are_as_accurate_as_tf32(
     weights: float, outputs: float, shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fp16 form and the wide one in TF32 are as far from the CPU, for weights and gradients of any size."""
+    """Both forms have similar errors relative to the CPU, for large and small weights and gradients."""
     write_set(tmp_path / "data.h5", 80, n_channels=1, max_nodes=40, n_features=30, target=shape, missing=0.0)
     config = configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256,256]", "cuda.precision=tf32")
     found = []
@@ -352,7 +352,7 @@ def is_matrix(name: str) -> bool:
 
 
 def test_an_epoch_that_does_not_fit_tiles_is_trained_in_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs in fp16 and TF32 in turn, with predictions in between: each form has the weights of the last step."""
+    """Epochs alternate between fp16 and TF32, with predictions between: each form uses the latest weights."""
     write_set(tmp_path / "data.h5", 60, n_channels=1, max_nodes=40)
     config = configure(
         f"data.path={tmp_path / 'data.h5'}", "model.widths=[128,128]", "cuda.precision=tf32", "train.batch_size=16"

@@ -1,4 +1,4 @@
-"""The fp16 step on a GPU, alone: each phase against float64, from the output of the phase before."""
+"""The fp16 step kernel on a GPU: each phase against float64, computed from the kernel's previous phase."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROUNDING = 2.0**-11  # relative error of a number rounded to 11 bits
 
 @dataclass
 class Case:
-    """Random graphs in tiles, weights, and the kernel's results."""
+    """Random graphs in tiles, random weights, and the kernel's results."""
 
     graphs: list[int]
     P: int = 128
@@ -58,7 +58,7 @@ class Case:
     # ---- the batch
 
     def pack(self) -> None:
-        """First fit; graphs are renamed in the order of tiles."""
+        """Assign graphs to tiles, first fit, and number them in the order of tiles."""
         tiles: list[list[int]] = []
         for n in self.graphs:
             tile = next((tile for tile in tiles if sum(tile) + n <= R and len(tile) < R), None)
@@ -76,7 +76,7 @@ class Case:
         self.rows = np.concatenate([R * t + np.arange(sum(tile)) for t, tile in enumerate(tiles)]).astype(np.int64)
 
     def make_rows(self) -> None:
-        """A as blocks on the diagonal; about a tenth of the rows have no entry where A need not be symmetric."""
+        """Make A, block-diagonal; unless A is symmetric, about a tenth of the rows are empty."""
         blocks = []
         for n in self.graphs:
             a = self.floats(n, n) * (self.rng.random((n, n)) < self.density + 1 / max(n, 1))
@@ -211,7 +211,7 @@ class Case:
         self.device.launch(geometry.entry(self.P), geometry.launch(self.P, self.T), **self.fields)
 
     def run(self) -> dict[str, Array]:
-        """Return everything that the kernel writes, panels as matrices of all rows."""
+        """Run the kernel; return all its outputs, panels as matrices of all rows."""
         self.prepare()
         self.launch()
         return self.results()
@@ -232,7 +232,7 @@ class Case:
     # ---- the reference
 
     def loss_of(self, logits: Array) -> tuple[float, Array]:
-        """Return the sum of the weighted losses, and the gradient by the logits."""
+        """Return the sum of the weighted losses, and the gradient of the logits."""
         gradient, total = np.zeros_like(logits), 0.0
         for b, (z, target) in enumerate(zip(logits, self.targets, strict=True)):
             if self.loss == MULTICLASS:
@@ -258,7 +258,7 @@ class Case:
         return total, gradient
 
     def norm(self, number: int, y: Array) -> tuple[Array, Array, Array, Array]:
-        """Return mean, variance, x̂ and z of a layer's Y over the rows that there are."""
+        """Return mean, variance, x̂ and z of a layer's Y over the rows of the batch."""
         mean, var = y[self.rows].mean(axis=0), y[self.rows].var(axis=0)
         x_hat = (y - mean) / np.sqrt(var + EPSILON)
         return mean, var, x_hat, x_hat * self.gamma[number] + self.beta[number]
@@ -269,7 +269,7 @@ class Case:
         return u[:, : len(weight)] @ weight + rowsum * self.bias[number]
 
     def pooled(self, z: Array) -> tuple[Array, Array]:
-        """Return R, and of each row and column what of dR it gets."""
+        """Return R, and the factor of dR for each row and column."""
         share, found = np.zeros((self.T * R, self.P)), np.zeros((self.B, self.P))
         for b, n in enumerate(self.graphs):
             rows = self.node_ptr[b] + np.arange(n)
@@ -297,7 +297,7 @@ def to_panels(matrix: Array) -> Array:
 
 
 def from_panels(panels: Array) -> Array:
-    """Return the matrix of all rows in float64."""
+    """Return the matrix of all rows as float64."""
     rows = swizzle(panels).transpose(0, 2, 1, 3)
     return rows.reshape(-1, panels.shape[1] * 64).astype(np.float64)
 
@@ -338,7 +338,7 @@ def check(case: Case, got: dict[str, Array]) -> None:
     for number in range(case.L - 1, -1, -1):
         var, x_hat, z = norms[number]
         g = np.where((z > 0) & there[:, None], g, 0)
-        doubtful = (np.abs(z) < 1e-5) & there[:, None]  # whose ReLU rounding decides
+        doubtful = (np.abs(z) < 1e-5) & there[:, None]  # rounding decides their ReLU
         dbeta, dgamma = g.sum(axis=0), (g * np.where(there[:, None], x_hat, 0)).sum(axis=0)
         size = np.abs(g).sum(axis=0).max() * (1e-4 + 4 * doubtful.any())
         assert_near(got[f"dbeta{number}"], dbeta, 1e-4, size)
@@ -402,8 +402,8 @@ def test_every_phase_is_near_float64_and_repeats_to_the_bit(name: str) -> None:
         np.testing.assert_array_equal(value, again[key], err_msg=key)
 
 
-def test_launches_with_other_numbers_of_tiles_do_not_disturb_each_other() -> None:
-    """A launch does not take words of the exchange that an earlier launch wrote."""
+def test_launches_with_different_numbers_of_tiles_are_independent() -> None:
+    """A launch ignores words of the exchange buffer that an earlier launch wrote."""
     case = Case(sizes(8, 40), P=512, spare_tiles=0)
     first = case.run()
     shape, size = case.fields["shape"], case.fields["size"]

@@ -1,4 +1,4 @@
-"""Batches in tiles, without a GPU: every graph has its rows, no tile overflows, a plan is found where one exists."""
+"""Batches in tiles, without a GPU: each graph has its rows, no tile overflows, an existing plan is found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counted(sizes: list[int]) -> dict[str, Int64]:
 
 
 def dealt(sizes: list[int], lengths: list[int]) -> list[Int64]:
-    """Return batches of so many graphs, drawn in turn."""
+    """Return consecutive batches of these numbers of graphs."""
     order = np.random.default_rng(len(sizes)).permutation(len(sizes))
     starts = np.cumsum([0, *lengths])
     return [order[np.arange(a, b) % len(order)] for a, b in pairwise(starts)]
@@ -62,7 +62,7 @@ def test_a_plan_gives_every_graph_its_rows(sizes: list[int], lengths: list[int],
 
 
 def first_fit_decreasing(sizes: list[int], tiles: int) -> bool:
-    """Whether graphs fit, each put where there is room, largest first."""
+    """Whether first-fit decreasing finds a tile for every graph."""
     free = [TILE_ROWS] * tiles
     for size in sorted(sizes, reverse=True):
         place = next((tile for tile, rows in enumerate(free) if rows >= size), None)
@@ -128,7 +128,7 @@ def test_scales_use_the_range_of_fp16_without_overflow(largest: float) -> None:
 @quickly
 @given(st.integers(-22, 10), st.integers(0, 2**32 - 1))
 def test_scaled_fp16_rounds_like_tf32(exponent: int, seed: int) -> None:
-    """Equal bits for normal numbers; subnormal ones within the rounding of the largest."""
+    """Normal numbers have equal bits; subnormal ones differ by at most the rounding of the largest."""
     values = np.random.default_rng(seed).standard_normal(2000).astype(np.float32)
     values *= np.float32(10.0**exponent) * 10.0 ** np.random.default_rng(seed + 1).uniform(-9, 0, 2000).astype(
         np.float32

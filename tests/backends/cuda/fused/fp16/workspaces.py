@@ -1,4 +1,4 @@
-"""What the tests of fp16 steps share: matrices as panels (cuda_src/fused/fp16/tiles.cuh), and a workspace."""
+"""Helpers for tests of fp16 steps: matrices as panels (cuda_src/fused/fp16/tiles.cuh), and a workspace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS, PANEL = geometry.TILE_ROWS, geometry.PANEL
 
 
 def swizzled(panels: Array) -> Array:
-    """Return panels (…, rows, 64) with the chunks of each row swizzled, or back."""
+    """Return panels (…, rows, 64) with the chunks of each row swizzled; its own inverse."""
     rows = np.arange(panels.shape[-2])
     chunks = panels.reshape(*panels.shape[:-1], 8, 8)
     found = chunks[..., rows[:, None], np.arange(8) ^ rows[:, None] % 8, :]
@@ -47,7 +47,7 @@ def from_panels(panels: Array) -> Array:
 
 
 def weight_panels(weight: Array, columns: int) -> tuple[Array, Array]:
-    """Return W (F, P) times 128 as the step reads it, forward and backward; `columns` are those of U."""
+    """Return W (F, P) times 128 in the forward and backward layouts of the step; U has `columns` columns."""
     F, P = weight.shape
     filled = np.zeros((columns, P), np.float16)
     filled[:F] = (weight * np.float32(geometry.WEIGHT_SCALE)).astype(np.float16)
@@ -87,6 +87,6 @@ def workspace(
 
 
 def rounded_to_fp16(values: Array, scale: Any) -> Array:
-    """Return numbers rounded to fp16, where a power of two scales them."""
+    """Return numbers rounded to fp16 after scaling with a power of two."""
     found: Array = (values * np.float32(scale)).astype(np.float16).astype(np.float32) / np.float32(scale)
     return found

@@ -1,4 +1,4 @@
-"""The fused step of Kipf's GCN without a GPU: the arrays of its graph, its launches and schedule, what it refuses."""
+"""The fused step of Kipf's GCN without a GPU: arrays of its graph, launches, schedule, refusals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def matrix(rows: Rows, n_columns: int) -> Any:
 
 
 def kept_bits(graph: KipfGraph, layers: Any, epoch: int, step: int) -> Any:
-    """Return the bits that the kernels draw."""
+    """Return the dropout bits that the kernels draw."""
     size = ELEMENTS_OF_A_BLOCK
     found = []
     for key, blocks in zip((layers.x_dropout, layers.z_dropout), np.split(graph.drawn, [graph.n_drawn_x]), strict=True):
@@ -82,7 +82,7 @@ def kept_bits(graph: KipfGraph, layers: Any, epoch: int, step: int) -> Any:
     return np.concatenate(found)
 
 
-def test_u_is_the_adjacency_times_the_features_after_dropout(config: Config) -> None:
+def test_u_equals_adjacency_times_features_after_dropout(config: Config) -> None:
     """U = A dropout(X) for the rows that labels read, with the dropout bits of the other backends."""
     with opened(config) as work:
         layers, graph = describe(work.task.model), graph_of(work.task)
@@ -127,7 +127,7 @@ def test_u_is_the_adjacency_times_the_features_after_dropout(config: Config) -> 
 
 
 class Product:
-    """The products of prediction, without results."""
+    """Stand-in for the products of a prediction: the right shapes, no values."""
 
     def sparse_matmul(self, x: Any, w: DeviceArray) -> DeviceArray:
         return DeviceArray(1, (x.indptr.size - 1, w.shape[1]), w.dtype)
@@ -136,7 +136,7 @@ class Product:
         return DeviceArray(1, (x.shape[0], w.shape[1]), w.dtype)
 
 
-def test_every_launch_fills_the_parameters_of_its_kernel(config: Config) -> None:
+def test_every_launch_names_all_arguments_of_its_kernel(config: Config) -> None:
     entries = Sources(cuda_sources()).entries
     device, ops = HostDevice(), Product()
     with opened(config) as work:
@@ -173,7 +173,7 @@ def test_expected_steps_are_not_uploaded_again() -> None:
     schedule.advance(1)
     schedule.replace([TrainingStep(5, 0, 1, 0.25, 9)])
     packed = device.uploaded[schedule.progress.ptr]
-    assert packed[:PROGRESS].tolist() == [0] * PROGRESS  # one step before the first, which uses the same buffer
+    assert packed[:PROGRESS].tolist() == [0] * PROGRESS  # one step before the first
     assert packed[PROGRESS:].view(np.int32)[2:6].tolist() == [5, 0, 6, 0]
     rates = packed[PROGRESS + 2 * (SCHEDULED + 2) :].view(np.float32).reshape(-1, 4)
     np.testing.assert_allclose(rates[1, :3], [0.25, 1 / (1 - 0.9**9), 1 / (1 - 0.999**9)], rtol=1e-6)
@@ -195,12 +195,12 @@ KIPF = ("model.kind=kipf",)
         ({}, {"target": "binary"}, KIPF, "a node-level data set with 2 binary outputs"),
         ({}, {}, (*KIPF, "train.clip_norm=1.0"), "train.clip_norm on a node-level data set"),
         ({}, {}, (*KIPF, "model.widths=[20000]"), "layers that need 625 of 227 KiB of shared memory"),
-        ({"free": 0}, {}, KIPF, "a data set of 0 MiB where 0 MiB may be taken"),
+        ({"free": 0}, {}, KIPF, "a data set of 0 MiB with 0 MiB of device memory for it"),
         (
             {"resident": "off"},
             {},
             KIPF,
-            "another cuda.precision, cuda.spmm or cuda.resident than fp32, auto and auto or on",
+            "cuda.precision other than fp32, cuda.spmm other than auto, or cuda.resident off",
         ),
     ],
 )
@@ -223,14 +223,14 @@ def test_graphs_with_too_many_entries_are_refused(tmp_path: Path, monkeypatch: p
         assert refusal(backend, work.task) is None
         graph = graph_of(work.task)
         monkeypatch.setattr(engine, "MAX_ENTRIES", 99)
-        assert refusal(backend, work.task) == "more nodes or features than 32-bit indices reach"
+        assert refusal(backend, work.task) == "more nodes or features than 32-bit indices can address"
         monkeypatch.undo()
         rows, products = len(graph.rows), len(graph.products)
-        seen = f"labels that see so much of a graph: A X of {rows} nodes, a sum of {products} products"
+        seen = f"labels with so many neighbours: A X of {rows} nodes, {products} products"
         monkeypatch.setattr(engine, "MAX_COST", 16 * len(graph.products))
         assert refusal(backend, work.task) == seen
         monkeypatch.setattr(engine, "MAX_COST", 16 * (len(graph.a.indices) - 1))
-        assert refusal(backend, work.task) == f"labels that see so much of a graph: {len(graph.a.indices)} edges"
+        assert refusal(backend, work.task) == f"labels with so many neighbours: {len(graph.a.indices)} edges"
 
 
 @pytest.mark.parametrize(("hidden", "chunks"), [(1, 1), (16, 1), (128, 1), (130, 2), (1000, 8)])
@@ -244,6 +244,6 @@ def test_short_tasks_share_blocks() -> None:
     lengths = np.array([3, 170, 0, 128, 129, 1])
     order = geometry.longest_first(lengths, 16)  # 64 threads, four lanes a row, eight rows each
     assert (order.tasks.tolist(), order.n_long, order.blocks) == ([1, 4, 3, 0, 5, 2], 2, 3)
-    wide = geometry.longest_first(lengths[:2], np.array([65, 64]))  # more columns than a part has threads
+    wide = geometry.longest_first(lengths[:2], np.array([65, 64]))  # more columns than a quarter of a block has threads
     assert (wide.tasks.tolist(), wide.n_long, wide.blocks) == ([1, 0], 2, 2)
     assert geometry.longest_first(lengths[:0], 16).blocks == 0

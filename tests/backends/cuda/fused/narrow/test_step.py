@@ -1,4 +1,4 @@
-"""Which layers of a narrow step take the specialised kernels, and what fixed shapes know of them."""
+"""Which layers of a narrow step run the specialised kernels."""
 
 from __future__ import annotations
 

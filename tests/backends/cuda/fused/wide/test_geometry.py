@@ -1,4 +1,4 @@
-"""Geometry of the wide kernels: every row and column has its block, workspaces have room."""
+"""Geometry of the wide kernels: blocks cover all rows and columns, workspaces are large enough."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ quickly = settings(deadline=None, max_examples=60)
 
 
 def covers(blocks: int, each: int, n: int) -> bool:
-    """No element is left out, and no block has nothing to do."""
+    """Whether the blocks cover all n elements and every block has one."""
     return (blocks - 1) * each < n <= blocks * each
 
 
 @pytest.mark.parametrize(("F", "C", "K"), [(1, 1, 8), (75, 1, 80), (512, 1, 520), (7, 1, 8), (75, 4, 304), (2, 4, 16)])
-def test_columns_of_products_and_sums_are_rounded_up(F: int, C: int, K: int) -> None:
+def test_columns_of_u_are_rounded_up(F: int, C: int, K: int) -> None:
     assert geometry.augmented_columns(F, C) == K
 
 
 @quickly
 @given(ROWS, COLUMNS, CHANNELS)
-def test_sparse_rows_have_every_channel_and_column(rows: int, columns: int, C: int) -> None:
+def test_propagation_covers_every_row_channel_and_column(rows: int, columns: int, C: int) -> None:
     launch = geometry.propagate(rows, columns, C)
     x, y, _ = launch.block
     assert launch.grid[0] * y >= geometry.PANEL * -(-rows // geometry.PANEL) * C
@@ -40,7 +40,7 @@ def test_sparse_rows_have_every_channel_and_column(rows: int, columns: int, C: i
 
 @quickly
 @given(COLUMNS, CHANNELS, COLUMNS)
-def test_weights_have_whole_panels(F: int, C: int, P: int) -> None:
+def test_packed_weights_are_whole_panels(F: int, C: int, P: int) -> None:
     launch, forward, backward = geometry.weight_panels(F, C, P)
     assert covers(launch.grid[0], 32, C * F + C)
     assert covers(launch.grid[1], 32, P)
@@ -62,7 +62,7 @@ def test_a_product_is_covered_by_its_tiles(rows: int, columns: int, precision: s
 
 @quickly
 @given(ROWS, COLUMNS, CHANNELS, COLUMNS, CHIPS, PRECISIONS)
-def test_a_weight_gradient_has_room_for_every_split(
+def test_weight_gradient_covers_all_rows_with_its_splits(
     rows: int, F: int, C: int, P: int, chips: int, precision: str
 ) -> None:
     K = geometry.augmented_columns(F, C)
@@ -74,7 +74,7 @@ def test_a_weight_gradient_has_room_for_every_split(
     assert splits == 1 or launch.blocks <= chips
 
 
-def test_the_wide_example_fills_the_device_once() -> None:
+def test_products_of_the_wide_example_are_one_wave() -> None:
     assert geometry.product(1850, 512, "tf32").blocks == 120
     assert geometry.product_dw(1850, 520, 512, 132, "tf32").launch.blocks == 120
     assert geometry.product_dw(1850, 80, 512, 132, "3xtf32").launch.grid == (8, 1, 16)

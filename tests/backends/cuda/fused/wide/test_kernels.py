@@ -1,4 +1,4 @@
-"""The wide kernels of the fused backend on a GPU, one by one, against float64: any size, poisoned outputs, repeated."""
+"""The wide kernels one by one on a GPU: against float64, with odd sizes and poisoned outputs, and repeated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CASES = {
 
 @dataclass
 class Layer:
-    """Random inputs of a layer, and the device that its kernels run on."""
+    """Random inputs of a layer, and a device for its kernels."""
 
     N: int
     F: int
@@ -64,20 +64,20 @@ class Layer:
         return stats.astype(np.float32), 1 + 0.3 * self.floats(columns), 0.3 * self.floats(columns)
 
     def adjacency(self) -> sp.csr_array:
-        """Return (N, N C) with about three entries a row and channel, rows without any among them."""
+        """Return (N, N C) with about three entries per row and channel; some rows are empty."""
         count = 3 * self.N * self.C
         rows, columns = self.rng.integers(0, self.N, count), self.rng.integers(0, self.N * self.C, count)
         return sp.csr_array(sp.coo_array((self.floats(count), (rows, columns)), shape=(self.N, self.N * self.C)))
 
     def kept(self, rows: int, columns: int) -> tuple[Array | None, Array]:
-        """Return dropout's bits as the device holds them, and as a mask."""
+        """Return random dropout bits in the device's layout, and as a mask."""
         mask = self.rng.random((rows, columns)) < 1 / KEEP_SCALE
         if not self.dropout:
             return None, np.ones((rows, columns))
         return np.packbits(mask.ravel(), bitorder="little"), mask
 
     def launch(self, entry: str, launch: Launch, outputs: dict[str, Any], **inputs: Any) -> list[Array]:
-        """Run a kernel twice on poisoned outputs, given as shapes or first contents or None; return what it wrote."""
+        """Run a kernel twice on poisoned outputs (shapes, initial contents or None); return the outputs."""
 
         def on_device(value: Any) -> Any:
             return self.device.upload(value) if isinstance(value, np.ndarray) else value
@@ -99,7 +99,7 @@ class Layer:
         return geometry.panels(self.N + SPARE, columns)[0]
 
     def to_panels(self, matrix: Array) -> Array:
-        """Return U or dY as panels: zeros where products read beyond it, otherwise not-a-number."""
+        """Return U or dY as panels: zeros where products read beyond the matrix, NaN elsewhere."""
         (N, columns), capacity = matrix.shape, self.capacity(matrix.shape[1])
         wide = np.full((capacity, -(-columns // 32) * 32), np.nan, np.float32)
         wide[: -(-N // 32) * 32] = 0
@@ -107,12 +107,12 @@ class Layer:
         return pack(wide)
 
     def v_panels(self, v: Array) -> Array:
-        """Return V as panels, its channels apart."""
+        """Return V as panels, each channel in its own panels."""
         pad = -self.P % 32
         return self.to_panels(np.pad(v.reshape(-1, self.C, self.P), ((0, 0), (0, 0), (0, pad))).reshape(len(v), -1))
 
     def transposed_panels(self, dy: Array) -> Array:
-        """Return the transpose of dY as panels of P rows, zeros as far as products read."""
+        """Return the transpose of dY as panels of P rows, with zeros where products read beyond it."""
         wide = np.full((dy.shape[1], self.capacity(1)), np.nan, np.float32)
         wide[:, : -(-len(dy) // 32) * 32] = 0
         wide[:, : len(dy)] = round_to_11_bits(dy.T) if self.round else dy.T
@@ -124,7 +124,7 @@ class Layer:
         return (geometry.panels(self.N + SPARE, columns)[1],)
 
     def weight_panels(self, weight: Array, bias: Array | None) -> list[Array]:
-        """Return the weights as the kernel packs them, forward and backward."""
+        """Return the packed weights of the forward and backward kernels."""
         launch, forward, backward = geometry.weight_panels(self.F, self.C, self.P)
         outputs = {"forward": (forward,), "backward": (backward,), "shift": None}
         fields = dict.fromkeys(("gamma", "beta", "running_mean", "running_var")) | {"weight": weight, "bias": bias}
@@ -168,26 +168,26 @@ def csr_fields(matrix: sp.csr_array | None, prefix: str = "") -> dict[str, Array
 
 
 def by_tiles(values: Array) -> list[Array]:
-    """Return the rows in the tiles by which products find moments and sums."""
+    """Return the rows by tile: a product writes one partial sum per tile."""
     return [values[first : first + geometry.TILE_ROWS] for first in range(0, max(len(values), 1), geometry.TILE_ROWS)]
 
 
 def pack(matrix: Array) -> Array:
-    """Return a matrix of whole panels as panels: chunk q of row i stands at q ^ i % 8."""
+    """Return a matrix of whole panels as panels; chunk q of row i is stored at q ^ i % 8."""
     rows = np.arange(len(matrix))
     chunks = matrix.reshape(len(matrix), -1, 8, 4).transpose(1, 0, 2, 3)
     return np.ascontiguousarray(chunks[:, rows[:, None], np.arange(8) ^ rows[:, None] % 8]).ravel()
 
 
 def unpack(panels: Array, rows: int) -> Array:
-    """Return the matrix of panels of so many rows."""
+    """Return the matrix of panels with `rows` rows."""
     number = np.arange(rows)
     chunks = panels.reshape(-1, rows, 8, 4)[:, number[:, None], np.arange(8) ^ number[:, None] % 8]
     return chunks.transpose(1, 0, 2, 3).reshape(rows, -1)
 
 
 def round_to_11_bits(x: Array) -> Array:
-    """Return the nearest numbers of 11 bits, as the kernels round them; NaN stays."""
+    """Round to 11 significant bits as the kernels do; NaN stays."""
     bits = x.astype(np.float32).view(np.uint32)
     even = (bits + 0x0FFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
     return np.where(np.isnan(x), x, even.view(np.float32))
@@ -205,15 +205,15 @@ def activation(y: Array, stats: Array | None, gamma: Array | None, beta: Array |
 
 
 def assert_close(got: Array, want: Array, scale: Array | float = 1.0) -> None:
-    """Within the rounding of a few float32 operations on numbers of `scale`."""
+    """Assert equality up to the rounding of a few float32 operations on numbers of size `scale`."""
     np.testing.assert_array_less(np.abs(got - want), 4e-6 * scale + 1e-30)
 
 
 def assert_product(got: Array, a: Array, b: Array, precision: str) -> None:
-    """Hold a product to float64, every element to the bound of its sum.
+    """Compare a product with float64; each element has the error bound of its sum.
 
-    TF32 rounds both factors to 11 bits: 2^-11 each. 3xTF32 cuts the rest of each factor to 11 bits, 2^-21 each, and
-    leaves out the product of both rests, 2^-22. Tensor cores cut sums off instead of rounding them: 2 units a term.
+    TF32 rounds both factors to 11 bits: 2^-11 each. 3xTF32 rounds the residual of each factor to 11 bits, 2^-21 each,
+    and omits the product of both residuals, 2^-22. Tensor cores truncate sums: 2 units per term.
     """
     want = a.astype(np.float64) @ b.astype(np.float64)
     magnitude = np.abs(a).astype(np.float64) @ np.abs(b)
@@ -293,7 +293,7 @@ def test_propagate_backward_is_near_float64(N: int, F: int, C: int, P: int, batc
     np.testing.assert_array_equal(alone[: len(panels) // 2], panels[: len(panels) // 2])
 
 
-def test_partial_sums_of_unused_graphs_are_left_out() -> None:
+def test_partial_sums_beyond_the_batch_are_ignored() -> None:
     layer = Layer(40, 8, 1, 20)
     layer.size = np.array([40, 11], np.int32)  # two partial sums of eight graphs; a third is unused
     partials, y, g = layer.floats(3, 24, 2), layer.floats(40, 20), layer.floats(40, 20)
@@ -327,7 +327,7 @@ def test_v_of_a_dense_layer_is_dy() -> None:
 @cases
 @precisions
 def test_weights_for_predictions_contain_batch_norm(N: int, F: int, C: int, P: int, precision: str) -> None:
-    """The slope goes into the weights, the rest into the shift; predictions need no weights backward."""
+    """The slope is folded into the weights, the rest into the shift; there are no backward weights."""
     layer = Layer(N, F, C, P, round=int(precision == "tf32"))
     weight, bias, gamma, beta, mean = (layer.floats(*shape) for shape in ((F, C * P), (C * P,), (P,), (P,), (P,)))
     var = 0.1 + np.abs(layer.floats(P))
@@ -408,7 +408,7 @@ def test_product_dw_is_near_float64(N: int, F: int, C: int, P: int, precision: s
     u, dy = layer.floats(N, layer.K), layer.floats(N, P)
     fields = {"u": layer.to_panels(u), "dy_t": layer.transposed_panels(dy), "size": layer.size}
     fields |= {"K": layer.K, "P": P, "capacity": layer.capacity(P), "early": 0}
-    for rows in (N + SPARE, 20 * N + 2000):  # the latter with splits that have no rows
+    for rows in (N + SPARE, 20 * N + 2000):  # the larger capacity has splits without rows
         launch, splits = geometry.product_dw(rows, layer.K, P, layer.device.multiprocessors, precision)
         outputs = {"partials": (splits, layer.K, P)}
         (partials,) = layer.launch(f"fused_wide_product_dw_{precision}", launch, outputs, **fields)

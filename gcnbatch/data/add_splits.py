@@ -1,0 +1,114 @@
+"""Splits of a table, by id or in the order of the rows, added to a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.molecule_files import open_molecules
+from gcnbatch.data.importers.molecule_tables import find_id_column
+from gcnbatch.data.importers.split_columns import looks_like_split, read_splits, split_name
+from gcnbatch.data.outputs import output_path
+from gcnbatch.data.store import Dataset, DatasetWriter
+from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import StrPath
+
+
+@dataclass(frozen=True)
+class SplitTable:
+    """A table with a part or fold per row; empty names of columns are detected, an empty `name` is the column's."""
+
+    path: Path
+    name: str = ""
+    split_column: str = ""
+    id_column: str = ""
+
+
+def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[str, Split], list[str]]:
+    """Write `dataset` with the splits of `table` to `out`, which may be its own path; return the splits and notes.
+
+    Raises
+    ------
+    InputError
+        For a table that cannot be read, unknown columns, repeated ids, another number of rows in a table without ids,
+        and names of splits that the set has.
+    """
+    own = Path(out).resolve() == dataset.path.resolve()
+    path = output_path(out, [table.path] if own else [table.path, dataset.path])
+    texts, notes = _texts_of_rows(dataset.ids.tolist(), table)
+    name = table.name or split_name(texts.column)
+    splits = read_splits(f"{table.path}, column '{texts.column}'", name, texts.values)
+    for title in splits:
+        if title in dataset.splits:
+            raise InputError(str(dataset.path), f"there is a split '{title}'", "a new name", "Give another --name.")
+    left = len(texts.values) - max(sum(map(len, split.parts().values())) for split in splits.values())
+    if left:
+        notes.append(f"{left:,} of {len(texts.values):,} rows of {dataset.path} are in no part")
+    with DatasetWriter(path) as writer:
+        for _, part in dataset.blocks():
+            writer.append(part)
+        if not dataset.n_graphs:
+            writer.append(dataset.read([]))
+        writer.finish(dataset.header, dataset.splits | splits)
+    return splits, notes
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A column of the table, with one text per row of the data set."""
+
+    column: str
+    values: list[str]
+
+
+def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[str]]:
+    with open_molecules(table.path, TableFormat()) as source:
+        records = [[text.strip() for text in record] for record in source.rows]
+        columns = dict(
+            zip(source.names, zip(*records, strict=True) if records else [()] * len(source.names), strict=True)
+        )
+    id_name = _named(table, "--id-column", table.id_column, list(columns)) or find_id_column(list(columns))
+    column = _named(table, "--split-column", table.split_column, list(columns))
+    if not column:
+        found = [name for name, values in columns.items() if name != id_name and looks_like_split(name, values)]
+        if len(found) != 1:
+            got = f"{len(found)} columns look like a split" if found else "no column looks like a split"
+            raise InputError(str(table.path), got, hint=f"{nearest('split', columns)} Name it with --split-column.")
+        column = found[0]
+    values = list(columns[column])
+    if id_name:
+        return _by_id(ids, table, list(columns[id_name]), values, column)
+    if len(values) != len(ids):
+        got = f"{len(values):,} rows and no column of ids"
+        raise InputError(str(table.path), got, f"{len(ids):,} rows, as in the data set", "Add a column of ids.")
+    return _Texts(column, values), []
+
+
+def _by_id(
+    ids: Sequence[str], table: SplitTable, keys: list[str], values: list[str], column: str
+) -> tuple[_Texts, list[str]]:
+    for place, names in (("the data set", ids), (str(table.path), keys)):
+        unique, count = np.unique(np.array(names, dtype=np.str_), return_counts=True)
+        if (count > 1).any():
+            got = f"id '{unique[np.argmax(count > 1)]}' stands there more than once"
+            raise InputError(place, got, "each id once", "Give a table without ids, with the rows in order.")
+    text_of = dict(zip(keys, values, strict=True))
+    found = [text_of.get(name, "") for name in ids]
+    unknown = len(set(keys) - set(ids))
+    if unknown == len(keys):
+        raise InputError(
+            str(table.path), "none of its ids is in the data set", f"ids such as '{ids[0] if ids else ''}'"
+        )
+    notes = [f"{unknown:,} of {len(keys):,} ids of {table.path} are not in the data set"] if unknown else []
+    return _Texts(column, found), notes
+
+
+def _named(table: SplitTable, option: str, name: str, names: Sequence[str]) -> str:
+    if name and name not in names:
+        raise InputError(str(table.path), f"no column '{name}'", hint=f"{nearest(name, names)} See {option}.")
+    return name

@@ -1,0 +1,151 @@
+"""What an import tells about its molecules: copies, salts, and chemistry that the features do not see."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, load_rdkit, read_molecule
+from gcnbatch.data.graphs import Int64, Split
+
+UInt64 = NDArray[np.uint64]
+_ROUNDS = 3  # of neighbours that a key sees; different molecules with equal keys only cost time
+_STEREO, _ISOTOPE = re.compile(r"[@/\\]"), re.compile(r"\[\d")
+
+
+class MoleculeNotes:
+    """Collects the molecules of an import, chunk by chunk; `lines` then describes them."""
+
+    def __init__(self, smiles: Sequence[str], options: FeaturizerOptions) -> None:
+        self._smiles, self._options = smiles, options
+        self._keys: list[UInt64] = []
+        self._rows: list[Int64] = []
+
+    def add(self, arrays: MoleculeArrays) -> None:
+        """Add a chunk of molecules."""
+        self._keys.append(structure_keys(arrays))
+        self._rows.append(arrays.rows)
+
+    def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
+        """Return notes for the user.
+
+        Parameters
+        ----------
+        y : (G, K)
+            Targets of the molecules that became graphs, in the order in which they were added.
+        splits : dict of Split
+            Splits of these graphs.
+        """
+        rows = np.concatenate(self._rows)
+        texts = [self._smiles[row] for row in rows]
+        exact, flat = self._copies(texts)
+        return [
+            line
+            for line in (
+                _about_copies(exact, y, splits),
+                self._about_salts(texts),
+                _about_stereo(texts, len(exact), flat),
+            )
+            if line
+        ]
+
+    def _about_salts(self, texts: Iterable[str]) -> str:
+        count = sum("." in text for text in texts)
+        if not count or self._options.largest_fragment:
+            return ""
+        rows = "1 row has" if count == 1 else f"{count:,} rows have"
+        return f"salts: {rows} several molecules in one SMILES; --largest-fragment keeps the largest"
+
+    def _copies(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Return groups of graphs of the same molecule, and how many graphs have the same atoms and bonds as another.
+
+        The second number leaves out copies of the same molecule.
+        """
+        keys = np.concatenate(self._keys)
+        _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
+        candidates = np.flatnonzero(count[inverse] > 1)
+        exact: dict[str, list[int]] = defaultdict(list)
+        flat: dict[str, set[str]] = defaultdict(set)
+        known: dict[str, tuple[str, str]] = {}
+        for graph in candidates.tolist():
+            text = texts[graph]
+            if text not in known:
+                known[text] = self._names(text)
+            name, flat_name = known[text]
+            exact[name].append(graph)
+            flat[flat_name].add(name)
+        alike = sum(len(names) for names in flat.values() if len(names) > 1)
+        return [graphs for graphs in exact.values() if len(graphs) > 1], alike
+
+    def _names(self, text: str) -> tuple[str, str]:
+        """Return canonical SMILES with and without stereochemistry and isotopes."""
+        chem = load_rdkit()
+        molecule = read_molecule(text.strip(), self._options)
+        return chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
+
+
+def _about_copies(groups: list[list[int]], y: NDArray[Any], splits: Mapping[str, Split]) -> str:
+    if not groups:
+        return ""
+    rows = sum(map(len, groups))
+    line = f"copies: {_molecules(len(groups))} more than once, in {rows:,} rows"
+    differ = sum(_contradict(y[group]) for group in groups)
+    if differ:
+        line += f"; {differ:,} of them with different targets"
+    for name, split in splits.items():
+        part = np.full(len(y), -1)
+        for number, members in enumerate(split.parts().values()):
+            part[members] = number
+        apart = sum(len(set(part[group].tolist()) - {-1}) > 1 for group in groups)
+        if apart:
+            line += f"; {apart:,} of them in different parts of split '{name}'"
+    if not splits:
+        line += "; a random split may put copies into different parts"
+    return line
+
+
+def _contradict(y: NDArray[Any]) -> bool:
+    """Whether any column of y (n, K) has two different known values."""
+    columns = (column[column >= 0] if y.dtype.kind == "i" else column[~np.isnan(column)] for column in y.T)
+    return any(len(np.unique(column)) > 1 for column in columns)
+
+
+def _about_stereo(texts: Sequence[str], copies: int, alike: int) -> str:
+    stereo, isotopes = (sum(bool(sign.search(text)) for text in texts) for sign in (_STEREO, _ISOTOPE))
+    if not stereo and not isotopes:
+        return ""
+    parts = [f"{count:,} with {what}" for count, what in ((stereo, "stereochemistry"), (isotopes, "isotopes")) if count]
+    line = f"not seen by the features: {' and '.join(parts)}"
+    return line + (f"; {alike:,} molecules differ from another only there" if alike else "")
+
+
+def _molecules(count: int) -> str:
+    return "1 molecule appears" if count == 1 else f"{count:,} molecules appear"
+
+
+def structure_keys(arrays: MoleculeArrays) -> UInt64:
+    """Return a number per graph (G,), equal for equal graphs: node features, mixed with those of neighbours, summed."""
+    width = arrays.x.shape[1]
+    salt = _mix(np.arange(1, width + 1, dtype=np.uint64))
+    node = (arrays.x.astype(np.uint64) * salt).sum(axis=1, dtype=np.uint64)
+    first = np.repeat(arrays.node_ptr[:-1], np.diff(arrays.edge_ptr))
+    src, dst = first + arrays.src, first + arrays.dst
+    scale = _mix(arrays.channel.astype(np.uint64) + np.uint64(width + 1))
+    for _ in range(_ROUNDS):
+        sums = np.zeros_like(node)
+        np.add.at(sums, dst, _mix(node)[src] * scale)
+        node = _mix(node ^ sums)
+    totals = np.concatenate([np.zeros(1, np.uint64), np.cumsum(node, dtype=np.uint64)])
+    return totals[arrays.node_ptr[1:]] - totals[arrays.node_ptr[:-1]]
+
+
+def _mix(values: UInt64) -> UInt64:
+    """Scramble 64-bit numbers (the finaliser of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,219 @@
+"""What each column of a table of molecules is used for, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gcnbatch.data.importers.csv_tables import ROW_INDEX
+from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
+from gcnbatch.data.importers.molecule_tables import MoleculeTable
+from gcnbatch.data.importers.split_columns import looks_like_split
+from gcnbatch.data.schema import Target
+from gcnbatch.errors import InputError, nearest
+
+_IDENTIFIER = re.compile(
+    r"(?:.*(?:^|[ _.-]))?(?:id|ids|cid|sid|aid|cas|casrn|index|idx|number|no|num|row|rank)\.?", re.I
+)
+_ROW_WEIGHTS = {"weight", "weights", "sample_weight", "sampleweight", "sample weight"}
+
+
+@dataclass(frozen=True)
+class ColumnRole:
+    """Use of a column: smiles, id, target, split or ignored; `reading` describes targets, `why` the others."""
+
+    name: str
+    role: str
+    reading: Reading | None = None
+    why: str = ""
+
+    def cells(self) -> tuple[str, str, str | None, int | None, str]:
+        """Return name, role, kind, rows with a value, and the mapping of labels or the reason."""
+        if self.role != "target" or self.reading is None:
+            return self.name, self.role, None, None, self.why
+        mapping = ", ".join(f"{text} = {number}" for number, text in enumerate(self.reading.classes[:10]))
+        more = ", …" if len(self.reading.classes) > 10 else ""
+        return self.name, self.role, self.reading.kind, self.reading.labelled, mapping + more
+
+
+@dataclass(frozen=True)
+class RoleOptions:
+    """Wishes of the user about roles.
+
+    Parameters
+    ----------
+    targets : list of str or None
+        Target columns; None: detected.
+    no_targets : bool
+        Import molecules without targets.
+    split : str
+        Column of the split; empty: none.
+    task : str or None
+        Kind of the targets; None: detected.
+    """
+
+    targets: Sequence[str] | None = None
+    no_targets: bool = False
+    split: str = ""
+    task: Target | None = None
+
+
+def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]:
+    """Return the role of every column, in the order of the table.
+
+    Targets are the only column that can be one, or all if their values are labels of two classes. Names that look like
+    classes (of unknown meaning) are targets only where no other column is.
+
+    Raises
+    ------
+    InputError
+        When targets are missing or not clear, numbers are mixed with text, or a named column is not there.
+    """
+    _check_names(table, options)
+    roles = {table.smiles_column: ColumnRole(table.smiles_column, "smiles")}
+    if table.id_column:
+        roles[table.id_column] = ColumnRole(table.id_column, "id")
+    if options.split:
+        roles[options.split] = ColumnRole(options.split, "split")
+    rest = [name for name in table.others if name not in roles]
+    if options.targets is not None:
+        chosen = _named_targets(table, options)
+        roles |= {name: ColumnRole(name, "ignored", why="not in --target-columns") for name in rest} | chosen
+    elif options.no_targets:
+        roles |= {name: ColumnRole(name, "ignored", why="--no-targets") for name in rest}
+    else:
+        roles |= _detected(table, rest, options.task)
+    return [roles[name] for name in table.names]
+
+
+def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
+    if options.targets is not None:
+        if options.no_targets:
+            raise InputError("--no-targets", "given with --target-columns", "one of them")
+        if not options.targets:
+            raise InputError("--target-columns", "no name", "names of columns, separated by commas")
+    for option, names in (("--target-columns", options.targets or ()), ("--split-column", [options.split])):
+        for place, name in enumerate(names):
+            if name and name not in table.others:
+                what = "target column" if option == "--target-columns" else "column"
+                hint = f"{nearest(name, table.others)} See {option}."
+                raise InputError(str(table.path), f"no {what} '{name}'", hint=hint)
+            if name in names[:place]:
+                raise InputError(option, f"'{name}' twice", "different columns")
+    if options.split and options.split in (options.targets or ()):
+        raise InputError("--split-column", f"'{options.split}' is a target", "another column")
+
+
+# ------------------------------------------------------------------------------------------------ named targets
+
+
+def _named_targets(table: MoleculeTable, options: RoleOptions) -> dict[str, ColumnRole]:
+    names = list(options.targets or ())
+    if options.task == "multiclass" and len(names) != 1:
+        got = f"{len(names)} target columns for --task multiclass"
+        raise InputError(str(table.path), got, "one column of classes", "Name it with --target-columns.")
+    readings = {name: _read_as(table, name, options.task) for name in names}
+    kinds = {reading.kind for reading in readings.values()}
+    if options.task is None and len(kinds) > 1 and all(map(as_numbers, readings.values())):
+        readings = {name: Reading("regression", reading.labelled) for name, reading in readings.items()}
+    elif len(kinds) > 1 or (kinds == {"multiclass"} and len(names) > 1):
+        shown = ", ".join(f"'{name}' {reading.kind}" for name, reading in readings.items())
+        raise InputError(
+            str(table.path), f"targets of different kinds or several columns of classes: {shown}", "one kind of target"
+        )
+    return {name: ColumnRole(name, "target", reading) for name, reading in readings.items()}
+
+
+def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
+    """Read a column that the user named, as `task` if given."""
+    texts = table.others[name]
+    reading = read_labels(texts)
+    if not reading.labelled:
+        raise InputError(f"{table.path}, column '{name}'", "no value in any row", "a target with values")
+    if task == "multiclass":
+        reading = read_classes(texts)
+        if len(reading.classes) < 2:
+            place = f"{table.path}, column '{name}'"
+            raise InputError(place, f"only class '{reading.classes[0]}'", "at least 2 classes")
+        return reading
+    if reading.mixed is not None:
+        raise _mixed(table, name, reading)
+    if task == "regression" and not as_numbers(reading):
+        row = next(row for row, text in enumerate(texts) if text in (reading.codes or {}))
+        raise InputError(f"{table.path}, row {row + 1}, column '{name}'", repr(texts[row]), "a finite number")
+    if task == "regression":
+        return Reading("regression", reading.labelled)
+    if task == "binary" and (reading.kind != "binary"):
+        return Reading("binary", reading.labelled) if as_numbers(reading) else _refuse_many(table, name, reading)
+    if reading.kind is None:
+        raise InputError(f"{table.path}, column '{name}'", reading.reason, "values that differ")
+    return reading
+
+
+def _refuse_many(table: MoleculeTable, name: str, reading: Reading) -> Reading:
+    got = f"{len(reading.classes)} different labels" if reading.classes else reading.reason
+    raise InputError(f"{table.path}, column '{name}'", got, "two labels of a known meaning", "Use --task multiclass.")
+
+
+def _mixed(table: MoleculeTable, name: str, reading: Reading) -> InputError:
+    assert reading.mixed is not None
+    row, text = reading.mixed
+    place = f"{table.path}, row {row + 1}, column '{name}'"
+    hint = "Correct the cell, or name other targets with --target-columns."
+    return InputError(place, repr(text), "a finite number, or blank where missing", hint)
+
+
+# ------------------------------------------------------------------------------------------------ detected targets
+
+
+def _detected(table: MoleculeTable, names: Sequence[str], task: Target | None) -> dict[str, ColumnRole]:
+    readings = {name: _suspect(name, table.others[name], read_labels(table.others[name])) for name in names}
+    for name, reading in readings.items():
+        if reading.mixed is not None and not _IDENTIFIER.fullmatch(name):
+            raise _mixed(table, name, reading)
+    clear = [name for name, reading in readings.items() if reading.kind and not reading.reason and not reading.named]
+    pool = clear or [name for name, reading in readings.items() if reading.named and not reading.reason]
+    if not pool and all(reading.labelled == 0 for reading in readings.values()):
+        return _ignored(readings, set())
+    if not pool:
+        shown = "; ".join(f"'{name}': {reading.reason}" for name, reading in readings.items())
+        raise InputError(
+            str(table.path),
+            f"no column that is clearly a target ({shown})",
+            hint="Name the targets with --target-columns, or import without with --no-targets.",
+        )
+    if len(pool) > 1 and not (task != "multiclass" and all(readings[name].kind == "binary" for name in pool)):
+        shown = ", ".join(f"'{name}'" for name in pool)
+        raise InputError(
+            str(table.path),
+            f"not clear which of the columns are targets ({shown})",
+            hint="Name them with --target-columns.",
+        )
+    chosen = _named_targets(table, RoleOptions(targets=pool, task=task))
+    return _ignored(readings, set(pool)) | chosen
+
+
+def _suspect(name: str, texts: Sequence[str], reading: Reading) -> Reading:
+    """Return the reading with a reason where the name or the values speak against a target."""
+    if name == ROW_INDEX:
+        return replace(reading, reason="no name: taken for row numbers", mixed=None)
+    if looks_like_split(name, texts):
+        return replace(reading, reason="looks like a split; --split-column keeps it", mixed=None)
+    if name.lower() in _ROW_WEIGHTS:
+        return replace(reading, reason="named like a weight of rows, which is not supported", mixed=None)
+    if reading.kind and _IDENTIFIER.fullmatch(name) and _all_whole(texts):
+        return replace(reading, reason="named like an identifier")
+    return reading
+
+
+def _all_whole(texts: Sequence[str]) -> bool:
+    return all(text.lstrip("+-").isdigit() for text in set(texts) if text)
+
+
+def _ignored(readings: dict[str, Reading], targets: set[str]) -> dict[str, ColumnRole]:
+    return {
+        name: ColumnRole(name, "ignored", why=reading.reason or "names of classes; --target-columns predicts them")
+        for name, reading in readings.items()
+        if name not in targets
+    }

@@ -1,0 +1,104 @@
+"""Detection of a table's delimiter and decimal sign."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from gcnbatch.data.importers.csv_tables import MISSING, open_text
+from gcnbatch.errors import InputError
+
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}  # among equals, the first is taken
+_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "\\t": "\t"}
+_SAMPLE_LINES = 50
+_WITH_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_WITHOUT_COMMA = re.compile(r"[+-]?\d+(?:[eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """Delimiter and decimal sign of a text table; empty: detected."""
+
+    delimiter: str = ""
+    decimal: str = ""
+
+    def check(self) -> None:
+        """Refuse signs that no table uses.
+
+        Raises
+        ------
+        InputError
+            For another delimiter or decimal sign, and for the same sign in both places.
+        """
+        if self.delimiter and self.sign not in DELIMITERS:
+            raise InputError("--delimiter", repr(self.delimiter), f"one of {', '.join(DELIMITERS.values())}")
+        if self.decimal not in ("", ".", ","):
+            raise InputError("--decimal", repr(self.decimal), "'.' or ','")
+
+    @property
+    def sign(self) -> str:
+        """The delimiter as one character, also where it was given by name."""
+        return _NAMES.get(self.delimiter.lower(), self.delimiter)
+
+
+def detect_delimiter(path: Path) -> str:
+    """Return the delimiter that divides the first lines of a text file into equally many fields, else its first line.
+
+    Raises
+    ------
+    InputError
+        As `open_text`.
+    """
+    with open_text(path) as stream:
+        lines = list(islice(stream, _SAMPLE_LINES + 1))
+    for sample in (lines[:_SAMPLE_LINES], lines[:1]):
+        widths = {sign: _width(sample, sign) for sign in DELIMITERS}
+        best = max(widths.values())
+        if best > 1:
+            return next(sign for sign, width in widths.items() if width == best)
+    return ","
+
+
+def _width(lines: Sequence[str], sign: str) -> int:
+    """Return the number of fields of every record; 0 where the records differ."""
+    try:
+        records = [len(record) for record in csv.reader(lines, strict=True, delimiter=sign) if record]
+    except csv.Error:
+        return 0
+    return records[0] if len(set(records)) == 1 else 0
+
+
+def has_decimal_commas(path: Path, columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
+    """Whether the numbers of any column are written with a decimal comma.
+
+    Raises
+    ------
+    InputError
+        When a column could as well hold whole numbers with commas between thousands.
+    """
+    found = False
+    for name, texts in columns:
+        values = {text for text in texts if text.lower() not in MISSING}
+        commas = [text for text in values if _WITH_COMMA.fullmatch(text)]
+        if not commas or (len(commas) < len(values) and not all(map(_number_like, values))):
+            continue
+        if all(map(_THOUSANDS.fullmatch, commas)):
+            place = f"{path}, column '{name}'"
+            got = f"{min(commas)!r} is a fraction or a number above 1,000"
+            raise InputError(place, got, "a known decimal sign", "Give --decimal ',' or --decimal '.'.")
+        found = True
+    return found
+
+
+def _number_like(text: str) -> bool:
+    return bool(_WITH_COMMA.fullmatch(text) or _WITHOUT_COMMA.fullmatch(text))
+
+
+def with_points(texts: Sequence[str]) -> list[str]:
+    """Return the texts with a decimal point in every number that has a decimal comma."""
+    return [text.replace(",", ".") if _WITH_COMMA.fullmatch(text) else text for text in texts]

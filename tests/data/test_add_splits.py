@@ -1,0 +1,77 @@
+"""Splits of a table added to a data set: by id, by row, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcnbatch.data.add_splits import SplitTable, add_splits
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.store import Dataset, write_graphset
+from gcnbatch.errors import InputError
+from tests.builders import assert_graphsets_equal, build_graphset
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    graphs = build_graphset(5, splits=True)
+    write_graphset(tmp_path / "set.h5", replace(graphs, ids=np.array(list("abcde"))))
+    return tmp_path / "set.h5"
+
+
+def add(data: Path, text: str, out: Path | None = None, **options: str) -> tuple[dict[str, Split], list[str]]:
+    table = data.with_name("split.csv")
+    table.write_text(text)
+    with Dataset(data) as dataset:
+        return add_splits(dataset, out or data, SplitTable(table, **options))
+
+
+def parts(split: Split) -> dict[str, list[int]]:
+    return {name: rows.tolist() for name, rows in split.parts().items()}
+
+
+def test_a_table_with_ids_in_any_order_adds_its_split(data: Path) -> None:
+    with Dataset(data) as dataset:
+        before = dataset.load()
+    _, notes = add(data, "id;split\nc;test\na;train\nz;valid\nb;train\ne;valid\n", name="mine")
+    assert notes == [
+        f"1 of 5 ids of {data.with_name('split.csv')} are not in the data set",
+        f"1 of 5 rows of {data} are in no part",
+    ]
+    with Dataset(data) as dataset:
+        assert parts(dataset.splits["mine"]) == {"train": [0, 1], "valid": [4], "test": [2]}
+        assert_graphsets_equal(replace(dataset.load(), splits=before.splits), before)
+
+
+def test_a_table_without_ids_counts_rows_and_folds_give_a_split_each(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new.h5"
+    add(data, "fold\n0\n1\n2\n0\n1\n", out)
+    with Dataset(out) as dataset:
+        assert list(dataset.splits) == ["first", "fold-0", "fold-1", "fold-2"]
+        assert parts(dataset.splits["fold-0"]) == {"train": [2], "valid": [1, 4], "test": [0, 3]}
+    with Dataset(data) as dataset:
+        assert list(dataset.splits) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("split\ntrain\n", {}, "1 rows and no column of ids; expected 5 rows, as in the data set"),
+        ("id,split\na,train\na,test\n", {}, "id 'a' stands there more than once; expected each id once"),
+        ("id,split\nx,train\ny,test\n", {}, "none of its ids is in the data set; expected ids such as 'a'"),
+        ("id,set\na,1.5\n", {}, "no column looks like a split. Did you mean"),
+        ("id,split,fold\na,train,1\n", {}, "2 columns look like a split"),
+        ("id,split\na,train\n", {"split_column": "parts"}, "no column 'parts'"),
+        ("id,split\na,train\n", {"id_column": "key"}, "no column 'key'"),
+        ("id,split\na,train\n", {"name": "first"}, "there is a split 'first'; expected a new name"),
+    ],
+)
+def test_other_tables_are_refused(data: Path, text: str, options: dict[str, str], message: str) -> None:
+    before = data.read_bytes()
+    with pytest.raises(InputError) as caught:
+        add(data, text, **options)
+    assert message in str(caught.value)
+    assert data.read_bytes() == before

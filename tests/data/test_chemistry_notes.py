@@ -1,0 +1,95 @@
+"""Copies, salts, stereochemistry: what an import tells about its molecules; and RDKit's standardisation."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcnbatch.data.featurizer import MAX_MURCKO_ATOMS, FeaturizerOptions, featurize_chunk
+from gcnbatch.data.importers.chemistry import structure_keys
+from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.store import Dataset
+
+PLAIN = FeaturizerOptions()
+
+
+def notes(folder: Path, text: str, options: FeaturizerOptions = PLAIN, **more: object) -> list[str]:
+    path = folder / "m.csv"
+    path.write_text(text)
+    return list(import_smiles(path, folder / "out.h5", options, processes=1, **more).notes)  # type: ignore[arg-type]
+
+
+def test_copies_are_counted_with_contradictions_and_parts(tmp_path: Path) -> None:
+    text = "smiles,y,z,part\nCCO,1,,train\nOCC,0,1,test\nC,1,0,train\nC,,0,train\nCC,1,1,valid\n"
+    assert notes(tmp_path, text, split_column="part") == [
+        "copies: 2 molecules appear more than once, in 4 rows; 1 of them with different targets; "
+        "1 of them in different parts of split 'part'"
+    ]
+    assert notes(tmp_path, text)[0].endswith("a random split may put copies into different parts")
+
+
+def test_stereo_isotopes_and_salts_are_counted(tmp_path: Path) -> None:
+    text = "smiles,y\nC[C@H](O)N,1\nC[C@@H](O)N,0\n[13CH4],1\nCC.Cl,1\n"
+    assert notes(tmp_path, text) == [
+        "salts: 1 row has several molecules in one SMILES; --largest-fragment keeps the largest",
+        "not seen by the features: 2 with stereochemistry and 1 with isotopes; "
+        "2 molecules differ from another only there",
+    ]
+
+
+def test_an_ordinary_table_has_no_notes(tmp_path: Path) -> None:
+    assert notes(tmp_path, "smiles,y\nCCO,1\nCOC,0\nCCN,1\n") == []
+
+
+def test_keys_are_equal_for_equal_graphs_only() -> None:
+    smiles = ["CCO", "OCC", "COC", "CC(C)CO", "CCCCO", "C1CCCCC1", "C[NH+](C)C", "CN(C)C"]
+    keys = structure_keys(featurize_chunk(smiles, 0, PLAIN, scaffolds=False))
+    assert keys[0] == keys[1]
+    assert len(np.unique(keys)) == len(smiles) - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "atoms"),
+    [
+        (PLAIN, [6, 3]),
+        (FeaturizerOptions(largest_fragment=True), [5, 3]),
+        (FeaturizerOptions(neutralize=True), [6, 3]),
+    ],
+)
+def test_fragments_and_charges_are_standardised_and_repeated(
+    tmp_path: Path, options: FeaturizerOptions, atoms: list[int]
+) -> None:
+    notes(tmp_path, "smiles,y\nCCCC[NH3+].[Cl-],1\nCC[O-],0\n", options)
+    with Dataset(tmp_path / "out.h5") as dataset:
+        graphs = dataset.load()
+        assert np.diff(graphs.node_ptr).tolist() == atoms
+        charges = graphs.x[:, graphs.header.feature_names.index("formal_charge")]
+        assert (charges[-3:] == 0).all() == options.neutralize
+        assert FeaturizerOptions.from_header(dataset.header.featurizer) == options
+
+
+def test_older_files_have_no_standardisation() -> None:
+    header = {key: value for key, value in PLAIN.to_header().items() if key not in ("largest_fragment", "neutralize")}
+    assert FeaturizerOptions.from_header(header) == PLAIN
+
+
+def scaffold(smiles: str) -> str:
+    return featurize_chunk([smiles], 0, PLAIN, scaffolds=True).scaffolds[0]
+
+
+def test_scaffolds_of_huge_molecules_take_little_time() -> None:
+    begin = time.perf_counter()
+    assert scaffold("C" * 3000) == ""
+    assert scaffold("c1ccccc1" + "C" * 3000) == "c1ccccc1"
+    assert time.perf_counter() - begin < 5  # RDKit's decomposition takes a minute for each
+
+
+@pytest.mark.parametrize(
+    "core", ["O=C1CCCC({})C1", "c1ccc(CCc2ccccc2{})cc1", "C=C1CCC(C2CC2{})CC1", "O=C(c1ccccc1{})C1CC1"]
+)
+def test_scaffolds_of_large_and_small_molecules_agree(core: str) -> None:
+    large, small = (core.format("C" * length) for length in (MAX_MURCKO_ATOMS, 1))
+    assert scaffold(large) == scaffold(small) != ""
