@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -33,7 +34,7 @@ from gcnbatch import fileio
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import csv_cell, json_line
+from gcnbatch.text import csv_cell, json_line, printable
 
 ENDINGS = (".csv", ".jsonl", ".h5")
 STDOUT = "-"
@@ -157,13 +158,32 @@ def write_csv(path: StrPath, table: Predictions) -> None:
         sink.append(table)
 
 
-def read_outputs(path: StrPath, header: Header) -> NDArray[np.float32]:
-    """Return the outputs (R, K) of a CSV that `write_csv` wrote without standard deviations, bit for bit."""
-    first = 2 if header.target == "multiclass" else 1
-    with open(path, encoding="utf-8", newline="") as stream:
-        rows = list(csv.reader(stream))[1:]
-    cells = [[float(cell) if cell else np.nan for cell in row[first : first + header.n_outputs]] for row in rows]
-    return np.array(cells, dtype=np.float32).reshape(len(rows), header.n_outputs)
+def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32]:
+    """Return the outputs (R, K) of a CSV that `write_csv` wrote without standard deviations, bit for bit.
+
+    Raises
+    ------
+    InputError
+        When it is not a table of `rows` rows of such numbers.
+    """
+    expected, first = f"predictions of {rows} rows", 2 if header.target == "multiclass" else 1
+    outputs = np.empty((rows, header.n_outputs), dtype=np.float32)
+    found = 0
+    try:
+        with fileio.open_regular(path, expected, follow=False) as raw, TextIOWrapper(raw, "utf-8", newline="") as text:
+            for found, cells in enumerate(csv.reader(text)):
+                if 1 <= found <= rows:
+                    numbers = [float(cell) if cell else np.nan for cell in cells[first : first + header.n_outputs]]
+                    if len(numbers) < header.n_outputs:
+                        raise ValueError(f"{len(numbers)} numbers in place of {header.n_outputs}")
+                    outputs[found - 1] = numbers
+    except (ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path}, row {found}", printable(str(error), 80), expected, "Train the fold again."
+        ) from error
+    if found != rows:
+        raise InputError(str(path), f"{found} rows", expected, "Train the fold again.")
+    return outputs
 
 
 class _Csv:

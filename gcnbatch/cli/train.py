@@ -132,11 +132,12 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 def _show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.text import printable
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
     named = f"{metrics['backend']}, {split['kind']} split{' ' + split['name'] if 'name' in split else ''}"
-    named += f", seed {split['seed']}"
+    named = printable(f"{named}, seed {split['seed']}")
     if "folds" in metrics:
         mean, std = metrics["mean"], metrics["std"]
         figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in mean}

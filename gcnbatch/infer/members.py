@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gcnbatch.config_sections import ModelConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.checks import check_header
 from gcnbatch.data.featurizer import STANDARDIZERS
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
@@ -149,6 +150,7 @@ def _load(folder: Path) -> Member:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise InputError(str(path), f"{key}: {first['msg']}", f"the {BEST} that training writes") from error
+    check_header(path, about.header)
     sizes = (len(about.scaling.mean), len(about.scaling.std))
     if set(sizes) != {about.header.n_outputs}:
         raise InputError(f"{path}: scaling", f"{sizes} outputs", f"{about.header.n_outputs} each")

@@ -68,8 +68,9 @@ def load(path: StrPath) -> Checkpoint:
     from safetensors import SafetensorError, safe_open
 
     place = Path(path)
-    if not place.is_file():
+    if not place.exists() or place.is_dir():
         raise InputError(str(place), "no such checkpoint", "a run folder that training has written to")
+    fileio.open_regular(place, f"a {FORMAT}").close()
     try:
         with safe_open(str(place), framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -84,7 +85,10 @@ def load(path: StrPath) -> Checkpoint:
     digest, _, about = rest.partition(" ")
     if digest != _digest(arrays, about):
         raise _damaged(place, "its contents do not match its digest")
-    return Checkpoint(arrays, json.loads(about))
+    try:
+        return Checkpoint(arrays, dict(json.loads(about)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _damaged(place, "its description is not a JSON object") from error
 
 
 def _damaged(place: Path, reason: str) -> InputError:

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
 from gcnbatch import fileio, philox
 from gcnbatch.backends.base import Runner
@@ -27,7 +28,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
-from gcnbatch.train import checkpoint, metrics
+from gcnbatch.train import checkpoint, metrics, run_files
 from gcnbatch.train.checkpoint import Checkpoint
 from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.progress import Bar
@@ -46,19 +47,17 @@ class Interrupted(GcnbatchError):
 class Position:
     """Progress of a run: all that a resumed run needs besides the arrays."""
 
-    epoch: int = 0
-    step: int = 0
-    best_epoch: int = -1
+    epoch: Annotated[int, Field(ge=0)] = 0
+    step: Annotated[int, Field(ge=0)] = 0
+    best_epoch: Annotated[int, Field(ge=-1)] = -1
     best_value: float | None = None
     waited: int = 0
     plateau: Plateau = field(default_factory=Plateau)
     seconds: float = 0.0
     finished: bool = False
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Position:
-        """Return the position that `asdict` turned into `values`."""
-        return cls(**{**values, "plateau": Plateau(**values["plateau"])})
+
+_POSITION = TypeAdapter(Position)
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ class Trainer:
         at.waited = 0 if improved else at.waited + 1
         at.plateau.observe(improved, self.config)
         at.epoch, at.step = at.epoch + 1, 0
-        with (self.folder / HISTORY).open("a", encoding="utf-8") as stream:
+        with open(self.folder / HISTORY, "a", encoding="utf-8", opener=_no_link) as stream:
             stream.write(json.dumps(row, allow_nan=False) + "\n")
         if self.config.patience and at.waited >= self.config.patience:
             at.finished = True
@@ -268,7 +267,7 @@ class Trainer:
     def _restore(self) -> None:
         path = self.folder / LAST
         if not path.exists():
-            (self.folder / HISTORY).unlink(missing_ok=True)
+            run_files.remove(self.folder / HISTORY)
             return
         found = checkpoint.load(path)
         if found.about.get("fingerprint") != self.experiment.fingerprint:
@@ -278,17 +277,22 @@ class Trainer:
                 f"the data of {self.experiment.dataset.path}",
                 "Restore the data set.",
             )
-        state = found.group("state")
+        position = run_files.checked(str(path), found.about.get("position"), _POSITION, "a checkpoint to go on from")
+        state, best = found.group("state"), found.group("best")
         for name, array in self.runner.state().items():
-            if name not in state or state[name].shape != array.shape:
+            needed = [state, *([best] if is_weight(name) and (best or position.finished) else [])]
+            if any(name not in of or (of[name].shape, of[name].dtype) != (array.shape, array.dtype) for of in needed):
                 raise InputError(str(path), f"a checkpoint of another model ({name})", "the model of config.toml")
+        batches = -(-len(self.graphs) // self.config.batch_size)
+        if position.epoch > self.config.epochs or position.step >= max(batches, 1):
+            got = f"epoch {position.epoch}, step {position.step}"
+            raise InputError(str(path), got, f"at most {self.config.epochs} epochs of {batches} steps")
+        _trim(self.folder / HISTORY, position.epoch)
         self.runner.load_state(state)
-        self.best = found.group("best")
-        self.position = Position.from_json(found.about["position"])
-        stopped_early = bool(self.config.patience) and self.position.waited >= self.config.patience
-        if self.position.epoch < self.config.epochs and not stopped_early:
-            self.position.finished = False  # the run was extended
-        _trim(self.folder / HISTORY, self.position.epoch)
+        self.best, self.position = best, position
+        stopped_early = bool(self.config.patience) and position.waited >= self.config.patience
+        if position.epoch < self.config.epochs and not stopped_early:
+            position.finished = False  # the run was extended
 
     # -------------------------------------------------------------------------------------------- Ctrl-C
 
@@ -339,5 +343,11 @@ def _sync(path: Path) -> None:
 
 def _trim(path: Path, epochs: int) -> None:
     """Keep the rows of the first `epochs` epochs. A killed run may have written more, and an incomplete last row."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if path.exists() else []
+    run_files.read_history(path, epochs)
+    lines = run_files.read_text(path, "the history").splitlines(keepends=True)[:epochs] if path.exists() else []
     fileio.write_text(path, "".join(lines))
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file of the run folder; a symbolic link could lead outside."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -83,7 +83,8 @@ def roc_pr(
     """Draw ROC and precision-recall curves of a binary target, and both areas per task.
 
     Several tasks are drawn as thin lines (the first 200) with a thick mean curve, which averages the y values at each
-    x. Tasks without defined metrics (one class only, outputs that are not finite) are not drawn; the legend says how many.
+    x. Tasks without defined metrics (one class only, outputs that are not finite) are not drawn; the legend says how
+    many.
 
     Parameters
     ----------

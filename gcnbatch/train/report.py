@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_csv
 from gcnbatch.train import metrics, plots
 
@@ -120,15 +118,6 @@ def draw(
     if header.target == "multiclass":
         return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
     return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)
-
-
-def read_metrics(folder: Path) -> dict[str, Any]:
-    """Return the contents of a finished run's metrics.json."""
-    try:
-        found: dict[str, Any] = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(str(folder / METRICS), "cannot be read", "the metrics of a finished run") from error
-    return found
 
 
 def summarise_folds(folds: list[dict[str, Any]]) -> dict[str, Any]:

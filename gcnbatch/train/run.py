@@ -27,7 +27,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.predictions import Predictions, read_outputs, write_csv
 from gcnbatch.runners.choice import BackendChoice, make_runner
-from gcnbatch.train import report
+from gcnbatch.train import report, run_files
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.loop import HISTORY, Fitted, Interrupted, Trainer
 from gcnbatch.train.report import Report
@@ -103,12 +103,15 @@ def resume(
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
+    run_files.refuse_links(folder)
     config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
     longer = config if epochs is None else _extended(config, epochs)
     extended, config = longer != config, longer
     if (folder / report.METRICS).exists() and not extended:
         say(f"{folder} is already finished")
-        return report.read_metrics(folder)
+        return run_files.read_metrics(folder / report.METRICS, folds=bool(config.split.folds))
+    for place in (folder, *folder.glob("fold*")):
+        fileio.remove_abandoned(place)
     tree = config.model_dump(mode="json")
     for path, value in ((("backend",), backend_name), (("device",), device), (("cuda", "resident"), resident)):
         if value is not None:
@@ -145,7 +148,7 @@ def _extended(config: Config, epochs: int) -> Config:
 def _reopen(folder: Path, config: Config) -> None:
     """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
     for place in (folder, *folder.glob("fold*")):
-        (place / report.METRICS).unlink(missing_ok=True)
+        run_files.remove(place / report.METRICS)
     fileio.write_text(folder / CONFIG, config.to_toml())
 
 
@@ -205,10 +208,10 @@ def _fit_parts(
     for number, split in enumerate(parts, 1):
         place = folder / f"fold{number}"
         if (place / report.METRICS).exists():
-            results.append(report.read_metrics(place))
+            results.append(run_files.read_metrics(place / report.METRICS, folds=False))
             continue
         say(f"fold {number} of {len(parts)}")
-        place.mkdir(exist_ok=True)
+        folders.make(place)
         results.append(_fit(place, experiment, split, backend, quiet, write))
     return _summarise(folder, experiment, parts, results)
 
@@ -218,7 +221,7 @@ def _check_digest(folder: Path, experiment: Experiment) -> None:
     place, path = folder / DIGEST, experiment.dataset.path
     if not place.exists():
         fileio.write_text(place, f"{experiment.fingerprint}  {path}\n")
-    elif place.read_text(encoding="utf-8").split()[:1] != [experiment.fingerprint]:
+    elif run_files.read_text(place, "the data set's digest").split()[:1] != [experiment.fingerprint]:
         raise InputError(str(path), "changed since the run began", f"the data of {place}", "Restore it, or start anew.")
 
 
@@ -245,7 +248,7 @@ def _report(trainer: Trainer, fitted: Fitted) -> Report:
         labels={part: experiment.y[rows] for part, rows in parts.items()},
         outputs={part: trainer.outputs(rows) for part, rows in parts.items()},
         test_ids=experiment.ids[trainer.split.test],
-        history=[json.loads(line) for line in (trainer.folder / HISTORY).read_text(encoding="utf-8").splitlines()],
+        history=run_files.read_history(trainer.folder / HISTORY, fitted.position.epoch),
         course={**_course(fitted), "split": _describe_split(experiment, trainer.split)},
     )
 
@@ -285,7 +288,9 @@ def _summarise(
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
     places = [folder / f"fold{number}" / report.PREDICTIONS for number in range(1, len(parts) + 1)]
-    held_out = [read_outputs(place, experiment.header) for place in places]
+    held_out = [
+        read_outputs(place, experiment.header, len(part.test)) for place, part in zip(places, parts, strict=True)
+    ]
     rows = np.concatenate([part.test for part in parts])
     order = np.argsort(rows, kind="stable")
     pooled = np.concatenate(held_out)[order]

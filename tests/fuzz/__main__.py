@@ -1,37 +1,80 @@
-"""Fuzz by hand, for hours: ``python -m tests.fuzz --hours 8``. Each finding is kept as a file and ends the run."""
+"""Fuzz by hand, for hours: ``python -m tests.fuzz --hours 8``.
+
+Rounds of data set files, folders of numbers and run folders take turns. The first failure ends the run with the
+smallest case that hypothesis finds; data set files that failed are kept.
+"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
 import random
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
-from tests.fuzz.data_files import changed_files, verdict
+from tests.fuzz import data_files, number_folders, run_folders
+from tests.train.runs import lighten
 
-_ROUND = 500  # cases between two lines of progress
+_ROUND = 300  # cases between two lines of progress
+_KINDS = ("crashes", "processor time", "of memory", "no answer", "damaged file", "chunk ", "read", "done")
+Target = tuple[str, st.SearchStrategy[Any], Callable[[Any], str]]
 
 
 def main() -> None:
-    """Draw changed files until the time is over; print how often each kind of verdict was given."""
+    """Draw cases until the time is over; print how often each kind of verdict was given."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--keep", type=Path, default=Path("fuzz_findings"), help="folder for files that fail")
+    parser.add_argument("--keep", type=Path, default=Path("fuzz_findings"), help="folder for data sets that fail")
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
-    end, verdicts, number = time.monotonic() + asked.hours * 3600, Counter[str](), 0
-    while time.monotonic() < end:
-        _round(asked.seed + number, asked.keep, verdicts)
-        number += 1
-        print(f"{sum(verdicts.values())} cases: {dict(verdicts.most_common(8))}", flush=True)
+    end = time.monotonic() + asked.hours * 3600
+    with ExitStack() as stack:
+        lighten(stack.enter_context(pytest.MonkeyPatch.context()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        verdicts: dict[str, Counter[str]] = {}
+        for number, target in enumerate(cycle(_targets(folder, asked.keep))):
+            if time.monotonic() > end:
+                break
+            counted = verdicts.setdefault(target[0], Counter())
+            _round(asked.seed + number, target, counted)
+            print(f"{target[0]}: {sum(counted.values())} cases: {dict(counted.most_common())}", flush=True)
 
 
-def _round(number: int, keep: Path, verdicts: Counter[str]) -> None:
+def _targets(folder: Path, keep: Path) -> list[Target]:
+    run_folders.write_bases(folder)
+
+    def of_file(raw: bytes) -> str:
+        try:
+            return data_files.verdict(raw)
+        except BaseException:
+            keep.mkdir(exist_ok=True)
+            (keep / f"{hashlib.sha256(raw).hexdigest()[:16]}.h5").write_bytes(raw)
+            raise
+
+    def of_run(case: tuple[str, list[run_folders.Damage]]) -> str:
+        with tempfile.TemporaryDirectory() as place:
+            return run_folders.verdict(folder, Path(place), *case)[0]
+
+    damaged = st.tuples(st.sampled_from(run_folders.KINDS), st.lists(run_folders.damages(), min_size=1, max_size=3))
+    return [
+        ("data set files", data_files.changed_files(), of_file),
+        ("folders of numbers", number_folders.changed_folders(), lambda case: number_folders.verdict(*case)),
+        ("run folders", damaged, of_run),
+    ]
+
+
+def _round(number: int, target: Target, verdicts: Counter[str]) -> None:
     @seed(number)
     @settings(
         max_examples=_ROUND,
@@ -40,24 +83,12 @@ def _round(number: int, keep: Path, verdicts: Counter[str]) -> None:
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
     )
-    @given(changed_files())
-    def cases(raw: bytes) -> None:
-        try:
-            verdicts[_kind(verdict(raw))] += 1
-        except BaseException:
-            keep.mkdir(exist_ok=True)
-            (keep / f"{hashlib.sha256(raw).hexdigest()[:16]}.h5").write_bytes(raw)
-            raise
+    @given(target[1])
+    def cases(case: Any) -> None:
+        line = target[2](case)
+        verdicts[next((kind.strip() for kind in _KINDS if kind in line), "refused")] += 1
 
     cases()
-
-
-def _kind(line: str) -> str:
-    """Return what all lines of the same cause have in common."""
-    for part in ("crashes", "processor time", "of memory", "no answer", "damaged file", "chunk "):
-        if part in line:
-            return part.strip()
-    return line if line == "read" else "refused"
 
 
 if __name__ == "__main__":

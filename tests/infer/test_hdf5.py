@@ -12,9 +12,9 @@ import pytest
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.store import Dataset
 from gcnbatch.infer import InferenceSummary, infer
-from gcnbatch.train.report import read_metrics
 from tests.builders import build_graphset
 from tests.infer.runs import numbers, read_rows, stored, train_on
+from tests.train.runs import read_metrics
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 

@@ -50,7 +50,7 @@ def test_csv_reads_back_to_the_bit(tmp_path, values) -> None:
     names = np.array([f"row {i}" for i in range(len(values))], dtype=np.str_)
     path = tmp_path / "out.csv"
     write_csv(path, Predictions(header("a", "b"), names, values))
-    np.testing.assert_array_equal(read_outputs(path, header("a", "b")), values)
+    np.testing.assert_array_equal(read_outputs(path, header("a", "b"), len(values)), values)
 
 
 def test_all_formats_have_the_same_rows(tmp_path) -> None:
@@ -98,7 +98,7 @@ def test_the_predicted_class_precedes_the_probabilities(tmp_path) -> None:
         ["b", "no", "0.5", "0.5"],
         ["c", "", "", ""],
     ]
-    np.testing.assert_array_equal(read_outputs(path, kind), outputs)
+    np.testing.assert_array_equal(read_outputs(path, kind, len(outputs)), outputs)
 
 
 def test_tasks_whose_names_are_taken_keep_their_columns(tmp_path) -> None:

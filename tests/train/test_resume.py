@@ -466,7 +466,7 @@ def test_runs_are_not_shortened_and_cosine_schedules_not_extended(tmp_path: Path
 def test_unreadable_metrics_are_refused(tmp_path: Path, data: Path) -> None:
     fit(data, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").write_text("{", encoding="utf-8")
-    refused(tmp_path / "run", r"metrics\.json: cannot be read; expected the metrics of a finished run")
+    refused(tmp_path / "run", r"metrics\.json: not JSON; expected the metrics of a finished run")
 
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_metrics_are_those_of_the_predictions(tmp_path: Path) -> None:
     graphs = write_set(tmp_path / "set.h5", target="regression")
     found = fit(tmp_path / "set.h5", tmp_path / "run")
     rows = json.loads((tmp_path / "run" / "splits.json").read_text(encoding="utf-8"))["test"]
-    outputs = read_outputs(tmp_path / "run" / "predictions.csv", graphs.header)
+    outputs = read_outputs(tmp_path / "run" / "predictions.csv", graphs.header, len(rows))
     assert found["test"] == figures.evaluate("regression", graphs.y[rows], outputs, graphs.header.task_names)
 
 
@@ -105,7 +105,7 @@ def test_regression_outputs_are_in_the_unit_of_the_targets(tmp_path: Path) -> No
     graphs = build_graphset(40, target="regression", missing=0.0, n_tasks=1)
     write_graphset(tmp_path / "set.h5", replace(graphs, y=graphs.y * np.float32(0.1) + np.float32(1000)))
     fit(tmp_path / "set.h5", tmp_path / "run")
-    outputs = read_outputs(tmp_path / "run" / "predictions.csv", graphs.header)
+    outputs = read_outputs(tmp_path / "run" / "predictions.csv", graphs.header, 4)
     assert np.all(np.abs(outputs - 1000) < 10)
 
 
@@ -207,7 +207,7 @@ def test_folds_predict_every_row_once_in_the_order_of_the_data(tmp_path: Path, t
     assert [row[0] for row in predicted[1:]] == graphs.ids.tolist()
     of_folds = {row[0]: row for folder in folders for row in table(folder / "predictions.csv")[1:]}
     assert [of_folds[row[0]] for row in predicted[1:]] == predicted[1:]
-    outputs = read_outputs(tmp_path / "run" / "predictions.csv", graphs.header)
+    outputs = read_outputs(tmp_path / "run" / "predictions.csv", graphs.header, graphs.n_rows)
     names = (graphs.header.task_names, graphs.header.class_names)
     assert found["out_of_fold"] == figures.evaluate(target, graphs.y, outputs, *names)  # type: ignore[arg-type]
     assert [json.loads((folder / "metrics.json").read_text(encoding="utf-8")) for folder in folders] == found["folds"]

@@ -1,0 +1,172 @@
+"""Reading the files of a run folder, which may be damaged or a stranger's.
+
+Each is a regular file of bounded size inside the folder, of the right syntax and with the keys that its readers use.
+Anything else is an InputError that names the file. No symbolic link in a run folder is followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from gcnbatch import fileio
+from gcnbatch.errors import InputError
+
+_MOST_BYTES = 1 << 28  # a history of a million epochs; metrics of 4,096 tasks
+_DEEPEST = 20  # lists and objects within each other
+_HINT = "Restore the file, or train anew."
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Split(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+    kind: str
+    seed: int
+    sizes: list[int] | list[list[int]]
+
+
+class _Metrics(BaseModel):
+    """What metrics.json says of a run or a fold beside its figures."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    backend: str
+    epochs: int
+    seconds: Number
+    split: _Split
+    train: dict[str, Any] = {}
+    valid: dict[str, Any] = {}
+    test: dict[str, Any] = {}
+
+
+class _Fit(_Metrics):
+    best_epoch: int
+
+
+class _Folds(_Metrics):
+    folds: list[_Fit] = Field(min_length=1)
+    mean: dict[str, dict[str, Number]]
+    std: dict[str, dict[str, Number]]
+
+
+_EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
+_FIT, _FOLDS = TypeAdapter(_Fit), TypeAdapter(_Folds)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a run folder with a symbolic link anywhere in it: reading or writing could lead outside.
+
+    Raises
+    ------
+    InputError
+    """
+    for place, folders, files in os.walk(folder):  # which follows no link
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                expected = "files in the run folder itself"
+                raise InputError(str(path), "a symbolic link", expected, "Replace it by a file.")
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it is there.
+
+    Raises
+    ------
+    InputError
+        When it is not a regular file.
+    """
+    if path.exists():
+        fileio.open_regular(path, "a file of a run", follow=False).close()
+        path.unlink()
+
+
+def read_text(path: Path, expected: str) -> str:
+    """Return the text of a file.
+
+    Raises
+    ------
+    InputError
+        When it is not a regular file, too large or not UTF-8.
+    """
+    with fileio.open_regular(path, expected, follow=False) as stream:
+        raw = stream.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise InputError(str(path), f"more than {_MOST_BYTES >> 20} MiB", expected, _HINT)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), "not UTF-8", expected, _HINT) from error
+
+
+def read_metrics(path: Path, folds: bool) -> dict[str, Any]:
+    """Return metrics.json of a finished run with folds, or of one fit.
+
+    Raises
+    ------
+    InputError
+    """
+    expected = "the metrics of a finished run"
+    value = _parsed(str(path), read_text(path, expected), expected)
+    checked(str(path), value, _FOLDS if folds else _FIT, expected)
+    return dict(value)
+
+
+def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
+    """Return the first `epochs` rows of history.jsonl; a run that was killed may have written more.
+
+    Raises
+    ------
+    InputError
+    """
+    expected = "a line of JSON per epoch"
+    lines = read_text(path, expected).splitlines()[:epochs] if epochs or path.exists() else []
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        place = f"{path}, line {number}"
+        row = _parsed(place, line, expected)
+        checked(place, row, _EPOCH, expected)
+        if row.get("epoch") != number:
+            raise InputError(place, f"epoch {row.get('epoch')}", f"{number}", _HINT)
+        rows.append(row)
+    if len(rows) < epochs:
+        raise InputError(str(path), f"{len(rows)} epochs", f"{epochs}, as in the checkpoint", _HINT)
+    return rows
+
+
+def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> Any:
+    """Return the value as the schema has it.
+
+    Raises
+    ------
+    InputError
+        Names the first key that does not fit.
+    """
+    try:
+        return schema.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "value"
+        raise InputError(place, f"{key!a}: {first['msg']}", expected, _HINT) from error
+
+
+def _parsed(place: str, text: str, expected: str) -> Any:
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InputError(place, "not JSON", expected, _HINT) from error
+    if _deeper(value, _DEEPEST):
+        raise InputError(place, "JSON nested too deep", expected, _HINT)
+    return value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inside is not None and (levels == 0 or any(_deeper(one, levels - 1) for one in inside))
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)

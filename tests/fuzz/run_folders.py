@@ -1,0 +1,169 @@
+"""Run folders with damaged files: resume and infer refuse them in one line or go on, and write nothing outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gcnbatch.errors import GcnbatchError, InputError
+from gcnbatch.infer import infer
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.train import checkpoint, run
+from gcnbatch.train.checkpoint import Checkpoint
+from tests.train.runs import fit, write_set
+from tests.train.test_resume import THOROUGH, killed
+
+SECONDS = 60  # for a case; a pipe that is read would last for ever
+FILES = ("config.toml", "env.json", "splits.json", "data.sha256", "history.jsonl", "metrics.json", "predictions.csv")
+CHECKPOINTS = ("last.safetensors", "best.safetensors")
+VALUES: list[Any] = [None, [], {}, "", 0, -1, 2**70, 1e300, True, "\x1b[31m", [[]], {"a": {}}]
+
+
+def write_bases(folder: Path) -> None:
+    """Write runs to damage: finished, stopped in its second epoch, stopped in its second fold, folds finished."""
+    write_set(folder / "set.h5")
+    fit(folder / "set.h5", folder / "finished", *THOROUGH)
+    assert killed(folder / "set.h5", folder / "stopped", THOROUGH, OpsRunner, "step", 6)
+    folds = (*THOROUGH, "split.folds=2")
+    assert killed(folder / "set.h5", folder / "in_folds", folds, OpsRunner, "step", 12)
+    fit(folder / "set.h5", folder / "folds", *folds)
+
+
+KEYS = ("position", "header", "model", "scaling", "epoch")
+INNER = ("", "epoch", "step", "best_epoch", "plateau", "finished", "n_features", "mean", "waited")
+HOW = ("content", "cut", "insert", "remove", "folder", "pipe", "link", "dangling", "value", "value")
+KINDS = ("finished", "stopped", "in_folds", "folds")
+Damage = tuple[str, Callable[[Path], object]]
+
+
+def _nested(depth: int) -> bytes:
+    return b'{"a":' * depth + b"1" + b"}" * depth
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Damage:
+    """Draw the name of a file and what happens to it."""
+    folder = draw(st.sampled_from(["", "", "fold1/", "fold2/"]))
+    if draw(st.integers(0, 3)) == 0:
+        name = folder + draw(st.sampled_from(CHECKPOINTS))
+        key, inner = draw(st.sampled_from(KEYS)), draw(st.sampled_from(INNER))
+        value, dropped = draw(st.sampled_from(VALUES)), draw(st.booleans())
+        return name, lambda path: _describe(path, key, inner, value, dropped)
+    name = folder + draw(st.sampled_from((*FILES, *CHECKPOINTS)))
+    raw = draw(
+        st.one_of(
+            st.binary(max_size=40),
+            st.sampled_from(VALUES).map(lambda value: json.dumps(value).encode()),
+            st.sampled_from(
+                [_nested(30), _nested(900), _nested(100_000), b"", b"\0" * 100, b"\xff\xfe", b"a,b\n1,2\n" * 9]
+            ),
+        )
+    )
+    part, number = draw(st.floats(0, 1)), draw(st.integers(0, 10**6))
+    value = draw(st.sampled_from(VALUES))
+    how = draw(st.sampled_from(HOW))
+    return name, lambda path: _damage(path, how, raw, part, number, value)
+
+
+def _damage(path: Path, how: str, raw: bytes, part: float, number: int, value: Any) -> None:
+    old = path.read_bytes() if path.is_file() else b""
+    path.parent.mkdir(exist_ok=True)
+    if path.is_dir():
+        path.rmdir()
+    path.unlink(missing_ok=True)
+    if how == "content":
+        path.write_bytes(raw)
+    elif how == "cut":
+        path.write_bytes(old[: int(part * len(old))])
+    elif how == "insert":
+        at = int(part * len(old))
+        path.write_bytes(old[:at] + raw + old[at:])
+    elif how == "folder":
+        path.mkdir()
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how in ("link", "dangling"):
+        outside = next(parent for parent in path.parents if (parent / "outside").is_dir()) / "outside" / "file"
+        path.symlink_to(outside if how == "link" else outside.with_name("new"))
+    elif how == "value":
+        path.write_bytes(_other_value(old, number, value))
+
+
+def _other_value(old: bytes, number: int, value: Any) -> bytes:
+    """Replace a value of a JSON text, or of a line of it."""
+    lines = old.splitlines() if old.count(b"\n{") else [old]
+    at = number % len(lines)
+    try:
+        tree = json.loads(lines[at])
+    except ValueError:
+        return old
+    here = tree
+    while isinstance(here, dict) and here:
+        key = sorted(here)[number % len(here)]
+        number //= len(here)
+        if not isinstance(here[key], dict) or number % 3 == 0:
+            here[key] = value
+            break
+        here = here[key]
+    lines[at] = json.dumps(tree).encode()
+    return b"\n".join(lines) + b"\n"
+
+
+def _describe(path: Path, key: str, inner: str, value: Any, dropped: bool) -> None:
+    """Change the description of a checkpoint, whose digest is made right again."""
+    try:
+        found = checkpoint.load(path)
+    except InputError:  # damaged before
+        return
+    about = dict(found.about)
+    if inner and isinstance(about.get(key), dict):
+        about[key] = {**about[key], inner: value}
+    else:
+        about[key] = value
+    arrays = dict(list(found.arrays.items())[1:]) if dropped else found.arrays
+    checkpoint.save(path, Checkpoint(arrays, about))
+
+
+def verdict(bases: Path, place: Path, kind: str, damage: list[Damage]) -> list[str]:
+    """Damage a copy of a run, resume it, predict with it; return what they say."""
+    folder = place / "run"
+    shutil.copytree(bases / kind, folder)
+    (place / "outside").mkdir()
+    (place / "outside" / "file").write_text("mine")
+    for name, how in damage:
+        how(folder / name)
+    lines = [
+        _line(lambda: run.resume(folder, quiet=True)),
+        _line(lambda: infer([folder], bases / "set.h5", str(place / "p.csv"), quiet=True)),
+    ]
+    assert [path.name for path in (place / "outside").iterdir()] == ["file"]
+    assert (place / "outside" / "file").read_text() == "mine"
+    return lines
+
+
+def _line(work: Callable[[], object]) -> str:
+    def late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"more than {SECONDS} s")
+
+    previous = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        work()
+    except GcnbatchError as error:
+        line = str(error)
+        assert "\n" not in line
+        assert line.isprintable()
+        assert len(line) < 1500
+        return line
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+    return "done"
