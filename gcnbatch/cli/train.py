@@ -177,11 +177,13 @@ def _show_keys() -> None:
 
 def _check_config(config: Path | None) -> None:
     """Refuse data in place of the configuration, and say which command takes them."""
+    if config is None or config.suffix.lower() in ("", ".toml"):
+        return  # the importers import NumPy, which report workers must not wait for
     from gcnbatch.data.importers.molecule_files import ENDINGS
     from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
     from gcnbatch.errors import InputError
 
-    name = "" if config is None else config.name.lower()
+    name = config.name.lower()
     if name.endswith(HDF5_ENDINGS):
         raise InputError(str(config), "a data set", "a TOML configuration", f"Give it as --data {config}.")
     if name.endswith(ENDINGS):

@@ -239,3 +239,30 @@ print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+STARTING = """
+import sys
+from gcnbatch.backends import registry
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.train import report_workers
+
+registry.may_use_gpu = lambda name: True
+loader.wake = lambda device: object()
+
+def start(enabled):
+    print([name for name in ("numpy", "scipy", "h5py", "sklearn", "matplotlib") if name in sys.modules])
+    raise SystemExit
+
+report_workers.report_workers = start
+sys.argv = ["gcnbatch", "train", "quickstart"]
+from gcnbatch.cli.app import main
+main()
+"""
+
+
+def test_workers_start_before_large_libraries_are_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTING], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
