@@ -19,7 +19,9 @@
 // In the next rung, spmm/csr.cu, a thread has four columns (float4), so it loads index and weight once for four
 // multiply-adds. It also loads up to four entries before it uses the first, so their chains of dependent loads (index,
 // then feature) wait for memory together. Here, the compiler does so only for complete groups of four, but an atom's
-// row has about three entries. `gcnbatch bench spmm --methods naive,csr,fastest` times the rungs on your GPU.
+// row has about three entries. On an H200 (batch 100, dim 50, 3 entries a row; bench spmm --figure 8b, commit 4716674) this
+// kernel takes 3.5 us at 64 columns and 32.6 us at 1,024, spmm/csr.cu 2.3 and 10.9, the fastest 2.1 and 9.5.
+// `gcnbatch bench spmm --methods naive,csr,fastest` times the rungs on your GPU.
 #include "common/graph_view.cuh"
 
 // ---------------------------------------------------------------------------------------------------------- helpers
