@@ -29,16 +29,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _answer_ctrl_c() -> Iterator[None]:
-    """Handle SIGINT even if a script runs the tests in the background, where processes inherit an ignored SIGINT.
+def _answer_signals() -> Iterator[None]:
+    """Handle SIGINT and SIGHUP even in the background of a script or under nohup, where processes inherit ignored ones.
 
     Processes that the tests start then have the default action.
     """
-    previous = signal.getsignal(signal.SIGINT)
-    if previous is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    previous = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        if previous[number] is signal.SIG_IGN:
+            signal.signal(number, handler)
     yield
-    signal.signal(signal.SIGINT, previous)
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
