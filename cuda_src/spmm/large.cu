@@ -5,7 +5,7 @@
 //
 // The unweighted form does not read `data`: every stored value is 1. A normalised adjacency D^-1/2 A D^-1/2 is then
 // computed as a scaling of the rows of `dense` before the product (spmm_large_slices) and of the rows of `out` after
-// it. This halves the bytes per entry, 4 instead of 8, in memory and traffic.
+// it. An entry then takes 4 bytes instead of 8, in memory and traffic.
 //
 // Source: own. Differs from spmm/csr.cu: the unit of work is not a row but a piece of at most `PIECE` entries, from
 //   gcnbatch's large-graph geometry; a second launch reduces the partial sums of a row's pieces; columns are processed

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.cpu import HostFeed
-from gcnbatch.compare.reference import LOOPED_ENTRIES, Jitter, ReferenceBackend, entries, jitters
+from gcnbatch.compare.reference import LOOP_ENTRIES, Jitter, ReferenceBackend, entries, jitters
 from gcnbatch.compare.workload import Effort, Say, Workload
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
@@ -128,9 +128,9 @@ class Parity:
         operands = TF32_UNITS if self._tf32 else 0.0
         self.units = self._terms**0.5 + operands
         first = HostFeed(workload.task.source, workload.task.targets).gather(workload.batches[0])
-        self.looped = entries(first) <= LOOPED_ENTRIES
+        self.by_loops = entries(first) <= LOOP_ENTRIES
         tick("reference in float64")
-        self._exact = self._observe(self._reference(np.float64, self.looped))
+        self._exact = self._observe(self._reference(np.float64, self.by_loops))
         self.losses = _losses(self._exact)
         self._runs = effort.samples * (TF32_RUNS if self._tf32 else 1)
         self._bounds = bounds(self._exact, self._float32_runs(operands, tick))
@@ -149,7 +149,7 @@ class Parity:
     def _float32_runs(self, operands: float, tick: Say) -> Iterator[Observed]:
         for run, jitter in enumerate(jitters(self._runs, self.units, operands), 1):
             tick(f"reference in float32, run {run} of {self._runs}")
-            yield self._observe(self._reference(np.float32, looped=False, jitter=jitter))
+            yield self._observe(self._reference(np.float32, by_loops=False, jitter=jitter))
 
     def _deviations(self, found: Observed) -> Iterator[Deviation]:
         for (where, name), exact in self._exact.items():
@@ -158,8 +158,8 @@ class Parity:
             error = math.inf if got is None or got.shape != exact.shape else distance(got, exact)
             yield Deviation(where, name, error, self._bounds[where, name], scale)
 
-    def _reference(self, dtype: type[np.floating[Any]], looped: bool, jitter: Jitter | None = None) -> Runner:
-        return OpsRunner(ReferenceBackend(dtype, looped, jitter), self._workload.task)
+    def _reference(self, dtype: type[np.floating[Any]], by_loops: bool, jitter: Jitter | None = None) -> Runner:
+        return OpsRunner(ReferenceBackend(dtype, by_loops, jitter), self._workload.task)
 
     def _observe(self, runner: Runner) -> Observed:
         try:

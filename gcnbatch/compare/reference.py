@@ -15,7 +15,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
 
-LOOPED_ENTRIES = 50_000  # of a batch's adjacency and sparse features; the reference's loops take about 2 us each
+LOOP_ENTRIES = 50_000  # of a batch's adjacency and sparse features; the reference's loops take about 2 us each
 UNIT = 2.0**-23  # distance from 1 to the next float32
 
 
@@ -71,7 +71,7 @@ class ReferenceBackend(CpuBackend):
     Parameters
     ----------
     dtype : float64 or float32
-    looped : bool
+    by_loops : bool
         Whether sparse products run as the reference's own loops, or, where these take too long, through SciPy in
         `dtype` (which ``tests`` hold to the loops).
     jitter : Jitter or None
@@ -80,9 +80,9 @@ class ReferenceBackend(CpuBackend):
 
     name = "reference"
 
-    def __init__(self, dtype: type[np.floating[Any]], looped: bool, jitter: Jitter | None = None) -> None:
+    def __init__(self, dtype: type[np.floating[Any]], by_loops: bool, jitter: Jitter | None = None) -> None:
         self.dtype = dtype
-        exact: Ops = ReferenceOps() if looped else _SparseByScipy()
+        exact: Ops = ReferenceOps() if by_loops else _SparseByScipy()
         self.ops = exact if jitter is None else jittered(exact, jitter)
 
     def zeros(self, count: int, dtype: type[np.floating[Any]] | None = None) -> NDArray[Any]:

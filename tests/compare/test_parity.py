@@ -110,8 +110,8 @@ def test_sparse_products_through_scipy_are_the_reference(tmp_path, features: str
     write_graphset(path, build_graphset(12, features=features))
     with opened(resolve({"data": {"path": str(path)}, "model": MODEL})) as workload:
         results = []
-        for looped in (True, False):
-            runner = OpsRunner(ReferenceBackend(np.float64, looped), workload.task)
+        for by_loops in (True, False):
+            runner = OpsRunner(ReferenceBackend(np.float64, by_loops), workload.task)
             results.append(runner.gradients(workload.batches[0]))
     (loss, gradients), (other_loss, others) = results
     assert loss == pytest.approx(other_loss, rel=1e-12)
@@ -136,7 +136,7 @@ def test_operands_of_products_are_moved_in_copies() -> None:
     """They move by the requested distance, or not at all; the model's own arrays stay unchanged."""
     ones, weights = np.ones((300, 1), np.float32), np.ones((1, 1), np.float32)
     for operands, lowest, highest in ((0, 0, 0), (512, 512, 1100)):
-        backend = ReferenceBackend(np.float32, looped=False, jitter=Jitter(np.random.default_rng(0), 0, operands))
+        backend = ReferenceBackend(np.float32, by_loops=False, jitter=Jitter(np.random.default_rng(0), 0, operands))
         moved = np.abs(backend.ops.matmul(ones, weights) - 1).max() / 2.0**-23
         assert lowest <= moved <= highest
         assert (ones == 1).all()
