@@ -68,7 +68,7 @@ def train(
     if show_keys:
         _show_keys()
         return
-    from gcnbatch.cli.configuration import load
+    from gcnbatch.cli.configuration import check, gather
 
     _check_config(config)
     options = {
@@ -94,15 +94,12 @@ def train(
 
         folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say, epochs)
     else:
-        settings = load(config, options, assignments or [])
-        has_gpu = False
-        if registry.may_use_gpu(settings.backend):
-            from gcnbatch.backends.cuda.runtime import loader
-
-            has_gpu = loader.wake(settings.device) is not None
         from gcnbatch.train.report_workers import report_workers
 
+        tree = gather(config, options, assignments or [])
+        has_gpu = _wake_gpu(tree)
         with report_workers(enabled=has_gpu and len(os.sched_getaffinity(0)) > 1) as write:
+            settings = check(tree, config, options, assignments or [])
             from gcnbatch.train import run
 
             folder, metrics = run.start(settings, out, quiet, say, write)
@@ -112,6 +109,16 @@ def train(
         _show(metrics)
     if not as_json:
         typer.echo(str(folder))
+
+
+def _wake_gpu(tree: dict[str, Any]) -> bool:
+    """Initialise the GPU of a tree that is not checked yet, if it may use one; return whether there is one."""
+    backend, device = tree.get("backend", registry.AUTO), tree.get("device", 0)
+    if backend not in registry.choices() or not registry.may_use_gpu(backend) or type(device) is not int:
+        return False
+    from gcnbatch.backends.cuda.runtime import loader
+
+    return loader.wake(device) is not None
 
 
 def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:

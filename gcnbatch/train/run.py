@@ -20,7 +20,8 @@ import numpy as np
 
 from gcnbatch import environment, fileio, folders
 from gcnbatch.backends.base import Backend
-from gcnbatch.config import Config, put, read_toml, resolve
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
