@@ -24,7 +24,7 @@ PACKAGE = ROOT / "gcnbatch"
 FLOORS = (
     ("text",),
     ("errors",),
-    ("config_sections", "config_tree", "confined", "fileio", "philox", "resources", "worker", "backends.registry"),
+    ("config_sections", "config_tree", "confined", "fileio", "philox", "progress", "resources", "worker", "backends.registry"),
     ("config", "environment", "figures", "folders"),
     ("data",),
     ("predictions", "reference"),

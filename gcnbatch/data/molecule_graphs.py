@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
+from gcnbatch.progress import counter
 from gcnbatch.worker import WorkerDied, Workers
 
 CHUNK = 256  # molecules a worker takes at a time
@@ -49,7 +49,7 @@ def featurize(
     processes : int
         Worker processes; 0: one per processor. A single chunk is converted in this process.
     progress : bool
-        Show a bar on stderr (never in a pipe).
+        Show progress on stderr.
     scaffolds : bool
         Also compute Murcko scaffolds.
     total : int or None
@@ -60,8 +60,6 @@ def featurize(
     MachineError
         When RDKit is missing or a worker process dies.
     """
-    from tqdm import tqdm
-
     load_rdkit()
     if isinstance(smiles, Sized):
         total = len(smiles)
@@ -69,8 +67,7 @@ def featurize(
     if total is not None:
         workers = min(workers, -(-total // CHUNK))
     chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
-    disable = None if progress else True
-    with tqdm(total=total, unit=" molecules", disable=disable, file=sys.stderr) as bar:
+    with counter(total, " molecules", quiet=not progress) as bar:
         results = _in_processes(chunks, workers) if workers > 1 else (featurize_chunk(*chunk) for chunk in chunks)
         for result in results:
             bar.update(len(result.rows) + len(result.bad))

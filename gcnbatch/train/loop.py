@@ -31,7 +31,7 @@ from gcnbatch.model.predict import predict_rows
 from gcnbatch.train import checkpoint, metrics, run_files
 from gcnbatch.train.checkpoint import Checkpoint
 from gcnbatch.train.experiment import Experiment, Scaling
-from gcnbatch.train.progress import Bar
+from gcnbatch.train.progress import Progress, open_progress
 from gcnbatch.train.schedule import Plateau, learning_rate
 
 LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
@@ -84,7 +84,7 @@ class Trainer:
     folder : Path
         Receives history.jsonl, last.safetensors and best.safetensors.
     quiet : bool
-        No progress bar.
+        No progress.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Trainer:
         with (
             np.errstate(over="ignore", invalid="ignore"),
             self._interruptible(),
-            Bar(self.config.epochs, self.position.epoch, self.quiet) as bar,
+            self._progress() as progress,
         ):
             while not self.position.finished and self.position.epoch < self.config.epochs:
-                seen += self._epoch(bar, started, resumed_seconds)
+                seen += self._epoch(progress, started, resumed_seconds)
         trained = time.monotonic() - started
         if not self.position.finished:
             self.position.finished = True
@@ -131,16 +131,24 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------------- an epoch
 
+    @property
+    def _steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-len(self.graphs) // self.config.batch_size)
+
+    def _progress(self) -> Progress:
+        done = self.position.epoch * self._steps + self.position.step
+        return open_progress(self.config.epochs, self._steps, done, self.quiet)
+
     def _batches(self, epoch: int) -> list[Int64]:
         return shuffled_batches(self.graphs, self.config.batch_size, self.experiment.config.seed, epoch)
 
-    def _epoch(self, bar: Bar, started: float, resumed_seconds: float) -> int:
+    def _epoch(self, progress: Progress, started: float, resumed_seconds: float) -> int:
         """Run the rest of the current epoch and its validation; return the number of graphs trained on."""
         at, began = self.position, time.monotonic()
         batches, self._next_batches = self._next_batches or self._batches(at.epoch), None
         rate = learning_rate(self.config, at.epoch, at.plateau)
         self.runner.begin_epoch(at.epoch, batches, rate)
-        bar.begin(at.epoch, len(batches), at.step)
         seen = 0
         for index in range(at.step, len(batches)):
             clock = time.perf_counter()
@@ -149,7 +157,7 @@ class Trainer:
             seen += len(batches[index])
             at.step = index + 1
             at.seconds = resumed_seconds + time.monotonic() - started
-            bar.step(len(batches[index]))
+            progress.step()
             if self._stop and at.step < len(batches):
                 self._interrupt()
             if at.step < len(batches) and self._due():
@@ -173,7 +181,7 @@ class Trainer:
         }
         at.seconds = resumed_seconds + time.monotonic() - started
         self._finish_epoch(row, valid_loss if self.monitor == "loss" else value)
-        bar.end(row, at.best_epoch + 1)
+        progress.end(row, at.best_epoch + 1)
         return seen
 
     def _finish_epoch(self, row: dict[str, Any], value: float | None) -> None:
@@ -283,10 +291,9 @@ class Trainer:
             needed = [state, *([best] if is_weight(name) and (best or position.finished) else [])]
             if any(name not in of or (of[name].shape, of[name].dtype) != (array.shape, array.dtype) for of in needed):
                 raise InputError(str(path), f"a checkpoint of another model ({name})", "the model of config.toml")
-        batches = -(-len(self.graphs) // self.config.batch_size)
-        if position.epoch > self.config.epochs or position.step >= max(batches, 1):
+        if position.epoch > self.config.epochs or position.step >= max(self._steps, 1):
             got = f"epoch {position.epoch}, step {position.step}"
-            raise InputError(str(path), got, f"at most {self.config.epochs} epochs of {batches} steps")
+            raise InputError(str(path), got, f"at most {self.config.epochs} epochs of {self._steps} steps")
         _trim(self.folder / HISTORY, position.epoch)
         self.runner.load_state(state)
         self.best, self.position = best, position

@@ -30,7 +30,7 @@ from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
 from gcnbatch.train.loop import Interrupted, Trainer, is_weight
-from gcnbatch.train.progress import Bar
+from gcnbatch.train.progress import Progress
 from tests.train.runs import assert_same_run, assert_same_weights, configure, options, write_set
 
 pytestmark = pytest.mark.gpu
@@ -195,15 +195,15 @@ def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in `folder` until Ctrl-C arrives after this many steps of the first epoch."""
-    count, done = Bar.step, iter(range(1, steps + 1))
+    count, done = Progress.step, iter(range(1, steps + 1))
 
-    def step(bar: Bar, graphs: int) -> None:
-        count(bar, graphs)
+    def step(progress: Progress) -> None:
+        count(progress)
         if next(done) == steps:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Bar, "step", step)
+        patched.setattr(Progress, "step", step)
         with pytest.raises(Interrupted, match=f"^stopped after 0 epochs and {steps} steps"):
             run.start(config, folder, quiet=True)
 
