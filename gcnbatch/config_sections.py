@@ -118,7 +118,8 @@ class TrainConfig(Section):
     l2: float = Field(default=0.0, ge=0.0, le=1.0, description="L2 penalty added to the gradient: l2 * W")
     l2_layers: Widths = Field(default=(), description="convolutions that l2 applies to, from 1; empty: every weight")
     schedule: Literal["constant", "step", "cosine", "plateau"] = Field(
-        default="constant", description="learning rate over epochs"
+        default="constant",
+        description="learning rate over epochs; cosine: half a period, to the floor after the last epoch",
     )
     schedule_every: int = Field(
         default=20, ge=1, description="step: epochs between reductions; plateau: epochs without gain"

@@ -10,7 +10,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,9 +32,11 @@ from gcnbatch.train import checkpoint, metrics, run_files
 from gcnbatch.train.checkpoint import Checkpoint
 from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.progress import Progress, open_progress
-from gcnbatch.train.schedule import Plateau, learning_rate
+from gcnbatch.train.schedule import Plateau, learning_rate, rates_differ
 
 LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
+
+OTHER_RATES = "had other learning rates than this version gives for its schedule"
 
 
 class Interrupted(GcnbatchError):
@@ -85,13 +87,22 @@ class Trainer:
         Receives history.jsonl, last.safetensors and best.safetensors.
     quiet : bool
         No progress.
+    say : callable
+        Called with each message for the user.
     """
 
     def __init__(
-        self, experiment: Experiment, split: Split, runner: Runner, scaling: Scaling, folder: Path, quiet: bool = False
+        self,
+        experiment: Experiment,
+        split: Split,
+        runner: Runner,
+        scaling: Scaling,
+        folder: Path,
+        quiet: bool = False,
+        say: Callable[[str], object] = lambda line: None,
     ) -> None:
         self.experiment, self.split, self.runner = experiment, split, runner
-        self.scaling, self.folder, self.quiet = scaling, folder, quiet
+        self.scaling, self.folder, self.quiet, self._say = scaling, folder, quiet, say
         self.config, self.header = experiment.config.train, experiment.header
         self.monitor = experiment.monitor
         self.graphs = experiment.source.graphs_of(split.train)
@@ -294,7 +305,9 @@ class Trainer:
         if position.epoch > self.config.epochs or position.step >= max(self._steps, 1):
             got = f"epoch {position.epoch}, step {position.step}"
             raise InputError(str(path), got, f"at most {self.config.epochs} epochs of {self._steps} steps")
-        _trim(self.folder / HISTORY, position.epoch)
+        history = _trim(self.folder / HISTORY, position.epoch)
+        if position.epoch < self.config.epochs and rates_differ(self.config, history):
+            self._say(f"{self.folder} {OTHER_RATES}; it goes on with those of now")
         self.runner.load_state(state)
         self.best, self.position = best, position
         stopped_early = bool(self.config.patience) and position.waited >= self.config.patience
@@ -348,11 +361,15 @@ def _sync(path: Path) -> None:
             os.fsync(stream.fileno())
 
 
-def _trim(path: Path, epochs: int) -> None:
-    """Keep the rows of the first `epochs` epochs. A killed run may have written more, and an incomplete last row."""
-    run_files.read_history(path, epochs)
+def _trim(path: Path, epochs: int) -> list[dict[str, Any]]:
+    """Keep and return the rows of the first `epochs` epochs.
+
+    A killed run may have written more, and an incomplete last row.
+    """
+    rows = run_files.read_history(path, epochs)
     lines = run_files.read_text(path, "the history").splitlines(keepends=True)[:epochs] if path.exists() else []
     fileio.write_text(path, "".join(lines))
+    return rows
 
 
 def _no_link(path: str, flags: int) -> int:

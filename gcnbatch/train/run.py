@@ -30,8 +30,9 @@ from gcnbatch.predictions import Predictions, read_outputs, write_csv
 from gcnbatch.runners.choice import BackendChoice, make_runner
 from gcnbatch.train import report, run_files
 from gcnbatch.train.experiment import Experiment
-from gcnbatch.train.loop import HISTORY, Fitted, Interrupted, Trainer
+from gcnbatch.train.loop import HISTORY, OTHER_RATES, Fitted, Interrupted, Trainer
 from gcnbatch.train.report import Report
+from gcnbatch.train.schedule import rates_differ
 
 CONFIG, ENVIRONMENT, SPLITS, DIGEST, GENERATED = "config.toml", "env.json", "splits.json", "data.sha256", "data.h5"
 Say = Callable[[str], object]
@@ -204,16 +205,19 @@ def _fit_parts(
     for line in dict.fromkeys(line for part in parts for line in experiment.one_class_tasks(part)):
         say(line)
     if not experiment.config.split.folds:
-        return _fit(folder, experiment, parts[0], backend, quiet, write)
+        return _fit(folder, experiment, parts[0], backend, quiet, say, write)
     results = []
     for number, split in enumerate(parts, 1):
         place = folder / f"fold{number}"
         if (place / report.METRICS).exists():
             results.append(run_files.read_metrics(place / report.METRICS, folds=False))
+            history = run_files.read_history(place / HISTORY, results[-1]["epochs"])
+            if rates_differ(experiment.config.train, history):
+                say(f"{place} {OTHER_RATES}; the folds that follow have those of now")
             continue
         say(f"fold {number} of {len(parts)}")
         folders.make(place)
-        results.append(_fit(place, experiment, split, backend, quiet, write))
+        results.append(_fit(place, experiment, split, backend, quiet, say, write))
     return _summarise(folder, experiment, parts, results)
 
 
@@ -227,14 +231,14 @@ def _check_digest(folder: Path, experiment: Experiment) -> None:
 
 
 def _fit(
-    folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, write: Write
+    folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, say: Say, write: Write
 ) -> dict[str, Any]:
     rows = {part: values.tolist() for part, values in split.parts().items()}
     fileio.write_text(folder / SPLITS, json.dumps(rows))
     task, scaling = experiment.task(split)
     runner = make_runner(backend, task)
     try:
-        trainer = Trainer(experiment, split, runner, scaling, folder, quiet)
+        trainer = Trainer(experiment, split, runner, scaling, folder, quiet, say)
         found = _report(trainer, trainer.fit())
     finally:
         runner.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -287,7 +288,7 @@ def test_ctrl_c_saves_and_names_the_resume_command(
     out, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    assert error.startswith("error: stopped after ")
+    assert error.splitlines()[-1].startswith("error: stopped after ")
     assert error.endswith(f": all is saved. Go on with: gcnbatch train --resume '{folder}'\n")
     run.resume(folder, quiet=True)
     assert_same_run(whole, folder)
@@ -461,6 +462,38 @@ def test_runs_are_not_shortened_and_cosine_schedules_not_extended(tmp_path: Path
     with pytest.raises(InputError, match="--epochs: given for a run with the cosine schedule"):
         run.resume(tmp_path / "run", epochs=4)
     assert run.resume(tmp_path / "run", epochs=3)["epochs"] == 3
+
+
+def change_rates(history: Path) -> None:
+    """Turn a history into that of a version with another cosine schedule."""
+    rows = [json.loads(line) for line in history.read_text(encoding="utf-8").splitlines()]
+    text = "".join(json.dumps(row | {"learning_rate": row["learning_rate"] / 2}) + "\n" for row in rows)
+    history.write_text(text, encoding="utf-8")
+
+
+def test_a_run_that_began_with_other_rates_says_so(tmp_path: Path, data: Path) -> None:
+    said: list[str] = []
+    cosine = (*THOROUGH, "train.schedule=cosine")
+    assert killed(data, tmp_path / "run", cosine, OpsRunner, "step", 6)
+    change_rates(tmp_path / "run" / "history.jsonl")
+    run.resume(tmp_path / "run", quiet=True, say=said.append)
+    assert said == [
+        f"{tmp_path / 'run'} had other learning rates than this version gives for its schedule; "
+        "it goes on with those of now"
+    ]
+
+
+def test_folds_that_follow_folds_with_other_rates_say_so(tmp_path: Path, data: Path) -> None:
+    said: list[str] = []
+    folds = (*THOROUGH, "train.schedule=cosine", "split.folds=2")
+    assert killed(data, tmp_path / "run", folds, OpsRunner, "step", 15)
+    change_rates(tmp_path / "run" / "fold1" / "history.jsonl")
+    run.resume(tmp_path / "run", quiet=True, say=said.append)
+    assert said == [
+        f"{tmp_path / 'run' / 'fold1'} had other learning rates than this version gives for its schedule; "
+        "the folds that follow have those of now",
+        "fold 2 of 2",
+    ]
 
 
 def test_unreadable_metrics_are_refused(tmp_path: Path, data: Path) -> None:
