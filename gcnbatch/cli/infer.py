@@ -18,9 +18,9 @@ from gcnbatch.cli.configuration import BACKENDS, ResidentOption, gather_cuda
 EPILOG = """\b
 Examples:
   gcnbatch infer runs/tox21 new.h5 -o predictions.csv
-  gcnbatch infer runs/tox21 molecules.csv -o new.jsonl     straight from SMILES
-  gcnbatch infer runs/a runs/b new.h5 -o mean.csv          mean and standard deviation
-  gcnbatch infer runs/tox21 molecules.csv.gz | head        CSV on stdout
+  gcnbatch infer runs/tox21 new.csv -o new.jsonl    straight from SMILES
+  gcnbatch infer runs/a runs/b new.h5 -o mean.csv   mean and deviation
+  gcnbatch infer runs/tox21 new.csv.gz | head       CSV on stdout
 
 A run with folds is the ensemble of its folds. Rows are in the order of the input; a molecule that cannot be read has a
 blank row with the reason in the column 'error'. Columns of DATA that are named like the tasks give metrics.
@@ -88,7 +88,10 @@ def infer(
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
-    """Predict with trained runs: write ids and probabilities (or values in the target's unit) for all rows of DATA."""
+    """Predict with trained runs.
+
+    For all rows of DATA, OUT has ids and probabilities, or values in the target's unit.
+    """
     from gcnbatch.data.importers.csv_tables import split_names
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError

@@ -13,8 +13,8 @@ app = typer.Typer(no_args_is_help=True, help="Compile CUDA kernels ahead, list a
 
 BUILD_EPILOG = """\b
 Examples:
-  gcnbatch kernels build                            for the devices of this machine
-  gcnbatch kernels build --arch sm_80 --arch sm_90  for other machines; needs no GPU
+  gcnbatch kernels build               for the devices of this machine
+  gcnbatch kernels build --arch sm_80 --arch sm_90   needs no GPU
 """
 
 

@@ -15,11 +15,12 @@ from gcnbatch.cli.configuration import BACKENDS, DeviceOption, ResidentOption
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
-  gcnbatch train                                     the built-in quickstart
-  gcnbatch train configs/tox21.toml --data tox21.h5  your data, a shipped configuration
-  gcnbatch train --data my.h5 --folds 5              5-fold cross-validation
-  gcnbatch train --data my.h5 --set model.widths=[128,128] --set train.epochs=100
-  gcnbatch train --resume runs/tox21-20260101-120000 continue a stopped run
+  gcnbatch train                               the built-in quickstart
+  gcnbatch train tox21 --data tox21.h5         a shipped configuration
+  gcnbatch train mine.toml --data my.h5        your configuration
+  gcnbatch train --data my.h5 --folds 5        5-fold cross-validation
+  gcnbatch train --data my.h5 --set model.widths=[128,128]
+  gcnbatch train --resume runs/tox21           continue a stopped run
 """
 
 
@@ -64,7 +65,7 @@ def train(
         bool, typer.Option("--keys", help="List every key of the configuration: default, meaning, allowed values.")
     ] = False,
 ) -> None:
-    """Train a model; without arguments, the built-in quickstart. The last line on stdout is the run's path."""
+    """Train a model. Without arguments, it is the built-in quickstart. The last line on stdout is the run's path."""
     if show_keys:
         _show_keys()
         return

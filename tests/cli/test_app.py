@@ -7,8 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from gcnbatch import __version__
 from gcnbatch.cli import app
@@ -63,9 +67,25 @@ def test_a_command_group_alone_shows_its_help(arguments: list[str]) -> None:
     assert "Commands:\n" in done.stderr
 
 
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of a command and of all below it."""
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands(typer.main.get_command(app.app))), ids=" ".join)
+def test_no_line_of_help_is_cut_or_too_long(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app.app, [*path, "--help"], terminal_width=80, prog_name="gcnbatch")
+    assert shown.exit_code == 0
+    for line in shown.output.splitlines():
+        assert len(line) <= 80
+        assert line.startswith("Usage: ") or not line.endswith("...")
+
+
 def test_examples_keep_their_lines() -> None:
     for command, line in (
-        ("train", "  gcnbatch train                                     the built-in quickstart"),
+        ("train", "  gcnbatch train                               the built-in quickstart"),
         ("infer", "  gcnbatch infer runs/tox21 new.h5 -o predictions.csv"),
     ):
         assert line in [shown[2:] for shown in gcnbatch(command, "--help").stdout.splitlines()]
