@@ -133,7 +133,7 @@ class TrainConfig(Section):
         "auto", "loss", "roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc", "rmse", "mae", "r2"
     ] = Field(
         default="auto",
-        description="validation value that picks the best epoch; auto: roc_auc, accuracy or rmse by target",
+        description="validation value that picks the best epoch; auto: roc_auc, accuracy, rmse (several tasks: r2)",
     )
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: weights of positives (or classes) by their rarity in the training rows"

@@ -202,8 +202,6 @@ def _fit_parts(
     _check_digest(folder, experiment)
     if count := splits.left_out(experiment.config.split, experiment.split_rows):
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
-    for line in dict.fromkeys(line for part in parts for line in experiment.one_class_tasks(part)):
-        say(line)
     if not experiment.config.split.folds:
         return _fit(folder, experiment, parts[0], backend, quiet, say, write)
     results = []
@@ -235,6 +233,8 @@ def _fit(
 ) -> dict[str, Any]:
     rows = {part: values.tolist() for part, values in split.parts().items()}
     fileio.write_text(folder / SPLITS, json.dumps(rows))
+    for line in experiment.one_class_tasks(split):
+        say(line)
     task, scaling = experiment.task(split)
     runner = make_runner(backend, task)
     try:
