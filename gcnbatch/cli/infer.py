@@ -79,6 +79,9 @@ def infer(
     delimiter: Annotated[
         str, typer.Option(help="CSV: sign between fields: comma, semicolon, tab or bar.", show_default="detected")
     ] = "",
+    decimal: Annotated[
+        str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
+    ] = "",
     processes: Annotated[
         int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
     ] = 0,
@@ -119,7 +122,11 @@ def infer(
             batch_size=batch_size,
             on_bad_row=on_bad_row.value,
             csv=CsvOptions(
-                smiles_column, id_column, processes, tuple(split_names(keep_columns or "")), TableFormat(delimiter)
+                smiles_column,
+                id_column,
+                processes,
+                tuple(split_names(keep_columns or "")),
+                TableFormat(delimiter, decimal),
             ),
             spreadsheet=spreadsheet,
             quiet=quiet,

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.importers.chemistry import Copies
 from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.data.importers.molecule_tables import find_id_column
@@ -49,13 +50,16 @@ def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[
     left = len(texts.values) - max(sum(map(len, split.parts().values())) for split in splits.values())
     if left:
         notes.append(f"{left:,} of {len(texts.values):,} rows of {dataset.path} are in no part")
+    copies = Copies()
     with DatasetWriter(path) as writer:
         for _, part in dataset.blocks():
             writer.append(part)
+            if copies.can_read(part):
+                copies.add(part)
         if not dataset.n_graphs:
             writer.append(dataset.read([]))
         writer.finish(dataset.header, dataset.splits | splits)
-    return splits, notes
+    return splits, [*notes, *copies.lines(dataset.y, splits)]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from gcnbatch.infer.labels import LabelColumns
 from gcnbatch.infer.members import Member, check_fit, same_outputs
 
 PART_ROWS = 4096  # molecules in memory at a time, unless a batch is larger
+SAMPLE_ROWS = 1000  # in which a decimal comma is detected
 ALL_COLUMNS = "all"
 
 
@@ -152,10 +153,12 @@ def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int) 
         }
         found = find_columns(path, source.names, **wished)
         smiles_at, id_at = (source.names.index(name) if name else -1 for name in found)
-        columns = _Columns(
-            smiles_at, id_at, _kept(source.names, found[1], options), LabelColumns.of(source.names, header)
-        )
-        total = sum(1 for _ in source.rows)
+        rows, labels = iter(source.rows), LabelColumns.of(source.names, header)
+        sample = list(islice(rows, SAMPLE_ROWS))
+        if labels is not None:
+            labels = labels.with_decimal(path, options.format.decimal, sample)
+        columns = _Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels)
+        total = len(sample) + sum(1 for _ in rows)
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
     trained_on = columns.labels is not None and header.source.get("sha256") == sha256(path)

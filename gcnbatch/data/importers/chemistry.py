@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, load_rdkit, read_molecule
-from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.graphs import GraphSet, Int64, Split
 
 UInt64 = NDArray[np.uint64]
-_ROUNDS = 3  # of neighbours that a key sees; different molecules with equal keys only cost time
+_ROUNDS = 3  # of neighbours that a key sees where SMILES decide: different molecules with equal keys only cost time
+_ALONE = 16  # of neighbours where keys decide alone
 _STEREO, _ISOTOPE = re.compile(r"[@/\\]"), re.compile(r"\[\d")
 
 
@@ -89,6 +90,38 @@ class MoleculeNotes:
         return chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
 
 
+class Copies:
+    """Collects the graphs of a stored set of molecules, block by block; `lines` then tells of equal ones.
+
+    The set holds no SMILES. Two graphs are copies if their atoms and bonds look the same to `_ALONE` rounds of message
+    passing, so also molecules that differ only in stereochemistry or isotopes are.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[UInt64] = []
+
+    @staticmethod
+    def can_read(graphs: GraphSet) -> bool:
+        """Whether these are molecules with the features that the importer makes."""
+        made = (graphs.header.featurizer or {}).get("kind") == "smiles"
+        return made and isinstance(graphs.x, np.ndarray) and graphs.x.dtype.kind in "iu"
+
+    def add(self, graphs: GraphSet) -> None:
+        """Add a block of graphs."""
+        self._keys.append(structure_keys(graphs, _ALONE))
+
+    def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
+        """Return notes for the user; arguments as in `MoleculeNotes.lines`."""
+        if not self._keys:
+            return []
+        _, inverse, count = np.unique(np.concatenate(self._keys), return_inverse=True, return_counts=True)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for graph in np.flatnonzero(count[inverse] > 1).tolist():
+            groups[int(inverse[graph])].append(graph)
+        line = _about_copies(list(groups.values()), y, splits)
+        return [line] if line else []
+
+
 def _about_copies(groups: list[list[int]], y: NDArray[Any], splits: Mapping[str, Split]) -> str:
     if not groups:
         return ""
@@ -128,15 +161,18 @@ def _molecules(count: int) -> str:
     return "1 molecule appears" if count == 1 else f"{count:,} molecules appear"
 
 
-def structure_keys(arrays: MoleculeArrays) -> UInt64:
-    """Return a number per graph (G,), equal for equal graphs: node features, mixed with those of neighbours, summed."""
+def structure_keys(arrays: MoleculeArrays | GraphSet, rounds: int = _ROUNDS) -> UInt64:
+    """Return a number per graph (G,), equal for equal graphs: node features, mixed with those of neighbours, summed.
+
+    `arrays` has whole-numbered features. A node sees neighbours `rounds` edges away.
+    """
     width = arrays.x.shape[1]
     salt = _mix(np.arange(1, width + 1, dtype=np.uint64))
     node = (arrays.x.astype(np.uint64) * salt).sum(axis=1, dtype=np.uint64)
     first = np.repeat(arrays.node_ptr[:-1], np.diff(arrays.edge_ptr))
     src, dst = first + arrays.src, first + arrays.dst
     scale = _mix(arrays.channel.astype(np.uint64) + np.uint64(width + 1))
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         sums = np.zeros_like(node)
         np.add.at(sums, dst, _mix(node)[src] * scale)
         node = _mix(node ^ sums)
