@@ -142,10 +142,10 @@ def infer(
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
-        from gcnbatch.cli.text_tables import table
+        from gcnbatch.cli.text_tables import by_task, table
 
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
-        for line in table(list(figures), [list(figures.values())]):
+        for line in [*table(list(figures), [list(figures.values())], left=0), *by_task(summary.metrics, "by task")]:
             say(line)
     where = "" if out == "-" else f" in {out}"
     say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")

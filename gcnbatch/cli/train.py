@@ -139,7 +139,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 
 def _show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
-    from gcnbatch.cli.text_tables import table
+    from gcnbatch.cli.text_tables import by_task, table
     from gcnbatch.text import printable
 
     split = metrics["split"]
@@ -158,19 +158,8 @@ def _show(metrics: dict[str, Any]) -> None:
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
     for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
         typer.echo(line)
-    _show_tasks(metrics)
-
-
-def _show_tasks(metrics: dict[str, Any]) -> None:
-    """Print the errors of each test task, where several regression tasks have errors in different units."""
-    from gcnbatch.cli.text_tables import table
-
-    tasks = metrics.get("out_of_fold", metrics.get("test", {})).get("tasks", {})
-    if len(tasks) < 2 or not all("rmse" in of for of in tasks.values()):
-        return
-    names = ("labelled", "rmse", "mae", "r2")
-    typer.echo("")
-    for line in table(["test, by task", *names], [[task, *map(of.get, names)] for task, of in tasks.items()]):
+    test = metrics.get("out_of_fold", metrics.get("test", {}))
+    for line in by_task(test, "test, by task"):
         typer.echo(line)
 
 

@@ -102,6 +102,8 @@ def infer(
     size = batch_size or 0
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source, open_sink(out, spreadsheet) as sink:
+        for note in source.notes:
+            say(note)
         rows, unreadable, figures, name = _predict(source, members, choice, sink, size, on_bad_row == "fail", quiet)
         if figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")

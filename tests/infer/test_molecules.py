@@ -135,7 +135,13 @@ def test_labels_with_decimal_commas_are_detected_or_named(tmp_path: Path) -> Non
         lines = [f"{'C' * (i + 1)};{value.replace('.', ',')}" for i, value in enumerate(values)]
         (tmp_path / "commas.csv").write_text("\n".join(["smiles;y", *lines[rows]]) + "\n")
         options = CsvOptions(format=TableFormat(decimal=decimal))
-        found = infer([run], tmp_path / "commas.csv", str(tmp_path / "out.csv"), quiet=True, csv=options).metrics
+        said: list[str] = []
+        out = str(tmp_path / "out.csv")
+        found = infer([run], tmp_path / "commas.csv", out, quiet=True, csv=options, say=said.append).metrics
+        assert said == [
+            "fields are separated by a semicolon",
+            *(["numbers have a decimal comma"] if not decimal else []),
+        ]
         assert found is not None
         return float(found["r2"])
 

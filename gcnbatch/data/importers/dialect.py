@@ -14,6 +14,7 @@ from gcnbatch.errors import InputError
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}  # among equals, the first is taken
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "\\t": "\t"}
+DECIMAL_COMMA = "numbers have a decimal comma"  # a note for the user
 _SAMPLE_LINES = 50
 _WITH_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _WITHOUT_COMMA = re.compile(r"[+-]?\d+(?:[eE][+-]?\d+)?")

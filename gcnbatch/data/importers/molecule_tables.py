@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcnbatch.data.importers.dialect import TableFormat, has_decimal_commas, with_points
+from gcnbatch.data.importers.dialect import DECIMAL_COMMA, TableFormat, has_decimal_commas, with_points
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
@@ -76,7 +76,7 @@ def read_molecules(
     ids = columns.pop(id_name) if id_name else [str(row + 1) for row in range(len(smiles))]
     if wished.decimal == "," or (not wished.decimal and has_decimal_commas(path, columns.items())):
         columns = {name: with_points(texts) for name, texts in columns.items()}
-        notes += () if wished.decimal else ("numbers have a decimal comma",)
+        notes += () if wished.decimal else (DECIMAL_COMMA,)
     return MoleculeTable(path, smiles_name, id_name, smiles, ids, columns, names, notes)
 
 
