@@ -24,7 +24,17 @@ PACKAGE = ROOT / "gcnbatch"
 FLOORS = (
     ("text",),
     ("errors",),
-    ("config_sections", "config_tree", "confined", "fileio", "philox", "progress", "resources", "worker", "backends.registry"),
+    (
+        "config_sections",
+        "config_tree",
+        "confined",
+        "fileio",
+        "philox",
+        "progress",
+        "resources",
+        "worker",
+        "backends.registry",
+    ),
     ("config", "environment", "figures", "folders"),
     ("data",),
     ("predictions", "reference"),
