@@ -19,6 +19,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -36,7 +37,7 @@ class WorkerDied(Exception):
 
 
 class Workers(Executor):
-    """A pool of processes. The first idle process takes a call.
+    """A pool of processes. The first idle process takes a call; a new process takes the place of one that died.
 
     A future's exception is the one that the function raised, or `WorkerDied`.
 
@@ -64,6 +65,9 @@ class Workers(Executor):
         initargs: tuple[Any, ...] = (),
         quiet: bool = False,
     ) -> None:
+        self._quiet = quiet
+        self._initialize: Any = (initializer, initargs, {}) if initializer else None
+        self._ending, self._ended = threading.Lock(), False
         self._workers: list[_Worker] = []
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._threads = ThreadPoolExecutor(count)  # each thread waits for the result of one worker
@@ -86,11 +90,26 @@ class Workers(Executor):
         worker = self._idle.get()
         try:
             result, error = worker.call(call)
+        except WorkerDied:
+            worker = self._replaced(worker)
+            raise
         finally:
             self._idle.put(worker)
         if error is not None:
             raise error
         return result
+
+    def _replaced(self, dead: _Worker) -> _Worker:
+        """Return a new worker in the place of a dead one, or the dead one if none can be started."""
+        with self._ending, suppress(OSError):
+            if not self._ended:
+                worker = _Worker(self._quiet)
+                self._workers[self._workers.index(dead)] = worker
+                dead.process.kill()
+                dead.close()
+                worker.first = self._initialize
+                return worker
+        return dead
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """End the processes with SIGTERM and, after 30 seconds, SIGKILL. Calls that have not started are cancelled.
@@ -98,6 +117,8 @@ class Workers(Executor):
         Without `wait` only send SIGTERM; another `shutdown` must follow. Several pools then end at the same time.
         """
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
+        with self._ending:
+            self._ended = True
         for worker in self._workers:
             worker.process.terminate()
         if not wait:
@@ -120,6 +141,7 @@ class _Worker:
 
     def __init__(self, quiet: bool) -> None:
         # One BLAS thread per worker, unless the user sets another number: other workers use the other cores.
+        self.first: Any = None  # a call before the first one
         threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1"))
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
@@ -132,6 +154,9 @@ class _Worker:
 
     def call(self, call: Any) -> Any:
         """Send a call, wait for it, and return (result, error)."""
+        if self.first is not None:
+            first, self.first = self.first, None
+            self.call(first)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         message = pickle.dumps(call)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gcnbatch.data.refusals import MAX_ATOMS
+
 if TYPE_CHECKING:
     from gcnbatch.data.importers.common import ImportSummary
 
@@ -133,7 +135,9 @@ def smiles(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Store D^-1/2 A D^-1/2 per channel as edge weights.")
     ] = False,
-    max_nodes: Annotated[int, typer.Option(min=0, help="Molecules with more atoms are bad rows; 0: no limit.")] = 0,
+    max_nodes: Annotated[
+        int, typer.Option(min=0, help="Molecules with more atoms are bad rows; 0: no limit.")
+    ] = MAX_ATOMS,
     on_bad_row: Annotated[
         Literal["fail", "skip"],
         typer.Option(help="Refuse a file with molecules that give no graph, or list them in FILE.skipped.csv."),

@@ -28,6 +28,7 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.infer.labels import LabelColumns
 from gcnbatch.infer.members import Member, check_fit, same_outputs
+from gcnbatch.text import quoted
 
 PART_ROWS = 4096  # molecules in memory at a time, unless a batch is larger
 SAMPLE_ROWS = 1000  # in which a decimal comma is detected
@@ -187,7 +188,9 @@ def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, 
         return {name: at for at, name in enumerate(names) if name != id_name}
     for name in options.keep_columns:
         if name not in names:
-            raise InputError("--keep-columns", f"no column '{name}'", "columns of the input", nearest(name, names))
+            raise InputError(
+                "--keep-columns", f"no column {quoted(name)}", "columns of the input", nearest(name, names)
+            )
     return {name: names.index(name) for name in options.keep_columns}
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data import guard
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, load_rdkit, read_molecule
 from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.text import quoted
 
 UInt64 = NDArray[np.uint64]
 _ROUNDS = 3  # of neighbours that a key sees where SMILES decide: different molecules with equal keys only cost time
@@ -72,22 +75,30 @@ class MoleculeNotes:
         candidates = np.flatnonzero(count[inverse] > 1)
         exact: dict[str, list[int]] = defaultdict(list)
         flat: dict[str, set[str]] = defaultdict(set)
-        known: dict[str, tuple[str, str]] = {}
+        known = self._names(texts[graph] for graph in candidates.tolist())
         for graph in candidates.tolist():
-            text = texts[graph]
-            if text not in known:
-                known[text] = self._names(text)
-            name, flat_name = known[text]
+            if texts[graph] not in known:
+                continue
+            name, flat_name = known[texts[graph]]
             exact[name].append(graph)
             flat[flat_name].add(name)
         alike = sum(len(names) for names in flat.values() if len(names) > 1)
         return [graphs for graphs in exact.values() if len(graphs) > 1], alike
 
-    def _names(self, text: str) -> tuple[str, str]:
-        """Return canonical SMILES with and without stereochemistry and isotopes."""
-        chem = load_rdkit()
-        molecule = read_molecule(text.strip(), self._options)
-        return chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
+    def _names(self, texts: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Return canonical SMILES with and without stereochemistry and isotopes, of those that RDKit can write."""
+        known: dict[str, tuple[str, str]] = {}
+        for found in guard.run(self._canonical, list(dict.fromkeys(texts)), "RDKit"):
+            known |= {} if isinstance(found, guard.Lost) else found
+        return known
+
+    def _canonical(self, texts: Iterable[str], _: int) -> dict[str, tuple[str, str]]:
+        chem, names = load_rdkit(), {}
+        for text in texts:
+            with suppress(RuntimeError):
+                molecule = read_molecule(text.strip(), self._options)
+                names[text] = chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
+        return names
 
 
 class Copies:
@@ -136,7 +147,7 @@ def _about_copies(groups: list[list[int]], y: NDArray[Any], splits: Mapping[str,
             part[members] = number
         apart = sum(len(set(part[group].tolist()) - {-1}) > 1 for group in groups)
         if apart:
-            line += f"; {apart:,} of them in different parts of split '{name}'"
+            line += f"; {apart:,} of them in different parts of split {quoted(name)}"
     if not splits:
         line += "; a random split may put copies into different parts"
     return line
