@@ -97,6 +97,7 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
                 "nodes": int(dataset.node_ptr[-1]),
                 "edges": int(dataset.edge_ptr[-1]),
             }
+            dataset.smiles()
             counts |= {"features": dataset.header.n_features, "targets": dataset.y.size, "splits": len(dataset.splits)}
     except InputError as error:
         if as_json:

@@ -59,6 +59,9 @@ def train(
             show_default=False,
         ),
     ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also fit a random forest to the same rows, and compare.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
     show_keys: Annotated[
@@ -101,13 +104,21 @@ def train(
         has_gpu = _wake_gpu(tree)
         with report_workers(enabled=has_gpu and len(os.sched_getaffinity(0)) > 1) as write:
             settings = check(tree, config, options, assignments or [])
+            if baseline:
+                from gcnbatch.baseline import check_data
+
+                check_data(settings)
             from gcnbatch.train import run
 
             folder, metrics = run.start(settings, out, quiet, say, write)
+    if baseline:
+        from gcnbatch.baseline import add_to_run
+
+        metrics = add_to_run(folder, say=say, progress=not quiet)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:
-        _show(metrics)
+        show(metrics)
     if not as_json:
         typer.echo(str(folder))
 
@@ -137,7 +148,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         )
 
 
-def _show(metrics: dict[str, Any]) -> None:
+def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import by_task, table
     from gcnbatch.text import printable
@@ -154,13 +165,16 @@ def _show(metrics: dict[str, Any]) -> None:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
         figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}
         sizes = " / ".join(str(size) for size in split["sizes"])
-        typer.echo(f"{named}: {sizes} rows; best epoch {metrics['best_epoch']} of {metrics['epochs']}")
+        course = metrics.get("model") or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
+        typer.echo(f"{named}: {sizes} rows; {course}")
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
     for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
         typer.echo(line)
     test = metrics.get("out_of_fold", metrics.get("test", {}))
     for line in by_task(test, "test, by task"):
         typer.echo(line)
+    if "baseline" in metrics:
+        typer.echo(metrics["baseline"]["verdict"])
 
 
 def _show_keys() -> None:

@@ -61,7 +61,7 @@ def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[
                 copies.add(part)
         if not dataset.n_graphs:
             writer.append(dataset.read([]))
-        writer.finish(dataset.header, dataset.splits | splits)
+        writer.finish(dataset.header, dataset.splits | splits, dataset.smiles())
     return splits, [*notes, *copies.lines(dataset.y, splits)]
 
 

@@ -77,8 +77,7 @@ class Experiment:
     @property
     def split_rows(self) -> SplitRows:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
-        data = self.dataset
-        return SplitRows(str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits)
+        return SplitRows.of(self.dataset)
 
     def one_class_tasks(self, split: Split) -> list[str]:
         """Return a line per task that has labels of one class in the training rows, and per other part with such tasks.

@@ -35,7 +35,6 @@ class _Metrics(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
     backend: str
-    epochs: int
     seconds: Number
     split: _Split
     train: dict[str, Any] = {}
@@ -44,17 +43,19 @@ class _Metrics(BaseModel):
 
 
 class _Fit(_Metrics):
+    epochs: int
     best_epoch: int
 
 
 class _Folds(_Metrics):
+    epochs: int
     folds: list[_Fit] = Field(min_length=1)
     mean: dict[str, dict[str, Number]]
     std: dict[str, dict[str, Number]]
 
 
 _EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
-_FIT, _FOLDS = TypeAdapter(_Fit), TypeAdapter(_Folds)
+_FIGURES, _FIT, _FOLDS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Folds)
 
 
 def refuse_links(folder: Path) -> None:
@@ -109,9 +110,33 @@ def read_metrics(path: Path, folds: bool) -> dict[str, Any]:
     ------
     InputError
     """
+    return _metrics(path, _FOLDS if folds else _FIT)
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """Return metrics.json of any model's fit; a baseline has no epochs.
+
+    Raises
+    ------
+    InputError
+    """
+    return _metrics(path, _FIGURES)
+
+
+def read_json(path: Path, expected: str) -> Any:
+    """Return the value of a JSON file of bounded size and depth.
+
+    Raises
+    ------
+    InputError
+    """
+    return _parsed(str(path), read_text(path, expected), expected)
+
+
+def _metrics(path: Path, schema: TypeAdapter[Any]) -> dict[str, Any]:
     expected = "the metrics of a finished run"
-    value = _parsed(str(path), read_text(path, expected), expected)
-    checked(str(path), value, _FOLDS if folds else _FIT, expected)
+    value = read_json(path, expected)
+    checked(str(path), value, schema, expected)
     return dict(value)
 
 

@@ -98,7 +98,7 @@ def import_smiles(
             raise _refusal(table, bad, options)
         rows = np.concatenate(kept)
         splits = _splits(table, split_column, rows)
-        writer.finish(header, splits)
+        writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
     lines = [*table.notes, *notes.lines(targets.y[rows], splits)]
     if skip_bad_rows:
         _write_report(report, table, bad)

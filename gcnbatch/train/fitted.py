@@ -1,0 +1,89 @@
+"""The fits of a finished run folder: the run itself, or its members, each with its split and its metrics."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+
+from gcnbatch.data.graphs import Split
+from gcnbatch.errors import InputError
+from gcnbatch.train import run_files
+from gcnbatch.train.report import METRICS
+from gcnbatch.train.run import SPLITS
+
+_NAME = re.compile(r"(?:repeat(\d+))?-?(?:fold(\d+))?-?(?:model(\d+))?")
+_ROWS: TypeAdapter[dict[str, list[int]]] = TypeAdapter(dict[str, list[Annotated[int, Field(ge=0, lt=2**62)]]])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fitted model of a run.
+
+    Parameters
+    ----------
+    repeat, fold : int
+        From 1; 0 where the run has no repeats or folds. Models of an ensemble share them.
+    folder : Path
+        The run's folder, or one in it.
+    split : Split
+    metrics : dict
+    """
+
+    repeat: int
+    fold: int
+    folder: Path
+    split: Split
+    metrics: dict[str, Any]
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Repeat and fold: runs are compared within them."""
+        return self.repeat, self.fold
+
+
+def block_name(repeat: int, fold: int) -> str:
+    """Return the name of the folder of a repeat and fold, "" for neither."""
+    return "-".join(f"{what}{number}" for what, number in (("repeat", repeat), ("fold", fold)) if number)
+
+
+def read_fits(run: Path, rows: int | None = None) -> list[Fit]:
+    """Return the fits of a finished run, in the order of their numbers.
+
+    Parameters
+    ----------
+    run : Path
+    rows : int or None
+        Rows of the data set, if known: the numbers of a split must be smaller.
+
+    Raises
+    ------
+    InputError
+        When the folder has no fit, or a fit is not finished or damaged.
+    """
+    run_files.refuse_links(run)
+    if (run / SPLITS).is_file():
+        return [_read(run, (0, 0, 0), rows)]
+    named = {path: found for path in run.glob("*[0-9]") if (found := _NAME.fullmatch(path.name))}
+    places = {path: tuple(int(number or 0) for number in found.groups()) for path, found in named.items()}
+    if not places:
+        got = f"no {SPLITS} in it" if run.is_dir() else "not a folder" if run.exists() else "no such folder"
+        raise InputError(str(run), got, "the folder of a run", "Make one with 'gcnbatch train' or 'gcnbatch baseline'.")
+    return [_read(path, places[path], rows) for path in sorted(places, key=places.__getitem__)]
+
+
+def _read(folder: Path, numbers: tuple[int, ...], rows: int | None) -> Fit:
+    if not (folder / METRICS).is_file():
+        raise InputError(str(folder), f"not finished: no {METRICS}", "a finished run", "Finish it with --resume.")
+    path, expected = folder / SPLITS, "row numbers of train, valid and test"
+    parts = run_files.checked(str(path), run_files.read_json(path, expected), _ROWS, expected)
+    if parts.keys() != {"train", "valid", "test"}:
+        raise InputError(str(path), f"parts {', '.join(parts)}", "train, valid and test")
+    if rows is not None and max(max(part, default=0) for part in parts.values()) >= rows:
+        raise InputError(str(path), "a row number beyond the data set", f"numbers below {rows}")
+    split = Split(**{name: np.array(part, dtype=np.int64) for name, part in parts.items()})
+    return Fit(numbers[0], numbers[1], folder, split, run_files.read_figures(folder / METRICS))
