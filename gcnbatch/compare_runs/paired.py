@@ -29,8 +29,10 @@ class Difference:
     mean : float
     low, high : float
         Interval of this pair alone (paired t).
-    tukey_low, tukey_high, p : float
-        Interval and p-value that hold for all pairs at once (Tukey's HSD).
+    joint_low, joint_high : float
+        Interval that holds for all pairs at once (Tukey's HSD).
+    p : float or None
+        Of all pairs at once; None where no distribution is assumed.
     """
 
     first: int
@@ -38,14 +40,14 @@ class Difference:
     mean: float
     low: float
     high: float
-    tukey_low: float
-    tukey_high: float
-    p: float
+    joint_low: float
+    joint_high: float
+    p: float | None
 
     @property
     def shown(self) -> bool:
-        """Whether a difference is shown: Tukey's interval leaves out 0."""
-        return self.tukey_low > 0 or self.tukey_high < 0
+        """Whether a difference is shown: the joint interval leaves out 0."""
+        return self.joint_low > 0 or self.joint_high < 0
 
 
 def differences(scores: NDArray[np.float64], overlap: float, level: float = 0.95) -> list[Difference]:

@@ -83,7 +83,13 @@ def test_beside_a_run_the_baseline_uses_its_rows_and_metrics_say_who_wins(folder
 @pytest.mark.parametrize(
     ("target", "own", "its", "winner", "sentence"),
     [
-        ("binary", 0.9, 0.8, "run", "The model beats the baseline: a random forest has test roc_auc 0.8000 against 0.9"),
+        (
+            "binary",
+            0.9,
+            0.8,
+            "run",
+            "The model beats the baseline: a random forest has test roc_auc 0.8000 against 0.9",
+        ),
         ("binary", 0.7, 0.8, "baseline", "The baseline wins: a random forest has test roc_auc 0.8000 against 0.7000"),
         ("regression", 0.7, 0.8, "run", "The model beats the baseline: a random forest has test rmse 0.8000"),
         ("binary", 0.8, 0.8, "none", "The baseline is as good: a random forest has test roc_auc 0.8000"),
@@ -122,7 +128,7 @@ def test_a_run_whose_data_changed_gets_no_baseline(folder: Path, tmp_path: Path)
         baseline.add_to_run(run, 5)
 
 
-def test_the_commands_print_table_verdict_and_path(folder: Path, tmp_path: Path, call) -> None:  # noqa: F811
+def test_the_commands_print_table_verdict_and_path(folder: Path, tmp_path: Path, call) -> None:
     out = tmp_path / "b"
     code, printed, errors = call("baseline", "--data", folder / "m.h5", "-o", out, "--trees", 5, "--seed", 3)
     assert (code, printed.splitlines()[-1]) == (0, str(out)), errors
