@@ -30,12 +30,6 @@ light = pytest.mark.usefixtures("light")
 TIMED = {"history.jsonl", "metrics.json", "last.safetensors"}
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    write_set(tmp_path / "set.h5")
-    return tmp_path / "set.h5"
-
-
 def table(path: Path) -> list[list[str]]:
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.reader(stream))
