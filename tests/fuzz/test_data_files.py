@@ -15,7 +15,7 @@ from tests.fuzz.metadata import SIGNATURES, altered, lookup3
 FOUND = sorted((Path(__file__).parent / "regressions").glob("*.h5.gz"))
 
 
-@settings(DRAWN, max_examples=100)
+@settings(DRAWN, max_examples=50)
 @given(changed_files())
 def test_a_changed_file_is_read_or_refused_in_one_line(raw):
     verdict(raw)
