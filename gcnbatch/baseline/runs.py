@@ -22,7 +22,8 @@ from gcnbatch import environment, fileio, folders
 from gcnbatch.baseline.forest import MODEL, Forest
 from gcnbatch.baseline.molecule_features import molecule_features
 from gcnbatch.baseline.verdict import verdict
-from gcnbatch.config import Config, read_toml, resolve
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import read_toml
 from gcnbatch.data import splits
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Split

@@ -23,9 +23,7 @@ from gcnbatch.train import metrics
 from gcnbatch.train.fitted import block_name
 from gcnbatch.train.report import PREDICTIONS
 
-FOLDS = (
-    "Differences within folds; joint intervals of all pairs by Tukey's HSD, corrected for training rows that folds share"
-)
+FOLDS = "Differences within folds; joint intervals of all pairs by Tukey's HSD, corrected for rows that folds share"
 ONE_SPLIT = (
     "One split: intervals by resampling its test rows; they do not cover another split or seed (see train --folds)"
 )

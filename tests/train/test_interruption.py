@@ -112,7 +112,7 @@ def test_ctrl_c_saves_and_names_the_resume_command(
     out, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    assert error.startswith("error: stopped after ")
+    assert error.splitlines()[-1].startswith("error: stopped after ")
     assert error.endswith(f": all is saved. Go on with: gcnbatch train --resume '{folder}'\n")
     run.resume(folder, quiet=True)
     assert_same_run(whole, folder)
