@@ -49,8 +49,9 @@ def baseline(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no table; only the run's path.")] = False,
 ) -> None:
-    """Fit a random forest to count-Morgan fingerprints and RDKit descriptors, on the rows that 'train' would use.
+    """Fit a random forest to the rows that 'train' would use.
 
+    It sees count-Morgan fingerprints and RDKit descriptors of each molecule.
     The last line on stdout is the run's path.
     """
     from gcnbatch.baseline import start
