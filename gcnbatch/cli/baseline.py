@@ -10,10 +10,10 @@ import typer
 
 EPILOG = """\b
 Examples:
-  gcnbatch baseline --data tox21.h5 --folds 5         the folds of 'gcnbatch train --data tox21.h5 --folds 5'
-  gcnbatch baseline tox21 --data tox21.h5             the split of a shipped configuration
-  gcnbatch baseline --data molecules.csv              a table of molecules
-  gcnbatch train --data tox21.h5 --baseline           beside a run, on its rows
+  gcnbatch baseline --data tox21.h5 --folds 5   the folds of 'train'
+  gcnbatch baseline tox21 --data tox21.h5       the split of a configuration
+  gcnbatch baseline --data molecules.csv        a table of molecules
+  gcnbatch train --data tox21.h5 --baseline     beside a run, on its rows
 """
 TREES = typer.Option("--trees", min=1, max=100_000, help="Trees of each forest.")
 

@@ -10,8 +10,8 @@ import typer
 
 EPILOG = """\b
 Examples:
-  gcnbatch compare-runs runs/gcn runs/gcn/baseline           a run and the random forest beside it
-  gcnbatch compare-runs runs/a runs/b runs/c -o comparison   all pairs, with a plot
+  gcnbatch compare-runs runs/gcn runs/gcn/baseline   a run and its baseline
+  gcnbatch compare-runs runs/a runs/b runs/c -o out  all pairs, with a plot
   gcnbatch compare-runs runs/a runs/b --metric pr_auc --json
 
 Train with --folds 5 for intervals that cover other splits. "No difference shown" is a result, too.
