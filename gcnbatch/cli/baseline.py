@@ -71,7 +71,7 @@ def baseline(
         out,
         trees,
         columns,
-        lambda line: None if quiet else typer.echo(line, err=True),
+        lambda line: None if quiet else typer.echo(printable(line), err=True),
         progress=not quiet,
     )
     if as_json:
