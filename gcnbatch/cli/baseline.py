@@ -59,6 +59,7 @@ def baseline(
     from gcnbatch.cli.configuration import load
     from gcnbatch.cli.train import show
     from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.text import printable
 
     options = {
         ("data", "path"): None if data is None else str(data),
