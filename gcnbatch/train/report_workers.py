@@ -21,7 +21,7 @@ from gcnbatch.worker import Workers
 if TYPE_CHECKING:
     from gcnbatch.train.report import Report
 
-METRICS = ("sklearn.metrics", "scipy.special", "gcnbatch.train.metrics")
+METRICS = ("scipy.special", "gcnbatch.train.metrics")
 PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots")
 PLOT_WORKERS = 2  # one for the learning curves, one for the plot of the test rows
 
