@@ -13,6 +13,7 @@ from gcnbatch.backends import registry
 from gcnbatch.cli.configuration import BACKENDS, DeviceOption, ResidentOption
 from gcnbatch.text import printable
 
+_MOST_NOTES = 5
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
@@ -159,7 +160,8 @@ def show(metrics: dict[str, Any]) -> None:
     named = printable(f"{named}, seed {split['seed']}")
     if "folds" in metrics:
         mean, std = metrics["mean"], metrics["std"]
-        figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in mean}
+        fitted = [part for part in mean if part != "uncertainty"]
+        figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in fitted}
         typer.echo(f"{len(metrics['folds'])} folds, {named}: mean ± standard deviation")
     else:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
@@ -173,8 +175,29 @@ def show(metrics: dict[str, Any]) -> None:
     test = metrics.get("out_of_fold", metrics.get("test", {}))
     for line in by_task(test, "test, by task"):
         typer.echo(line)
+    _show_uncertainty(metrics)
     if "baseline" in metrics:
         typer.echo(metrics["baseline"]["verdict"])
+
+
+def _show_uncertainty(metrics: dict[str, Any]) -> None:
+    """Print calibration error and coverage of the test rows, and what could not be computed."""
+    from gcnbatch.text import printable
+
+    found = metrics.get("mean", metrics).get("uncertainty", {})
+    shown = []
+    if found.get("ece_calibrated") is not None:
+        shown.append(f"ECE {found['ece']:.3f} before and {found['ece_calibrated']:.3f} after calibration")
+    if found.get("coverage") is not None:
+        what = "intervals" if "ence" in found else "sets"
+        shown.append(f"{found['level']:.0%} {what} cover {found['coverage']:.1%}")
+    if shown:
+        typer.echo(f"test, {'; '.join(shown)}")
+    notes = found.get("notes", [])
+    for note in notes[:_MOST_NOTES]:
+        typer.echo(f"note: {printable(note)}")
+    if len(notes) > _MOST_NOTES:
+        typer.echo(f"and {len(notes) - _MOST_NOTES} more notes in metrics.json")
 
 
 def _show_keys() -> None:

@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, write_csv
-from gcnbatch.train import metrics, plots
+from gcnbatch.train import checkpoint, metrics, plots
+from gcnbatch.train.checkpoint import Checkpoint
+from gcnbatch.uncertainty import figures as uncertainty_figures
+from gcnbatch.uncertainty import plot as uncertainty_plot
+from gcnbatch.uncertainty.model import LEVEL, Uncertainty
 
-METRICS, PREDICTIONS = "metrics.json", "predictions.csv"
+METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
 
 
 class _InlineExecutor(Executor):
@@ -49,6 +53,8 @@ class Report:
         Rows of history.jsonl; empty for a model without epochs.
     course : dict
         Other entries of metrics.json: backend, epochs, seconds, split.
+    level : float
+        Level of conformal intervals and sets, for the figures of the test rows.
     """
 
     folder: Path
@@ -58,9 +64,10 @@ class Report:
     test_ids: NDArray[np.str_]
     history: list[dict[str, Any]]
     course: dict[str, Any]
+    level: float = LEVEL
 
     def write(self, evaluator: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
-        """Evaluate every part; write metrics.json, predictions.csv and plots; return the metrics.
+        """Evaluate every part; write metrics, predictions, uncertainty and plots; return the metrics.
 
         Parameters
         ----------
@@ -71,6 +78,7 @@ class Report:
         if self.history:
             curves = self.folder / "learning_curves.png"
             plotted.append(plotter.submit(plots.learning_curves, self.history, curves))
+        uncertainty = self._uncertainty(evaluator)
         figures = {}
         for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
             rows = self.labels[part], self.outputs[part]
@@ -80,10 +88,23 @@ class Report:
         if "test" in self.outputs:
             write_csv(self.folder / PREDICTIONS, Predictions(self.header, self.test_ids, self.outputs["test"]))
         summary = {part: figures[part].result() for part in self.outputs} | self.course
+        if uncertainty is not None:
+            fitted = uncertainty.result()
+            checkpoint.save(self.folder / UNCERTAINTY, Checkpoint(fitted.arrays(), fitted.about()))
+            if "test" in self.outputs:
+                rows = self.labels["test"], self.outputs["test"]
+                plotted.append(plotter.submit(uncertainty_plot.draw, fitted, *rows, self.folder / "uncertainty.png"))
+                summary["uncertainty"] = uncertainty_figures.evaluate(fitted, *rows, self.level)
         for plot in plotted:
             plot.result()
         fileio.write_json(self.folder / METRICS, summary)
         return summary
+
+    def _uncertainty(self, evaluator: Executor) -> Future[Uncertainty] | None:
+        """Start to fit the uncertainty to the validation rows, if there are any."""
+        if "valid" not in self.outputs:
+            return None
+        return evaluator.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"])
 
 
 def evaluate(
@@ -127,7 +148,7 @@ def summarise_folds(folds: list[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and sample standard deviation (n - 1) over folds of every metric that all folds define."""
     mean: dict[str, Any] = {}
     std: dict[str, Any] = {}
-    for part in ("train", "valid", "test"):
+    for part in ("train", "valid", "test", "uncertainty"):
         tables = [fold.get(part, {}) for fold in folds]
         for name in tables[0]:
             values = [table.get(name) for table in tables]

@@ -21,8 +21,8 @@ from gcnbatch.worker import Workers
 if TYPE_CHECKING:
     from gcnbatch.train.report import Report
 
-METRICS = ("scipy.special", "gcnbatch.train.metrics")
-PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots")
+METRICS = ("scipy.special", "scipy.optimize", "gcnbatch.train.metrics", "gcnbatch.uncertainty.model")
+PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots", "gcnbatch.uncertainty.plot")
 PLOT_WORKERS = 2  # one for the learning curves, one for the plot of the test rows
 
 

@@ -96,7 +96,7 @@ def test_workers_write_the_same_bytes_as_this_process(
     found += [write(report(tmp_path / place)) for place in ("workers", "again")]
     assert found[0] == found[1] == found[2]
     names = {path.name for path in (tmp_path / "here").iterdir()}
-    assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png"}
+    assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png", *UNCERTAIN}
     for place in ("workers", "again"):
         assert {path.name for path in (tmp_path / place).iterdir()} == names
         for name in names:
