@@ -13,7 +13,6 @@ from gcnbatch.backends import registry
 from gcnbatch.cli.configuration import BACKENDS, DeviceOption, ResidentOption
 from gcnbatch.text import printable
 
-_MOST_NOTES = 5
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
@@ -167,7 +166,7 @@ def show(metrics: dict[str, Any]) -> None:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
         figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}
         sizes = " / ".join(str(size) for size in split["sizes"])
-        course = metrics.get("model") or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
+        course = printable(metrics.get("model", "")) or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
         typer.echo(f"{named}: {sizes} rows; {course}")
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
     for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
@@ -176,28 +175,27 @@ def show(metrics: dict[str, Any]) -> None:
     for line in by_task(test, "test, by task"):
         typer.echo(line)
     _show_uncertainty(metrics)
-    if "baseline" in metrics:
-        typer.echo(metrics["baseline"]["verdict"])
+    if metrics.get("baseline"):
+        typer.echo(printable(metrics["baseline"]["verdict"]))
 
 
 def _show_uncertainty(metrics: dict[str, Any]) -> None:
-    """Print calibration error and coverage of the test rows, and what could not be computed."""
+    """Print calibration error and coverage of the test rows, and whether something could not be computed."""
     from gcnbatch.text import printable
 
-    found = metrics.get("mean", metrics).get("uncertainty", {})
+    mean = metrics.get("mean")
+    found = (mean if isinstance(mean, dict) else metrics).get("uncertainty") or {}
+    before, after, level, coverage = (found.get(name) for name in ("ece", "ece_calibrated", "level", "coverage"))
     shown = []
-    if found.get("ece_calibrated") is not None:
-        shown.append(f"ECE {found['ece']:.3f} before and {found['ece_calibrated']:.3f} after calibration")
-    if found.get("coverage") is not None:
-        what = "intervals" if "ence" in found else "sets"
-        shown.append(f"{found['level']:.0%} {what} cover {found['coverage']:.1%}")
+    if before is not None and after is not None:
+        shown.append(f"ECE {before:.3f} before and {after:.3f} after calibration")
+    if level is not None and coverage is not None:
+        shown.append(f"{level:.0%} {'intervals' if 'ence' in found else 'sets'} cover {coverage:.1%}")
     if shown:
         typer.echo(f"test, {'; '.join(shown)}")
-    notes = found.get("notes", [])
-    for note in notes[:_MOST_NOTES]:
-        typer.echo(f"note: {printable(note)}")
-    if len(notes) > _MOST_NOTES:
-        typer.echo(f"and {len(notes) - _MOST_NOTES} more notes in metrics.json")
+    if notes := found.get("notes"):
+        more = f" (and {len(notes) - 1} more notes in metrics.json)" if len(notes) > 1 else ""
+        typer.echo(f"note: {printable(notes[0])}{more}")
 
 
 def _show_keys() -> None:
