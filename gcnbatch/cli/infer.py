@@ -94,6 +94,9 @@ def infer(
     level: Annotated[
         float, typer.Option("--level", metavar="P", help="Level of intervals and sets: share of right ones.")
     ] = 0.9,
+    applicability: Annotated[
+        bool, typer.Option("--applicability", help="Add nearness to the run's training molecules, from its data set.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
@@ -136,6 +139,7 @@ def infer(
             ),
             spreadsheet=spreadsheet,
             level=level,
+            applicability=applicability,
             quiet=quiet,
             say=say,
         )

@@ -63,6 +63,9 @@ def train(
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also fit a random forest to the same rows, and compare.")
     ] = False,
+    applicability: Annotated[
+        bool, typer.Option("--applicability", help="Also plot test errors by nearness to the training rows.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
     show_keys: Annotated[
@@ -112,6 +115,11 @@ def train(
             from gcnbatch.train import run
 
             folder, metrics = run.start(settings, out, quiet, say, write)
+    if applicability:
+        from gcnbatch.infer import domain_report
+        from gcnbatch.runners.choice import BackendChoice
+
+        metrics = domain_report.add_to_run(folder, BackendChoice("auto", device or 0), say)
     if baseline:
         from gcnbatch.baseline import add_to_run
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
+from gcnbatch.infer.domain import Domain
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
 from gcnbatch.infer.members import Member, load_members
 from gcnbatch.infer.trust import Trust, load_trust
@@ -64,6 +65,7 @@ def infer(
     csv: CsvOptions | None = None,
     spreadsheet: bool = False,
     level: float = LEVEL,
+    applicability: bool = False,
     quiet: bool = False,
     say: Say = lambda line: None,
 ) -> InferenceSummary:
@@ -89,6 +91,8 @@ def infer(
         Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
     level : float
         Level of conformal intervals and sets, from 0.5 to below 1.
+    applicability : bool
+        Add similarity and embedding distance to the nearest training molecule.
     quiet : bool
         No progress.
     say : callable
@@ -106,12 +110,13 @@ def infer(
     members = load_members(runs, say)
     trust = load_trust(members, level)
     size = batch_size or 0
+    domain = Domain(members, choice, size) if applicability else None
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source, open_sink(out, spreadsheet) as sink:
         for note in (*source.notes, *trust.notes):
             say(note)
         rows, unreadable, figures, name = _predict(
-            source, members, trust, choice, sink, size, on_bad_row == "fail", quiet
+            source, members, trust, domain, choice, sink, size, on_bad_row == "fail", quiet
         )
         if figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
@@ -124,6 +129,7 @@ def _predict(
     source: Input,
     members: list[Member],
     trust: Trust,
+    domain: Domain | None,
     choice: BackendChoice,
     sink: Sink,
     batch_size: int,
@@ -142,7 +148,8 @@ def _predict(
                 _refuse_bad_row(part, rows)
             single, name = _outputs(part, members, choice, batch_size, bar.update)
             outputs, std = _combined(part, single)
-            more = {column: _spread(part, values) for column, values in trust.columns(single).items()}
+            beside = trust.columns(single) | (domain.columns(part.data, part.smiles()) if domain else {})
+            more = {column: _spread(part, values) for column, values in beside.items()}
             sink.append(Predictions(header, part.ids, outputs, std, part.errors, part.kept, more))
             rows += len(part.ids)
             unreadable += len(part.ids) - len(part.rows)

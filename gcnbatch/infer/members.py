@@ -31,7 +31,9 @@ from gcnbatch.train.report import METRICS
 _FOLD = re.compile(r"fold(\d+)")
 
 
-class _Scale(BaseModel):
+class Scale(BaseModel):
+    """Mean and standard deviation of each output."""
+
     model_config = ConfigDict(extra="forbid")
     mean: list[float]
     std: list[float]
@@ -43,7 +45,7 @@ class _About(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: ModelConfig
     header: Header
-    scaling: _Scale
+    scaling: Scale
     epoch: int = Field(ge=0)
 
 
