@@ -94,6 +94,7 @@ def infer(
     level: Annotated[
         float, typer.Option("--level", metavar="P", help="Level of intervals and sets: share of right ones.")
     ] = 0.9,
+    plain: Annotated[bool, typer.Option("--plain", help="Predictions alone, without calibration and sets.")] = False,
     applicability: Annotated[
         bool, typer.Option("--applicability", help="Add nearness to the run's training molecules, from its data set.")
     ] = False,
@@ -138,7 +139,7 @@ def infer(
                 TableFormat(delimiter, decimal),
             ),
             spreadsheet=spreadsheet,
-            level=level,
+            level=None if plain else level,
             applicability=applicability,
             quiet=quiet,
             say=say,

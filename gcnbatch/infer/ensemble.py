@@ -64,7 +64,7 @@ def infer(
     on_bad_row: Literal["keep", "fail"] = "keep",
     csv: CsvOptions | None = None,
     spreadsheet: bool = False,
-    level: float = LEVEL,
+    level: float | None = LEVEL,
     applicability: bool = False,
     quiet: bool = False,
     say: Say = lambda line: None,
@@ -90,7 +90,7 @@ def infer(
     spreadsheet : bool
         Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
     level : float
-        Level of conformal intervals and sets, from 0.5 to below 1.
+        Level of conformal intervals and sets, from 0.5 to below 1. None: predictions alone.
     applicability : bool
         Add similarity and embedding distance to the nearest training molecule.
     quiet : bool

@@ -13,7 +13,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.infer.members import Member
 from gcnbatch.train import checkpoint
 from gcnbatch.train.report import METRICS, UNCERTAINTY
-from gcnbatch.uncertainty.model import Uncertainty
+from gcnbatch.uncertainty.model import LEVEL, Uncertainty
 
 Columns = dict[str, NDArray[np.float32] | NDArray[np.str_]]
 EMPTY, BETWEEN = "{}", "|"  # a set without a label; labels of a set
@@ -67,20 +67,20 @@ class Trust:
         return {f"{name}_calibrated": mean[:, k] for k, name in enumerate(names) if done[k]}
 
     def _sets(self, single: Sequence[NDArray[np.float32]]) -> Columns:
-        pairs = zip(self.uncertainties, single, strict=True)
-        p_values = np.mean([one.p_values(outputs) for one, outputs in pairs], axis=0)
         lacking = set().union(*(one.lacking_tasks(self.level) for one in self.uncertainties))
         columns: Columns = {}
         for task, name in enumerate(self.header.task_names):
             if name in lacking:
                 continue
             labels = self.header.class_names or self.header.label_names.get(name, ("0", "1"))
-            columns[f"{name}_set"] = np.array([_text(row, labels, 1 - self.level) for row in p_values[:, task]])
+            pairs = zip(self.uncertainties, single, strict=True)
+            found = [one.p_values(task, of if self.header.class_names else of[:, task]) for one, of in pairs]
+            columns[f"{name}_set"] = _texts(np.stack(found).mean(axis=0), labels, 1 - self.level)
         return columns
 
 
-def load_trust(members: Sequence[Member], level: float) -> Trust:
-    """Load what training stored beside the weights.
+def load_trust(members: Sequence[Member], level: float | None) -> Trust:
+    """Load what training stored beside the weights; nothing if `level` is None.
 
     Raises
     ------
@@ -88,6 +88,8 @@ def load_trust(members: Sequence[Member], level: float) -> Trust:
         When a file is damaged or does not fit the model, or the level is out of range.
     """
     header = members[0].header
+    if level is None:
+        return Trust(header, LEVEL, ())
     if not 0.5 <= level < 1:
         raise InputError("--level", f"{level:g}", "at least 0.5 and below 1")
     paths = [member.place / UNCERTAINTY for member in members]
@@ -107,7 +109,10 @@ def load_trust(members: Sequence[Member], level: float) -> Trust:
     return Trust(header, level, tuple(found), tuple(notes))
 
 
-def _text(p_values: NDArray[np.float64], labels: Sequence[str], most: float) -> str:
-    if np.isnan(p_values).any():
-        return ""
-    return BETWEEN.join(label for label, p in zip(labels, p_values, strict=True) if p > most) or EMPTY
+def _texts(p_values: NDArray[np.float64], labels: Sequence[str], most: float) -> NDArray[np.str_]:
+    """Return the labels (R,) whose p-values (R, L) exceed `most`; "" where there is none."""
+    if not len(p_values):
+        return np.zeros(0, dtype=np.str_)
+    sets, place = np.unique(p_values > most, axis=0, return_inverse=True)
+    texts = np.array([BETWEEN.join(np.array(labels)[row].tolist()) or EMPTY for row in sets])
+    return np.where(np.isnan(p_values).any(axis=1), "", texts[place.reshape(-1)])

@@ -78,13 +78,13 @@ class Report:
         if self.history:
             curves = self.folder / "learning_curves.png"
             plotted.append(plotter.submit(plots.learning_curves, self.history, curves))
-        uncertainty = self._uncertainty(evaluator)
         figures = {}
         for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
             rows = self.labels[part], self.outputs[part]
             figures[part] = evaluate(self.header, *rows, evaluator)
             if part == "test":
                 plotted.append(draw(self.folder, self.header, *rows, figures[part].result(), evaluator, plotter))
+        uncertainty = self._uncertainty(evaluator)
         if "test" in self.outputs:
             write_csv(self.folder / PREDICTIONS, Predictions(self.header, self.test_ids, self.outputs["test"]))
         summary = {part: figures[part].result() for part in self.outputs} | self.course

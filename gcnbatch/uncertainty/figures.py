@@ -128,9 +128,7 @@ def _sets(uncertainty: Uncertainty, task: int, y: NDArray[Any], p: NDArray[Any],
     own = uncertainty.scores[2 * task : 2 * task + 2] if binary else uncertainty.scores
     if not len(y) or min(map(len, own)) < rows_for(level):
         return {"coverage": None, "set_size": None}
-    wide = np.zeros((len(p), len(uncertainty.header.task_names)), np.float32)
-    wide[:, task] = p if binary else 0
-    inside = uncertainty.p_values(wide if binary else p)[:, task] > 1 - level
+    inside = uncertainty.p_values(task, p) > 1 - level
     return {
         "coverage": float(inside[np.arange(len(y)), y.astype(np.int64)].mean()),
         "set_size": float(inside.sum(axis=1).mean()),

@@ -103,20 +103,16 @@ class Uncertainty:
         """Return half of each interval's width (K,); NaN where there are too few validation rows for the level."""
         return np.array([quantile(scores, level) for scores in self.scores])
 
-    def p_values(self, outputs: NDArray[np.float32]) -> Float64:
-        """Return conformal p-values: (R, K, 2) of both labels of each task, or (R, 1, C) of the classes.
+    def p_values(self, task: int, values: NDArray[np.float32]) -> Float64:
+        """Return conformal p-values of a task's labels: (R, 2) from probabilities (R,), or (R, C) from (R, C).
 
         NaN where a segment has no scores.
         """
-        wide = outputs.astype(np.float64)
+        wide = values.astype(np.float64)
         if self.header.target == "multiclass":
-            return p_value(self.scores[0], 1 - wide)[:, None, :]
-        tasks = range(len(self.header.task_names))
-        pairs = [
-            np.stack([p_value(self.scores[2 * k], wide[:, k]), p_value(self.scores[2 * k + 1], 1 - wide[:, k])], axis=1)
-            for k in tasks
-        ]
-        return np.stack(pairs, axis=1)
+            return p_value(self.scores[0], 1 - wide)
+        none, one = self.scores[2 * task : 2 * task + 2]
+        return np.stack([p_value(none, wide), p_value(one, 1 - wide)], axis=1)
 
     def lacking_tasks(self, level: float) -> dict[str, int]:
         """Return the tasks with too few validation rows for a level, and how many they have (of the rarer label)."""

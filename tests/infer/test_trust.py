@@ -104,6 +104,10 @@ def test_a_level_out_of_range_and_a_damaged_file_are_refused(folder: Path, tmp_p
     assert not (tmp_path / "p.csv").exists()
 
 
+def test_plain_predictions_have_no_further_columns(folder: Path, tmp_path: Path) -> None:
+    assert list(columns(folder, "binary", tmp_path / "p.csv", level=None)) == ["id", "task0", "task1"]
+
+
 def test_json_lines_and_hdf5_hold_the_columns_too(folder: Path, tmp_path: Path) -> None:
     for name in ("p.jsonl", "p.h5"):
         infer([folder / "binary"], folder / "binary.h5", str(tmp_path / name), backend="cpu", quiet=True)
