@@ -128,8 +128,8 @@ def curves(y: NDArray[Any], outputs: NDArray[Any]) -> list[Curves | None]:
         misses = rows - hits
         bends = (np.diff(misses, 2) != 0) | (np.diff(hits, 2) != 0)
         corners = np.concatenate([[True], bends, [True]]) if len(hits) > 2 else np.ones(len(hits), dtype=bool)
-        rates = (np.append(0.0, count[corners] / count[-1]) for count in (misses, hits))
-        found.append(Curves(*rates, hits / hits[-1], hits / rows))
+        false_positives, true_positives = (np.append(0.0, of[corners] / of[-1]) for of in (misses, hits))
+        found.append(Curves(false_positives, true_positives, hits / hits[-1], hits / rows))
     return found
 
 

@@ -300,7 +300,7 @@ def _summarise(
     order = np.argsort(rows, kind="stable")
     pooled = np.concatenate(held_out)[order]
     header, y, ids = experiment.header, experiment.y[rows[order]], experiment.ids[rows[order]]
-    summary["out_of_fold"] = report.evaluate(header, y, pooled).result()
+    summary["out_of_fold"] = report.evaluate(header, y, pooled)
     write_csv(folder / report.PREDICTIONS, Predictions(header, ids, pooled))
     report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / report.METRICS, summary)
