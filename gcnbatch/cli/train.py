@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gcnbatch.backends import registry
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, ResidentOption
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, ResidentOption, jobs_key
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -18,6 +18,8 @@ Examples:
   gcnbatch train                                     the built-in quickstart
   gcnbatch train configs/tox21.toml --data tox21.h5  your data, a shipped configuration
   gcnbatch train --data my.h5 --folds 5              5-fold cross-validation
+  gcnbatch train --data my.h5 --folds 5 --repeats 3  the same with three divisions into folds
+  gcnbatch train --data my.h5 --ensemble 10          ten models; infer takes their mean
   gcnbatch train --data my.h5 --set model.widths=[128,128] --set train.epochs=100
   gcnbatch train --resume runs/tox21-20260101-120000 continue a stopped run
 """
@@ -41,6 +43,13 @@ def train(
     folds: Annotated[
         int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)
     ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Splits with different seeds.", show_default=False)
+    ] = None,
+    ensemble: Annotated[
+        int | None, typer.Option("--ensemble", help="Models per split, with different seeds.", show_default=False)
+    ] = None,
+    jobs: JobsOption = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see --keys."),
@@ -80,6 +89,9 @@ def train(
         ("cuda", "resident"): resident,
         ("seed",): seed,
         ("split", "folds"): folds,
+        ("split", "repeats"): repeats,
+        ("train", "ensemble"): ensemble,
+        ("jobs",): jobs_key(jobs),
     }
 
     def say(line: str) -> None:
@@ -87,12 +99,13 @@ def train(
             typer.echo(line, err=True)
 
     if resume is not None:
-        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs")}
+        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs"), ("jobs",)}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
         from gcnbatch.train import run
 
-        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say, epochs)
+        folder = resume
+        metrics = run.resume(resume, backend, device, resident, quiet, say, epochs, options[("jobs",)])
     else:
         settings = load(config, options, assignments or [])
         has_gpu = False
@@ -124,7 +137,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         raise InputError(
             "--resume",
             f"together with {', '.join(extra)}",
-            "nothing but --backend, --device, --resident and --epochs",
+            "nothing but --backend, --device, --resident, --jobs and --epochs",
             "A resumed run keeps its configuration.",
         )
 
@@ -138,10 +151,11 @@ def _show(metrics: dict[str, Any]) -> None:
     figures: dict[str, dict[str, Any]]
     named = f"{metrics['backend']}, {split['kind']} split{' ' + split['name'] if 'name' in split else ''}"
     named = printable(f"{named}, seed {split['seed']}")
-    if "folds" in metrics:
+    if members := metrics.get("folds") or metrics.get("members"):
         mean, std = metrics["mean"], metrics["std"]
         figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in mean}
-        typer.echo(f"{len(metrics['folds'])} folds, {named}: mean ± standard deviation")
+        what = "folds" if "folds" in metrics else "models"
+        typer.echo(f"{len(members)} {what}, {named}: mean ± standard deviation")
     else:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
         figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}

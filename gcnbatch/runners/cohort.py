@@ -1,15 +1,17 @@
-"""Cohorts: models of one architecture that train together. `SingleCohort` is the cohort of one model on any backend."""
+"""Cohorts of one model on any backend, cohorts joined to a larger one, and tasks grouped by architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from bisect import bisect
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import MemberEpoch, Runner
+from gcnbatch.backends.base import CohortRunner, MemberEpoch, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.layers import Dropout
 from gcnbatch.runners.task import RunnerTask
@@ -62,6 +64,59 @@ class SingleCohort:
 
     def close(self) -> None:
         self._runner.close()
+
+
+class JoinedCohorts:
+    """`gcnbatch.backends.base.CohortRunner` of the members of several cohorts, which run one after the other.
+
+    Members are numbered through: first those of the first cohort. All cohorts train on one data set and backend.
+    """
+
+    def __init__(self, cohorts: Sequence[CohortRunner]) -> None:
+        self.backend, self.size = cohorts[0].backend, sum(cohort.size for cohort in cohorts)
+        self._cohorts = cohorts
+        self._starts = list(accumulate((cohort.size for cohort in cohorts), initial=0))
+
+    @property
+    def eval_batch_size(self) -> int:
+        return min(cohort.eval_batch_size for cohort in self._cohorts)
+
+    def about(self) -> dict[str, Any]:
+        return self._cohorts[0].about()
+
+    def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
+        for cohort, own in self._parts(epochs):
+            cohort.begin_epoch(own)
+
+    def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
+        for cohort, own in self._parts(batches):
+            cohort.expect(own)
+
+    def step(self, index: int) -> None:
+        for cohort in self._cohorts:
+            cohort.step(index)
+
+    def take_losses(self) -> list[tuple[float, float]]:
+        return [losses for cohort in self._cohorts for losses in cohort.take_losses()]
+
+    def predict(self, rows: Sequence[Int64 | None]) -> list[NDArray[np.float32] | None]:
+        return [logits for cohort, own in self._parts(rows) for logits in cohort.predict(own)]
+
+    def state(self, member: int) -> dict[str, NDArray[Any]]:
+        at = bisect(self._starts, member) - 1
+        return self._cohorts[at].state(member - self._starts[at])
+
+    def load_state(self, member: int, state: dict[str, NDArray[Any]]) -> None:
+        at = bisect(self._starts, member) - 1
+        self._cohorts[at].load_state(member - self._starts[at], state)
+
+    def close(self) -> None:
+        for cohort in self._cohorts:
+            cohort.close()
+
+    def _parts(self, values: Sequence[Any]) -> Iterator[tuple[CohortRunner, Sequence[Any]]]:
+        for cohort, start in zip(self._cohorts, self._starts, strict=False):
+            yield cohort, values[start : start + cohort.size]
 
 
 def group(tasks: Sequence[RunnerTask]) -> list[list[int]]:

@@ -11,16 +11,15 @@ from tqdm import tqdm
 class Bar:
     """Shows epoch, loss, validation metric, graphs per second and remaining time; silent if `quiet` or in a pipe."""
 
-    def __init__(self, epochs: int, done: int, quiet: bool) -> None:
-        self._epochs = epochs
+    def __init__(self, epochs: int, steps: int, done: int, quiet: bool) -> None:
+        self._epochs, self._steps, self._done = epochs, steps, done
         self._bar = tqdm(
-            total=float(epochs),
-            initial=float(done),
+            total=epochs * steps,
+            initial=done,
             disable=True if quiet else None,
-            unit="epoch",
+            unit="step",
             bar_format="{desc} {percentage:3.0f}%|{bar:20}| {elapsed}<{remaining} {postfix}",
         )
-        self._shown = ""
 
     def __enter__(self) -> Bar:
         return self
@@ -30,19 +29,14 @@ class Bar:
     ) -> None:
         self._bar.close()
 
-    def begin(self, epoch: int, steps: int, done: int) -> None:
-        """Start an epoch of `steps` steps, `done` of which a resumed run has done before."""
-        self._epoch, self._steps, self._done = epoch, steps, done
-
-    def step(self, graphs: int) -> None:
-        """Count a step of `graphs` graphs."""
+    def step(self) -> None:
+        """Count a step."""
         self._done += 1
         if self._bar.disable:
             return
-        self._bar.set_description_str(
-            f"epoch {self._epoch + 1}/{self._epochs} step {self._done}/{self._steps}", refresh=False
-        )
-        self._bar.update(1 / self._steps)
+        epoch, step = divmod(self._done - 1, self._steps)
+        self._bar.set_description_str(f"epoch {epoch + 1}/{self._epochs} step {step + 1}/{self._steps}", refresh=False)
+        self._bar.update()
 
     def end(self, row: dict[str, Any], best: int) -> None:
         """Show the history row of a finished epoch and the number of the best epoch so far."""
@@ -60,3 +54,8 @@ class Bar:
         ]
         shown += [f"best epoch {best}", f"{row['graphs_per_second']:,.0f} graphs/s"]
         self._bar.set_postfix_str(", ".join(shown))
+
+
+def open_progress(epochs: int, steps: int, done: int, quiet: bool) -> Bar:
+    """Return the progress of a fit of `epochs` epochs of `steps` steps, `done` of which ran before."""
+    return Bar(epochs, steps, done, quiet)

@@ -13,7 +13,7 @@ import pytest
 from gcnbatch import __version__
 from gcnbatch.cli import app
 from gcnbatch.errors import CheckFailed, InputError, MachineError
-from gcnbatch.train.loop import Interrupted
+from gcnbatch.train.stop import Interrupted
 from tests.train.runs import environment, gcnbatch
 
 HEAVY = ("numpy", "scipy", "h5py", "matplotlib", "sklearn", "rdkit", "safetensors", "pycuda", "cuda")
