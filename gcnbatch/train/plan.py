@@ -13,6 +13,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
 from gcnbatch.train.experiment import Experiment
 
+GENERATED = "data.h5"  # a run's own synthetic set
 _SEEDS = 2**63  # seeds wrap around
 _NAME = re.compile(r"(?:repeat(\d+))?-?(?:fold(\d+))?-?(?:model(\d+))?")
 
@@ -68,6 +69,11 @@ def member_folders(folder: Path) -> list[Path]:
         if match := _NAME.fullmatch(path.name):
             found[path] = tuple(int(number or 0) for number in match.groups())
     return sorted(found, key=found.__getitem__)
+
+
+def data_file(config: Config, folder: Path) -> Path:
+    """Return the data set of the run in this folder."""
+    return folder / GENERATED if config.data.synthetic else Path(config.data.path)
 
 
 def _splits(experiment: Experiment, repeat: int) -> list[Split]:

@@ -26,12 +26,13 @@ from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import report, run_files
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say, Write
-from gcnbatch.train.plan import Planned, has_members, member_folders, plan
+from gcnbatch.train.plan import GENERATED, Planned, data_file, has_members, member_folders, plan
+from gcnbatch.train.processes import fit_in_processes, processes
 from gcnbatch.train.report import Report
 from gcnbatch.train.stop import Interrupted
 from gcnbatch.train.summary import summarise
 
-CONFIG, ENVIRONMENT, DIGEST, GENERATED = "config.toml", "env.json", "data.sha256", "data.h5"
+CONFIG, ENVIRONMENT, DIGEST = "config.toml", "env.json", "data.sha256"
 
 
 def start(
@@ -169,8 +170,7 @@ def _resumable(folder: Path) -> Iterator[None]:
 @contextmanager
 def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[list[Planned], Backend]]:
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
-    path = folder / GENERATED if config.data.synthetic else Path(config.data.path)
-    with Dataset(path, config.data.memory_mb) as dataset:
+    with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
         planned = plan(Experiment(config, dataset))
         yield planned, choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
 
@@ -199,17 +199,22 @@ def _fit(
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
     for line in dict.fromkeys(line for one in planned for line in experiment.one_class_tasks(one.split)):
         say(line)
-    places = {one.name: folder / one.name / report.METRICS for one in planned}
-    known = {
-        name: run_files.read_metrics(place, members=False)
-        for name, place in places.items()
-        if name and place.exists()  # the only member's metrics are those of the run
-    }
-    missing = [one for one in planned if one.name not in known]
-    if missing:
-        known |= Fits(folder, backend, config.jobs, quiet, say, write).fit(missing)
+    with folders.locked(folder) as lock:
+        known = _known_metrics(folder, planned)
+        missing = [one for one in planned if one.name not in known]
+        if (count := processes(backend, config.jobs, len(missing))) > 1:
+            there = config.model_copy(update={"backend": backend.name})
+            known |= fit_in_processes(folder, there, missing, count, say, lock)
+        elif missing:
+            known |= Fits(folder, backend, config.jobs, quiet, say, write).fit(missing)
     results = [known[one.name] for one in planned]
     return summarise(folder, planned, results) if planned[0].name else results[0]
+
+
+def _known_metrics(folder: Path, planned: list[Planned]) -> dict[str, dict[str, Any]]:
+    """Return the metrics of finished members by name; none for an only member, whose metrics are the run's."""
+    places = {one.name: folder / one.name / report.METRICS for one in planned if one.name}
+    return {name: run_files.read_metrics(place, members=False) for name, place in places.items() if place.exists()}
 
 
 def _check_digest(folder: Path, experiment: Experiment) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import random
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gcnbatch import folders
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.infer import infer
@@ -20,7 +24,17 @@ from gcnbatch.train.member_files import MemberFiles
 from gcnbatch.train.plan import member_folders
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
-from tests.train.runs import assert_same_run, configure, fit, lighten, read_metrics, write_set
+from tests.train.runs import (
+    assert_same_run,
+    command,
+    configure,
+    environment,
+    fit,
+    lighten,
+    options,
+    read_metrics,
+    write_set,
+)
 from tests.train.test_resume import Killed, die_at
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -33,7 +47,7 @@ NAMES = [f"repeat{r}-fold{f}-model{m}" for r in (1, 2) for f in (1, 2) for m in 
 
 def cohorts(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     """Let the backend train up to `most` models in a cohort; return the list of its cohorts' sizes."""
-    entry = CohortEntry("cpu", most=most)
+    entry = CohortEntry("cpu", most=most, on_gpu=True)
     register(monkeypatch, entry)
     return entry.sizes
 
@@ -224,3 +238,68 @@ def test_a_loss_that_is_not_finite_names_the_member(tmp_path: Path, monkeypatch:
             *("train.ensemble=2", "train.learning_rate=100", "train.optimizer=sgd", "train.epochs=200"),
             "model.batch_norm=false",
         )
+
+
+# ------------------------------------------------------------------------------------------------ processes
+
+
+def begin(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("train", *arguments, "--quiet"), stderr=subprocess.PIPE, text=True, env=environment()
+    )
+
+
+def wait_for(process: subprocess.Popen[str], folder: Path, epochs: int) -> None:
+    """Wait until two members have written this many epochs in all, or the run has ended."""
+    while process.poll() is None:
+        found = [path.read_bytes().count(b"\n") for path in folder.glob("fold*/history.jsonl")]
+        if len(found) > 1 and sum(found) >= epochs:
+            return
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module")
+def in_processes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """Return options of a run with folds, and the folder of that run in this process."""
+    folder = tmp_path_factory.mktemp("processes") / "run"
+    assignments = ("train.epochs=40", "split.folds=3", "train.checkpoint_seconds=0.02", "model.dropout=0.1")
+    with pytest.MonkeyPatch.context() as patch:
+        lighten(patch)
+        fit(data, folder, *assignments)
+    return ["--data", str(data), *options(*assignments)], folder
+
+
+def assert_same_folds(one: Path, other: Path) -> None:
+    for name in ("fold1", "fold2", "fold3"):
+        assert_same_run(one / name, other / name)
+    assert read_metrics(one) == read_metrics(other)
+    assert (one / "predictions.csv").read_bytes() == (other / "predictions.csv").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_processes_that_are_stopped_resume_to_the_bits_of_one_process(
+    in_processes: tuple[list[str], Path], tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the registry of this process
+    set_by, whole = in_processes
+    folder = tmp_path / "run"
+    process = begin(*set_by, "--jobs", 2, "-o", folder)
+    wait_for(process, folder, 10)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=240)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert error.endswith(f"stopped: all is saved. Go on with: gcnbatch train --resume {folder}\n")
+    resumed = begin("--resume", folder, "--jobs", 2 if number == signal.SIGKILL else "auto")
+    _, error = resumed.communicate(timeout=240)
+    assert (resumed.returncode, error) == (0, "")
+    assert_same_folds(folder, whole)
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_WAIT_SECONDS", 0.0)
+    (tmp_path / "run").mkdir()
+    with folders.locked(tmp_path / "run"), pytest.raises(InputError, match="run: another process writes to it"):
+        fit(data, tmp_path / "run", "train.epochs=1")
