@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from gcnbatch import environment
-from gcnbatch.config import parse_assignment, put, read_toml, resolve
+from gcnbatch.config import resolve
+from gcnbatch.config_tree import parse_assignment, put, read_toml
 from gcnbatch.train import run
 from gcnbatch.train.metrics import default_monitor
 

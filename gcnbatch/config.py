@@ -1,18 +1,16 @@
 """The configuration of a run: one tree, which holds all defaults.
 
-Values come from the defaults here, a TOML file and options of the command line (``--set section.key=value`` sets any
-key); the later source wins. The merged tree is checked before anything is created and saved in the run folder, so that
-the folder alone is enough to repeat the run.
+Values come from the defaults here, a TOML file and options of the command line; the later source wins
+(`gcnbatch.config_tree` merges them). The merged tree is checked before anything is created and saved in the run folder,
+so that the folder alone is enough to repeat the run.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomli_w
@@ -86,51 +84,6 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("train.", TrainConfig),
     ("cuda.", CudaConfig),
 )
-
-
-# ------------------------------------------------------------------------------------------------ merging
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file as nested tables.
-
-    Raises
-    ------
-    InputError
-        When the file is missing, not UTF-8 or not TOML.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(str(path), "no such file", "a TOML configuration", "See configs/ for examples.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), "not text", "a TOML configuration", "Pass a data set with --data.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(str(path), f"cannot be read as TOML ({error})", hint="Fix that line.") from error
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "a TOML configuration") from error
-
-
-def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
-    """Split ``"train.epochs=20"`` into key path and value; the value is TOML, a bare word is a string."""
-    key, equals, raw = text.partition("=")
-    if not equals or not key.strip():
-        raise InputError(f"--set {text}", "no '='", "section.key=value, such as train.epochs=20")
-    try:
-        value = tomllib.loads(f"value = {raw.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw.strip()
-    return tuple(part.strip() for part in key.split(".")), value
-
-
-def put(tree: dict[str, Any], path: Iterable[str], value: Any) -> None:
-    """Set ``tree[a][b]… = value`` for `path` (a, b, …), and create missing tables."""
-    *tables, last = path
-    for depth, name in enumerate(tables):
-        tree = tree.setdefault(name, {})
-        if not isinstance(tree, dict):
-            raise InputError(".".join([*tables[: depth + 1], last]), f"{name} is a value", "section.key")
-    tree[last] = value
 
 
 def resolve(tree: Mapping[str, Any], where: str = "configuration", given: Iterable[tuple[str, ...]] = ()) -> Config:

@@ -122,7 +122,8 @@ class TrainConfig(Section):
     l2: float = Field(default=0.0, ge=0.0, le=1.0, description="L2 penalty added to the gradient: l2 * W")
     l2_layers: Widths = Field(default=(), description="convolutions that l2 applies to, from 1; empty: every weight")
     schedule: Literal["constant", "step", "cosine", "plateau"] = Field(
-        default="constant", description="learning rate over epochs"
+        default="constant",
+        description="learning rate over epochs; cosine: half a period, to the floor after the last epoch",
     )
     schedule_every: int = Field(
         default=20, ge=1, description="step: epochs between reductions; plateau: epochs without gain"
@@ -136,7 +137,7 @@ class TrainConfig(Section):
         "auto", "loss", "roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc", "rmse", "mae", "r2"
     ] = Field(
         default="auto",
-        description="validation value that picks the best epoch; auto: roc_auc, accuracy or rmse by target",
+        description="validation value that picks the best epoch; auto: roc_auc, accuracy, rmse (several tasks: r2)",
     )
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: weights of positives (or classes) by their rarity in the training rows"

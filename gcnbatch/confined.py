@@ -27,7 +27,14 @@ _PIPE = 3  # the only descriptor that the process keeps beside the standard ones
 
 
 class Failed(Exception):
-    """The confined call gave no answer; the text says what happened, as in "crashes libhdf5 (SIGSEGV)"."""
+    """The confined call gave no answer; the text says what happened, as in "crashes libhdf5 (SIGSEGV)".
+
+    `signal` is the one that ended the process, 0 if it ended by itself.
+    """
+
+    def __init__(self, text: str, signal: int = 0) -> None:
+        super().__init__(text)
+        self.signal = signal
 
 
 def call(function: Callable[[], bytes], library: str, seconds: int, memory_bytes: int, answer_bytes: int) -> bytes:
@@ -98,6 +105,11 @@ def _address_space(more: int) -> tuple[int, bool]:
     return (users, True) if users != resource.RLIM_INFINITY and users < limit else (limit, False)
 
 
+def limit_memory(more: int) -> None:
+    """Limit the address space of this process to `more` bytes beyond what it has now, or to the user's lower limit."""
+    _limit(resource.RLIMIT_AS, _address_space(more)[0])
+
+
 def _serve(function: Callable[[], bytes], writer: int, seconds: int, memory: int) -> NoReturn:
     """Run `function` in the forked process and write its answer; never return."""
     code = _FAILED
@@ -160,5 +172,5 @@ def _failure(status: int | None, library: str, seconds: int, memory: int, users_
     if -status == signal.SIGKILL:
         return MachineError(library, "its process was killed", hint="Free some memory and run again.")
     if -status == signal.SIGXCPU:
-        return Failed(f"{library} takes more than {seconds} s of processor time")
-    return Failed(f"crashes {library} ({signal.Signals(-status).name})")
+        return Failed(f"{library} takes more than {seconds} s of processor time", -status)
+    return Failed(f"crashes {library} ({signal.Signals(-status).name})", -status)

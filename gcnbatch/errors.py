@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
-from gcnbatch.text import printable
+from gcnbatch.text import QUOTED, listed, printable, quoted
+
+_COMPARED = 2000  # names among which the closest one is searched
 
 
 class GcnbatchError(Exception):
@@ -76,14 +79,13 @@ class BackendUnavailable(MachineError):
 
 def closest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the closest known spelling of `name`; empty where none is close."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f"Did you mean '{close[0]}'?" if close else ""
+    # The comparison takes the square of a name's length.
+    names = sorted(other for other in islice(known, _COMPARED) if len(other) <= QUOTED)
+    close = difflib.get_close_matches(name[:QUOTED], names, n=1, cutoff=0.5)
+    return f"Did you mean {quoted(close[0])}?" if close else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name closest to `name`, or with all known names."""
     names = sorted(known)
-    if hint := closest(name, names):
-        return hint
-    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    return f"Known: {shown}."
+    return closest(name, names) or f"Known: {listed(names)}."

@@ -10,8 +10,12 @@ import html as _html
 import json
 import re
 import unicodedata
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
+QUOTED = 80  # characters of a file that a message shows
+LISTED = 20  # texts that a message lists
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>!|~$&])")
 _FORMULA = ("=", "+", "-", "@")
 
@@ -28,6 +32,17 @@ def printable(text: str, most: int | None = None) -> str:
     if text.isprintable():
         return text
     return "".join(one if is_safe(one) else repr(one)[1:-1] for one in text)
+
+
+def quoted(text: object) -> str:
+    """Return `text` in single quotes for a message, as one line of at most QUOTED characters."""
+    return f"'{printable(str(text), QUOTED)}'"
+
+
+def listed(texts: Iterable[str], separator: str = ", ") -> str:
+    """Return texts one after the other for a message; only the first LISTED of many."""
+    shown = [printable(text, 2 * QUOTED) for text in islice(texts, LISTED + 1)]
+    return separator.join(shown[:LISTED]) + (f"{separator}…" if len(shown) > LISTED else "")
 
 
 def html(text: str) -> str:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from gcnbatch.worker import serve; serve(int(sys.argv[1]))"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -37,7 +37,7 @@ class WorkerDied(Exception):
 
 
 class Workers(Executor):
-    """A pool of processes. The first idle process takes a call.
+    """A pool of processes. The first idle process takes a call; a new process takes the place of one that died.
 
     A future's exception is the one that the function raised, or `WorkerDied`.
 
@@ -71,13 +71,16 @@ class Workers(Executor):
         one_blas_thread: bool = True,
         keep_open: Sequence[int] = (),
     ) -> None:
+        self._pipe = list(os.pipe())  # the second end is open as long as this process lives
+        self._made = _Settings(self._pipe[0], quiet, one_blas_thread, tuple(keep_open))
+        self._initialize: Any = (initializer, initargs, {}) if initializer else None
+        self._ending, self._ended = threading.Lock(), False
         self._workers: list[_Worker] = []
-        alive, self._alive = os.pipe()  # the second end is open as long as this process lives
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._threads = ThreadPoolExecutor(count)  # each thread waits for the result of one worker
         try:
             for _ in range(count):
-                self._workers.append(_Worker(alive, quiet, one_blas_thread, keep_open))
+                self._workers.append(_Worker(self._made))
                 self._idle.put(self._workers[-1])
             if initializer:
                 for _ in range(count):
@@ -85,8 +88,6 @@ class Workers(Executor):
         except BaseException:
             self.shutdown()
             raise
-        finally:
-            os.close(alive)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start a call of `fn`, which must be importable by name."""
@@ -96,11 +97,26 @@ class Workers(Executor):
         worker = self._idle.get()
         try:
             result, error = worker.call(call)
+        except WorkerDied:
+            worker = self._replaced(worker)
+            raise
         finally:
             self._idle.put(worker)
         if error is not None:
             raise error
         return result
+
+    def _replaced(self, dead: _Worker) -> _Worker:
+        """Return a new worker in the place of a dead one, or the dead one if none can be started."""
+        with self._ending, suppress(OSError):
+            if not self._ended:
+                worker = _Worker(self._made)
+                self._workers[self._workers.index(dead)] = worker
+                dead.process.kill()
+                dead.close()
+                worker.first = self._initialize
+                return worker
+        return dead
 
     def terminate(self) -> None:
         """Send SIGTERM to the processes; a call may answer it with an early end. `shutdown` must follow."""
@@ -113,6 +129,8 @@ class Workers(Executor):
         Without `wait` only send SIGTERM; another `shutdown` must follow. Several pools then end at the same time.
         """
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
+        with self._ending:
+            self._ended = True
         self.terminate()
         if not wait:
             return
@@ -127,28 +145,40 @@ class Workers(Executor):
             self._threads.shutdown(wait=True)
             for worker in self._workers:
                 worker.close()
-            if self._alive >= 0:
-                os.close(self._alive)
-                self._alive = -1
+            while self._pipe:
+                os.close(self._pipe.pop())
+
+
+class _Settings(NamedTuple):
+    """How processes of a pool start; `alive` is the end of a pipe that closes when their caller dies."""
+
+    alive: int
+    quiet: bool
+    one_blas_thread: bool
+    keep_open: tuple[int, ...]
 
 
 class _Worker:
     """A process that runs `serve`, with its pipes."""
 
-    def __init__(self, alive: int, quiet: bool, one_blas_thread: bool, keep_open: Sequence[int]) -> None:
-        threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if one_blas_thread else {}
+    def __init__(self, made: _Settings) -> None:
+        self.first: Any = None  # a call before the first one
+        threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(alive), *sys.path],
-            pass_fds=(alive, *keep_open),
+            [sys.executable, "-c", _START, str(made.alive), *sys.path],
+            pass_fds=(made.alive, *made.keep_open),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if quiet else None,
+            stderr=subprocess.DEVNULL if made.quiet else None,
             process_group=0,  # Ctrl-C in a terminal reaches only the caller, which then ends its workers
             env={**threads, **os.environ},
         )
 
     def call(self, call: Any) -> Any:
         """Send a call, wait for it, and return (result, error)."""
+        if self.first is not None:
+            first, self.first = self.first, None
+            self.call(first)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         message = pickle.dumps(call)

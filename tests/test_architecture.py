@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +25,17 @@ PACKAGE = ROOT / "gcnbatch"
 FLOORS = (
     ("text",),
     ("errors",),
-    ("config_sections", "confined", "fileio", "philox", "resources", "worker", "backends.registry"),
+    (
+        "config_sections",
+        "config_tree",
+        "confined",
+        "fileio",
+        "philox",
+        "progress",
+        "resources",
+        "worker",
+        "backends.registry",
+    ),
     ("config", "environment", "figures", "folders"),
     ("data",),
     ("predictions", "reference"),
@@ -32,7 +43,8 @@ FLOORS = (
     ("model",),
     ("runners",),
     ("train",),
-    ("infer", "bench"),
+    ("infer", "bench", "compare_runs"),
+    ("baseline",),
     ("compare",),
     ("cli",),
     ("__main__",),
@@ -48,6 +60,11 @@ def module_of(path: Path) -> str:
 
 
 NAMES = {f"gcnbatch.{module_of(path)}" for path in MODULES}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -80,7 +97,7 @@ def module_graph(package: Path) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for name, path in paths.items():
         named: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom):
                 inner = {f"{node.module}.{alias.name}" for alias in node.names}
                 named |= {part if part in paths else str(node.module) for part in inner}
@@ -120,7 +137,7 @@ def test_every_module_belongs_to_a_layer() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_downwards(path: Path) -> None:
     own = part_of(module_of(path))
-    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+    for name in imported(tree_of(path)):
         package, _, rest = name.partition(".")
         if package == "gcnbatch" and rest:
             other = part_of(rest)
@@ -172,13 +189,13 @@ def test_the_search_for_backend_names_finds_them(text: str) -> None:
 def test_no_module_above_the_runners_names_a_backend() -> None:
     for path in MODULES:
         if part_of(module_of(path)) not in KNOW_BACKENDS:
-            assert not list(backend_names_in(ast.parse(path.read_text(encoding="utf-8")))), path
+            assert not list(backend_names_in(tree_of(path))), path
 
 
 @pytest.mark.parametrize("library", ["pycuda", "cuda"])
 def test_only_the_cuda_backends_name_cuda(library: str) -> None:
     for path in MODULES:
-        names = set(imported(ast.parse(path.read_text(encoding="utf-8"))))
+        names = set(imported(tree_of(path)))
         if any(name.partition(".")[0] == library for name in names):
             assert PACKAGE / "backends" / "cuda" in path.parents, path
 

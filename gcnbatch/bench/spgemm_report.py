@@ -13,6 +13,7 @@ from gcnbatch import environment, figures, fileio
 from gcnbatch.bench import spgemm_matrices
 from gcnbatch.bench.spgemm_matrices import SpgemmProblem
 from gcnbatch.bench.spgemm_runs import CONTENDERS, SpgemmTiming
+from gcnbatch.progress import counter
 
 OURS = CONTENDERS[0]
 COLOURS = {"gcnbatch": figures.BLUE, "cusparse": figures.ORANGE, "scipy": figures.GREY}
@@ -36,11 +37,11 @@ def problems(files: Sequence[Path], classes: str | None, scale: float, seed: int
 
 
 def shown(made: Sequence[Callable[[], SpgemmProblem]]) -> Iterator[SpgemmProblem]:
-    """Create and yield the problems, with a progress bar on stderr."""
-    from tqdm import tqdm
-
-    for make in tqdm(made, unit="matrix", leave=False, disable=None):
-        yield make()
+    """Create and yield the problems, with progress on stderr."""
+    with counter(len(made), " matrices", leave=False) as bar:
+        for make in made:
+            yield make()
+            bar.update()
 
 
 HEADER = ("matrix", "contender", "rows", "entries", "products", "results", "ratio", "ms", "GFLOPS", "phases, us")

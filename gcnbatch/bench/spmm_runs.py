@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from gcnbatch import environment
 from gcnbatch.backends.cuda import entry
@@ -19,6 +17,7 @@ from gcnbatch.bench import clock
 from gcnbatch.bench.methods import COMPARED, DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import SpmmProblem, check_memory
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
+from gcnbatch.progress import counter
 from gcnbatch.reference.rounding import product_bound
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def run(
     backend = _open(names, device, found, say)
     session = _Session(names, repeats, backend, found)
     points = sum(len(columns) for _, columns in problems)
-    with tqdm(total=points * len(session.names), unit="row", leave=False, disable=None, file=sys.stderr) as bar:
+    with counter(points * len(session.names), " rows", leave=False) as bar:
         for make, columns in problems:
             problem = make()
             for width in columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from gcnbatch import environment
 from gcnbatch.backends.cuda import entry
@@ -23,6 +21,7 @@ from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, BatchShape, SpmmProblem, random_batch
 from gcnbatch.errors import BackendUnavailable, CheckFailed
+from gcnbatch.progress import counter
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
@@ -135,13 +134,15 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
     clock = DeviceClock(backend, repeats)
     found = Tuning(axes, _about(backend))
     batches = list(product(axes[0], axes[1], axes[3]))
-    for rows, per_row, size in tqdm(batches, unit="batch", leave=False, disable=None, file=sys.stderr):
-        for shape in batches_of(rows, per_row, size):
-            measured = _Measured(backend, clock, random_batch(shape))
-            for columns in axes[2]:
-                if 4 * rows * size * columns <= LARGEST_BYTES:
-                    times = found.times.setdefault((rows, per_row, columns, size), [])
-                    times.append(measured.times(columns))
+    with counter(len(batches), " batches", leave=False) as bar:
+        for rows, per_row, size in batches:
+            for shape in batches_of(rows, per_row, size):
+                measured = _Measured(backend, clock, random_batch(shape))
+                for columns in axes[2]:
+                    if 4 * rows * size * columns <= LARGEST_BYTES:
+                        times = found.times.setdefault((rows, per_row, columns, size), [])
+                        times.append(measured.times(columns))
+            bar.update()
     table = found.table()
     for shape in FIGURES.values():
         measured = _Measured(backend, clock, random_batch(shape))

@@ -29,22 +29,23 @@ Methods:
   naive          one thread per output, the first kernel to read; only by name
   csr            our general kernel, the second to read; only by name
   fastest        our kernel that cuda.spmm = "auto" chooses
-cuSPARSE and cuBLAS need pip install 'gcnbatch[bench]'. Methods that cannot run are listed with the reason.
+cuSPARSE and cuBLAS need pip install 'gcnbatch[bench]'. Methods that cannot
+run are listed with the reason.
 
 \b
 Examples:
-  gcnbatch bench spmm --figure all                        the papers' figures 8 to 10
-  gcnbatch bench spmm --figure 8a --columns 64,512        two points of one figure
+  gcnbatch bench spmm --figure all                   figures 8 to 10
+  gcnbatch bench spmm --figure 8a --columns 64,512   two points of a figure
   gcnbatch bench spmm --batch 10000 --dim 50 --nnz-per-row 3 --columns 64
-  gcnbatch bench spmm tox21.h5 --batch 50 --columns 64    a batch of your data
+  gcnbatch bench spmm tox21.h5 --batch 50            a batch of your data
   gcnbatch bench spmm --figure 8b --compare runs/old/rows.jsonl
-  gcnbatch bench spmm --figure 8b --methods naive,csr,fastest   a ladder of kernels
+  gcnbatch bench spmm --figure 8b --methods naive,csr,fastest
 
 Exit code 1 if a result is wrong or a method became slower.
 """
 TUNE_EPILOG = """\b
 Examples:
-  gcnbatch bench tune                 a table for this GPU, in the user's cache folder
+  gcnbatch bench tune                 into the user's cache folder
   gcnbatch bench tune -o table.json   to a file; nothing else changes
 """
 
@@ -91,7 +92,9 @@ def spmm(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records.")] = False,
 ) -> None:
-    """Multiply batches of sparse matrices with all methods: check against float64, then time.
+    """Multiply batches of sparse matrices with all methods.
+
+    Results are checked against float64, then times are measured.
 
     Random batches as in the papers' figures 8 to 10, or with your own --batch, --dim and --nnz-per-row, or a batch of
     a data set. Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
@@ -131,7 +134,10 @@ def tune(
         typer.Option("-o", "--out", metavar="FILE", help="The table's file.", show_default="in the cache folder"),
     ] = None,
 ) -> None:
-    """Measure the candidates for adjacency products on this GPU and write the table that cuda.spmm = "auto" uses."""
+    """Measure the candidates for adjacency products.
+
+    The result is the table of this GPU that cuda.spmm = "auto" uses.
+    """
     from gcnbatch.bench import tune as tuning
     from gcnbatch.cli.text_tables import table
 

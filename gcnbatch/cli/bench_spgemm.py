@@ -50,7 +50,9 @@ def spgemm(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Multiply A A (A Aᵀ if A is not square) with our kernel, cuSPARSE and SciPy; every result is checked first.
+    """Multiply sparse matrices with sparse matrices.
+
+    A A (A Aᵀ if A is not square) with our kernel, cuSPARSE and SciPy; every result is checked first.
 
     Exit code 1 if a result is wrong.
     """

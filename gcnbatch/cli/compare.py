@@ -12,9 +12,9 @@ from gcnbatch.cli.configuration import DeviceOption, ResidentOption
 
 EPILOG = """\b
 Examples:
-  gcnbatch compare-backends                                      the built-in quickstart on every backend
-  gcnbatch compare-backends configs/tox21.toml --data tox21.h5   your data, a shipped configuration
-  gcnbatch compare-backends --backends cpu,batched --timeline step.json -o report
+  gcnbatch compare-backends                           the built-in quickstart
+  gcnbatch compare-backends tox21 --data tox21.h5     a shipped configuration
+  gcnbatch compare-backends --backends cpu,batched --timeline step.json
   gcnbatch compare-backends --quick --json | jq .parity.passed
 
 Exit code 1 if a backend does not agree with the reference; then no speeds are shown.
@@ -57,7 +57,7 @@ def compare_backends(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
 ) -> None:
-    """Check that backends agree on a model and its data, then measure them.
+    """Check that backends agree, then measure them.
 
     It compares losses, all gradients, and the parameters after some steps. It times training, inference and each
     operation. The report goes to a folder; the last line on stdout is its path.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gcnbatch.backends import registry
+from gcnbatch.config_tree import parse_assignment, put, read_toml
 
 if TYPE_CHECKING:
     from gcnbatch.config import Config
@@ -46,9 +47,15 @@ def jobs_key(text: str | None) -> Any:
 
 def load(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> Config:
     """Return the configuration merged by `gather`; a message about a key of the file names the file."""
-    from gcnbatch.config import parse_assignment, resolve
+    return check(gather(config, options, assignments), config, options, assignments)
 
-    tree = gather(config, options, assignments)
+
+def check(
+    tree: dict[str, Any], config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]
+) -> Config:
+    """Return the configuration of a tree that `gather` merged from the other arguments."""
+    from gcnbatch.config import resolve
+
     given = [path for path, value in options.items() if value is not None]
     given += [parse_assignment(text)[0] for text in assignments]
     return resolve(tree, str(config) if config is not None else "configuration", given)
@@ -60,7 +67,6 @@ def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments
     A bare word that is not a file is the name of a shipped configuration. A run without a name gets that of its
     configuration, else that of its data.
     """
-    from gcnbatch.config import parse_assignment, put, read_toml
     from gcnbatch.resources import shipped_config
 
     given = {path: value for path, value in options.items() if value is not None}
@@ -84,7 +90,7 @@ def gather(config: Path | None, options: dict[tuple[str, ...], Any], assignments
 
 def gather_cuda(resident: str | None, assignments: list[str]) -> CudaConfig:
     """Return the [cuda] section from ``--resident`` and ``--set cuda.key=value``; other sections are refused."""
-    from gcnbatch.config import keys, parse_assignment, put, resolve
+    from gcnbatch.config import keys, resolve
     from gcnbatch.errors import InputError, nearest
 
     tree: dict[str, Any] = {}

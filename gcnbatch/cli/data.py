@@ -38,11 +38,11 @@ Examples:
 SYNTH_EXAMPLES = """\b
 Many graphs; --graphs sets their number:
   quickstart   1,000 small graphs, 3 binary tasks; trains in seconds
-  tox21        7,831 graphs of the sizes of Tox21, 12 binary tasks, a fifth of the labels missing
+  tox21        7,831 graphs, 12 binary tasks, a fifth of the labels missing
   reaction100  75,477 graphs of at most 50 nodes, 100 classes
 One graph; --scale sets its size:
-  citation     2,708 nodes, 1,433 sparse features, 7 classes, 20 training nodes per class (Cora)
-  reddit       232,965 nodes, 114 million edges, 602 dense features, 41 classes (Reddit)
+  citation     2,708 nodes, 1,433 sparse features, 7 classes (as Cora)
+  reddit       232,965 nodes, 114 million edges, 602 features, 41 classes
 \b
 Examples:
   gcnbatch data synth tox21 -o tox21.h5
@@ -60,7 +60,9 @@ def info(
     ] = None,
     memory_mb: Memory = 4096,
 ) -> None:
-    """Describe a data set: sizes, distributions, channels, labels per task, splits, origin.
+    """Describe a data set.
+
+    Shown are sizes, distributions, channels, labels per task, splits and the origin.
 
     The file is checked first, as by 'gcnbatch data check'.
     """
@@ -79,7 +81,9 @@ def info(
 
 @app.command(epilog=CHECK_EXAMPLES)
 def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
-    """Check a file against all rules of the format; report the first error with its position in the file.
+    """Check a file against all rules of the format.
+
+    The first error is reported with its position in the file.
 
     Exit code 0 if the file is valid, 2 if not. With --json, the result is on stdout in both cases.
     """
@@ -93,6 +97,7 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
                 "nodes": int(dataset.node_ptr[-1]),
                 "edges": int(dataset.edge_ptr[-1]),
             }
+            dataset.smiles()
             counts |= {"features": dataset.header.n_features, "targets": dataset.y.size, "splits": len(dataset.splits)}
     except InputError as error:
         if as_json:
@@ -116,7 +121,9 @@ def synth(
         bool, typer.Option("--bond-channels", help="Molecules: a channel per bond type, and one for self-loops.")
     ] = False,
 ) -> None:
-    """Generate a data set whose labels a GCN can learn and a model of single atoms cannot.
+    """Generate a data set.
+
+    A GCN can learn its labels, a model of single atoms cannot.
 
     In the molecules, the bonds determine the labels, while the atoms alone are independent of them. In the networks,
     the neighbours predict the class far better than the node itself. Use these sets for timing and to check that

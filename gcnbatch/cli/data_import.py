@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gcnbatch.data.refusals import MAX_ATOMS
+
 if TYPE_CHECKING:
     from gcnbatch.data.importers.common import ImportSummary
 
@@ -34,7 +36,8 @@ Undirected = Annotated[
 SMILES_EXAMPLES = """\b
 Examples:
   gcnbatch data import smiles tox21.csv.gz -o tox21.h5 --on-bad-row skip
-  gcnbatch data import smiles delaney-processed.csv -o esol.h5 --id-column "Compound ID" \\
+  gcnbatch data import smiles delaney-processed.csv -o esol.h5 \\
+      --id-column "Compound ID" \\
       --target-columns "measured log solubility in mols per litre"
 """
 PLANETOID_EXAMPLE = """\b
@@ -60,8 +63,9 @@ Node targets:    E.csv            N.csv
                  p1,p2            p1,34,A
                  p2,p3            p2,51,
 \b
-  gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o graphs.h5
-  gcnbatch data import csv --edges E.csv --nodes N.csv --node-targets label --task multiclass -o people.h5
+  gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o g.h5
+  gcnbatch data import csv --edges E.csv --nodes N.csv --node-targets label \\
+      --task multiclass -o people.h5
 """
 
 
@@ -131,7 +135,9 @@ def smiles(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Store D^-1/2 A D^-1/2 per channel as edge weights.")
     ] = False,
-    max_nodes: Annotated[int, typer.Option(min=0, help="Molecules with more atoms are bad rows; 0: no limit.")] = 0,
+    max_nodes: Annotated[
+        int, typer.Option(min=0, help="Molecules with more atoms are bad rows; 0: no limit.")
+    ] = MAX_ATOMS,
     on_bad_row: Annotated[
         Literal["fail", "skip"],
         typer.Option(help="Refuse a file with molecules that give no graph, or list them in FILE.skipped.csv."),
@@ -139,7 +145,9 @@ def smiles(
     processes: Annotated[int, typer.Option(min=0, help="Processes that run RDKit; 0: one per processor.")] = 0,
     name: Name = "",
 ) -> None:
-    """Molecules: a table with a column of SMILES and columns of targets, or a structure file.
+    """Molecules of a table or of a structure file.
+
+    A table has a column of SMILES and columns of targets.
 
     The command prints what it uses each column for. A target is the only column that can be one, or all columns of
     0 and 1. NA, N/A, null, nan, - and blanks are missing. Labels such as active and inactive become 0 and 1; other
@@ -184,7 +192,9 @@ def planetoid(
     ] = True,
     self_loops: SelfLoops = True,
 ) -> None:
-    """Citation networks: the files ind.NAME.* of the Planetoid repository, with their public split.
+    """Citation networks of the Planetoid repository.
+
+    The folder has the files ind.NAME.*, with their public split.
 
     The files are Python pickles; their arrays are read as data, and no code in them is executed.
     """
@@ -195,7 +205,9 @@ def planetoid(
 
 @app.command(epilog=TUDATASET_EXAMPLE)
 def tudataset(folder: Folder, out: Out, self_loops: SelfLoops = True) -> None:
-    """TUDataset collection: the text folder with DS_A.txt, DS_graph_indicator.txt and so on.
+    """A set of the TUDataset collection.
+
+    The folder has the text files DS_A.txt, DS_graph_indicator.txt and so on.
 
     Graph labels become classes; without them, graph attributes become regression targets. Node labels (one-hot) and
     node attributes become features; without both, the degree is the feature (one-hot, 63 and more share a column). Each
@@ -217,7 +229,9 @@ def ogb(
         bool, typer.Option("--edge-channels", help="A channel per value of the first edge feature.")
     ] = False,
 ) -> None:
-    """Open Graph Benchmark, graph property prediction: the folder with raw/ and split/.
+    """A graph-level set of the Open Graph Benchmark.
+
+    The folder has raw/ and split/.
 
     Whole-numbered node features become one-hot columns. Blank and nan labels are missing. The splits are kept.
     """

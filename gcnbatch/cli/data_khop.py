@@ -12,9 +12,9 @@ from gcnbatch.cli.configuration import DeviceOption
 
 EPILOG = """\b
 Examples:
-  gcnbatch data khop tox21.h5 -o tox21_2hop.h5 --hops 2 --mode channels --values binary
+  gcnbatch data khop tox21.h5 -o two.h5 --hops 2 --mode channels
   gcnbatch data khop cora.h5 -o cora_sgc.h5 --hops 2 --mode propagated
-  gcnbatch data khop reddit.h5 -o reddit_2hop.h5 --hops 2 --mode channels --keep 50
+  gcnbatch data khop reddit.h5 -o two.h5 --hops 2 --mode channels --keep 50
 """
 
 
@@ -47,7 +47,9 @@ def khop(
         int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read in slices.")
     ] = 4096,
 ) -> None:
-    """Let a layer see K hops: powers of the adjacency as channels, or features propagated K times (SGC).
+    """Let a layer see K hops.
+
+    Powers of the adjacency become channels, or features are propagated K times (SGC).
 
     Graphs never mix, so many small graphs and one large graph both work. The command prints the expected size of the
     result before it starts. GPU and CPU give the same file, except for float32 rounding in dense features and in rows

@@ -11,7 +11,7 @@ import typer
 EPILOG = """\b
 Examples:
   gcnbatch data split tox21.h5 --from split.csv
-  gcnbatch train --data tox21.h5 --set split.kind=predefined --set split.name=split
+  gcnbatch train --data tox21.h5 --set split.kind=predefined
 \b
 split.csv with parts     split.csv with folds
 id,split                 id,fold

@@ -18,9 +18,9 @@ from gcnbatch.cli.configuration import BACKENDS, ResidentOption, gather_cuda
 EPILOG = """\b
 Examples:
   gcnbatch infer runs/tox21 new.h5 -o predictions.csv
-  gcnbatch infer runs/tox21 molecules.csv -o new.jsonl     straight from SMILES
-  gcnbatch infer runs/a runs/b new.h5 -o mean.csv          mean and standard deviation
-  gcnbatch infer runs/tox21 molecules.csv.gz | head        CSV on stdout
+  gcnbatch infer runs/tox21 new.csv -o new.jsonl    straight from SMILES
+  gcnbatch infer runs/a runs/b new.h5 -o mean.csv   mean and deviation
+  gcnbatch infer runs/tox21 new.csv.gz | head       CSV on stdout
 
 A run with folds is the ensemble of its folds. Rows are in the order of the input; a molecule that cannot be read has a
 blank row with the reason in the column 'error'. Columns of DATA that are named like the tasks give metrics.
@@ -79,6 +79,9 @@ def infer(
     delimiter: Annotated[
         str, typer.Option(help="CSV: sign between fields: comma, semicolon, tab or bar.", show_default="detected")
     ] = "",
+    decimal: Annotated[
+        str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
+    ] = "",
     processes: Annotated[
         int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
     ] = 0,
@@ -88,7 +91,10 @@ def infer(
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
-    """Predict with trained runs: write ids and probabilities (or values in the target's unit) for all rows of DATA."""
+    """Predict with trained runs.
+
+    For all rows of DATA, OUT has ids and probabilities, or values in the target's unit.
+    """
     from gcnbatch.data.importers.csv_tables import split_names
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
@@ -116,7 +122,11 @@ def infer(
             batch_size=batch_size,
             on_bad_row=on_bad_row.value,
             csv=CsvOptions(
-                smiles_column, id_column, processes, tuple(split_names(keep_columns or "")), TableFormat(delimiter)
+                smiles_column,
+                id_column,
+                processes,
+                tuple(split_names(keep_columns or "")),
+                TableFormat(delimiter, decimal),
             ),
             spreadsheet=spreadsheet,
             quiet=quiet,
@@ -132,10 +142,10 @@ def infer(
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
-        from gcnbatch.cli.text_tables import table
+        from gcnbatch.cli.text_tables import by_task, table
 
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
-        for line in table(list(figures), [list(figures.values())]):
+        for line in [*table(list(figures), [list(figures.values())], left=0), *by_task(summary.metrics, "by task")]:
             say(line)
     where = "" if out == "-" else f" in {out}"
     say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")

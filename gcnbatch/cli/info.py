@@ -18,7 +18,10 @@ Examples:
 
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False) -> None:
-    """List backends (ready, or why not and what to do), devices and versions."""
+    """List backends, devices and versions.
+
+    A backend is ready, or the list says why it is not and what to do.
+    """
     from gcnbatch import environment
     from gcnbatch.backends import registry
     from gcnbatch.backends.cuda.runtime import inventory as report

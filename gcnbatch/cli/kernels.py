@@ -13,8 +13,8 @@ app = typer.Typer(no_args_is_help=True, help="Compile CUDA kernels ahead, list a
 
 BUILD_EPILOG = """\b
 Examples:
-  gcnbatch kernels build                            for the devices of this machine
-  gcnbatch kernels build --arch sm_80 --arch sm_90  for other machines; needs no GPU
+  gcnbatch kernels build               for the devices of this machine
+  gcnbatch kernels build --arch sm_80 --arch sm_90   needs no GPU
 """
 
 
@@ -26,16 +26,15 @@ def build(
     ] = None,
 ) -> None:
     """Compile every kernel that is not yet in the cache."""
-    from tqdm import tqdm
-
     from gcnbatch.backends.cuda.runtime import loader
     from gcnbatch.backends.cuda.runtime.cache import KernelCache
     from gcnbatch.backends.cuda.runtime.sources import Sources
+    from gcnbatch.progress import counter
     from gcnbatch.resources import cuda_sources
 
     names, sources = loader.architectures(arch), Sources(cuda_sources()).values()
     cache = KernelCache(replaceable=False)
-    with tqdm(total=len(sources) * len(names), unit="file", leave=False, disable=None) as bar:
+    with counter(len(sources) * len(names), " files", leave=False) as bar:
         built = [cache.build(sources, name, lambda file: bar.update()) for name in names]
     failures = list({str(error): error for errors in built for error in errors.values()}.values())
     _show([found for name in names for source in sources if (found := cache.find(source, name))])

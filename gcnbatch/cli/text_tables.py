@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcnbatch.text import printable
@@ -30,6 +30,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -
         "  ".join(align(text, width) for align, text, width in zip(aligned, row, widths, strict=True)).rstrip()
         for row in cells
     ]
+
+
+def by_task(figures: Mapping[str, Any], title: str) -> list[str]:
+    """Return a blank line and a line per task of these metrics, if several tasks have errors in different units."""
+    tasks = figures.get("tasks", {})
+    if len(tasks) < 2 or not all("rmse" in of for of in tasks.values()):
+        return []
+    names = ("labelled", "rmse", "mae", "r2")
+    return ["", *table([title, *names], [[task, *map(of.get, names)] for task, of in tasks.items()])]
 
 
 def cell(value: Any) -> str:

@@ -15,13 +15,13 @@ from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, Resid
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
-  gcnbatch train                                     the built-in quickstart
-  gcnbatch train configs/tox21.toml --data tox21.h5  your data, a shipped configuration
-  gcnbatch train --data my.h5 --folds 5              5-fold cross-validation
-  gcnbatch train --data my.h5 --folds 5 --repeats 3  the same with three divisions into folds
-  gcnbatch train --data my.h5 --ensemble 10          ten models; infer takes their mean
-  gcnbatch train --data my.h5 --set model.widths=[128,128] --set train.epochs=100
-  gcnbatch train --resume runs/tox21-20260101-120000 continue a stopped run
+  gcnbatch train                               the built-in quickstart
+  gcnbatch train tox21 --data tox21.h5         a shipped configuration
+  gcnbatch train mine.toml --data my.h5        your configuration
+  gcnbatch train --data my.h5 --folds 5        5-fold cross-validation
+  gcnbatch train --data my.h5 --ensemble 10    ten models for infer to average
+  gcnbatch train --data my.h5 --set model.widths=[128,128]
+  gcnbatch train --resume runs/tox21           continue a stopped run
 """
 
 
@@ -67,17 +67,20 @@ def train(
             show_default=False,
         ),
     ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also fit a random forest to the same rows, and compare.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
     show_keys: Annotated[
         bool, typer.Option("--keys", help="List every key of the configuration: default, meaning, allowed values.")
     ] = False,
 ) -> None:
-    """Train a model; without arguments, the built-in quickstart. The last line on stdout is the run's path."""
+    """Train a model. Without arguments, it is the built-in quickstart. The last line on stdout is the run's path."""
     if show_keys:
         _show_keys()
         return
-    from gcnbatch.cli.configuration import load
+    from gcnbatch.cli.configuration import check, gather
 
     _check_config(config)
     options = {
@@ -107,24 +110,39 @@ def train(
         folder = resume
         metrics = run.resume(resume, backend, device, resident, quiet, say, epochs, options[("jobs",)])
     else:
-        settings = load(config, options, assignments or [])
-        has_gpu = False
-        if registry.may_use_gpu(settings.backend):
-            from gcnbatch.backends.cuda.runtime import loader
-
-            has_gpu = loader.wake(settings.device) is not None
         from gcnbatch.train.report_workers import report_workers
 
+        tree = gather(config, options, assignments or [])
+        has_gpu = _wake_gpu(tree)
         with report_workers(enabled=has_gpu and len(os.sched_getaffinity(0)) > 1) as write:
+            settings = check(tree, config, options, assignments or [])
+            if baseline:
+                from gcnbatch.baseline import check_data
+
+                check_data(settings)
             from gcnbatch.train import run
 
             folder, metrics = run.start(settings, out, quiet, say, write)
+    if baseline:
+        from gcnbatch.baseline import add_to_run
+
+        metrics = add_to_run(folder, say=say, progress=not quiet)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:
-        _show(metrics)
+        show(metrics)
     if not as_json:
         typer.echo(str(folder))
+
+
+def _wake_gpu(tree: dict[str, Any]) -> bool:
+    """Initialise the GPU of a tree that is not checked yet, if it may use one; return whether there is one."""
+    backend, device = tree.get("backend", registry.AUTO), tree.get("device", 0)
+    if backend not in registry.choices() or not registry.may_use_gpu(backend) or type(device) is not int:
+        return False
+    from gcnbatch.backends.cuda.runtime import loader
+
+    return loader.wake(device) is not None
 
 
 def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:
@@ -142,9 +160,9 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         )
 
 
-def _show(metrics: dict[str, Any]) -> None:
+def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
-    from gcnbatch.cli.text_tables import table
+    from gcnbatch.cli.text_tables import by_task, table
     from gcnbatch.text import printable
 
     split = metrics["split"]
@@ -160,24 +178,16 @@ def _show(metrics: dict[str, Any]) -> None:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
         figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}
         sizes = " / ".join(str(size) for size in split["sizes"])
-        typer.echo(f"{named}: {sizes} rows; best epoch {metrics['best_epoch']} of {metrics['epochs']}")
+        course = metrics.get("model") or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
+        typer.echo(f"{named}: {sizes} rows; {course}")
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
     for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
         typer.echo(line)
-    _show_tasks(metrics)
-
-
-def _show_tasks(metrics: dict[str, Any]) -> None:
-    """Print the errors of each test task, where several regression tasks have errors in different units."""
-    from gcnbatch.cli.text_tables import table
-
-    tasks = metrics.get("out_of_fold", metrics.get("test", {})).get("tasks", {})
-    if len(tasks) < 2 or not all("rmse" in of for of in tasks.values()):
-        return
-    names = ("labelled", "rmse", "mae", "r2")
-    typer.echo("")
-    for line in table(["test, by task", *names], [[task, *map(of.get, names)] for task, of in tasks.items()]):
+    test = metrics.get("out_of_fold", metrics.get("test", {}))
+    for line in by_task(test, "test, by task"):
         typer.echo(line)
+    if "baseline" in metrics:
+        typer.echo(metrics["baseline"]["verdict"])
 
 
 def _show_keys() -> None:

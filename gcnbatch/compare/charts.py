@@ -41,15 +41,15 @@ def _passes(content: dict[str, Any], work: str, unit: str, path: Path) -> None:
         [seconds["median"] - seconds["p20"] for seconds in figures.values()],
         [seconds["p80"] - seconds["median"] for seconds in figures.values()],
     ]
-    ax.barh(list(figures), medians, color=_colours(len(figures)), height=0.62, xerr=errors, ecolor="#333333")
+    bars = ax.barh(list(figures), medians, color=_colours(len(figures)), height=0.62, xerr=errors, ecolor="#333333")
     speedups = content["speedup"][work]
     labels = []
     for name, median in zip(figures, medians, strict=True):
         over = [f"{ratio(factors[name])} over {base}" for base, factors in speedups.items() if name in factors]
         labels.append("   ".join([f"{number(median)} s", *over]))
-    _name_bars(ax, medians, labels)
+    ax.bar_label(bars, labels, padding=6, fontsize=8)  # right of the whiskers
     ax.set(xlabel=f"seconds for {unit} (median, 20 – 80 %)")
-    _finish(ax, medians)
+    _finish(ax, [*medians, *(seconds["p80"] for seconds in figures.values())])
     save(figure, path)
 
 
@@ -100,11 +100,6 @@ def _timeline(traces: Sequence[Trace], path: Path) -> None:
 def _lane(ax: Axes, place: int, spans: Sequence[Span], colours: dict[str, str]) -> None:
     bars = [(span.start, span.length) for span in spans]
     ax.broken_barh(bars, (place - 0.36, 0.72), color=[colours[span.family] for span in spans], linewidth=0.6)
-
-
-def _name_bars(ax: Axes, lengths: Sequence[float], labels: Sequence[str]) -> None:
-    for place, (length, label) in enumerate(zip(lengths, labels, strict=True)):
-        ax.annotate(label, (length, place), (6, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def _finish(ax: Axes, lengths: Sequence[float]) -> None:

@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch import environment, fileio, folders
 from gcnbatch.backends import registry
@@ -26,7 +24,11 @@ from gcnbatch.compare.timing import Measured, measure
 from gcnbatch.compare.workload import Effort, Say, Workload, opened
 from gcnbatch.config import Config
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
+from gcnbatch.progress import counter
 from gcnbatch.runners.choice import refusal
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 FORMAT = 1
 
@@ -72,7 +74,7 @@ def compare(
         if trace_file is not None:
             _check_writable(trace_file)
         backends = _open(states, config, say)
-        with opened(config) as workload, tqdm(total=1 + 4 * len(backends), disable=None, file=sys.stderr) as bar:
+        with opened(config) as workload, counter(1 + 4 * len(backends), " parts") as bar:
             _leave_out_refused(states, backends, workload, say)
             found = _Comparison(config, workload, states, backends, effort, bar, say)
             content = found.report()

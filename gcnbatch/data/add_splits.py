@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.importers.chemistry import Copies
 from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.data.importers.molecule_tables import find_id_column
@@ -17,6 +18,7 @@ from gcnbatch.data.outputs import output_path
 from gcnbatch.data.store import Dataset, DatasetWriter
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import quoted
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,25 @@ def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[
     path = output_path(out, [table.path] if own else [table.path, dataset.path])
     texts, notes = _texts_of_rows(dataset.ids.tolist(), table)
     name = table.name or split_name(texts.column)
-    splits = read_splits(f"{table.path}, column '{texts.column}'", name, texts.values)
+    splits = read_splits(f"{table.path}, column {quoted(texts.column)}", name, texts.values)
     for title in splits:
         if title in dataset.splits:
-            raise InputError(str(dataset.path), f"there is a split '{title}'", "a new name", "Give another --name.")
+            raise InputError(
+                str(dataset.path), f"there is a split {quoted(title)}", "a new name", "Give another --name."
+            )
     left = len(texts.values) - max(sum(map(len, split.parts().values())) for split in splits.values())
     if left:
         notes.append(f"{left:,} of {len(texts.values):,} rows of {dataset.path} are in no part")
+    copies = Copies()
     with DatasetWriter(path) as writer:
         for _, part in dataset.blocks():
             writer.append(part)
+            if copies.can_read(part):
+                copies.add(part)
         if not dataset.n_graphs:
             writer.append(dataset.read([]))
-        writer.finish(dataset.header, dataset.splits | splits)
-    return splits, notes
+        writer.finish(dataset.header, dataset.splits | splits, dataset.smiles())
+    return splits, [*notes, *copies.lines(dataset.y, splits)]
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ def _by_id(
     for place, names in (("the data set", ids), (str(table.path), keys)):
         unique, count = np.unique(np.array(names, dtype=np.str_), return_counts=True)
         if (count > 1).any():
-            got = f"id '{unique[np.argmax(count > 1)]}' stands there more than once"
+            got = f"id {quoted(unique[np.argmax(count > 1)])} stands there more than once"
             raise InputError(place, got, "each id once", "Give a table without ids, with the rows in order.")
     text_of = dict(zip(keys, values, strict=True))
     found = [text_of.get(name, "") for name in ids]
@@ -110,5 +117,5 @@ def _by_id(
 
 def _named(table: SplitTable, option: str, name: str, names: Sequence[str]) -> str:
     if name and name not in names:
-        raise InputError(str(table.path), f"no column '{name}'", hint=f"{nearest(name, names)} See {option}.")
+        raise InputError(str(table.path), f"no column {quoted(name)}", hint=f"{nearest(name, names)} See {option}.")
     return name

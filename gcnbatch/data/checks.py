@@ -103,6 +103,8 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
         folder = name.rpartition("/")[0]
         if folder.startswith("splits/"):
             needed += [f"{folder}/{part}" for part in schema.SPLIT_PARTS]
+        if name in schema.SMILES:
+            needed += schema.SMILES
     for name in needed:
         if name not in names:
             raise InputError(f"{path}:/{name}", "missing", "an array of this name", _CONVERT_HINT)
@@ -112,6 +114,8 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
             raise InputError(
                 f"{path}:/{name}", f"present in a {header.level}-level set", f"only /{row}/y and /{row}/id"
             )
+    if row == "nodes" and names.intersection(schema.SMILES):
+        raise InputError(f"{path}:/{schema.SMILES[0]}", "present in a node-level set", "molecules, one per graph")
 
 
 def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) -> dict[str, tuple[int, ...]]:
@@ -124,6 +128,7 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
     wanted: dict[str, tuple[int, ...]] = {
         "graphs/edge_ptr": (graphs + 1,),
         "graphs/group": (graphs,),
+        "graphs/smiles_ptr": (graphs + 1,),
         "edges/dst": (edges,),
         "edges/channel": (edges,),
         "edges/weight": (edges,),

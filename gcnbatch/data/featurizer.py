@@ -7,6 +7,7 @@ zero), aromaticity, hydrogens 0-4. A value beyond a one-hot range counts as the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.refusals import MAX_ATOMS, complaint, excess, first_line
 from gcnbatch.errors import InputError, MachineError
 
 SYMBOLS = (
@@ -56,7 +58,6 @@ FEATURE_NAMES = (
 )
 ATOM_FEATURES = "deepchem75"
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
-UNREADABLE = "record that RDKit cannot read"  # stands for the SMILES of such a record of an SDF file
 STANDARDIZERS = ("largest_fragment", "neutralize")
 MAX_MURCKO_ATOMS = 300  # RDKit decomposes larger molecules too slowly
 
@@ -74,7 +75,8 @@ class FeaturizerOptions:
     normalize : bool
         Store D^-1/2 A D^-1/2 per channel as edge weights.
     max_nodes : int
-        Molecules with more atoms are bad rows; 0: no limit.
+        Molecules with more atoms are bad rows. Texts of more than MAX_ATOMS and `max_nodes` atoms are not parsed.
+        0: no limit.
     largest_fragment : bool
         Keep only the largest part of a salt or mixture.
     neutralize : bool
@@ -84,7 +86,7 @@ class FeaturizerOptions:
     bond_channels: bool = False
     self_loops: bool = True
     normalize: bool = False
-    max_nodes: int = 0
+    max_nodes: int = MAX_ATOMS
     largest_fragment: bool = False
     neutralize: bool = False
 
@@ -139,10 +141,11 @@ class FeaturizerOptions:
 
 @dataclass(frozen=True)
 class BadMolecule:
-    """A SMILES that gives no graph: its position in the input and the reason."""
+    """A SMILES that gives no graph: its position in the input, the reason, and whether the reason is its size."""
 
     index: int
     reason: str
+    too_large: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,8 +234,11 @@ def _standardizers() -> tuple[Any, Any]:
     return rdMolStandardize.LargestFragmentChooser().choose, rdMolStandardize.Uncharger().uncharge
 
 
-def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:
-    """Convert SMILES into graphs; `first` is the position of the chunk in the whole input."""
+def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:
+    """Convert SMILES into graphs; `first` is the position of the chunk in the whole input.
+
+    A SMILES is taken from `smiles` when the one before is done.
+    """
     chem = load_rdkit()
     table = _atom_table()
     implicit = chem.ValenceType.IMPLICIT
@@ -243,13 +249,27 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
     channel: list[int] = []
     rows, node_ptr, edge_ptr, cores, bad = [], [0], [0], [], []
     for index, text in enumerate(smiles, first):
-        molecule = read_molecule(text, options)
-        count = 0 if molecule is None else molecule.GetNumAtoms()
-        if count == 0 or 0 < options.max_nodes < count:
-            reason = f"{count} atoms, more than {options.max_nodes}" if count else _complaint(chem, text)
-            bad.append(BadMolecule(index, reason))
+        if reason := excess(text, options.max_nodes):
+            bad.append(BadMolecule(index, reason, too_large=True))
             continue
-        atoms += _atom_rows(molecule, count, table, implicit)
+        try:
+            molecule = read_molecule(text, options)
+            count = 0 if molecule is None else molecule.GetNumAtoms()
+            if count == 0:
+                bad.append(BadMolecule(index, complaint(chem, text)))
+                continue
+            if 0 < options.max_nodes < count:
+                reason = f"{count} atoms, more than {options.max_nodes}"
+                bad.append(BadMolecule(index, reason, too_large=True))
+                continue
+            found = _atom_rows(molecule, count, table, implicit)
+            core = _scaffold(chem, molecule) if scaffolds else ""
+        except MemoryError:
+            raise
+        except Exception as error:  # of RDKit's C++ code
+            bad.append(BadMolecule(index, first_line(error)))
+            continue
+        atoms += found
         for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
             begin, end = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
             src += (begin, end)
@@ -264,7 +284,7 @@ def featurize_chunk(smiles: list[str], first: int, options: FeaturizerOptions, s
         node_ptr.append(len(atoms))
         edge_ptr.append(len(src))
         if scaffolds:
-            cores.append(_scaffold(chem, molecule))
+            cores.append(core)
     features = np.stack(table.features) if table.features else np.zeros((0, len(FEATURE_NAMES)), np.int8)
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
@@ -341,19 +361,3 @@ def _large_scaffold(chem: Any, molecule: Any) -> str:
         if bond.GetBondTypeAsDouble() >= 2.0 and pair & core:
             kept |= pair
     return str(chem.MolFragmentToSmiles(molecule, atomsToUse=sorted(kept), isomericSmiles=False))
-
-
-def _complaint(chem: Any, text: str) -> str:
-    if not text:
-        return "blank SMILES"
-    if text == UNREADABLE:
-        return text
-    if len(text.split()) > 1:
-        return "a blank inside the SMILES"
-    raw = chem.MolFromSmiles(text, sanitize=False)
-    if raw is None:
-        return "not valid SMILES"
-    if raw.GetNumAtoms() == 0:
-        return "no atoms"
-    problems = chem.DetectChemistryProblems(raw)
-    return str(problems[0].Message()) if problems else "RDKit cannot sanitize it"

@@ -109,7 +109,7 @@ def write(
                 writer.append(with_features(part, header, options, products))
         if not source.n_graphs:
             writer.append(replace(source.read([]), header=header))
-        writer.finish(header, source.splits)
+        writer.finish(header, source.splits, source.smiles())
 
 
 def adjacency(graphs: GraphSet) -> ScipyCsr:

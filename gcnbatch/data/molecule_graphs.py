@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice, starmap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data import guard
 from gcnbatch.data.featurizer import (
+    BadMolecule,
     FeaturizerOptions,
     MoleculeArrays,
     featurize_chunk,
@@ -23,7 +25,7 @@ from gcnbatch.data.featurizer import (
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import MachineError
+from gcnbatch.progress import counter
 from gcnbatch.worker import WorkerDied, Workers
 
 CHUNK = 256  # molecules a worker takes at a time
@@ -38,7 +40,10 @@ def featurize(
     scaffolds: bool = False,
     total: int | None = None,
 ) -> Iterator[MoleculeArrays]:
-    """Yield the graphs of `smiles` chunk by chunk, in the order of the input.
+    """Yield the graphs of `smiles` in the order of the input, about a chunk at a time.
+
+    A molecule that crashes RDKit or takes too much time or memory (`gcnbatch.data.guard`) gives no graph, as one that
+    cannot be read.
 
     Parameters
     ----------
@@ -47,9 +52,9 @@ def featurize(
     options : FeaturizerOptions
         Contents of a graph.
     processes : int
-        Worker processes; 0: one per processor. A single chunk is converted in this process.
+        Worker processes; 0: one per processor. A single chunk is converted in a fork of this process.
     progress : bool
-        Show a bar on stderr (never in a pipe).
+        Show progress on stderr.
     scaffolds : bool
         Also compute Murcko scaffolds.
     total : int or None
@@ -58,10 +63,8 @@ def featurize(
     Raises
     ------
     MachineError
-        When RDKit is missing or a worker process dies.
+        When RDKit is missing or processes cannot be started.
     """
-    from tqdm import tqdm
-
     load_rdkit()
     if isinstance(smiles, Sized):
         total = len(smiles)
@@ -69,9 +72,8 @@ def featurize(
     if total is not None:
         workers = min(workers, -(-total // CHUNK))
     chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
-    disable = None if progress else True
-    with tqdm(total=total, unit=" molecules", disable=disable, file=sys.stderr) as bar:
-        results = _in_processes(chunks, workers) if workers > 1 else (featurize_chunk(*chunk) for chunk in chunks)
+    with counter(total, " molecules", quiet=not progress) as bar:
+        results = _in_processes(chunks, workers) if workers > 1 else chain.from_iterable(starmap(guarded, chunks))
         for result in results:
             bar.update(len(result.rows) + len(result.bad))
             yield result
@@ -124,24 +126,42 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
     """Run the chunks in `count` processes and yield the results in order; few chunks are in flight at a time."""
-    with Workers(count) as workers:
-        waiting: deque[tuple[Future[MoleculeArrays], str]] = deque()
+    with Workers(count, _prepare, quiet=True) as workers:
+        waiting: deque[tuple[Future[MoleculeArrays], tuple[Any, ...]]] = deque()
 
         def begin(most: int) -> None:
             for chunk in islice(chunks, most):
-                rows = f"SMILES of rows {chunk[1] + 1} to {chunk[1] + len(chunk[0])}"
-                waiting.append((workers.submit(featurize_chunk, *chunk), rows))
+                waiting.append((workers.submit(_timed, *chunk), chunk))
 
         begin(3 * count)
         while waiting:
-            under_way, rows = waiting.popleft()
+            under_way, chunk = waiting.popleft()
             try:
-                result = under_way.result()
-            except WorkerDied as error:
-                raise MachineError(
-                    rows,
-                    "the process that read them died",
-                    hint="Free some memory; if it dies again, leave these rows out.",
-                ) from error
+                results = [under_way.result()]
+            except (WorkerDied, MemoryError):
+                results = guarded(*chunk)
             begin(1)
-            yield result
+            yield from results
+
+
+def _prepare() -> None:
+    """Prepare a worker process."""
+    load_rdkit()
+    guard.limit_worker()
+
+
+def _timed(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:
+    """Convert a chunk in a worker process, which ends if a molecule takes too long."""
+    return featurize_chunk(guard.timed(smiles), first, options, scaffolds)
+
+
+def guarded(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> list[MoleculeArrays]:
+    """Convert a chunk in forks; a molecule that crashes RDKit is a bad row."""
+    convert = partial(featurize_chunk, options=options, scaffolds=scaffolds)
+    found = guard.run(convert, smiles, "RDKit", first)
+    return [_lost(one) if isinstance(one, guard.Lost) else one for one in found]
+
+
+def _lost(row: guard.Lost) -> MoleculeArrays:
+    nothing = featurize_chunk((), row.index, FeaturizerOptions(), scaffolds=False)
+    return replace(nothing, bad=(BadMolecule(row.index, row.reason),))

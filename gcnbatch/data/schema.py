@@ -72,6 +72,8 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "graphs/id": (("S",), 1),
     "graphs/group": (("i4",), 1),
     "graphs/y": (("f4", "i4"), 2),
+    "graphs/smiles_ptr": (("i8",), 1),
+    "graphs/smiles": (("u1",), 1),
     "nodes/x": (("u1", "i1", "f2", "f4"), 2),
     "nodes/x_csr/indptr": (("i8",), 1),
     "nodes/x_csr/indices": (("i4",), 1),
@@ -86,6 +88,7 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
 SPLIT_ARRAY: tuple[tuple[str, ...], int] = (("i8",), 1)
 SPLIT_PARTS = ("train", "valid", "test")
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+SMILES = ("graphs/smiles_ptr", "graphs/smiles")  # both or none
 GROUPS = ("graphs", "nodes", "nodes/x_csr", "edges", "splits")
 
 

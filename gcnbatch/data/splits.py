@@ -19,6 +19,7 @@ from gcnbatch import philox
 from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
 
 REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
@@ -49,6 +50,12 @@ class SplitRows:
     y: NDArray[Any]
     groups: NDArray[np.int32] | None
     splits: dict[str, Split]
+
+    @classmethod
+    def of(cls, data: Dataset) -> SplitRows:
+        """Return the rows of an opened data set."""
+        header = data.header
+        return cls(str(data.path), header.level, header.target, data.y, data.groups, data.splits)
 
 
 class PartSizes(NamedTuple):

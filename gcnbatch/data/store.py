@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class Dataset:
         try:
             self.header = audit.read_header(stored.pop("header", None), self.path)
             checks.check_layout(self.path, self.header, stored)
+            self._smiles = tuple(stored.pop(name) for name in schema.SMILES if name in stored)
             self.nbytes = sum(map(_bytes_in_memory, stored.values()))
             self._arrays: dict[str, StoredArray | NDArray[Any]] = {
                 name: stored.pop(name) for name in list(stored) if name.startswith(_SLICED)
@@ -132,6 +134,31 @@ class Dataset:
         cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
         for start, stop in bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2)):
             yield start, self._slice(start, stop)
+
+    def smiles(self) -> list[str] | None:
+        """Read and check the SMILES of every graph (G); None if the set has none.
+
+        Raises
+        ------
+        InputError
+            When they are not texts of one line.
+        MachineError
+            When they take more than `memory_mb`.
+        """
+        if not self._smiles:
+            return None
+        self._check_fits(sum(map(_bytes_in_memory, self._smiles)))
+        with reading(self.path):
+            ptr, raw = (array[:] for array in self._smiles)
+        checks.check_pointers(self.path, schema.SMILES[0], ptr, len(raw))
+        whole, bounds = raw.tobytes(), ptr.tolist()
+        texts = []
+        for graph, (start, stop) in enumerate(pairwise(bounds)):
+            texts.append(whole[start:stop].decode("utf-8", "replace"))
+            if not texts[-1].isprintable() or "\ufffd" in texts[-1]:
+                place = f"{self.path}:/{schema.SMILES[1]} of graph {graph}"
+                raise InputError(place, ascii(texts[-1]), "printable UTF-8")
+        return texts
 
     def check(self) -> None:
         """Check every value against the rules of the format; raise InputError for the first violation."""

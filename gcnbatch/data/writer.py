@@ -6,7 +6,7 @@ when it is complete, and not at all if anything fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ class DatasetWriter:
     >>> with Dataset("molecules.h5") as data, DatasetWriter("copy.h5") as writer:
     ...     for first, part in data.blocks():  # GraphSets of the same layout
     ...         writer.append(part)
-    ...     writer.finish(data.header, splits=data.splits)
+    ...     writer.finish(data.header, data.splits, data.smiles())
 
     Raises
     ------
@@ -151,13 +151,25 @@ class DatasetWriter:
         rows["graphs"] += graphs.n_graphs
         return graphs
 
-    def finish(self, header: schema.Header, splits: Mapping[str, Split] | None = None) -> None:
-        """Write ids, targets, splits and the header. The file appears at the end of the block."""
+    def finish(
+        self,
+        header: schema.Header,
+        splits: Mapping[str, Split] | None = None,
+        smiles: Sequence[str] | None = None,
+    ) -> None:
+        """Write ids, targets, splits, SMILES (one per graph) and the header.
+
+        The file appears at the end of the block.
+        """
         if not self._held:
             raise InputError(str(self.path), "no graphs to write", "at least one part")
         arrays = {name: np.concatenate(parts) for name, parts in self._held.items()}
         for name, split in (splits or {}).items():
             arrays |= {f"splits/{name}/{part}": np.asarray(rows, np.int64) for part, rows in split.parts().items()}
+        if smiles is not None:
+            texts = [text.encode("utf-8", "backslashreplace") for text in smiles]
+            arrays["graphs/smiles_ptr"] = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+            arrays["graphs/smiles"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
         checks.check_header(self.path, header)
         text = header.model_dump_json().encode("utf-8")
         if len(text) > schema.MAX_HEADER_BYTES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
 from gcnbatch.infer.members import Member, load_members
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
+from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
 
@@ -85,7 +85,7 @@ def infer(
     spreadsheet : bool
         Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
     quiet : bool
-        No progress bar.
+        No progress.
     say : callable
         Called with each message for the user.
 
@@ -102,6 +102,8 @@ def infer(
     size = batch_size or 0
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source, open_sink(out, spreadsheet) as sink:
+        for note in source.notes:
+            say(note)
         rows, unreadable, figures, name = _predict(source, members, choice, sink, size, on_bad_row == "fail", quiet)
         if figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
@@ -114,16 +116,12 @@ def _predict(
     source: Input, members: list[Member], choice: BackendChoice, sink: Sink, batch_size: int, fail: bool, quiet: bool
 ) -> tuple[int, int, dict[str, Any] | None, str]:
     """Return the numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
-    from tqdm import tqdm
-
     header = members[0].header
     rows = unreadable = 0
     figures, name = None, choice.fastest.name
     labels: list[NDArray[Any]] = []
     predicted: list[NDArray[np.float32]] = []
-    with tqdm(
-        total=source.n_graphs * len(members), unit=" graphs", disable=True if quiet else None, file=sys.stderr
-    ) as bar:
+    with counter(source.n_graphs * len(members), " graphs", quiet=quiet) as bar:
         for part in source.parts:
             if fail:
                 _refuse_bad_row(part, rows)

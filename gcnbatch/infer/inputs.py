@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
-from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.dialect import DECIMAL_COMMA, TableFormat
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.data.importers.molecule_tables import find_columns
@@ -28,8 +28,10 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.infer.labels import LabelColumns
 from gcnbatch.infer.members import Member, check_fit, same_outputs
+from gcnbatch.text import quoted
 
 PART_ROWS = 4096  # molecules in memory at a time, unless a batch is larger
+SAMPLE_ROWS = 1000  # in which a decimal comma is detected
 ALL_COLUMNS = "all"
 
 
@@ -63,11 +65,24 @@ class Part:
 
 @dataclass(frozen=True)
 class Input:
-    """An opened input: the number of its graphs, its parts in order, and whether the models were trained on it."""
+    """An opened input.
+
+    Parameters
+    ----------
+    n_graphs : int
+        Number of its graphs.
+    parts : iterator of Part
+        All rows, in order.
+    trained_on : bool
+        Whether the models were trained on it.
+    notes : tuple of str
+        What was detected, for the user.
+    """
 
     n_graphs: int
     parts: Iterator[Part]
     trained_on: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,15 +167,19 @@ def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int) 
         }
         found = find_columns(path, source.names, **wished)
         smiles_at, id_at = (source.names.index(name) if name else -1 for name in found)
-        columns = _Columns(
-            smiles_at, id_at, _kept(source.names, found[1], options), LabelColumns.of(source.names, header)
-        )
-        total = sum(1 for _ in source.rows)
+        rows, labels = iter(source.rows), LabelColumns.of(source.names, header)
+        sample = list(islice(rows, SAMPLE_ROWS))
+        notes = source.notes
+        if labels is not None:
+            labels = labels.with_decimal(path, options.format.decimal, sample)
+            notes += (DECIMAL_COMMA,) if labels.decimal != (options.format.decimal or ".") else ()
+        columns = _Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels)
+        total = len(sample) + sum(1 for _ in rows)
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
     trained_on = columns.labels is not None and header.source.get("sha256") == sha256(path)
     with closing(_parts(path, header, columns, total, options, part_rows)) as parts:
-        yield Input(total, parts, trained_on)
+        yield Input(total, parts, trained_on, notes)
 
 
 def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, int]:
@@ -169,7 +188,9 @@ def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, 
         return {name: at for at, name in enumerate(names) if name != id_name}
     for name in options.keep_columns:
         if name not in names:
-            raise InputError("--keep-columns", f"no column '{name}'", "columns of the input", nearest(name, names))
+            raise InputError(
+                "--keep-columns", f"no column {quoted(name)}", "columns of the input", nearest(name, names)
+            )
     return {name: names.index(name) for name in options.keep_columns}
 
 

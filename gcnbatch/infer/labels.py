@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.csv_tables import parse_number
+from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Columns with the names of the model's tasks: position in a record by number of the task."""
+    """Columns with the names of the model's tasks: position in a record by number of the task; and the decimal sign."""
 
     header: Header
     places: dict[int, int]
+    decimal: str = "."
 
     @classmethod
     def of(cls, names: Sequence[str], header: Header) -> LabelColumns | None:
         """Return the columns that are named like tasks; None if there is none."""
         places = {task: names.index(name) for task, name in enumerate(header.task_names) if name in names}
         return cls(header, places) if places else None
+
+    def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> LabelColumns:
+        """Return the columns with this decimal sign; empty: detected in a sample of the records.
+
+        Raises
+        ------
+        InputError
+            When the sample can be read with either sign.
+        """
+        if not decimal:
+            texts = {place: [record[place].strip() for record in sample] for place in self.places.values()}
+            names = ((self.header.task_names[task], texts[place]) for task, place in self.places.items())
+            decimal = "," if has_decimal_commas(path, names) else "."
+        return replace(self, decimal=decimal)
 
     def read(self, records: Sequence[Sequence[str]]) -> NDArray[Any]:
         """Return the targets (R, K); a text that is no label of the model is missing."""
@@ -34,6 +51,8 @@ class LabelColumns:
             known: dict[str, float] = {}
             for row, record in enumerate(records):
                 text = record[place].strip()
+                if self.decimal == ",":
+                    (text,) = with_points([text])
                 if text not in known:
                     known[text] = self._value(self.header.task_names[task], text)
                 y[row, task] = known[text]

@@ -19,7 +19,10 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import sha256
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.text import printable
 from gcnbatch.train import metrics
+
+_NAMED, _NAME = 5, 40  # tasks named in a message, characters of a name
 
 
 @dataclass(frozen=True)
@@ -96,20 +99,36 @@ class Experiment:
     @property
     def split_rows(self) -> SplitRows:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
-        data = self.dataset
-        return SplitRows(str(data.path), self.header.level, self.header.target, self.y, data.groups, data.splits)
+        return SplitRows.of(self.dataset)
 
     def one_class_tasks(self, split: Split) -> list[str]:
-        """Return what to tell about binary tasks whose training labels are all the same."""
-        if self.header.target != "binary":
+        """Return a line per task that has labels of one class in the training rows, and per other part with such tasks.
+
+        A regression set has none.
+        """
+        if self.header.target == "regression":
             return []
-        labels = self.y[split.train]
-        low, high = np.nanmin(labels, axis=0), np.nanmax(labels, axis=0)
-        return [
-            f"task '{name}': all training labels are {value:g}; it cannot be learned"
-            for name, value, other in zip(self.header.task_names, low, high, strict=True)
-            if value == other
-        ]
+        lines = []
+        for part, rows in split.parts().items():
+            found = [_labels(column) for column in self.y[rows].T]
+            names = [printable(name, _NAME) for name in self.header.task_names]
+            if part == "train":
+                lines += [
+                    f"task '{name}': all training labels are {self._label(labels[0])}; it cannot be learned"
+                    for name, labels in zip(names, found, strict=True)
+                    if len(labels) == 1
+                ]
+            elif len(rows) and (poor := [name for name, labels in zip(names, found, strict=True) if len(labels) < 2]):
+                more = f" and {len(poor) - _NAMED:,} more" if len(poor) > _NAMED else ""
+                lines.append(
+                    f"{part} rows: {len(poor):,} of {len(names):,} tasks have labels of one class or none, and so no "
+                    f"ROC-AUC there: {', '.join(poor[:_NAMED])}{more}"
+                )
+        return lines
+
+    def _label(self, value: float) -> str:
+        names = self.header.class_names
+        return f"'{printable(names[int(value)], _NAME)}'" if names else f"{value:g}"
 
     @property
     def fingerprint(self) -> str:
@@ -150,6 +169,12 @@ class Experiment:
         watching += ["train.schedule: 'plateau'"] if train.schedule == "plateau" else []
         if watching and not len(split.valid):
             raise InputError(watching[0], "no validation rows to watch", "some", "Set split.valid above 0.")
+
+
+def _labels(column: NDArray[Any]) -> NDArray[Any]:
+    """Return the different labels in a column of targets."""
+    known = column >= 0 if column.dtype.kind == "i" else ~np.isnan(column)
+    return np.unique(column[known])
 
 
 def _check_penalised(config: Config, names: list[str]) -> None:

@@ -40,7 +40,7 @@ class Fits:
     quiet : bool
         No progress bar.
     say : callable
-        Called with the members of each cohort that begins, unless the run has one member.
+        Called with each message for the user.
     write : callable
         Writes a member's report and returns its metrics.
     """
@@ -50,6 +50,7 @@ class Fits:
         self._quiet, self._say, self._write = quiet, say, write
         self._planned: dict[Member, Planned] = {}
         self._metrics: dict[str, dict[str, Any]] = {}
+        self._said: set[str] = set()
 
     def fit(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
         """Train these members to the end and write their reports; return their metrics by name."""
@@ -76,7 +77,11 @@ class Fits:
         folders.make(place)
         rows = {part: values.tolist() for part, values in member.split.parts().items()}
         fileio.write_text(place / SPLITS, json.dumps(rows))
-        member.write_to(place)
+        member.write_to(place, self._say)
+        for line in member.experiment.one_class_tasks(member.split):
+            if line not in self._said:
+                self._said.add(line)
+                self._say(line)
 
     def _report(self, cohort: CohortRunner, ended: dict[int, Member]) -> None:
         """Write the reports of the members of a cohort that have ended, with their best weights loaded."""

@@ -17,7 +17,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_members
 from gcnbatch.train.checkpoint import Arrays
 from gcnbatch.train.member import Member
-from gcnbatch.train.progress import Bar, open_progress
+from gcnbatch.train.progress import Progress, open_progress
 from gcnbatch.train.stop import Interrupted, StopRequest
 
 Form = Callable[[Sequence[Member]], CohortRunner]  # makes a cohort of the first of these members
@@ -97,12 +97,12 @@ class CohortLoop:
         for i, member in enumerate(self.members):
             self._enter(i, member)
         # `Member.check_loss` reports a loss that is not finite, once; NumPy would warn at every operation.
-        with np.errstate(over="ignore", invalid="ignore"), self._stop, self._progress() as bar:
+        with np.errstate(over="ignore", invalid="ignore"), self._stop, self._progress() as progress:
             self._counted = time.monotonic()
             while self._is_worth_it(running := self._running()):
-                self._epoch(running, bar)
+                self._epoch(running, progress)
 
-    def _progress(self) -> Bar:
+    def _progress(self) -> Progress:
         steps = max(member.steps for member in self.members)
         done = min(member.position.epoch * steps + member.position.step for member in self.members)
         return open_progress(max(member.train.epochs for member in self.members), steps, done, self.quiet)
@@ -115,12 +115,12 @@ class CohortLoop:
 
     # -------------------------------------------------------------------------------------------- an epoch
 
-    def _epoch(self, running: dict[int, Member], bar: Bar) -> None:
+    def _epoch(self, running: dict[int, Member], progress: Progress) -> None:
         """Run the rest of every member's current epoch and its validation."""
         began = time.monotonic()
         epochs = [member.epoch() if i in running else None for i, member in enumerate(self.members)]
         self.cohort.begin_epoch(epochs)
-        self._steps(running, epochs, bar)
+        self._steps(running, epochs, progress)
         following = [member.next_batches() if i in running else None for i, member in enumerate(self.members)]
         if any(batches is not None for batches in following):
             self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
@@ -136,9 +136,9 @@ class CohortLoop:
         self._after_epoch(running)
         self._keep(running)
         if rows:
-            bar.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
+            progress.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
 
-    def _steps(self, running: dict[int, Member], epochs: list[MemberEpoch | None], bar: Bar) -> None:
+    def _steps(self, running: dict[int, Member], epochs: list[MemberEpoch | None], progress: Progress) -> None:
         own = [epoch for epoch in epochs if epoch is not None]
         first, last = min(epoch.first for epoch in own), max(len(epoch.batches) for epoch in own)
         seconds = []
@@ -146,7 +146,7 @@ class CohortLoop:
             clock = time.perf_counter()
             self.cohort.step(index)
             seconds.append((time.perf_counter() - clock) / len(own))
-            bar.step()
+            progress.step()
             if index + 1 < last and (self._stop.made or self._due()):
                 self._advance(running, epochs, index + 1)
                 self._keep(running)
@@ -218,4 +218,5 @@ def _mean_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for name in rows[0]:
         values = [row[name] for row in rows]
         mean[name] = None if None in values else sum(values) / len(values)
+    mean["epoch"] = min(row["epoch"] for row in rows)
     return mean

@@ -21,8 +21,9 @@ from gcnbatch.train.checkpoint import Arrays
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.member_files import MemberFiles, is_weight
 from gcnbatch.train.position import Position
-from gcnbatch.train.schedule import learning_rate
+from gcnbatch.train.schedule import learning_rate, rates_differ
 
+OTHER_RATES = "had other learning rates than this version gives for its schedule"
 State = Callable[[], Arrays]  # returns a copy of the member's training state
 
 
@@ -57,6 +58,7 @@ class Member:
         self.task, self.scaling = experiment.task(split)
         self.train, self.header, self.monitor = experiment.config.train, experiment.header, experiment.monitor
         self.files: MemberFiles | None = None
+        self._say: Callable[[str], object] = lambda line: None
         self.position = Position()
         self.best: Arrays = {}
         self.rows: list[dict[str, Any]] = []
@@ -79,8 +81,16 @@ class Member:
 
     # -------------------------------------------------------------------------------------------- cohorts
 
-    def write_to(self, folder: Path) -> None:
-        """Keep history.jsonl, last.safetensors and best.safetensors in this folder, and resume from it."""
+    def write_to(self, folder: Path, say: Callable[[str], object]) -> None:
+        """Keep history.jsonl, last.safetensors and best.safetensors in this folder, and resume from it.
+
+        Parameters
+        ----------
+        folder : Path
+        say : callable
+            Called with each message for the user.
+        """
+        self._say = say
         # What `infer` needs to use the weights: configuration of the model, header of the data, scaling.
         about = {
             "model": self.experiment.config.model.model_dump(mode="json"),
@@ -102,6 +112,8 @@ class Member:
             return carried
         if (found := self.files.restore(state(), self.train.epochs, self.steps)) is None:
             return None
+        if found.position.epoch < self.train.epochs and rates_differ(self.train, found.history):
+            self._say(f"{self.files.folder} {OTHER_RATES}; it goes on with those of now")
         self.best, self.position = found.best, found.position
         self.position.finished = self._has_ended()  # a finished run may have been extended
         return found.state

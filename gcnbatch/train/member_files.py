@@ -25,11 +25,12 @@ _POSITION = TypeAdapter(Position)
 
 
 class Restored(NamedTuple):
-    """Contents of a checkpoint: the runner's state, the best weights so far, and the position."""
+    """Contents of a checkpoint: the runner's state, the best weights so far, and the position; the history until it."""
 
     state: Arrays
     best: Arrays
     position: Position
+    history: list[dict[str, Any]]
 
 
 class MemberFiles:
@@ -100,8 +101,7 @@ class MemberFiles:
         if position.epoch > epochs or position.step > steps:
             got = f"epoch {position.epoch}, step {position.step}"
             raise InputError(str(path), got, f"at most {epochs} epochs of {steps} steps")
-        _trim(self.folder / HISTORY, position.epoch)
-        return Restored(state, best, position)
+        return Restored(state, best, position, _trim(self.folder / HISTORY, position.epoch))
 
 
 def is_weight(name: str) -> bool:
@@ -115,11 +115,15 @@ def _sync(path: Path) -> None:
             os.fsync(stream.fileno())
 
 
-def _trim(path: Path, epochs: int) -> None:
-    """Keep the rows of the first `epochs` epochs. A killed run may have written more, and an incomplete last row."""
-    run_files.read_history(path, epochs)
+def _trim(path: Path, epochs: int) -> list[dict[str, Any]]:
+    """Keep and return the rows of the first `epochs` epochs.
+
+    A killed run may have written more, and an incomplete last row.
+    """
+    rows = run_files.read_history(path, epochs)
     lines = run_files.read_text(path, "the history").splitlines(keepends=True)[:epochs] if path.exists() else []
     fileio.write_text(path, "".join(lines))
+    return rows
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -64,11 +64,14 @@ def has_members(config: Config) -> bool:
 
 def member_folders(folder: Path) -> list[Path]:
     """Return the folders of a run's members that are there, in the order of `plan`."""
-    found = {}
-    for path in folder.glob("*[0-9]"):
-        if match := _NAME.fullmatch(path.name):
-            found[path] = tuple(int(number or 0) for number in match.groups())
+    found = {path: numbers for path in folder.glob("*[0-9]") if (numbers := member_numbers(path.name))}
     return sorted(found, key=found.__getitem__)
+
+
+def member_numbers(name: str) -> tuple[int, ...] | None:
+    """Return repeat, fold and model of a member's folder from 1, 0 for each that is not in its name; else None."""
+    match = _NAME.fullmatch(name)
+    return tuple(int(number or 0) for number in match.groups()) if match else None
 
 
 def data_file(config: Config, folder: Path) -> Path:

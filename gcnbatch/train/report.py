@@ -46,7 +46,7 @@ class Report:
         Part -> outputs of the best weights: probabilities, or values in the unit of the targets.
     test_ids : (R,) str
     history : list of dict
-        Rows of history.jsonl.
+        Rows of history.jsonl; empty for a model without epochs.
     course : dict
         Other entries of metrics.json: backend, epochs, seconds, split.
     """
@@ -67,7 +67,10 @@ class Report:
         evaluator, plotter : concurrent.futures.Executor
             Run the functions of `metrics` and of `plots`.
         """
-        plotted = [plotter.submit(plots.learning_curves, self.history, self.folder / "learning_curves.png")]
+        plotted: list[Future[None]] = []
+        if self.history:
+            curves = self.folder / "learning_curves.png"
+            plotted.append(plotter.submit(plots.learning_curves, self.history, curves))
         figures = {}
         for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
             rows = self.labels[part], self.outputs[part]

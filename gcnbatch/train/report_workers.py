@@ -50,13 +50,21 @@ def _start(stack: ExitStack) -> list[Workers]:
     """Return the pools for metrics and for plots, or an empty list if a process or thread cannot be started."""
     started: list[Workers] = []
     try:
-        for count, modules in (1, METRICS), (PLOT_WORKERS, PLOTS):
-            started.append(stack.enter_context(Workers(count, preload, modules, quiet=True)))
+        started.append(stack.enter_context(Workers(1, preload, METRICS, quiet=True)))
+        started.append(stack.enter_context(Workers(PLOT_WORKERS, prepare_plots, quiet=True)))
     except (OSError, RuntimeError):
         return []
     for pool in started:
         stack.callback(pool.shutdown, wait=False)  # runs before any waiting shutdown: all pools end at the same time
     return started
+
+
+def prepare_plots() -> None:
+    """Import what plots need, and draw a first figure."""
+    preload(*PLOTS)
+    from gcnbatch.figures import rehearse
+
+    rehearse()
 
 
 def preload(*modules: str) -> None:

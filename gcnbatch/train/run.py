@@ -18,7 +18,8 @@ from typing import Any
 
 from gcnbatch import environment, fileio, folders
 from gcnbatch.backends.base import Backend
-from gcnbatch.config import Config, put, read_toml, resolve
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data import splits
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
@@ -26,9 +27,12 @@ from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import report, run_files
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say, Write
+from gcnbatch.train.member import OTHER_RATES
+from gcnbatch.train.member_files import HISTORY
 from gcnbatch.train.plan import GENERATED, Planned, data_file, has_members, member_folders, plan
 from gcnbatch.train.processes import fit_in_processes, processes
 from gcnbatch.train.report import Report
+from gcnbatch.train.schedule import rates_differ
 from gcnbatch.train.stop import Interrupted
 from gcnbatch.train.summary import summarise
 
@@ -197,10 +201,8 @@ def _fit(
     _check_digest(folder, experiment)
     if count := splits.left_out(experiment.config.split, experiment.split_rows):
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
-    for line in dict.fromkeys(line for one in planned for line in experiment.one_class_tasks(one.split)):
-        say(line)
     with folders.locked(folder) as lock:
-        known = _known_metrics(folder, planned)
+        known = _known_metrics(folder, planned, say)
         missing = [one for one in planned if one.name not in known]
         if (count := processes(backend, config.jobs, len(missing))) > 1:
             there = config.model_copy(update={"backend": backend.name})
@@ -211,10 +213,17 @@ def _fit(
     return summarise(folder, planned, results) if planned[0].name else results[0]
 
 
-def _known_metrics(folder: Path, planned: list[Planned]) -> dict[str, dict[str, Any]]:
+def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:
     """Return the metrics of finished members by name; none for an only member, whose metrics are the run's."""
-    places = {one.name: folder / one.name / report.METRICS for one in planned if one.name}
-    return {name: run_files.read_metrics(place, members=False) for name, place in places.items() if place.exists()}
+    known = {}
+    places = {one.name: folder / one.name for one in planned if one.name}
+    for name, place in places.items():
+        if (place / report.METRICS).exists():
+            known[name] = run_files.read_metrics(place / report.METRICS, members=False)
+            history = run_files.read_history(place / HISTORY, known[name]["epochs"])
+            if len(known) < len(planned) and rates_differ(planned[0].experiment.config.train, history):
+                say(f"{place} {OTHER_RATES}; those that follow have those of now")
+    return known
 
 
 def _check_digest(folder: Path, experiment: Experiment) -> None:

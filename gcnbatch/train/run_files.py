@@ -35,7 +35,6 @@ class _Metrics(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
     backend: str
-    epochs: int
     seconds: Number
     split: _Split
     train: dict[str, Any] = {}
@@ -44,10 +43,12 @@ class _Metrics(BaseModel):
 
 
 class _Fit(_Metrics):
+    epochs: int
     best_epoch: int
 
 
 class _Members(_Metrics):
+    epochs: int
     folds: list[_Fit] | None = Field(default=None, min_length=1)
     members: list[_Fit] | None = Field(default=None, min_length=1)
     mean: dict[str, dict[str, Number]]
@@ -61,7 +62,7 @@ class _Members(_Metrics):
 
 
 _EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
-_FIT, _MEMBERS = TypeAdapter(_Fit), TypeAdapter(_Members)
+_FIGURES, _FIT, _MEMBERS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Members)
 
 
 def refuse_links(folder: Path) -> None:
@@ -116,9 +117,33 @@ def read_metrics(path: Path, members: bool) -> dict[str, Any]:
     ------
     InputError
     """
+    return _metrics(path, _MEMBERS if members else _FIT)
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """Return metrics.json of any model's fit; a baseline has no epochs.
+
+    Raises
+    ------
+    InputError
+    """
+    return _metrics(path, _FIGURES)
+
+
+def read_json(path: Path, expected: str) -> Any:
+    """Return the value of a JSON file of bounded size and depth.
+
+    Raises
+    ------
+    InputError
+    """
+    return _parsed(str(path), read_text(path, expected), expected)
+
+
+def _metrics(path: Path, schema: TypeAdapter[Any]) -> dict[str, Any]:
     expected = "the metrics of a finished run"
-    value = _parsed(str(path), read_text(path, expected), expected)
-    checked(str(path), value, _MEMBERS if members else _FIT, expected)
+    value = read_json(path, expected)
+    checked(str(path), value, schema, expected)
     return dict(value)
 
 

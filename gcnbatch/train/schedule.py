@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gcnbatch.config_sections import TrainConfig
 
@@ -28,18 +30,40 @@ def learning_rate(train: TrainConfig, epoch: int, plateau: Plateau) -> float:
 
     - constant: `train.learning_rate`.
     - step: multiplied by `schedule_factor` every `schedule_every` epochs.
-    - cosine: half a cosine period from the start value to `schedule_floor` over all epochs.
+    - cosine: ``floor + (start - floor) (1 + cos(pi epoch / epochs)) / 2``. The floor is reached after the last epoch,
+      which still trains.
     - plateau: multiplied by the factor of `plateau`.
 
     It never falls below `schedule_floor`, unless it starts there.
+
+    Notes
+    -----
+    Cosine: equation 5 of Loshchilov and Hutter, SGDR (ICLR 2017, arXiv 1608.03983), without restarts. T_i is the number
+    of epochs, T_cur counts whole epochs from 0.
     """
     start = train.learning_rate
     if train.schedule == "step":
         start *= train.schedule_factor ** (epoch // train.schedule_every)
     elif train.schedule == "cosine":
-        turn = epoch / max(train.epochs - 1, 1)
         floor = min(train.schedule_floor, start)
-        return floor + (start - floor) * 0.5 * (1 + math.cos(math.pi * turn))
+        return floor + (start - floor) * 0.5 * (1 + math.cos(math.pi * epoch / train.epochs))
     elif train.schedule == "plateau":
         start *= plateau.factor
     return max(start, min(train.schedule_floor, train.learning_rate))
+
+
+def rates_differ(train: TrainConfig, history: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether past epochs had other learning rates than the schedule gives now.
+
+    They have in a run that an earlier version began with the cosine schedule. The rates of a plateau schedule depend on
+    the validation values and are not compared.
+
+    Parameters
+    ----------
+    train : TrainConfig
+    history : iterable of rows of history.jsonl
+    """
+    if train.schedule == "plateau":
+        return False
+    rates = (row.get("learning_rate") for row in history)
+    return any(rate != learning_rate(train, epoch, Plateau()) for epoch, rate in enumerate(rates))

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
+from gcnbatch import progress
 from gcnbatch.cli import app
 from gcnbatch.data import synthetic
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep stderr to what commands say, also on a machine so busy that short work takes long."""
+    monkeypatch.setattr(progress, "LINE_SECONDS", math.inf)
 
 
 @pytest.fixture

@@ -7,8 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from gcnbatch import __version__
 from gcnbatch.cli import app
@@ -16,6 +21,7 @@ from gcnbatch.errors import CheckFailed, InputError, MachineError
 from gcnbatch.train.stop import Interrupted
 from tests.train.runs import environment, gcnbatch
 
+Call = Callable[..., tuple[int, str, str]]
 HEAVY = ("numpy", "scipy", "h5py", "matplotlib", "sklearn", "rdkit", "safetensors", "pycuda", "cuda")
 
 
@@ -42,33 +48,48 @@ def test_version() -> None:
     assert gcnbatch("--version").stdout == f"gcnbatch {__version__}\n"
 
 
-def test_help_names_the_commands_and_exit_codes() -> None:
-    shown = gcnbatch("--help").stdout
+def test_help_names_the_commands_and_exit_codes(call: Call) -> None:
+    shown = call("--help")[1]
     for word in ("train", "infer", "data", "info", "Exit codes: 0 done; 1 ", "130 interrupted"):
         assert word in shown
 
 
-def test_an_unknown_command_is_code_2() -> None:
-    done = gcnbatch("trian", check=2)
-    assert re.fullmatch(
-        r"error: No such command 'trian'\. Did you mean 'train'\? See '.*gcnbatch --help'\.\n", done.stderr
-    )
+def test_an_unknown_command_is_code_2(call: Call) -> None:
+    code, out, err = call("trian")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: No such command 'trian'\. Did you mean 'train'\? See '.*gcnbatch --help'\.\n", err)
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
-def test_a_command_group_alone_shows_its_help(arguments: list[str]) -> None:
-    done = gcnbatch(*arguments, check=2)
-    assert done.stdout == ""
-    assert re.match(r"Usage: .*gcnbatch (data )?\[OPTIONS\] COMMAND", done.stderr)
-    assert "Commands:\n" in done.stderr
+def test_a_command_group_alone_shows_its_help(arguments: list[str], call: Call) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert re.match(r"Usage: .*gcnbatch (data )?\[OPTIONS\] COMMAND", err)
+    assert "Commands:\n" in err
 
 
-def test_examples_keep_their_lines() -> None:
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of a command and of all below it."""
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands(typer.main.get_command(app.app))), ids=" ".join)
+def test_no_line_of_help_is_cut_or_too_long(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app.app, [*path, "--help"], terminal_width=80, prog_name="gcnbatch")
+    assert shown.exit_code == 0
+    for line in shown.output.splitlines():
+        assert len(line) <= 80
+        assert line.startswith("Usage: ") or not line.endswith("...")
+
+
+def test_examples_keep_their_lines(call: Call) -> None:
     for command, line in (
-        ("train", "  gcnbatch train                                     the built-in quickstart"),
+        ("train", "  gcnbatch train                               the built-in quickstart"),
         ("infer", "  gcnbatch infer runs/tox21 new.h5 -o predictions.csv"),
     ):
-        assert line in [shown[2:] for shown in gcnbatch(command, "--help").stdout.splitlines()]
+        assert line in [shown[2:] for shown in call(command, "--help")[1].splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -111,11 +132,14 @@ def test_errors_become_one_line_and_their_code(
         ["infer", "{}", "x.h5"],
     ],
 )
-def test_a_name_that_is_too_long_is_one_line_and_code_2(arguments: list[str]) -> None:
-    done = gcnbatch(*(argument.format("n" * 260) for argument in arguments), check=2)
-    assert done.stderr.count("\n") == 1
-    assert "too long" in done.stderr
-    assert "nnn" in done.stderr
+def test_a_name_that_is_too_long_is_one_line_and_code_2(
+    arguments: list[str], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(*(argument.format("n" * 260) for argument in arguments))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "too long" in err
+    assert "nnn" in err
 
 
 def test_a_lost_device_ends_the_process_without_messages_of_pycuda() -> None:

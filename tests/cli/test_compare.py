@@ -80,4 +80,4 @@ def test_wrong_options_are_refused(call, tmp_path: Path) -> None:
 def test_help_shows_an_example(call) -> None:
     code, out, _ = call("--help")
     assert code == 0
-    assert "gcnbatch compare-backends configs/tox21.toml --data tox21.h5" in out
+    assert "gcnbatch compare-backends tox21 --data tox21.h5" in out

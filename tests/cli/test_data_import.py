@@ -140,7 +140,7 @@ def test_plain_csv_tables_are_imported(run, tmp_path: Path) -> None:
         ("planetoid", "gcnbatch data import planetoid planetoid/data --name cora -o cora.h5"),
         ("tudataset", "gcnbatch data import tudataset MUTAG -o mutag.h5"),
         ("ogb", "gcnbatch data import ogb dataset/ogbg_molhiv -o molhiv.h5"),
-        ("csv", "gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o graphs.h5"),
+        ("csv", "gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o g.h5"),
     ],
 )
 def test_help_shows_an_example(run, command: str, example: str) -> None:

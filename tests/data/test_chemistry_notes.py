@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.data.add_splits import SplitTable, add_splits
 from gcnbatch.data.featurizer import MAX_MURCKO_ATOMS, FeaturizerOptions, featurize_chunk
 from gcnbatch.data.importers.chemistry import structure_keys
 from gcnbatch.data.importers.smiles import import_smiles
@@ -93,3 +94,17 @@ def test_scaffolds_of_huge_molecules_take_little_time() -> None:
 def test_scaffolds_of_large_and_small_molecules_agree(core: str) -> None:
     large, small = (core.format("C" * length) for length in (MAX_MURCKO_ATOMS, 1))
     assert scaffold(large) == scaffold(small) != ""
+
+
+def test_a_split_that_is_added_later_counts_copies_too(tmp_path: Path) -> None:
+    rows = ["CCO,train", "OCC,test", "C,train", "C,train", "CC,valid", "C[C@H](O)N,train", "C[C@@H](O)N,valid"]
+    chain = "C" * 12
+    rows += [f"{chain[:6]}O{chain[6:]},train", f"{chain[:5]}O{chain[5:]},test"]  # alike but for their ends
+    table = tmp_path / "split.csv"
+    table.write_text("\n".join(["smiles,part", *rows]) + "\n")
+    import_smiles(table, tmp_path / "out.h5", PLAIN, no_targets=True, processes=1)
+    with Dataset(tmp_path / "out.h5") as dataset:
+        _, lines = add_splits(dataset, tmp_path / "out.h5", SplitTable(table))
+    assert lines == [
+        "copies: 3 molecules appear more than once, in 6 rows; 2 of them in different parts of split 'part'"
+    ]

@@ -5,23 +5,23 @@ from __future__ import annotations
 import errno
 import gzip
 import tracemalloc
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-import tqdm
 
 from gcnbatch.data.importers import csv_tables as tables
-from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv
+from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv, text_files
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.scratch import RowFile
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.progress import counter
 
 SIZES = {
-    tables: {"BLOCK_FIELDS": 12, "BLOCK_CHARS": 20, "RECORDS": 2},
+    tables: {"BLOCK_FIELDS": 12, "RECORDS": 2},
+    text_files: {"BLOCK_CHARS": 20},
     names: {"_BLOCK": 3},
     features: {"BLOCK_BYTES": 30},
     edges: {"BUCKETS": 4, "RUN": 5, "BLOCK": 6},
@@ -202,7 +202,7 @@ def peak_of(folder: Path, nodes: int, links: int, n_features: int) -> int:
 def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (tables, "BLOCK_FIELDS", 1 << 12),
-        (tables, "BLOCK_CHARS", 1 << 14),
+        (text_files, "BLOCK_CHARS", 1 << 14),
         (edges, "BUCKETS", 256),
         (edges, "RUN", 1 << 14),
         (edges, "BLOCK", 1 << 13),
@@ -216,22 +216,18 @@ def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatc
 
 
 def test_progress_bars_end_at_their_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bars: list[dict[str, Any]] = []
+    bars = []
 
-    class Bar(nullcontext[Any]):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(self)
-            bars.append(options | {"told": 0})
+    def kept(*about: Any, **options: Any) -> Any:
+        bars.append(counter(*about, **options))
+        return bars[-1]
 
-        def update(self, count: int) -> None:
-            bars[-1]["told"] += count
-
-    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    monkeypatch.setattr(plain_csv, "counter", kept)
     make_blocks_tiny(monkeypatch)
     options = random_tables(tmp_path, "row numbers", 3, "graph", "", seed=1)
     import_csv(tmp_path / "out.h5", **options, progress=True)
     size = sum(path.stat().st_size for path in (options["edges"], options["nodes"], options["graphs"]))
-    assert [(bar["desc"], bar["unit"], bar["total"], bar["told"]) for bar in bars] == [
-        ("reading", "B", size, size),
-        ("writing", " rows", 2 * 60 + 27, 2 * 60 + 27),
+    assert [(bar.desc, bar.unit, bar.total, bar.n) for bar in bars] == [
+        ("reading: ", "B", size, size),
+        ("writing: ", " rows", 2 * 60 + 27, 2 * 60 + 27),
     ]

@@ -327,3 +327,44 @@ def test_splits_that_are_empty_or_partial_are_kept(folder):
     write_graphset(folder / "splits.h5", graphs)
     with Dataset(folder / "splits.h5") as dataset:
         assert_graphsets_equal(dataset.load(), graphs)
+
+
+# ------------------------------------------------------------ SMILES
+
+
+def test_smiles_are_read_back_and_a_set_without_them_has_none(tmp_path):
+    graphs = build_graphset(3)
+    texts = ["CCO", "", "C[C@H](N)C(=O)O" * 100]
+    with DatasetWriter(tmp_path / "x.h5") as writer:
+        writer.append(graphs)
+        writer.finish(graphs.header, smiles=texts)
+    with Dataset(tmp_path / "x.h5") as dataset:
+        assert dataset.smiles() == texts
+    write_graphset(tmp_path / "y.h5", graphs)
+    with Dataset(tmp_path / "y.h5") as dataset:
+        assert dataset.smiles() is None
+
+
+@pytest.mark.parametrize(
+    ("level", "texts", "message"),
+    [
+        ("node", ["C"] * 3, "/graphs/smiles_ptr: present in a node-level set; expected molecules"),
+        ("graph", ["C"] * 2, r"/graphs/smiles_ptr: shape \(3,\); expected shape \(4,\)"),
+    ],
+)
+def test_smiles_that_do_not_fit_the_set_are_refused(tmp_path, level, texts, message):
+    graphs = build_graphset(3, level=level)
+    with DatasetWriter(tmp_path / "x.h5") as writer:
+        writer.append(graphs)
+        with pytest.raises(InputError, match=message):
+            writer.finish(graphs.header, smiles=texts)
+        writer.finish(graphs.header)
+
+
+def test_damaged_smiles_are_refused_by_their_reader(tmp_path):
+    graphs = build_graphset(2)
+    with DatasetWriter(tmp_path / "x.h5") as writer:
+        writer.append(graphs)
+        writer.finish(graphs.header, smiles=["C", "\x1b[2J"])
+    with Dataset(tmp_path / "x.h5") as dataset, pytest.raises(InputError, match=r"smiles of graph 1: '\\x1b\[2J'"):
+        dataset.smiles()

@@ -18,8 +18,8 @@ from gcnbatch.infer import infer
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train import checkpoint, run
 from gcnbatch.train.checkpoint import Checkpoint
+from tests.train.kills import THOROUGH, killed
 from tests.train.runs import fit, write_set
-from tests.train.test_resume import THOROUGH, killed
 
 SECONDS = 60  # for a case; a pipe that is read would last for ever
 FILES = ("config.toml", "env.json", "splits.json", "data.sha256", "history.jsonl", "metrics.json", "predictions.csv")

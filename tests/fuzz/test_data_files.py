@@ -6,17 +6,25 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
+from tests.fuzz import DRAWN
 from tests.fuzz.data_files import bases, changed_files, verdict
 from tests.fuzz.metadata import SIGNATURES, altered, lookup3
 
 FOUND = sorted((Path(__file__).parent / "regressions").glob("*.h5.gz"))
 
 
-@settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(DRAWN, max_examples=50)
 @given(changed_files())
 def test_a_changed_file_is_read_or_refused_in_one_line(raw):
+    verdict(raw)
+
+
+@pytest.mark.slow
+@settings(DRAWN, max_examples=700)
+@given(changed_files())
+def test_many_changed_files_are_read_or_refused_in_one_line(raw):
     verdict(raw)
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
+from tests.fuzz import DRAWN
 from tests.fuzz.number_folders import FORMATS, changed_folders, verdict
 
 
-@settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(DRAWN, max_examples=100)
 @given(changed_folders())
 def test_a_changed_folder_is_read_or_refused_in_one_line(case):
+    verdict(*case)
+
+
+@pytest.mark.slow
+@settings(DRAWN, max_examples=600)
+@given(changed_folders())
+def test_many_changed_folders_are_read_or_refused_in_one_line(case):
     verdict(*case)
 
 

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz import DRAWN
 from tests.fuzz.run_folders import KINDS, damages, verdict, write_bases
 from tests.train.runs import lighten
 
@@ -22,9 +23,19 @@ def bases(tmp_path_factory: pytest.TempPathFactory):
         yield folder
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(kind=st.sampled_from(KINDS), damage=st.lists(damages(), min_size=1, max_size=2))
+DAMAGE = {"kind": st.sampled_from(KINDS), "damage": st.lists(damages(), min_size=1, max_size=2)}
+
+
+@settings(DRAWN, max_examples=25)
+@given(**DAMAGE)
 def test_a_damaged_run_goes_on_or_is_refused_in_one_line(bases, tmp_path_factory, kind, damage):
+    verdict(bases, tmp_path_factory.mktemp("case"), kind, damage)
+
+
+@pytest.mark.slow
+@settings(DRAWN, max_examples=250)
+@given(**DAMAGE)
+def test_many_damaged_runs_go_on_or_are_refused_in_one_line(bases, tmp_path_factory, kind, damage):
     verdict(bases, tmp_path_factory.mktemp("case"), kind, damage)
 
 

@@ -6,8 +6,13 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
 from gcnbatch.infer import infer, inputs
 from gcnbatch.infer.inputs import CsvOptions
 from gcnbatch.infer.labels import LabelColumns
@@ -115,6 +120,37 @@ def test_labels_in_the_table_give_metrics_with_a_caution_for_training_data(tmp_p
     found = infer([run], other, str(tmp_path / "other_out.csv"), quiet=True, say=said.append).metrics
     assert found is not None
     assert said[2:] == ["1 of 4 rows could not be read; see column error"]
+
+
+def test_labels_with_decimal_commas_are_detected_or_named(tmp_path: Path) -> None:
+    values = [f"{row / 8:.3f}" for row in range(16)]
+    table = tmp_path / "points.csv"
+    table.write_text(
+        "".join(f"{row}\n" for row in ["smiles,y", *(f"{'C' * (i + 1)},{v}" for i, v in enumerate(values))])
+    )
+    import_smiles(table, tmp_path / "m.h5", FeaturizerOptions(), target_columns=["y"], processes=1)
+    run = train_on(tmp_path / "m.h5", tmp_path / "run")
+
+    def r2(decimal: str, rows: slice = slice(None)) -> float:
+        lines = [f"{'C' * (i + 1)};{value.replace('.', ',')}" for i, value in enumerate(values)]
+        (tmp_path / "commas.csv").write_text("\n".join(["smiles;y", *lines[rows]]) + "\n")
+        options = CsvOptions(format=TableFormat(decimal=decimal))
+        said: list[str] = []
+        out = str(tmp_path / "out.csv")
+        found = infer([run], tmp_path / "commas.csv", out, quiet=True, csv=options, say=said.append).metrics
+        assert said == [
+            "fields are separated by a semicolon",
+            *(["numbers have a decimal comma"] if not decimal else []),
+        ]
+        assert found is not None
+        return float(found["r2"])
+
+    of_points = infer([run], table, str(tmp_path / "out.csv"), quiet=True).metrics
+    assert of_points is not None
+    assert r2("", slice(0, 7)) == r2(",", slice(0, 7))
+    assert r2(",") == of_points["r2"]
+    with pytest.raises(InputError, match=r"column 'y': '1,000' is a fraction or a number above 1,000.*Give --decimal"):
+        r2("", slice(8, 9))
 
 
 def test_labels_are_read_as_training_stored_them() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.config import Config, parse_assignment, put, resolve
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import parse_assignment, put
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
 from gcnbatch.train import plots, run

@@ -107,11 +107,26 @@ def test_pos_weight_has_one_value_or_one_per_task(experiment: Open) -> None:
     np.testing.assert_array_equal(task.loss.weights, [1, 1])
 
 
-def test_binary_tasks_of_one_class_are_named(experiment: Open) -> None:
-    graphs = some()
-    graphs.y[:, 1] = np.where(np.isnan(graphs.y[:, 1]), np.nan, 1)
+def test_tasks_of_one_class_are_named_by_part(experiment: Open) -> None:
+    graphs = some(missing=0.0, n_tasks=7)
+    graphs.y[:] = np.arange(20)[:, None] % 2
+    assert experiment(graphs).one_class_tasks(SPLIT) == []
+    graphs.y[SPLIT.train, 1] = 1
+    graphs.y[SPLIT.valid, 2] = np.nan
+    graphs.y[SPLIT.test, 1:] = 0
+    assert experiment(graphs).one_class_tasks(SPLIT) == [
+        "task 'task1': all training labels are 1; it cannot be learned",
+        "valid rows: 1 of 7 tasks have labels of one class or none, and so no ROC-AUC there: task2",
+        "test rows: 6 of 7 tasks have labels of one class or none, and so no ROC-AUC there: "
+        "task1, task2, task3, task4, task5 and 1 more",
+    ]
+
+
+def test_one_class_of_several_is_named_and_regression_has_none(experiment: Open) -> None:
+    graphs = some(target="multiclass", missing=0.0)
+    graphs.y[SPLIT.train] = 1
     lines = experiment(graphs).one_class_tasks(SPLIT)
-    assert lines == ["task 'task1': all training labels are 1; it cannot be learned"]
+    assert lines[0] == f"task 'task0': all training labels are '{graphs.header.class_names[1]}'; it cannot be learned"
     assert experiment(some(target="regression")).one_class_tasks(SPLIT) == []
 
 

@@ -238,7 +238,7 @@ def test_rates_follow_the_schedule(tmp_path: Path, data: Path, monkeypatch: pyte
 
     assert used("train.schedule=constant") == [0.4] * 5
     assert used("train.schedule=step", "train.schedule_every=2") == [0.4, 0.4, 0.2, 0.2, 0.1]
-    assert used("train.schedule=cosine") == pytest.approx([0.2 * (1 + np.cos(np.pi * i / 4)) for i in range(5)])
+    assert used("train.schedule=cosine") == pytest.approx([0.2 * (1 + np.cos(np.pi * i / 5)) for i in range(5)])
     scripted(monkeypatch, [0.5, 0.4, 0.6, 0.6, 0.6])
     assert used("train.schedule=plateau", "train.schedule_every=1") == [0.4, 0.4, 0.2, 0.2, 0.1]
 

@@ -24,6 +24,7 @@ from gcnbatch.train.member_files import MemberFiles
 from gcnbatch.train.plan import member_folders
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
+from tests.train.kills import Killed, die_at
 from tests.train.runs import (
     assert_same_run,
     command,
@@ -35,7 +36,6 @@ from tests.train.runs import (
     read_metrics,
     write_set,
 )
-from tests.train.test_resume import Killed, die_at
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -190,7 +190,7 @@ def test_jobs_bound_the_members_of_a_cohort(tmp_path: Path, data: Path, monkeypa
     config = configure(f"data.path={data}", "split.folds=5", "train.epochs=1", "jobs=2")
     run.start(config, tmp_path / "run", quiet=True, say=said.append)
     assert sizes == [2, 2, 1]
-    assert said == [
+    assert [line for line in said if line.startswith("fold ")] == [
         "fold 1 of 5 to fold 2 of 5: 2 models train together",
         "fold 3 of 5 to fold 4 of 5: 2 models train together",
         "fold 5 of 5",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -27,12 +28,6 @@ from tests.train.runs import assert_same_run, configure, environment, fit, histo
 
 light = pytest.mark.usefixtures("light")
 TIMED = {"history.jsonl", "metrics.json", "last.safetensors"}
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    write_set(tmp_path / "set.h5")
-    return tmp_path / "set.h5"
 
 
 def table(path: Path) -> list[list[str]]:
@@ -308,7 +303,8 @@ def test_a_run_that_a_slower_backend_takes_resumes_on_it(
     said: list[str] = []
     config = configure(f"data.path={data}", "split.folds=2", "train.epochs=1")
     _, metrics = run.start(config, tmp_path / "run", quiet=True, say=said.append)
-    assert said == ["backend cpu: picky does not take such graphs", "fold 1 of 2", "fold 2 of 2"]
+    assert said[0] == "backend cpu: picky does not take such graphs"
+    assert [line for line in said[1:] if not line.startswith("valid rows: ")] == ["fold 1 of 2", "fold 2 of 2"]
     assert metrics["backend"] == json.loads((tmp_path / "run" / "env.json").read_text())["backend"] == "cpu"
     (tmp_path / "run" / "metrics.json").unlink()
     (tmp_path / "run" / "fold2" / "metrics.json").unlink()
@@ -370,9 +366,8 @@ def test_a_full_disk_exits_with_code_3_and_the_run_can_resume(tmp_path: Path, da
         check=False,
     )
     assert done.returncode == 3, done.stderr
-    assert done.stderr.startswith("error: ")
-    assert "File too large" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert [line.partition(" ")[0] for line in done.stderr.splitlines()].count("error:") == 1
+    assert re.fullmatch("error: .*File too large.*", done.stderr.splitlines()[-1])
     assert len(history(folder)) == 2
     assert not [file for file in folder.iterdir() if file.suffix == ".tmp"]
     run.resume(folder, quiet=True)

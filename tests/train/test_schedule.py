@@ -27,13 +27,14 @@ def test_step_stops_at_the_floor() -> None:
     assert rates(4, schedule="step", schedule_every=1, schedule_factor=0.25, schedule_floor=0.1) == [0.8, 0.2, 0.1, 0.1]
 
 
-def test_cosine_goes_from_the_start_to_the_floor() -> None:
-    found = rates(5, schedule="cosine", schedule_floor=0.2)
-    assert found == pytest.approx([0.2 + 0.3 * (1 + math.cos(math.pi * epoch / 4)) for epoch in range(5)])
-    assert found[0] == pytest.approx(0.8)
-    assert found[2] == pytest.approx(0.5)
-    assert found[4] == pytest.approx(0.2)
+def test_cosine_goes_from_the_start_towards_the_floor() -> None:
+    found = rates(4, schedule="cosine", schedule_floor=0.2)
+    assert found == pytest.approx([0.8, 0.5 + 0.3 * math.sqrt(0.5), 0.5, 0.5 - 0.3 * math.sqrt(0.5)])
     assert rates(1, schedule="cosine") == [0.8]
+
+
+def test_the_last_epoch_of_a_cosine_trains() -> None:
+    assert rates(2, schedule="cosine") == pytest.approx([0.8, 0.4])
 
 
 @pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "plateau"])

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.config import Config, keys, parse_assignment, put, read_toml, resolve
+from gcnbatch.config import Config, keys, resolve
 from gcnbatch.config_sections import KipfConfig
+from gcnbatch.config_tree import parse_assignment, put, read_toml
 from gcnbatch.errors import InputError
 from gcnbatch.resources import configs
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tqdm import tqdm
-
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import compiler, loader
 from gcnbatch.backends.cuda.runtime.cache import KernelCache
 from gcnbatch.backends.cuda.runtime.device import Device, open_device
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.progress import counter
 from gcnbatch.resources import cuda_sources
 
 
@@ -57,6 +56,6 @@ def open_ready(device: int = 0, fast_math: bool = False) -> Device:
     opened = open_device(device)
     if fast_math:
         opened = opened.fast_math()
-    with tqdm(desc="compiling kernels", unit="file", delay=0.5, leave=False, disable=None) as bar:
+    with counter(None, " files", "compiling kernels", delay=0.5, leave=False) as bar:
         opened.kernels.prepare(lambda file: bar.update())
     return opened

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data import guard
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, load_rdkit, read_molecule
-from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.text import quoted
 
 UInt64 = NDArray[np.uint64]
-_ROUNDS = 3  # of neighbours that a key sees; different molecules with equal keys only cost time
+_ROUNDS = 3  # of neighbours that a key sees where SMILES decide: different molecules with equal keys only cost time
+_ALONE = 16  # of neighbours where keys decide alone
 _STEREO, _ISOTOPE = re.compile(r"[@/\\]"), re.compile(r"\[\d")
 
 
@@ -71,22 +75,62 @@ class MoleculeNotes:
         candidates = np.flatnonzero(count[inverse] > 1)
         exact: dict[str, list[int]] = defaultdict(list)
         flat: dict[str, set[str]] = defaultdict(set)
-        known: dict[str, tuple[str, str]] = {}
+        known = self._names(texts[graph] for graph in candidates.tolist())
         for graph in candidates.tolist():
-            text = texts[graph]
-            if text not in known:
-                known[text] = self._names(text)
-            name, flat_name = known[text]
+            if texts[graph] not in known:
+                continue
+            name, flat_name = known[texts[graph]]
             exact[name].append(graph)
             flat[flat_name].add(name)
         alike = sum(len(names) for names in flat.values() if len(names) > 1)
         return [graphs for graphs in exact.values() if len(graphs) > 1], alike
 
-    def _names(self, text: str) -> tuple[str, str]:
-        """Return canonical SMILES with and without stereochemistry and isotopes."""
-        chem = load_rdkit()
-        molecule = read_molecule(text.strip(), self._options)
-        return chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
+    def _names(self, texts: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Return canonical SMILES with and without stereochemistry and isotopes, of those that RDKit can write."""
+        known: dict[str, tuple[str, str]] = {}
+        for found in guard.run(self._canonical, list(dict.fromkeys(texts)), "RDKit"):
+            known |= {} if isinstance(found, guard.Lost) else found
+        return known
+
+    def _canonical(self, texts: Iterable[str], _: int) -> dict[str, tuple[str, str]]:
+        chem, names = load_rdkit(), {}
+        for text in texts:
+            with suppress(RuntimeError):
+                molecule = read_molecule(text.strip(), self._options)
+                names[text] = chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
+        return names
+
+
+class Copies:
+    """Collects the graphs of a stored set of molecules, block by block; `lines` then tells of equal ones.
+
+    The set holds no SMILES. Two graphs are copies if their atoms and bonds look the same to `_ALONE` rounds of message
+    passing, so also molecules that differ only in stereochemistry or isotopes are.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[UInt64] = []
+
+    @staticmethod
+    def can_read(graphs: GraphSet) -> bool:
+        """Whether these are molecules with the features that the importer makes."""
+        made = (graphs.header.featurizer or {}).get("kind") == "smiles"
+        return made and isinstance(graphs.x, np.ndarray) and graphs.x.dtype.kind in "iu"
+
+    def add(self, graphs: GraphSet) -> None:
+        """Add a block of graphs."""
+        self._keys.append(structure_keys(graphs, _ALONE))
+
+    def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
+        """Return notes for the user; arguments as in `MoleculeNotes.lines`."""
+        if not self._keys:
+            return []
+        _, inverse, count = np.unique(np.concatenate(self._keys), return_inverse=True, return_counts=True)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for graph in np.flatnonzero(count[inverse] > 1).tolist():
+            groups[int(inverse[graph])].append(graph)
+        line = _about_copies(list(groups.values()), y, splits)
+        return [line] if line else []
 
 
 def _about_copies(groups: list[list[int]], y: NDArray[Any], splits: Mapping[str, Split]) -> str:
@@ -103,7 +147,7 @@ def _about_copies(groups: list[list[int]], y: NDArray[Any], splits: Mapping[str,
             part[members] = number
         apart = sum(len(set(part[group].tolist()) - {-1}) > 1 for group in groups)
         if apart:
-            line += f"; {apart:,} of them in different parts of split '{name}'"
+            line += f"; {apart:,} of them in different parts of split {quoted(name)}"
     if not splits:
         line += "; a random split may put copies into different parts"
     return line
@@ -128,15 +172,18 @@ def _molecules(count: int) -> str:
     return "1 molecule appears" if count == 1 else f"{count:,} molecules appear"
 
 
-def structure_keys(arrays: MoleculeArrays) -> UInt64:
-    """Return a number per graph (G,), equal for equal graphs: node features, mixed with those of neighbours, summed."""
+def structure_keys(arrays: MoleculeArrays | GraphSet, rounds: int = _ROUNDS) -> UInt64:
+    """Return a number per graph (G,), equal for equal graphs: node features, mixed with those of neighbours, summed.
+
+    `arrays` has whole-numbered features. A node sees neighbours `rounds` edges away.
+    """
     width = arrays.x.shape[1]
     salt = _mix(np.arange(1, width + 1, dtype=np.uint64))
     node = (arrays.x.astype(np.uint64) * salt).sum(axis=1, dtype=np.uint64)
     first = np.repeat(arrays.node_ptr[:-1], np.diff(arrays.edge_ptr))
     src, dst = first + arrays.src, first + arrays.dst
     scale = _mix(arrays.channel.astype(np.uint64) + np.uint64(width + 1))
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         sums = np.zeros_like(node)
         np.add.at(sums, dst, _mix(node)[src] * scale)
         node = _mix(node ^ sums)

@@ -12,6 +12,7 @@ from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.text import listed, quoted
 
 _IDENTIFIER = re.compile(
     r"(?:.*(?:^|[ _.-]))?(?:id|ids|cid|sid|aid|cas|casrn|index|idx|number|no|num|row|rank)\.?", re.I
@@ -98,11 +99,11 @@ def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
             if name and name not in table.others:
                 what = "target column" if option == "--target-columns" else "column"
                 hint = f"{nearest(name, table.others)} See {option}."
-                raise InputError(str(table.path), f"no {what} '{name}'", hint=hint)
+                raise InputError(str(table.path), f"no {what} {quoted(name)}", hint=hint)
             if name in names[:place]:
-                raise InputError(option, f"'{name}' twice", "different columns")
+                raise InputError(option, f"{quoted(name)} twice", "different columns")
     if options.split and options.split in (options.targets or ()):
-        raise InputError("--split-column", f"'{options.split}' is a target", "another column")
+        raise InputError("--split-column", f"{quoted(options.split)} is a target", "another column")
 
 
 # ------------------------------------------------------------------------------------------------ named targets
@@ -118,7 +119,7 @@ def _named_targets(table: MoleculeTable, options: RoleOptions) -> dict[str, Colu
     if options.task is None and len(kinds) > 1 and all(map(as_numbers, readings.values())):
         readings = {name: Reading("regression", reading.labelled) for name, reading in readings.items()}
     elif len(kinds) > 1 or (kinds == {"multiclass"} and len(names) > 1):
-        shown = ", ".join(f"'{name}' {reading.kind}" for name, reading in readings.items())
+        shown = listed(f"{quoted(name)} {reading.kind}" for name, reading in readings.items())
         raise InputError(
             str(table.path), f"targets of different kinds or several columns of classes: {shown}", "one kind of target"
         )
@@ -130,38 +131,40 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
     texts = table.others[name]
     reading = read_labels(texts)
     if not reading.labelled:
-        raise InputError(f"{table.path}, column '{name}'", "no value in any row", "a target with values")
+        raise InputError(f"{table.path}, column {quoted(name)}", "no value in any row", "a target with values")
     if task == "multiclass":
         reading = read_classes(texts)
         if len(reading.classes) < 2:
-            place = f"{table.path}, column '{name}'"
-            raise InputError(place, f"only class '{reading.classes[0]}'", "at least 2 classes")
+            place = f"{table.path}, column {quoted(name)}"
+            raise InputError(place, f"only class {quoted(reading.classes[0])}", "at least 2 classes")
         return reading
     if reading.mixed is not None:
         raise _mixed(table, name, reading)
     if task == "regression" and not as_numbers(reading):
         row = next(row for row, text in enumerate(texts) if text in (reading.codes or {}))
-        raise InputError(f"{table.path}, row {row + 1}, column '{name}'", repr(texts[row]), "a finite number")
+        raise InputError(f"{table.path}, row {row + 1}, column {quoted(name)}", quoted(texts[row]), "a finite number")
     if task == "regression":
         return Reading("regression", reading.labelled)
     if task == "binary" and (reading.kind != "binary"):
         return Reading("binary", reading.labelled) if as_numbers(reading) else _refuse_many(table, name, reading)
     if reading.kind is None:
-        raise InputError(f"{table.path}, column '{name}'", reading.reason, "values that differ")
+        raise InputError(f"{table.path}, column {quoted(name)}", reading.reason, "values that differ")
     return reading
 
 
 def _refuse_many(table: MoleculeTable, name: str, reading: Reading) -> Reading:
     got = f"{len(reading.classes)} different labels" if reading.classes else reading.reason
-    raise InputError(f"{table.path}, column '{name}'", got, "two labels of a known meaning", "Use --task multiclass.")
+    raise InputError(
+        f"{table.path}, column {quoted(name)}", got, "two labels of a known meaning", "Use --task multiclass."
+    )
 
 
 def _mixed(table: MoleculeTable, name: str, reading: Reading) -> InputError:
     assert reading.mixed is not None
     row, text = reading.mixed
-    place = f"{table.path}, row {row + 1}, column '{name}'"
+    place = f"{table.path}, row {row + 1}, column {quoted(name)}"
     hint = "Correct the cell, or name other targets with --target-columns."
-    return InputError(place, repr(text), "a finite number, or blank where missing", hint)
+    return InputError(place, quoted(text), "a finite number, or blank where missing", hint)
 
 
 # ------------------------------------------------------------------------------------------------ detected targets
@@ -177,14 +180,14 @@ def _detected(table: MoleculeTable, names: Sequence[str], task: Target | None) -
     if not pool and all(reading.labelled == 0 for reading in readings.values()):
         return _ignored(readings, set())
     if not pool:
-        shown = "; ".join(f"'{name}': {reading.reason}" for name, reading in readings.items())
+        shown = listed((f"{quoted(name)}: {reading.reason}" for name, reading in readings.items()), "; ")
         raise InputError(
             str(table.path),
             f"no column that is clearly a target ({shown})",
             hint="Name the targets with --target-columns, or import without with --no-targets.",
         )
     if len(pool) > 1 and not (task != "multiclass" and all(readings[name].kind == "binary" for name in pool)):
-        shown = ", ".join(f"'{name}'" for name in pool)
+        shown = listed(map(quoted, pool))
         raise InputError(
             str(table.path),
             f"not clear which of the columns are targets ({shown})",

@@ -3,55 +3,31 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import re
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.importers import text_files
 from gcnbatch.data.importers.names import WHOLE
+from gcnbatch.data.importers.text_files import TextLines, open_text
 from gcnbatch.errors import InputError
+from gcnbatch.text import quoted
 
 ROW_INDEX = "(row index)"  # a first column without a name, as pandas writes it
 BLOCK_FIELDS = 1 << 17  # fields per block of a table
 RECORDS = 500  # records converted to columns at a time: more lists at once trigger Python's garbage collector
-BLOCK_CHARS = 1 << 20  # characters per block of a table of plain whole numbers
+MOST_CHARS = 1 << 24  # characters per block, if its fields are long
+MAX_COLUMNS = 1 << 16
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "<na>", "null", "-"})  # in any case
-
-
-@contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a text file, gzipped or not.
-
-    Raises
-    ------
-    InputError
-        For a missing or damaged file and another encoding; also while the caller reads inside the block.
-    """
-    if not path.is_file():
-        raise InputError(str(path), "is a folder" if path.is_dir() else "no such file", "a readable file")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            yield cast(TextIO, stream)
-    except UnicodeDecodeError as error:
-        raise InputError(
-            str(path), f"byte 0x{error.object[error.start]:02x} is not UTF-8", "UTF-8 text", "Save the file as UTF-8."
-        ) from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(str(path), f"damaged gzip file ({error})", hint="Copy the file again.") from error
-    except PermissionError as error:
-        raise InputError(str(path), "not readable", hint="Change its permissions.") from error
 
 
 @dataclass(frozen=True)
@@ -80,24 +56,33 @@ class CsvTable:
     names : tuple of str
     """
 
-    def __init__(self, path: Path, stream: TextIO, advance: Callable[[int], object], delimiter: str = ",") -> None:
-        self.path, self._stream, self._advance = path, stream, advance
-        self._reader, self._lines = csv.reader(stream, strict=True, delimiter=delimiter), 0
-        self._rows = self._bytes = 0
+    def __init__(self, lines: TextLines, advance: Callable[[int], object], delimiter: str = ",") -> None:
+        self.path, self._text, self._advance = lines.path, lines, advance
+        self._rows = self._bytes = self._done = self._lines = 0
+        self._taken: list[list[str]] = []  # records of a block; it grows while the reader runs
+        self._blocks = chain.from_iterable(self._bounded())
+        self._reader = csv.reader(self._blocks, strict=True, delimiter=delimiter)
         self.names: tuple[str, ...] = ()
+
+    def _bounded(self) -> Iterator[io.StringIO]:
+        """Yield the text in blocks of lines; refuse a record that does not end."""
+        done, begun = -1, 0
+        for lines in self._text.blocks():
+            self._check(list(filter(None, self._taken)))  # 500 records could be far too wide
+            if done != self._done + len(self._taken):
+                done, begun = self._done + len(self._taken), self._text.chars
+            if self._text.chars - begun > text_files.MAX_ROW:
+                raise self._text.too_long("row", self._rows + len(list(filter(None, self._taken))) + 1)
+            yield lines
 
     def read_names(self, index: bool = False) -> None:
         """Read the header line; with `index`, a first column without a name is called ROW_INDEX."""
-        self.names = tuple(name.strip() for name in next(self._reader, []))
-        if not self.names:
+        names = next(self._reader, [])
+        if not names:
             raise InputError(str(self.path), "empty file", "a CSV table with a header line")
-        if index and len(self.names) > 1 and not self.names[0]:
-            self.names = (ROW_INDEX, *self.names[1:])
-        for position, name in enumerate(self.names):
-            if not name:
-                raise InputError(str(self.path), f"column {position + 1} has no name", "a name in the first line")
-            if name in self.names[:position]:
-                raise InputError(str(self.path), f"two columns are named '{name}'", "different names")
+        if index and len(names) > 1 and not names[0].strip():
+            names[0] = ROW_INDEX
+        self.names = checked_names(self.path, names)
 
     @property
     def line(self) -> int:
@@ -108,6 +93,7 @@ class CsvTable:
     def rows(self) -> Iterator[list[str]]:
         """Every record as a list of ``len(names)`` unchanged texts."""
         for record in self._reader:
+            self._done += 1
             if record:
                 self._check([record])
                 self._rows += 1
@@ -117,17 +103,28 @@ class CsvTable:
         """Yield the rows in blocks of about BLOCK_FIELDS fields."""
         rows = max(1, BLOCK_FIELDS // len(self.names))
         while True:
-            before, columns = self._rows, [list[str]() for _ in self.names]
-            while len(columns[0]) < rows and (taken := list(islice(self._reader, min(rows, RECORDS)))):
-                records = list(filter(None, taken))
-                self._check(records)
+            before, begun, columns = self._rows, self._text.chars, [list[str]() for _ in self.names]
+            while len(columns[0]) < rows and self._text.chars - begun < MOST_CHARS and (records := self._take(rows)):
                 for column, texts in zip(columns, zip(*records, strict=True), strict=False):
                     column.extend(texts)
-                self._rows += len(records)
             self._report()
             if not columns[0]:
                 return
             yield CsvBlock(before, dict(zip(self.names, columns, strict=True)))
+
+    def _take(self, most: int) -> list[list[str]]:
+        """Return the next records that are not blank; none at the end."""
+        records: list[list[str]] = []
+        while not records:
+            self._taken.extend(islice(self._reader, min(most, RECORDS)))
+            if not self._taken:
+                break
+            records = list(filter(None, self._taken))
+            self._check(records)
+            self._rows += len(records)
+            self._done += len(self._taken)
+            self._taken.clear()
+        return records
 
     def number_blocks(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield ``(rows before, numbers (n, columns))`` up to the first row with anything but plain whole numbers.
@@ -136,12 +133,12 @@ class CsvTable:
         """
         line = rf"{WHOLE}(?:,{WHOLE}){{{len(self.names) - 1}}}\n"
         plain = re.compile(f"(?:{line})*+")
-        while text := self._stream.read(BLOCK_CHARS) + self._stream.readline():
+        while text := self._text.block():
             unix = text.replace("\r\n", "\n")
             unix += "" if unix.endswith("\n") else "\n"
             if not plain.fullmatch(unix):
                 self._lines += self._reader.line_num
-                self._reader = csv.reader(chain(io.StringIO(text, newline=""), self._stream), strict=True)
+                self._reader = csv.reader(chain(io.StringIO(text, newline=""), self._blocks), strict=True)
                 return
             numbers = np.fromstring(unix.replace("\n", ","), np.int64, sep=",").reshape(-1, len(self.names))
             yield self._rows, numbers
@@ -158,9 +155,7 @@ class CsvTable:
 
     def _report(self) -> None:
         """Call `advance` with the number of bytes read since the last call."""
-        binary = self._stream.buffer
-        packed: Any = getattr(binary, "fileobj", binary)  # below gzip
-        done = packed.tell()
+        done = self._text.position()
         self._advance(done - self._bytes)
         self._bytes = done
 
@@ -178,13 +173,37 @@ def open_table(
     InputError
         For an empty file, a column without a name, a repeated name, a row of another length, bad quoting.
     """
-    with open_text(path) as stream:
-        table = CsvTable(path, stream, advance, delimiter)
+    with open_text(path) as lines:
+        table = CsvTable(lines, advance, delimiter)
         try:
             table.read_names(index)
             yield table
         except csv.Error as error:
-            raise InputError(f"{path}, line {table.line}", str(error), "CSV with RFC 4180 quoting") from error
+            got = str(error)
+            if "field limit" in got:
+                got = f"a field of more than {csv.field_size_limit():,} characters"
+            raise InputError(f"{path}, line {table.line}", got, "CSV with RFC 4180 quoting") from error
+
+
+def checked_names(path: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of columns without surrounding blanks; each must have one of its own.
+
+    Raises
+    ------
+    InputError
+        For more than MAX_COLUMNS columns, a column without a name, a repeated name.
+    """
+    stripped = tuple(map(str.strip, names))
+    if len(stripped) > MAX_COLUMNS:
+        raise InputError(str(path), f"{len(stripped):,} columns", f"at most {MAX_COLUMNS:,}")
+    known: set[str] = set()
+    for position, name in enumerate(stripped):
+        if not name:
+            raise InputError(str(path), f"column {position + 1} has no name", "a name in the first line")
+        if name in known:
+            raise InputError(str(path), f"two columns are named {quoted(name)}", "different names")
+        known.add(name)
+    return stripped
 
 
 def split_names(option: str) -> list[str]:
@@ -224,8 +243,8 @@ def numbers(path: Path, name: str, column: Sequence[str], before: int = 0) -> ND
             try:
                 known[text] = parse_number(text)
             except ValueError:
-                place = f"{path}, row {before + row + 1}, column '{name}'"
-                raise InputError(place, repr(text), "a finite number, or blank where missing") from None
+                place = f"{path}, row {before + row + 1}, column {quoted(name)}"
+                raise InputError(place, quoted(text), "a finite number, or blank where missing") from None
     return np.array([known[text] for text in column], dtype=np.float64)
 
 
@@ -235,8 +254,8 @@ def finite_numbers(path: Path, name: str, column: Sequence[str], before: int) ->
     wrong = np.flatnonzero(~(np.abs(values) <= FLOAT32_MAX))
     if len(wrong):
         row = int(wrong[0])
-        place = f"{path}, row {before + row + 1}, column '{name}'"
-        raise InputError(place, repr(column[row]), "a 32-bit floating-point number")
+        place = f"{path}, row {before + row + 1}, column {quoted(name)}"
+        raise InputError(place, quoted(column[row]), "a 32-bit floating-point number")
     return values
 
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gcnbatch.data.importers.csv_tables import MISSING, open_text
+from gcnbatch.data.importers.csv_tables import MISSING
+from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.errors import InputError
+from gcnbatch.text import quoted
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}  # among equals, the first is taken
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "\\t": "\t"}
+DECIMAL_COMMA = "numbers have a decimal comma"  # a note for the user
 _SAMPLE_LINES = 50
 _WITH_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _WITHOUT_COMMA = re.compile(r"[+-]?\d+(?:[eE][+-]?\d+)?")
@@ -88,8 +91,8 @@ def has_decimal_commas(path: Path, columns: Iterable[tuple[str, Sequence[str]]])
         if not commas or (len(commas) < len(values) and not all(map(_number_like, values))):
             continue
         if all(map(_THOUSANDS.fullmatch, commas)):
-            place = f"{path}, column '{name}'"
-            got = f"{min(commas)!r} is a fraction or a number above 1,000"
+            place = f"{path}, column {quoted(name)}"
+            got = f"{quoted(min(commas))} is a fraction or a number above 1,000"
             raise InputError(place, got, "a known decimal sign", "Give --decimal ',' or --decimal '.'.")
         found = True
     return found

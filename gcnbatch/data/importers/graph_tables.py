@@ -25,6 +25,7 @@ from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import TargetColumns
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.text import quoted
 
 EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
 ID_BLOCK = 1 << 16  # nodes per block of ids
@@ -32,7 +33,7 @@ ID_BLOCK = 1 << 16  # nodes per block of ids
 
 def _require(table: CsvTable, name: str) -> None:
     if name not in table.names:
-        raise InputError(str(table.path), f"no column '{name}'", hint=nearest(name, table.names))
+        raise InputError(str(table.path), f"no column {quoted(name)}", hint=nearest(name, table.names))
 
 
 # ------------------------------------------------------------------------------------------------ graphs
@@ -49,7 +50,7 @@ def read_graphs(table: CsvTable, names: list[str] | None, task: Target | None) -
     for block in table.blocks():
         for row, graph in enumerate(block["graph"], block.before + 1):
             if graph in known:
-                raise InputError(f"{table.path}, row {row}", f"graph '{graph}' again", "each graph once")
+                raise InputError(f"{table.path}, row {row}", f"graph {quoted(graph)} again", "each graph once")
             known[graph] = len(known)
         targets.add([block[name] for name in targets.names], block.before)
     return known, targets
@@ -121,7 +122,7 @@ def read_nodes(
         if (graph_of[-1] < 0).any():
             row = int(np.argmax(graph_of[-1] < 0))
             place = f"{table.path}, row {block.before + row + 1}"
-            raise InputError(place, f"unknown graph '{column[row]}'", "a graph of the graph table")
+            raise InputError(place, f"unknown graph {quoted(column[row])}", "a graph of the graph table")
         names.append(block["node"])
         if targets is not None:
             targets.add([block[name] for name in targets.names], block.before)
@@ -152,7 +153,7 @@ def _arranged(
     if again is not None:
         place = f"{path}, row {order[again] + 1}"
         (name,) = ordered[np.array([again])].tolist()
-        raise InputError(place, f"node '{name}' again", "each node once in its graph")
+        raise InputError(place, f"node {quoted(name)} again", "each node once in its graph")
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
@@ -178,7 +179,7 @@ def read_edges(table: CsvTable, scratch: Scratch, nodes: Nodes, undirected: bool
     """Read all edges between `nodes`."""
     for name in table.names:
         if name not in EDGE_COLUMNS:
-            raise InputError(str(table.path), f"unknown column '{name}'", f"only {', '.join(EDGE_COLUMNS)}")
+            raise InputError(str(table.path), f"unknown column {quoted(name)}", f"only {', '.join(EDGE_COLUMNS)}")
     one_graph = list(nodes.graphs) == [""]
     for name in ("src", "dst") if one_graph else ("src", "dst", "graph"):
         _require(table, name)
@@ -224,8 +225,8 @@ def _ends(path: Path, before: int, columns: dict[str, Column], nodes: Nodes) -> 
         row = int(np.argmax(wrong))
         place = f"{path}, row {before + row + 1}"
         if graph[row] < 0:
-            raise InputError(place, f"unknown graph '{columns['graph'][row]}'", "a graph of the node table")
-        where = f" of graph '{columns['graph'][row]}'" if "graph" in columns else ""
+            raise InputError(place, f"unknown graph {quoted(columns['graph'][row])}", "a graph of the node table")
+        where = f" of graph {quoted(columns['graph'][row])}" if "graph" in columns else ""
         node = columns["src" if src[row] < 0 else "dst"][row]
-        raise InputError(place, f"unknown node '{node}'{where}", "a node of the node table")
+        raise InputError(place, f"unknown node {quoted(node)}{where}", "a node of the node table")
     return src, dst

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from io import BytesIO
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
-from gcnbatch.data.importers.csv_tables import open_table, open_text
+from gcnbatch.data import guard
+from gcnbatch.data.featurizer import load_rdkit
+from gcnbatch.data.importers.binary_tables import MoleculeRows, check_cells, read_excel, read_parquet
+from gcnbatch.data.importers.csv_tables import checked_names, open_table
 from gcnbatch.data.importers.dialect import DELIMITERS, TableFormat, detect_delimiter
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.data.importers.text_files import MAX_ROW, open_bytes, open_text
+from gcnbatch.data.refusals import UNREADABLE
+from gcnbatch.errors import InputError
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 SMI_ENDINGS = (".smi", ".smi.gz", ".smiles", ".smiles.gz")
 SDF_ENDINGS = (".sdf", ".sdf.gz", ".sd")
 EXCEL_ENDINGS, PARQUET_ENDINGS = (".xlsx", ".xls", ".ods"), (".parquet",)
+_UNREAD: tuple[str, str, dict[str, str]] = (UNREADABLE, "", {})
+_RECORDS = 256  # of an SDF file, that a forked process reads
 ENDINGS = (*CSV_ENDINGS, *SMI_ENDINGS, *SDF_ENDINGS, *EXCEL_ENDINGS, *PARQUET_ENDINGS)
-
-
-@dataclass(frozen=True)
-class MoleculeRows:
-    """An open file of molecules.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Columns.
-    rows : iterator of list of str
-        The unchanged texts of each row.
-    notes : tuple of str
-        What was detected, for the user.
-    """
-
-    names: tuple[str, ...]
-    rows: Iterator[list[str]]
-    notes: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -61,9 +48,9 @@ def open_molecules(path: Path, wished: TableFormat) -> Generator[MoleculeRows]:
     elif name.endswith(SDF_ENDINGS):
         yield _sdf(path)
     elif name.endswith(EXCEL_ENDINGS):
-        yield _excel(path)
+        yield read_excel(path)
     elif name.endswith(PARQUET_ENDINGS):
-        yield _parquet(path)
+        yield from read_parquet(path)
     else:
         sign = wished.sign or detect_delimiter(path)
         notes = () if sign == "," or wished.sign else (f"fields are separated by a {DELIMITERS[sign]}",)
@@ -87,27 +74,19 @@ def _smi(stream: Iterable[str]) -> MoleculeRows:
 
 
 def _sdf(path: Path) -> MoleculeRows:
-    """Read structures as SMILES, titles as ids, and properties as further columns; the whole file is in memory."""
-    from gcnbatch.data.featurizer import UNREADABLE, load_rdkit
-
-    chem = load_rdkit()
+    """Read structures as SMILES, titles as ids, and properties as further columns; all are in memory."""
+    load_rdkit()
     found: list[tuple[str, str, dict[str, str]]] = []
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with cast(IO[bytes], opener(path, "rb")) as stream:
-            for molecule in chem.ForwardSDMolSupplier(stream):
-                if molecule is None:
-                    found.append((UNREADABLE, "", {}))
-                else:
-                    title = molecule.GetProp("_Name") if molecule.HasProp("_Name") else ""
-                    values = {key: molecule.GetProp(key) for key in molecule.GetPropNames()}
-                    found.append((chem.MolToSmiles(molecule), title, values))
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise InputError(str(path), f"damaged gzip file ({error})", hint="Copy the file again.") from error
+    with open_bytes(path) as (content, _):
+        records = _records(path, content)
+        while some := list(islice(records, _RECORDS)):
+            for part in guard.run(_read_records, some, "RDKit"):
+                found += [_UNREAD] if isinstance(part, guard.Lost) else part
     keys = list(dict.fromkeys(key for _, _, values in found for key in values))
+    check_cells(path, len(found), len(keys))
     titled = any(title for _, title, _ in found)
     first = ("smiles", "id") if titled else ("smiles",)
-    names = (*first, *(f"{key} (property)" if key.lower() in first else key for key in keys))
+    names = checked_names(path, (*first, *(f"{key} (property)" if key.lower() in first else key for key in keys)))
     rows = (
         [smiles, *([title] if titled else []), *(values.get(key, "") for key in keys)]
         for smiles, title, values in found
@@ -115,63 +94,33 @@ def _sdf(path: Path) -> MoleculeRows:
     return MoleculeRows(names, rows)
 
 
-def _excel(path: Path) -> MoleculeRows:
-    """Read the first sheet of a workbook."""
-    calamine = _library("python_calamine", "python-calamine")
-    try:
-        book = calamine.CalamineWorkbook.from_path(str(path))
-        sheet = book.sheet_names[0]
-        cells = book.get_sheet_by_index(0).to_python()
-    except (calamine.CalamineError, IndexError) as error:
-        raise InputError(str(path), f"not readable as a workbook ({error})", "an Excel file") from error
-    records = [[_text(cell) for cell in row] for row in cells if any(cell != "" for cell in row)]
-    if not records:
-        raise InputError(f"{path}, sheet '{sheet}'", "empty", "a table with a header line")
-    names = _checked_names(path, records[0])
-    others = len(book.sheet_names) - 1
-    notes = (f"read sheet '{sheet}', the first of {others + 1}",) if others else ()
-    return MoleculeRows(names, iter(records[1:]), notes)
+def _records(path: Path, content: IO[bytes]) -> Iterator[bytes]:
+    """Yield the records of an SDF file."""
+    number, lines, size = 1, [], 0
+    while line := content.readline(MAX_ROW):
+        lines.append(line)
+        size += len(line)
+        if size >= MAX_ROW:
+            raise InputError(f"{path}, record {number}", f"more than {MAX_ROW:,} bytes", "a molecule")
+        if line.startswith(b"$$$$"):
+            yield b"".join(lines)
+            number, lines, size = number + 1, [], 0
+    if b"".join(lines).strip():
+        yield b"".join(lines)
 
 
-def _parquet(path: Path) -> MoleculeRows:
-    parquet, arrow = _library("pyarrow.parquet", "pyarrow"), _library("pyarrow", "pyarrow")
-    try:
-        file = parquet.ParquetFile(path)
-    except (arrow.ArrowException, OSError) as error:
-        raise InputError(str(path), f"not readable ({error})", "a Parquet file") from error
-    names = _checked_names(path, list(file.schema_arrow.names))
-
-    def rows() -> Iterator[list[str]]:
-        for batch in file.iter_batches():
-            columns = [map(_text, column.to_pylist()) for column in batch.columns]
-            yield from map(list, zip(*columns, strict=True))
-
-    return MoleculeRows(names, rows())
+def _read_records(records: Iterable[bytes], _: int) -> list[tuple[str, str, dict[str, str]]]:
+    """Return SMILES, title and properties of each record, in a forked process."""
+    chem, found = load_rdkit(), []
+    for record in records:
+        try:
+            molecule = next(iter(chem.ForwardSDMolSupplier(BytesIO(record))), None)
+            found.append(_UNREAD if molecule is None else _described(chem, molecule))
+        except (RuntimeError, ValueError):  # of RDKit's C++ code, and texts that are not UTF-8
+            found.append(_UNREAD)
+    return found
 
 
-def _library(module: str, package: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MachineError(package, "not installed", hint="Install it: pip install 'gcnbatch[tables]'") from error
-
-
-def _checked_names(path: Path, names: list[str]) -> tuple[str, ...]:
-    names = [name.strip() for name in names]
-    for position, name in enumerate(names):
-        if not name:
-            raise InputError(str(path), f"column {position + 1} has no name", "a name in the first line")
-        if name in names[:position]:
-            raise InputError(str(path), f"two columns are named '{name}'", "different names")
-    return tuple(names)
-
-
-def _text(cell: Any) -> str:
-    """Return a cell as text: whole numbers without a decimal point, missing ones blank."""
-    if cell is None:
-        return ""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell)
+def _described(chem: Any, molecule: Any) -> tuple[str, str, dict[str, str]]:
+    title = molecule.GetProp("_Name") if molecule.HasProp("_Name") else ""
+    return chem.MolToSmiles(molecule), title, {key: molecule.GetProp(key) for key in molecule.GetPropNames()}

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcnbatch.data.importers.dialect import TableFormat, has_decimal_commas, with_points
+from gcnbatch.data.importers.dialect import DECIMAL_COMMA, TableFormat, has_decimal_commas, with_points
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import quoted
 
 SMILES_NAMES = ("smiles", "canonicalsmiles", "isomericsmiles", "smilesstring", "structuresmiles")
 ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
@@ -36,7 +37,7 @@ class MoleculeTable:
     def describe(self, index: int) -> str:
         """Return the row at `index` for a message: its number, id and SMILES."""
         identity = f", id {self.ids[index]}" if self.id_column else ""
-        return f"row {index + 1}{identity}, SMILES '{self.smiles[index]}'"
+        return f"row {index + 1}{identity}, SMILES {quoted(self.smiles[index])}"
 
 
 def read_molecules(
@@ -76,7 +77,7 @@ def read_molecules(
     ids = columns.pop(id_name) if id_name else [str(row + 1) for row in range(len(smiles))]
     if wished.decimal == "," or (not wished.decimal and has_decimal_commas(path, columns.items())):
         columns = {name: with_points(texts) for name, texts in columns.items()}
-        notes += () if wished.decimal else ("numbers have a decimal comma",)
+        notes += () if wished.decimal else (DECIMAL_COMMA,)
     return MoleculeTable(path, smiles_name, id_name, smiles, ids, columns, names, notes)
 
 
@@ -84,10 +85,12 @@ def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", i
     """Return the names of the columns of SMILES and of ids ("" if there is none); see `read_molecules`."""
     smiles_name = _smiles_column(Path(path), names, smiles_column)
     if id_column and id_column not in names:
-        raise InputError(str(path), f"no column '{id_column}'", hint=nearest(id_column, names) + " See --id-column.")
+        raise InputError(
+            str(path), f"no column {quoted(id_column)}", hint=nearest(id_column, names) + " See --id-column."
+        )
     id_name = id_column or find_id_column([name for name in names if name != smiles_name])
     if id_name == smiles_name:
-        raise InputError("--id-column", f"'{id_name}' is the column of SMILES", "another column")
+        raise InputError("--id-column", f"{quoted(id_name)} is the column of SMILES", "another column")
     return smiles_name, id_name
 
 
@@ -106,7 +109,9 @@ def _plain(name: str) -> str:
 def _smiles_column(path: Path, names: Iterable[str], name: str) -> str:
     if name:
         if name not in names:
-            raise InputError(str(path), f"no column '{name}'", hint=nearest(name, names) + " See --smiles-column.")
+            raise InputError(
+                str(path), f"no column {quoted(name)}", hint=nearest(name, names) + " See --smiles-column."
+            )
         return name
     found = [column for column in names if column.lower() == "smiles"]
     found = found or [column for column in names if _plain(column) in SMILES_NAMES]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import open_text
+from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.errors import InputError
-from gcnbatch.text import printable
+from gcnbatch.text import QUOTED, printable, quoted
 
 _QUOTES = "'\" "
-_QUOTED = 80  # characters of the file in a message
 _BAD_NUMBER = re.compile(r"could not convert string (?P<text>.*) to \w+ at row (?P<row>\d+), column (?P<column>\d+)")
 _BAD_WIDTH = re.compile(r"number of columns changed from (?P<old>\d+) to (?P<new>\d+) at row (?P<row>\d+)")
 
@@ -26,7 +25,7 @@ _BAD_WIDTH = re.compile(r"number of columns changed from (?P<old>\d+) to (?P<new
 class NumberReader:
     """Reads a matrix from the top, in blocks of rows."""
 
-    def __init__(self, path: Path, stream: IO[str], dtype: type[np.generic]) -> None:
+    def __init__(self, path: Path, stream: Iterable[str], dtype: type[np.generic]) -> None:
         self._path, self._stream, self._dtype = path, _lines(path, stream), dtype
         self._done = 0
         self._width: int | None = None
@@ -69,19 +68,19 @@ class NumberReader:
         if found := _BAD_NUMBER.search(str(error)):
             what = "a whole number" if np.issubdtype(self._dtype, np.integer) else "a number"
             row = self._done + int(found["row"]) + 1
-            got = f"'{printable(found['text'].strip(_QUOTES), _QUOTED)}'"
+            got = quoted(found["text"].strip(_QUOTES))
             return InputError(f"{self._path}, row {row}, column {found['column']}", got, what)
         if found := _BAD_WIDTH.search(str(error)):
             row = self._done + int(found["row"])
             return InputError(f"{self._path}, row {row}", f"{found['new']} numbers", found["old"])
-        return InputError(str(self._path), printable(str(error), 2 * _QUOTED), "numbers separated by commas")
+        return InputError(str(self._path), printable(str(error), 2 * QUOTED), "numbers separated by commas")
 
 
-def _lines(path: Path, stream: IO[str]) -> Iterator[str]:
+def _lines(path: Path, stream: Iterable[str]) -> Iterator[str]:
     """Yield the lines that are not blank; refuse other characters than ASCII, on which NumPy 2.4 crashes."""
     for number, line in enumerate(stream, start=1):
         if not line.isascii():
-            raise InputError(f"{path}, line {number}", f"'{printable(line.strip(), _QUOTED)}'", "numbers in ASCII")
+            raise InputError(f"{path}, line {number}", quoted(line.strip()), "numbers in ASCII")
         if line.strip():
             yield line
 

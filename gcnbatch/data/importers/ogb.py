@@ -21,10 +21,11 @@ from gcnbatch.data.importers.common import (
     source_folder,
     with_self_channel,
 )
-from gcnbatch.data.importers.csv_tables import open_table, open_text
+from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.number_files import load_numbers, open_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Header, Target
 from gcnbatch.data.store import DatasetWriter

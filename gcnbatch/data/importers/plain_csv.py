@@ -6,7 +6,6 @@ and nodes, not with the edges or features, which are kept on disk in between.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
+from gcnbatch.progress import counter
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -75,7 +75,7 @@ def import_csv(
     undirected, self_loops : bool
         Count each edge both ways; store A + I (a node that lists its own self-loop keeps that one).
     progress : bool
-        Show progress bars on stderr after half a second (never in a pipe).
+        Show progress on stderr.
 
     Notes
     -----
@@ -114,10 +114,7 @@ def import_csv(
 
 
 def _bar(what: str, total: int, unit: str, progress: bool) -> tqdm[Any]:
-    from tqdm import tqdm
-
-    disable = None if progress else True
-    return tqdm(desc=what, total=total, unit=unit, unit_scale=True, delay=0.5, disable=disable, file=sys.stderr)
+    return counter(total, unit, what, scale=True, quiet=not progress, delay=0.5)
 
 
 def _outline(

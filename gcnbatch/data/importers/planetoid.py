@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.importers.common import ImportSummary, folder_source, source_folder
-from gcnbatch.data.importers.csv_tables import open_text
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.inert_pickle import as_array, as_csr, read_pickle
+from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
@@ -111,7 +111,7 @@ def _check_present(folder: Path, name: str, files: Iterable[Path]) -> None:
 
 def _read_test_index(path: Path) -> Int64:
     with open_text(path) as stream:
-        lines = stream.read().split()
+        lines = [number for line in stream for number in line.split()]
     try:
         test = np.array([int(line) for line in lines], dtype=np.int64)
     except (ValueError, OverflowError) as error:

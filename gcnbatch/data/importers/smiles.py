@@ -27,6 +27,7 @@ from gcnbatch.data.schema import UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
+from gcnbatch.text import csv_cell, quoted
 
 _SHOWN_BAD_ROWS = 5
 
@@ -97,7 +98,7 @@ def import_smiles(
             raise _refusal(table, bad, options)
         rows = np.concatenate(kept)
         splits = _splits(table, split_column, rows)
-        writer.finish(header, splits)
+        writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
     lines = [*table.notes, *notes.lines(targets.y[rows], splits)]
     if skip_bad_rows:
         _write_report(report, table, bad)
@@ -130,7 +131,7 @@ def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[
     if not column:
         return {}
     texts = table.others[column]
-    return read_splits(f"{table.path}, column '{column}'", split_name(column), [texts[row] for row in rows])
+    return read_splits(f"{table.path}, column {quoted(column)}", split_name(column), [texts[row] for row in rows])
 
 
 def _header(table: MoleculeTable, options: FeaturizerOptions, targets: Targets, name: str) -> Header:
@@ -154,8 +155,7 @@ def _header(table: MoleculeTable, options: FeaturizerOptions, targets: Targets, 
 
 def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOptions) -> InputError:
     """Return the error for all bad rows, with the first few of them."""
-    large = any(row.reason.endswith(f"more than {options.max_nodes}") for row in bad)
-    limit = f"at most {options.max_nodes} atoms (--max-nodes)" if large else ""
+    limit = f"at most {options.max_nodes} atoms (--max-nodes)" if any(row.too_large for row in bad) else ""
     shown = "; ".join(f"{table.describe(row.index)}: {row.reason}" for row in bad[:_SHOWN_BAD_ROWS])
     rest = len(bad) - _SHOWN_BAD_ROWS
     shown += f"; and {rest} more" if rest > 0 else ""
@@ -169,4 +169,6 @@ def _write_report(path: Path, table: MoleculeTable, bad: list[BadMolecule]) -> N
     with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("row", "id", "smiles", "reason"))
-        writer.writerows((row.index + 1, table.ids[row.index], table.smiles[row.index], row.reason) for row in bad)
+        for row in bad:
+            texts = (table.ids[row.index], table.smiles[row.index], row.reason)
+            writer.writerow((row.index + 1, *map(csv_cell, texts)))

@@ -11,6 +11,7 @@ import numpy as np
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.csv_tables import MISSING
 from gcnbatch.errors import InputError
+from gcnbatch.text import quoted
 
 Part = Literal["train", "valid", "test"]
 _WORDS: dict[str, Part] = {
@@ -20,6 +21,7 @@ _WORDS: dict[str, Part] = {
 }
 _NAMES = {"split", "fold", "folds", "cv_fold", "cvfold", "set", "subset", "partition"}
 _MOST_FOLDS = 1000
+_FOLD_DIGITS = 10
 
 
 def looks_like_split(name: str, texts: Sequence[str]) -> bool:
@@ -27,7 +29,7 @@ def looks_like_split(name: str, texts: Sequence[str]) -> bool:
     values = {text.lower() for text in texts} - MISSING
     if not values:
         return False
-    return values <= _WORDS.keys() or (name.lower() in _NAMES and all(map(str.isdigit, values)))
+    return values <= _WORDS.keys() or (name.lower() in _NAMES and all(map(_is_fold, values)))
 
 
 def split_name(column: str) -> str:
@@ -62,10 +64,14 @@ def read_splits(place: str, name: str, texts: Sequence[str]) -> dict[str, Split]
     if values <= _WORDS.keys():
         return {name: _of_words(place, lower)}
     for row, text in enumerate(lower):
-        if text in values and not text.isdigit():
-            got = f"row {row + 1}: {texts[row]!r}"
+        if text in values and not _is_fold(text):
+            got = f"row {row + 1}: {quoted(texts[row])}"
             raise InputError(place, got, "train, valid or test, or the number of a fold, in every row")
     return _of_folds(place, name, lower)
+
+
+def _is_fold(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _FOLD_DIGITS
 
 
 def _of_words(place: str, lower: Sequence[str]) -> Split:
@@ -79,7 +85,7 @@ def _of_words(place: str, lower: Sequence[str]) -> Split:
 
 
 def _of_folds(place: str, name: str, lower: Sequence[str]) -> dict[str, Split]:
-    fold = np.array([int(text) if text.isdigit() else -1 for text in lower])
+    fold = np.array([int(text) if _is_fold(text) else -1 for text in lower])
     numbers = np.unique(fold[fold >= 0])
     if not 2 <= len(numbers) <= _MOST_FOLDS:
         raise InputError(place, f"{len(numbers)} folds", f"2 to {_MOST_FOLDS}")

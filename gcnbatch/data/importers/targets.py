@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, MISSING, numbers, sorted_labels
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
+from gcnbatch.text import quoted
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,16 @@ class TargetColumns:
         """Return the targets of all rows."""
         for name, valued in zip(self.names, self._valued, strict=True):
             if not valued:
-                raise InputError(f"{self._path}, column '{name}'", "no value in any row", "a target with values")
+                raise InputError(f"{self._path}, column {quoted(name)}", "no value in any row", "a target with values")
         y = np.concatenate(self._blocks)
         if self._kind != "multiclass":
             return Targets(y, self._found, self.names)
         classes = sorted_labels(set(self._classes))
         if len(classes) < 2:
             raise InputError(
-                f"{self._path}, column '{self.names[0]}'", f"only class '{classes[0]}'", "at least 2 classes"
+                f"{self._path}, column {quoted(self.names[0])}",
+                f"only class {quoted(classes[0])}",
+                "at least 2 classes",
             )
         number = {text: position for position, text in enumerate(classes)}
         final = np.array([*(number[text] for text in self._classes), -1], dtype=np.int32)  # the last one is for -1
@@ -99,11 +102,11 @@ def number_targets(
     other = ~(np.isnan(y) | (y == 0.0) | (y == 1.0))
     if kind == "binary" and other.any():
         row, task = (int(i) for i in np.argwhere(other)[0])
-        place = f"{path}, row {before + row + 1}, column '{names[task]}'"
+        place = f"{path}, row {before + row + 1}, column {quoted(names[task])}"
         raise InputError(place, f"{y[row, task]:g}", "0, 1 or blank", "Use --task regression.")
     if (np.abs(y) > FLOAT32_MAX).any():
         row, task = (int(i) for i in np.argwhere(np.abs(y) > FLOAT32_MAX)[0])
-        place = f"{path}, row {before + row + 1}, column '{names[task]}'"
+        place = f"{path}, row {before + row + 1}, column {quoted(names[task])}"
         raise InputError(place, f"{y[row, task]:g}", "a 32-bit floating-point number")
     found: Target = kind or ("regression" if other.any() else "binary")
     return Targets(y.astype(np.float32), found, tuple(names))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gcnbatch.data.synthetic.networks import Forecast, forecast
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
+from gcnbatch.progress import counter
 
 __all__ = ["MANY_GRAPHS", "PRESETS", "Forecast", "check_options", "forecast", "generate", "write"]
 DISK_PER_GRAPH, MEMORY_PER_GRAPH = 160, 80  # least bytes per molecule of any preset
@@ -64,15 +64,12 @@ def write(
 ) -> None:
     """Generate a preset and write it to `path`; the parameters are those of `generate`.
 
-    `progress` shows a bar on stderr (never in a pipe).
+    `progress` shows progress on stderr.
     """
-    from tqdm import tqdm
-
     check_options(preset, seed, graphs, scale, bond_channels)
-    disable = None if progress else True
     if preset in networks.RECIPES:
         bonds = networks.size(preset, scale)[1]
-        with tqdm(total=bonds, unit=" edges", unit_scale=True, disable=disable, file=sys.stderr) as bar:
+        with counter(bonds, " edges", scale=True, quiet=not progress) as bar:
             made = networks.stream(preset, seed, scale, bar.update)
             bar.set_description("writing")
             with DatasetWriter(path) as writer:
@@ -84,7 +81,7 @@ def write(
         return
     total = molecules.RECIPES[preset].graphs if graphs is None else graphs
     _check_room(path, total)
-    with tqdm(total=total, unit=" graphs", disable=disable, file=sys.stderr) as bar, DatasetWriter(path) as writer:
+    with counter(total, " graphs", quiet=not progress) as bar, DatasetWriter(path) as writer:
         for part in molecules.generate(preset, seed, graphs, bond_channels):
             writer.append(part)
             bar.update(part.n_graphs)

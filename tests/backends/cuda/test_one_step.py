@@ -20,7 +20,8 @@ from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
 from gcnbatch.compare.workload import Workload, opened
-from gcnbatch.config import CudaConfig, read_toml, resolve
+from gcnbatch.config import CudaConfig, resolve
+from gcnbatch.config_tree import read_toml
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.model.gcn import Gcn

@@ -31,7 +31,7 @@ from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
 from gcnbatch.train.member import Member
 from gcnbatch.train.member_files import is_weight
-from gcnbatch.train.progress import Bar
+from gcnbatch.train.progress import Progress
 from gcnbatch.train.stop import Interrupted
 from tests.train.runs import assert_same_run, assert_same_weights, configure, options, write_set
 
@@ -197,15 +197,15 @@ def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in `folder` until Ctrl-C arrives after this many steps of the first epoch."""
-    count, done = Bar.step, iter(range(1, steps + 1))
+    count, done = Progress.step, iter(range(1, steps + 1))
 
-    def step(bar: Bar) -> None:
-        count(bar)
+    def step(progress: Progress) -> None:
+        count(progress)
         if next(done) == steps:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Bar, "step", step)
+        patched.setattr(Progress, "step", step)
         with pytest.raises(Interrupted, match=f"^stopped after 0 epochs and {steps} steps"):
             run.start(config, folder, quiet=True)
 

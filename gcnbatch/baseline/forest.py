@@ -1,0 +1,76 @@
+"""The random forest: one per task, fitted to the labelled training rows."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
+
+MODEL = "random forest"
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Options of the forest; all others are scikit-learn's defaults.
+
+    Parameters
+    ----------
+    trees : int
+    seed : int
+        Of bootstrap samples and of the features that each node tries.
+    """
+
+    trees: int = 100
+    seed: int = 0
+
+    def predict(
+        self, header: Header, features: NDArray[np.float32], y: NDArray[Any], train: Int64, place: str = ""
+    ) -> NDArray[np.float32]:
+        """Fit to the rows `train` and return outputs for all rows: probabilities (R, K), (R, C), or values (R, K).
+
+        Parameters
+        ----------
+        features : float32, (R, F)
+        y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
+        train : int64
+        place : str
+            Name of the data in messages.
+
+        Raises
+        ------
+        InputError
+            When a task has no label in the training rows.
+        """
+        outputs = np.zeros((len(y), header.n_outputs), dtype=np.float32)
+        for task, name in enumerate(header.task_names):
+            labels = y[train, task]
+            known = labels >= 0 if header.target == "multiclass" else ~np.isnan(labels)
+            if not known.any():
+                raise InputError(f"{place}: task '{name}'", "no label in the training rows", "at least one")
+            rows = train[known]
+            forest = self._new(header, task).fit(features[rows], y[rows, task])
+            forest.n_jobs = 1  # threads add up the trees in any order, which changes the last bits
+            if header.target == "regression":
+                outputs[:, task] = forest.predict(features)
+            elif header.target == "multiclass":
+                outputs[:, forest.classes_.astype(np.int64)] = forest.predict_proba(features)
+            else:  # one class only: its probability is 1
+                outputs[:, task] = forest.predict_proba(features) @ forest.classes_
+        return outputs
+
+    def _new(self, header: Header, task: int) -> Any:
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        seed = int(philox.bits(self.seed, "forest", task, 0, 1)[0])
+        common: dict[str, Any] = {"random_state": seed, "n_jobs": len(os.sched_getaffinity(0))}
+        if header.target == "regression":
+            return RandomForestRegressor(self.trees, max_features=1 / 3, **common)
+        return RandomForestClassifier(self.trees, **common)

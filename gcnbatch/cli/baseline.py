@@ -1,0 +1,81 @@
+"""``gcnbatch baseline``: collects its options and prints the result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EPILOG = """\b
+Examples:
+  gcnbatch baseline --data tox21.h5 --folds 5         the folds of 'gcnbatch train --data tox21.h5 --folds 5'
+  gcnbatch baseline tox21 --data tox21.h5             the split of a shipped configuration
+  gcnbatch baseline --data molecules.csv              a table of molecules
+  gcnbatch train --data tox21.h5 --baseline           beside a run, on its rows
+"""
+TREES = typer.Option("--trees", min=1, max=100_000, help="Trees of each forest.")
+
+
+def baseline(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="TOML configuration; only its data, split and seed.", metavar="CONFIG.toml"),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="HDF5 data set or table of molecules.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of the forest and of the split, as for train.")
+    ] = None,
+    folds: Annotated[int | None, typer.Option("--folds", help="k of k-fold cross-validation.")] = None,
+    trees: Annotated[int, TREES] = 100,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; see train --keys.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-baseline-<time>"
+        ),
+    ] = None,
+    smiles_column: Annotated[
+        str, typer.Option("--smiles-column", help="Table: column of SMILES.", show_default="detected")
+    ] = "",
+    target_columns: Annotated[
+        str, typer.Option("--target-columns", metavar="A,B,…", help="Table: targets.", show_default="detected")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no table; only the run's path.")] = False,
+) -> None:
+    """Fit a random forest to count-Morgan fingerprints and RDKit descriptors, on the rows that 'train' would use.
+
+    The last line on stdout is the run's path.
+    """
+    from gcnbatch.baseline import start
+    from gcnbatch.baseline.runs import TableColumns
+    from gcnbatch.cli.configuration import load
+    from gcnbatch.cli.train import show
+    from gcnbatch.data.importers.csv_tables import split_names
+
+    options = {
+        ("data", "path"): None if data is None else str(data),
+        ("seed",): seed,
+        ("split", "folds"): folds,
+    }
+    columns = TableColumns(smiles_column, tuple(split_names(target_columns)))
+    folder, metrics = start(
+        load(config, options, assignments or []),
+        out,
+        trees,
+        columns,
+        lambda line: None if quiet else typer.echo(line, err=True),
+        progress=not quiet,
+    )
+    if as_json:
+        typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
+        return
+    if not quiet:
+        show(metrics)
+    typer.echo(str(folder))

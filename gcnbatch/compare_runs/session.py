@@ -1,0 +1,179 @@
+"""The comparison: scores by block, differences of all pairs, and the files of the report."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio, folders
+from gcnbatch.compare_runs import bootstrap, paired, plot
+from gcnbatch.compare_runs.paired import Difference
+from gcnbatch.compare_runs.same_rows import ComparedRun, open_data, read_runs
+from gcnbatch.compare_runs.scores import Block, overlap, scores_by_block
+from gcnbatch.errors import InputError, nearest
+from gcnbatch.predictions import read_outputs
+from gcnbatch.text import csv_cell
+from gcnbatch.train import metrics
+from gcnbatch.train.fitted import block_name
+from gcnbatch.train.report import PREDICTIONS
+
+FOLDS = "Differences within folds; joint intervals of all pairs by Tukey's HSD, corrected for rows that folds share"
+ONE_SPLIT = (
+    "One split: intervals by resampling its test rows; they do not cover another split or seed (see train --folds)"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores and differences of runs.
+
+    Parameters
+    ----------
+    metric : str
+    level : float
+        Confidence level of all intervals.
+    method : str
+        How the intervals were computed.
+    runs : list of ComparedRun
+    blocks : list of n (repeat, fold)
+    scores : float64, (n, M)
+    pairs : list of Difference
+    """
+
+    metric: str
+    level: float
+    method: str
+    runs: list[ComparedRun]
+    blocks: list[Block]
+    scores: NDArray[np.float64]
+    pairs: list[Difference]
+
+    def verdict(self, pair: Difference) -> str:
+        """Return what a pair's joint interval shows, as a sentence."""
+        one, other = self.runs[pair.first].name, self.runs[pair.second].name
+        figures = (
+            f"{self.metric} {pair.mean:+.4f}, {self.level:.0%} from {pair.joint_low:+.4f} to {pair.joint_high:+.4f}"
+        )
+        if not pair.shown:
+            return f"no difference shown between {one} and {other} ({figures})"
+        if (pair.mean > 0) != metrics.higher_is_better(self.metric):
+            one, other = other, one
+        return f"{one} is better than {other} ({figures})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as values for JSON."""
+        many = len(self.blocks) > 1
+        return {
+            "metric": self.metric,
+            "level": self.level,
+            "method": self.method,
+            "runs": [
+                {
+                    "name": run.name,
+                    "model": run.model,
+                    "folder": str(run.folder),
+                    "scores": self.scores[:, at].tolist(),
+                    "mean": float(self.scores[:, at].mean()),
+                    "std": float(self.scores[:, at].std(ddof=1)) if many else None,
+                }
+                for at, run in enumerate(self.runs)
+            ],
+            "blocks": [block_name(*block) for block in self.blocks],
+            "pairs": [
+                {
+                    "first": self.runs[pair.first].name,
+                    "second": self.runs[pair.second].name,
+                    "difference": pair.mean,
+                    "interval": [pair.low, pair.high],
+                    "joint_interval": [pair.joint_low, pair.joint_high],
+                    "p": pair.p,
+                    "verdict": self.verdict(pair),
+                }
+                for pair in self.pairs
+            ],
+        }
+
+
+def compare(
+    folders_of_runs: Sequence[Path], out: Path | None = None, metric: str = "", level: float = 0.95
+) -> tuple[Path, Comparison]:
+    """Compare finished runs and write ``comparison.json``, ``scores.csv`` and ``comparison.png``; return the folder.
+
+    Parameters
+    ----------
+    metric : str
+        A metric of the test rows; empty: the one that picks the best epoch by default.
+    level : float
+        Confidence level, between 0 and 1.
+
+    Raises
+    ------
+    InputError
+        When the runs cannot be compared, or a score is not defined.
+    """
+    runs = read_runs(folders_of_runs)
+    target = out or folders.default_folder("compare-runs")
+    folders.check_new(target)
+    chosen = _metric(runs, metric)
+    blocks = sorted({fit.block for fit in runs[0].fits})
+    scores = np.array([_column(run, blocks, chosen) for run in runs]).T
+    if len(blocks) > 1:
+        pairs, method = paired.differences(scores, overlap(runs[0].fits), level), FOLDS
+    else:
+        pairs, method = _one_split(runs, chosen, level), ONE_SPLIT
+    found = Comparison(chosen, level, method, runs, blocks, scores, pairs)
+    folders.make(target)
+    _write_scores(target / "scores.csv", found)
+    plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / "comparison.png")
+    fileio.write_json(target / "comparison.json", found.as_dict())
+    return target, found
+
+
+def _metric(runs: Sequence[ComparedRun], name: str) -> str:
+    tables = [fit.metrics.get("test", {}) for run in runs for fit in run.fits]
+    known = [key for key, value in tables[0].items() if isinstance(value, float) and all(key in of for of in tables)]
+    if name and name not in known:
+        raise InputError(f"--metric {name}", "no such figure of the test rows", hint=nearest(name, known))
+    if name:
+        return name
+    kinds = {"pr_auc": "roc_auc", "accuracy": "accuracy", "rmse": "rmse", "r2": "r2"}
+    for key, chosen in kinds.items():
+        if key in known and chosen in known:
+            return chosen
+    raise InputError(str(runs[0].folder), "no figure of the test rows that all runs have", "runs with test rows")
+
+
+def _column(run: ComparedRun, blocks: Sequence[Block], metric: str) -> list[float]:
+    values = scores_by_block(run.fits, metric)
+    for block in blocks:
+        if values[block] is None:
+            place = run.folder / block_name(*block)
+            raise InputError(str(place), f"no {metric} of the test rows", "a number", "Choose another --metric.")
+    return [float(values[block] or 0.0) for block in blocks]
+
+
+def _one_split(runs: Sequence[ComparedRun], metric: str, level: float) -> list[Difference]:
+    with open_data(runs[0]) as data:
+        if metric not in metrics.METRICS[data.header.target]:
+            raise InputError(f"--metric {metric}", "given for one split", "a metric of the target")
+        rows = runs[0].fits[0].split.test
+        outputs = [
+            np.mean([read_outputs(fit.folder / PREDICTIONS, data.header, len(rows)) for fit in run.fits], axis=0)
+            for run in runs
+        ]
+        return bootstrap.differences(metric, data.header.target, data.y[rows], outputs, level)
+
+
+def _write_scores(path: Path, found: Comparison) -> None:
+    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("run", "repeat", "fold", found.metric))
+        for at, run in enumerate(found.runs):
+            for (repeat, fold), score in zip(found.blocks, found.scores[:, at].tolist(), strict=True):
+                writer.writerow((csv_cell(run.name), repeat or "", fold or "", score))

@@ -1,0 +1,171 @@
+"""Excel and Parquet tables as rows of text.
+
+Their libraries are not for hostile files: they work in other processes with limits. A small file can also stand for
+many cells, which `check_cells` refuses.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcnbatch import confined
+from gcnbatch.data import guard
+from gcnbatch.data.importers.csv_tables import checked_names
+from gcnbatch.data.importers.text_files import FREE_BYTES, MAX_RATIO
+from gcnbatch.errors import InputError, MachineError
+from gcnbatch.text import QUOTED, printable, quoted
+from gcnbatch.worker import WorkerDied, Workers
+
+_FREE_CELLS = 1 << 22
+_EXCEL_SECONDS, _EXCEL_BYTES = 60, 1 << 31
+_BATCH_ROWS = 4096
+_AS_CSV = "If it is right, save it as CSV."
+
+
+@dataclass(frozen=True)
+class MoleculeRows:
+    """An open file of molecules.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Columns.
+    rows : iterator of list of str
+        The unchanged texts of each row.
+    notes : tuple of str
+        What was detected, for the user.
+    """
+
+    names: tuple[str, ...]
+    rows: Iterator[list[str]]
+    notes: tuple[str, ...] = ()
+
+
+def check_cells(path: Path, rows: int, columns: int) -> None:
+    """Refuse a table with far more cells than its file has bytes.
+
+    Raises
+    ------
+    InputError
+        For more than MAX_RATIO cells per byte; a few millions are always allowed.
+    """
+    size = path.stat().st_size
+    if rows * columns > max(_FREE_CELLS, MAX_RATIO * size):
+        got = f"{rows:,} rows of {columns:,} columns in {size:,} bytes"
+        raise InputError(str(path), got, f"at most {MAX_RATIO} cells per byte", _AS_CSV)
+
+
+def read_excel(path: Path) -> MoleculeRows:
+    """Read the first sheet of a workbook."""
+    calamine = _library("python_calamine", "python-calamine")
+    with suppress(zipfile.BadZipFile, OSError, NotImplementedError), zipfile.ZipFile(path) as archive:
+        if sum(part.file_size for part in archive.infolist()) > max(FREE_BYTES, MAX_RATIO * path.stat().st_size):
+            got = f"decompresses to more than {MAX_RATIO} times its size"
+            raise InputError(str(path), got, "an Excel file", _AS_CSV)
+
+    def answer() -> bytes:
+        try:
+            book = calamine.CalamineWorkbook.from_path(str(path))
+            sheet = book.get_sheet_by_index(0)
+            check_cells(path, sheet.height, sheet.width)
+            records = [[as_text(cell) for cell in row] for row in sheet.to_python() if any(cell != "" for cell in row)]
+        except (calamine.CalamineError, IndexError) as error:
+            got = f"not readable as a workbook ({printable(str(error), QUOTED)})"
+            return pickle.dumps((InputError(str(path), got, "an Excel file"), [], []))
+        except InputError as error:
+            return pickle.dumps((error, [], []))
+        return pickle.dumps((None, book.sheet_names, records), pickle.HIGHEST_PROTOCOL)
+
+    try:
+        message = confined.call(answer, "calamine", _EXCEL_SECONDS, _EXCEL_BYTES, _EXCEL_BYTES)
+    except confined.Failed as error:
+        raise InputError(str(path), str(error), "an Excel file", _AS_CSV) from error
+    refusal, sheets, records = pickle.loads(message)
+    if refusal is not None:
+        raise refusal
+    if not records:
+        raise InputError(f"{path}, sheet {quoted(sheets[0])}", "empty", "a table with a header line")
+    names = checked_names(path, records[0])
+    others = len(sheets) - 1
+    notes = (f"read sheet {quoted(sheets[0])}, the first of {others + 1}",) if others else ()
+    return MoleculeRows(names, iter(records[1:]), notes)
+
+
+def read_parquet(path: Path) -> Iterator[MoleculeRows]:
+    """Yield the rows of a Parquet file, which a worker process reads batch by batch."""
+    _library("pyarrow.parquet", "pyarrow")
+    with Workers(1, _prepare, quiet=True) as workers:
+        rows, names = _answer(path, workers.submit(_open_parquet, str(path)))
+        check_cells(path, rows, len(names))
+
+        def records() -> Iterator[list[str]]:
+            while batch := _answer(path, workers.submit(_next_records)):
+                yield from batch
+
+        yield MoleculeRows(checked_names(path, names), records())
+
+
+def _answer(path: Path, under_way: Future[Any]) -> Any:
+    """Return what the worker process answers."""
+    try:
+        return under_way.result()
+    except WorkerDied as error:
+        got = "crashes pyarrow, or takes too much time or memory"
+        raise InputError(str(path), got, "a Parquet file", _AS_CSV) from error
+    except (ValueError, OSError, ArithmeticError, LookupError, NotImplementedError, MemoryError, TypeError) as error:
+        reason = printable(str(error) or "too large", QUOTED)
+        raise InputError(str(path), f"not readable ({reason})", "a Parquet file") from error
+
+
+_opened: list[Iterator[Any]] = []  # the batches of the file that a worker process has open
+
+
+def _prepare() -> None:
+    """Prepare a worker process."""
+    arrow = _library("pyarrow", "pyarrow")
+    arrow.set_io_thread_count(1)  # a thread reserves 128 MiB
+    arrow.set_cpu_count(1)
+    arrow.array([0])  # the allocator reserves a gigabyte at its first use
+    _library("pyarrow.parquet", "pyarrow")
+    guard.limit_worker()
+
+
+def _open_parquet(path: str) -> tuple[int, list[str]]:
+    """Open a file in a worker process; return the number of its rows and the names of its columns."""
+    file = _library("pyarrow.parquet", "pyarrow").ParquetFile(path)
+    _opened.append(guard.timed(file.iter_batches(_BATCH_ROWS, use_threads=False)))
+    return file.metadata.num_rows, list(file.schema_arrow.names)
+
+
+def _next_records() -> list[list[str]]:
+    """Return the next rows in a worker process; none at the end."""
+    for batch in _opened[-1]:
+        columns = [map(as_text, column.to_pylist()) for column in batch.columns]
+        if records := list(map(list, zip(*columns, strict=True))):
+            return records
+    return []
+
+
+def _library(module: str, package: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MachineError(package, "not installed", hint="Install it: pip install 'gcnbatch[tables]'") from error
+
+
+def as_text(cell: Any) -> str:
+    """Return a cell as text: whole numbers without a decimal point, missing ones blank."""
+    if cell is None:
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell)
