@@ -27,7 +27,7 @@ Done = Callable[[CohortRunner, dict[int, Member]], object]  # takes the finished
 def fit(
     members: Sequence[Member],
     form: Form,
-    done: Done,
+    done: Done | None,
     quiet: bool = False,
     after_epoch: Callable[[dict[int, Member]], object] = lambda members: None,
     tolerant: bool = False,
@@ -41,7 +41,7 @@ def fit(
     form : callable
         Returns a cohort of the first members of a list; its size says how many.
     done : callable
-        Called with a cohort and its finished members by number; the best weights are loaded.
+        Called with a cohort and its finished members by number; the best weights are loaded. None: nothing is done.
     quiet : bool
         No progress bar.
     after_epoch : callable
@@ -63,9 +63,10 @@ def fit(
             here, waiting = waiting[: cohort.size], waiting[cohort.size :]
             CohortLoop(cohort, here, quiet, after_epoch, tolerant).train()
             ended = {i: member for i, member in enumerate(here) if member.position.finished}
-            for i, member in ended.items():
-                cohort.load_state(i, member.best)
-            done(cohort, ended)
+            if done and ended:
+                for i, member in ended.items():
+                    cohort.load_state(i, member.best)
+                done(cohort, ended)
             left = {i: member for i, member in enumerate(here) if member.running}
             for i, member in left.items():
                 member.leave(cohort.state(i))

@@ -73,10 +73,16 @@ def pool(count: int, lock: int) -> Iterator[Workers]:
         ) from error
 
 
-def run_calls(workers: Workers, calls: Mapping[str, tuple[Any, ...]], done: Callable[[str, Any], object]) -> None:
+def run_calls(
+    workers: Workers,
+    calls: Mapping[str, tuple[Any, ...]],
+    done: Callable[[str, Any], object],
+    died: Callable[[str, WorkerDied], Any] | None = None,
+) -> None:
     """Run calls (function and arguments) by name; give `done` each name and result, in the order of their ends.
 
-    When a call fails or Ctrl-C arrives, the others are stopped with a checkpoint.
+    When a call fails or Ctrl-C arrives, the others are stopped with a checkpoint. `died` returns the result of a call
+    whose process ended; None: such a call has failed.
 
     Raises
     ------
@@ -89,7 +95,14 @@ def run_calls(workers: Workers, calls: Mapping[str, tuple[Any, ...]], done: Call
         try:
             while left and not stop.made:
                 for call in wait(left, _POLL_SECONDS, FIRST_COMPLETED).done:
-                    done(left.pop(call), call.result())
+                    name = left.pop(call)
+                    try:
+                        result = call.result()
+                    except WorkerDied as error:
+                        if died is None:
+                            raise
+                        result = died(name, error)
+                    done(name, result)
         finally:
             if left:
                 for call in left:
