@@ -16,11 +16,12 @@ import signal
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from gcnbatch.errors import MachineError
 
 _LENGTH_BYTES = 8  # the answer begins with its length, so a part of an answer is never taken for all of it
+_PART_BYTES = 1 << 20
 _NO_MEMORY, _FAILED = 3, 4  # exit codes of the process
 _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _PIPE = 3  # the only descriptor that the process keeps beside the standard ones
@@ -77,7 +78,7 @@ def call(function: Callable[[], bytes], library: str, seconds: int, memory_bytes
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
     try:
         with open(reader, "rb") as stream:
-            answer = stream.read(_LENGTH_BYTES + answer_bytes)
+            answer = _read(stream, _LENGTH_BYTES + answer_bytes)
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)  # it has answered, ended or said too much; or this process is interrupted
@@ -88,6 +89,15 @@ def call(function: Callable[[], bytes], library: str, seconds: int, memory_bytes
     if len(answer) == _LENGTH_BYTES + answer_bytes:
         raise Failed(f"{library} answers with more than {answer_bytes} bytes")
     raise _failure(status, library, seconds, memory_bytes, users_limit)
+
+
+def _read(stream: IO[bytes], most: int) -> bytes:
+    """Return at most `most` bytes; `stream.read(most)` would allocate as many at once."""
+    parts: list[bytes] = []
+    while most > 0 and (part := stream.read(min(most, _PART_BYTES))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
 
 
 def _fork() -> int:

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit, read_molecule
+from gcnbatch.data.refusals import excess
 from gcnbatch.errors import InputError
+from gcnbatch.text import quoted
 from gcnbatch.worker import Workers
 
 RADIUS, BITS = 2, 2048
@@ -75,9 +77,11 @@ def chunk_features(smiles: Sequence[str], first: int, options: FeaturizerOptions
     """Return the features of a chunk of molecules; `first` is the number of its first row, for messages."""
     rows = np.empty((len(smiles), BITS + len(_descriptors())), dtype=np.float64)
     for row, text in enumerate(smiles):
+        if reason := excess(text, options.max_nodes):
+            raise InputError(f"row {first + row + 1}", reason, "a smaller molecule")
         molecule = read_molecule(text, options)
         if molecule is None:
-            raise InputError(f"row {first + row + 1}", f"SMILES {text!a}", "a molecule that RDKit can read")
+            raise InputError(f"row {first + row + 1}", f"SMILES {quoted(text)}", "a molecule that RDKit can read")
         rows[row, :BITS] = _generator().GetCountFingerprintAsNumPy(molecule)
         rows[row, BITS:] = [_value(function, molecule) for function in _descriptors()]
     return np.clip(np.nan_to_num(rows, nan=0.0), -_LARGEST, _LARGEST).astype(np.float32)

@@ -10,10 +10,10 @@ import typer
 
 EPILOG = """\b
 Examples:
-  gcnbatch baseline --data tox21.h5 --folds 5         the folds of 'gcnbatch train --data tox21.h5 --folds 5'
-  gcnbatch baseline tox21 --data tox21.h5             the split of a shipped configuration
-  gcnbatch baseline --data molecules.csv              a table of molecules
-  gcnbatch train --data tox21.h5 --baseline           beside a run, on its rows
+  gcnbatch baseline --data tox21.h5 --folds 5   the folds of 'train'
+  gcnbatch baseline tox21 --data tox21.h5       the split of a configuration
+  gcnbatch baseline --data molecules.csv        a table of molecules
+  gcnbatch train --data tox21.h5 --baseline     beside a run, on its rows
 """
 TREES = typer.Option("--trees", min=1, max=100_000, help="Trees of each forest.")
 
@@ -49,8 +49,9 @@ def baseline(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no table; only the run's path.")] = False,
 ) -> None:
-    """Fit a random forest to count-Morgan fingerprints and RDKit descriptors, on the rows that 'train' would use.
+    """Fit a random forest to the rows that 'train' would use.
 
+    It sees count-Morgan fingerprints and RDKit descriptors of each molecule.
     The last line on stdout is the run's path.
     """
     from gcnbatch.baseline import start
@@ -58,6 +59,7 @@ def baseline(
     from gcnbatch.cli.configuration import load
     from gcnbatch.cli.train import show
     from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.text import printable
 
     options = {
         ("data", "path"): None if data is None else str(data),
@@ -70,7 +72,7 @@ def baseline(
         out,
         trees,
         columns,
-        lambda line: None if quiet else typer.echo(line, err=True),
+        lambda line: None if quiet else typer.echo(printable(line), err=True),
         progress=not quiet,
     )
     if as_json:

@@ -10,8 +10,8 @@ import typer
 
 EPILOG = """\b
 Examples:
-  gcnbatch compare-runs runs/gcn runs/gcn/baseline           a run and the random forest beside it
-  gcnbatch compare-runs runs/a runs/b runs/c -o comparison   all pairs, with a plot
+  gcnbatch compare-runs runs/gcn runs/gcn/baseline   a run and its baseline
+  gcnbatch compare-runs runs/a runs/b runs/c -o out  all pairs, with a plot
   gcnbatch compare-runs runs/a runs/b --metric pr_auc --json
 
 Train with --folds 5 for intervals that cover other splits. "No difference shown" is a result, too.
@@ -35,8 +35,9 @@ def compare_runs(
     level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Confidence level.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json.")] = False,
 ) -> None:
-    """Compare runs on the same data and splits: differences with confidence intervals, Tukey's HSD, a plot.
+    """Compare runs on the same data and splits.
 
+    Writes differences with confidence intervals, Tukey's HSD and a plot.
     The last line on stdout is the path of the report.
     """
     from gcnbatch.cli.text_tables import table

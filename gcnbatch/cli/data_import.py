@@ -71,13 +71,14 @@ Node targets:    E.csv            N.csv
 
 def _report(summary: ImportSummary) -> None:
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.text import printable
 
     for note in summary.notes:
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
     if summary.columns:
         rows = [("" if cell is None else cell for cell in cells) for cells in summary.columns]
         print("\n".join([*table(("column", "role", "kind", "labelled", "remark"), list(map(tuple, rows)), left=5), ""]))
-    print("\n".join(summary.lines()))
+    print("\n".join(map(printable, summary.lines())))
 
 
 def _names(option: str | None) -> list[str] | None:

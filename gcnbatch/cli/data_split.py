@@ -47,11 +47,12 @@ def split(
     """
     from gcnbatch.data.add_splits import SplitTable, add_splits
     from gcnbatch.data.store import Dataset
+    from gcnbatch.text import printable
 
     with Dataset(file, memory_mb) as dataset:
         added, notes = add_splits(dataset, out or file, SplitTable(table, name, split_column, id_column))
     for note in notes:
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
     for title, parts in added.items():
         print(f"{title}: " + ", ".join(f"{part} {len(rows):,}" for part, rows in parts.parts().items()))
     print(out or file)

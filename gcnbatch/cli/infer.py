@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from gcnbatch.cli.configuration import BACKENDS, ResidentOption, gather_cuda
+from gcnbatch.text import printable
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -109,7 +110,7 @@ def infer(
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(line, err=True)
+            typer.echo(printable(line), err=True)
 
     try:
         summary = predict(

@@ -11,6 +11,7 @@ import typer
 
 from gcnbatch.backends import registry
 from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, ResidentOption, jobs_key
+from gcnbatch.text import printable
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -99,7 +100,7 @@ def train(
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(line, err=True)
+            typer.echo(printable(line), err=True)
 
     if resume is not None:
         free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs"), ("jobs",)}
@@ -163,7 +164,6 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import by_task, table
-    from gcnbatch.text import printable
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]

@@ -54,17 +54,17 @@ def run(
     MachineError
         As `gcnbatch.confined.call`.
     """
-    done = 0
+    done, seconds = 0, SECONDS
     while done < len(rows):
         place = mmap.mmap(-1, _PLACE_BYTES)  # shared with the fork
 
         def answer(part: Sequence[Row] = rows[done:], start: int = first + done, place: mmap.mmap = place) -> bytes:
-            return pickle.dumps(function(timed(part, place), start), pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps(function(timed(part, seconds, place), start), pickle.HIGHEST_PROTOCOL)
 
         try:
             # The limit for all rows is a second line: `timed` sets the one for each row.
-            seconds = int(SECONDS * (len(rows) - done + 1))
-            message = confined.call(answer, library, seconds, MEMORY_BYTES, _ANSWER_BYTES)
+            total = int(seconds * (len(rows) - done)) + 1
+            message = confined.call(answer, library, total, MEMORY_BYTES, _ANSWER_BYTES)
             yield pickle.loads(message)
             return
         except confined.Failed as error:
@@ -74,15 +74,15 @@ def run(
             yield from run(function, rows[done:at], library, first + done)
         slow = failure.signal == signal.SIGPROF
         if slow or len(rows) - done == 1:
-            reason = f"{library} takes more than {SECONDS:g} s of processor time" if slow else str(failure)
+            reason = f"{library} takes more than {seconds:g} s of processor time" if slow else str(failure)
             yield Lost(first + at, reason)
         else:  # earlier rows may be at fault: once more, alone
             yield from run(function, rows[at : at + 1], library, first + at)
         done = at + 1
 
 
-def timed(rows: Iterable[Row], place: mmap.mmap | None = None) -> Iterator[Row]:
-    """Yield the rows; a process that does not ask for the next one within SECONDS of processor time is ended.
+def timed(rows: Iterable[Row], seconds: float, place: mmap.mmap | None = None) -> Iterator[Row]:
+    """Yield the rows; a process that does not ask for the next one within `seconds` of processor time is ended.
 
     The number of the row under way is kept in `place`.
     """
@@ -91,7 +91,7 @@ def timed(rows: Iterable[Row], place: mmap.mmap | None = None) -> Iterator[Row]:
         for number, row in enumerate(rows):
             if place is not None:
                 place[:] = number.to_bytes(_PLACE_BYTES, "little")
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             yield row
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

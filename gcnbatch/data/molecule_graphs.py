@@ -131,7 +131,7 @@ def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[Mol
 
         def begin(most: int) -> None:
             for chunk in islice(chunks, most):
-                waiting.append((workers.submit(_timed, *chunk), chunk))
+                waiting.append((workers.submit(_timed, guard.SECONDS, *chunk), chunk))
 
         begin(3 * count)
         while waiting:
@@ -150,9 +150,11 @@ def _prepare() -> None:
     guard.limit_worker()
 
 
-def _timed(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:
+def _timed(
+    seconds: float, smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool
+) -> MoleculeArrays:
     """Convert a chunk in a worker process, which ends if a molecule takes too long."""
-    return featurize_chunk(guard.timed(smiles), first, options, scaffolds)
+    return featurize_chunk(guard.timed(smiles, seconds), first, options, scaffolds)
 
 
 def guarded(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> list[MoleculeArrays]:

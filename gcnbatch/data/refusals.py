@@ -28,8 +28,8 @@ def excess(text: str, max_nodes: int) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of RDKit, which can be a page."""
-    lines = (line for line in str(error).splitlines() if line.strip())
+    """Return the first line with words of an error of RDKit, which can be a page."""
+    lines = (line for line in str(error).splitlines() if any(map(str.isalpha, line)))
     return f"RDKit: {printable(next(lines, type(error).__name__).strip(), QUOTED)}"
 
 

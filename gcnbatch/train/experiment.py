@@ -121,7 +121,7 @@ class Experiment:
             elif len(rows) and (poor := [name for name, labels in zip(names, found, strict=True) if len(labels) < 2]):
                 more = f" and {len(poor) - _NAMED:,} more" if len(poor) > _NAMED else ""
                 lines.append(
-                    f"{part} rows: {len(poor):,} of {len(names):,} tasks have labels of one class or none, and so no "
+                    f"{part} rows: {len(poor):,} of {len(names):,} tasks without labels of two classes, so without "
                     f"ROC-AUC there: {', '.join(poor[:_NAMED])}{more}"
                 )
         return lines

@@ -259,10 +259,15 @@ def _roc_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
     return float(wins / (positives * (len(labels) - positives)))
 
 
-def _pr_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    from sklearn.metrics import average_precision_score
+# scikit-learn's functions check their arguments for milliseconds, too long for thousands of tasks. The tests compare.
 
-    return float(average_precision_score(labels, outputs))
+
+def _pr_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
+    order = np.argsort(outputs, kind="stable")[::-1]
+    last = np.append(np.flatnonzero(np.diff(outputs[order])), len(order) - 1)  # of the rows with each output
+    hits = np.cumsum(labels[order], dtype=np.float64)[last]
+    precision, recall = (hits / (last + 1))[::-1], np.append((hits / hits[-1])[::-1], 0.0)
+    return max(0.0, float(-np.sum(np.diff(recall) * precision)))
 
 
 def _accuracy(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
@@ -270,23 +275,32 @@ def _accuracy(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
 
 
 def _balanced_accuracy(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    from sklearn.metrics import recall_score
-
-    present = np.unique(labels)
-    return float(recall_score(labels, _predicted(outputs), labels=present, average="macro", zero_division=0.0))
+    true, _, both = _class_totals(labels, outputs)
+    return float(np.mean(both[true > 0] / true[true > 0]))
 
 
 def _f1(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    from sklearn.metrics import f1_score
-
-    average = "binary" if outputs.ndim == 1 else "macro"
-    return float(f1_score(labels, _predicted(outputs), average=average, zero_division=0.0))
+    true, predicted, both = _class_totals(labels, outputs)
+    found = true + predicted > 0
+    scores = 2.0 * both[found] / (true + predicted)[found]
+    if outputs.ndim == 1:
+        return float(scores[-1]) if found[1] else 0.0
+    return float(np.mean(scores))
 
 
 def _mcc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    from sklearn.metrics import matthews_corrcoef
+    true, predicted, both = _class_totals(labels, outputs)
+    rows = float(len(labels))
+    variances = (rows**2 - true @ true) * (rows**2 - predicted @ predicted)
+    return float((both.sum() * rows - true @ predicted) / np.sqrt(variances)) if variances else 0.0
 
-    return float(matthews_corrcoef(labels, _predicted(outputs)))
+
+def _class_totals(labels: NDArray[Any], outputs: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
+    """Return for each class (C,) the rows that have it, that are predicted as it, and both."""
+    predicted = _predicted(outputs)
+    classes = 2 if outputs.ndim == 1 else outputs.shape[1]
+    rows = (labels, predicted, labels[labels == predicted])
+    return tuple(np.bincount(of.astype(np.intp), minlength=classes).astype(np.float64) for of in rows)
 
 
 def _rmse(labels: NDArray[Any], outputs: NDArray[Any]) -> float:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("optuna")
 
-from tests.cli.conftest import Call
 from tests.train.runs import options, write_set
 
+Call = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.usefixtures("light")
 
 
@@ -38,7 +40,7 @@ def test_a_study_prints_its_best_trial_and_its_path_last(tmp_path: Path, call: C
 
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     code, _, err = call("tune", "-o", tmp_path / "study")
     message = "error: gcnbatch tune: Optuna is not installed. Install it: pip install 'gcnbatch[tune]'.\n"
     assert (code, err) == (3, message)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gcnbatch import worker
+from gcnbatch.data import featurizer, guard
 from gcnbatch.data import molecule_graphs as molecules
 from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import GraphSet
@@ -331,11 +332,64 @@ def test_without_rdkit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         load_rdkit()
 
 
-def test_a_dying_worker_is_named_with_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_dead_workers_are_read_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(molecules, "CHUNK", 2)
     monkeypatch.setattr(worker, "_START", "import sys; sys.exit(3)")
-    with pytest.raises(MachineError, match="SMILES of rows 1 to 2: the process that read them died"):
-        list(molecules.featurize(["C"] * 6, PLAIN, processes=2))
+    parts = list(molecules.featurize(["C", "CC", "x", "N", "O", "CO"], PLAIN, processes=2))
+    assert [row for part in parts for row in part.rows] == [0, 1, 3, 4, 5]
+
+
+# ------------------------------------------------------------------------------------------------ hostile rows
+
+LIMITS = {
+    "longer than any molecule": ("[CH3]" + "[13CH2]" * 5000, "35005 characters, more than 32000"),
+    "too many atoms": ("C1" + "C" * 2000 + "1", "2001 atoms, more than 2000"),
+    "an error of a page": ("c1" + "c" * 1000 + "1", "Can't kekulize mol.  Unkekulized atoms: 0 1 2 3 4"),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_a_molecule_over_a_limit_gets_a_short_reason(case: str) -> None:
+    smiles, reason = LIMITS[case]
+    (part,) = molecules.featurize(["C", smiles, "N"], PLAIN, processes=1)
+    assert part.rows.tolist() == [0, 2]
+    assert part.bad[0].reason.startswith(reason)
+    assert len(part.bad[0].reason) <= 80
+
+
+def test_explicit_hydrogens_do_not_count_and_a_larger_limit_is_kept() -> None:
+    (part,) = molecules.featurize(["[H]C([H])([H])" + "C" * 1999], PLAIN, processes=1)
+    assert part.rows.tolist() == [0]
+    (part,) = molecules.featurize(["C" * 2500], FeaturizerOptions(max_nodes=3000), processes=1)
+    assert part.node_ptr.tolist() == [0, 2500]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_row_that_crashes_rdkit_or_hangs_costs_itself(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(molecules, "CHUNK", 4)
+    monkeypatch.setattr(guard, "SECONDS", 0.5)
+    crash, hang = "C1" + "C" * 30_000 + "1", "C" * 131_000
+    rows = ["C", "CC", crash, "N", "O", hang]
+    parts = list(molecules.featurize(rows, FeaturizerOptions(max_nodes=0), processes=processes, scaffolds=True))
+    assert [row for part in parts for row in part.rows] == [0, 1, 3, 4]
+    assert [(bad.index, bad.reason) for part in parts for bad in part.bad] == [
+        (2, "crashes RDKit (SIGSEGV)"),
+        (5, "RDKit takes more than 0.5 s of processor time"),
+    ]
+
+
+def test_an_error_of_rdkits_code_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def page(text: str, _: object) -> object:
+        raise RuntimeError("\n\n****\nPre-condition Violation\n" + text * 99 + "\nBOOST: 1_85")
+
+    monkeypatch.setattr(featurizer, "read_molecule", page)
+    (part,) = molecules.featurize(["C"], PLAIN, processes=1)
+    assert part.bad[0].reason == "RDKit: Pre-condition Violation"
+
+
+def test_skipped_rows_are_written_as_safe_text(tmp_path: Path) -> None:
+    converted(tmp_path, "smiles,id,y\nC,a,1\nx\x1b[31m,\u202eb,0\n", skip_bad_rows=True)
+    assert (tmp_path / "out.skipped.csv").read_text().splitlines()[1].startswith("2,\\u202eb,x\\x1b[31m,")
 
 
 # ------------------------------------------------------------------------------------------------ predictions

@@ -1,7 +1,7 @@
 """Fuzz by hand, for hours: ``python -m tests.fuzz --hours 8``.
 
-Rounds of data set files, folders of numbers and run folders take turns. The first failure ends the run with the
-smallest case that hypothesis finds; data set files that failed are kept.
+Rounds of data set files, folders of numbers, run folders, tables and SMILES take turns. The first failure ends the run
+with the smallest case that hypothesis finds; data set files that failed are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import data_files, number_folders, run_folders
+from tests.fuzz import data_files, number_folders, run_folders, tables
 from tests.train.runs import lighten
 
 _ROUND = 300  # cases between two lines of progress
@@ -71,6 +71,8 @@ def _targets(folder: Path, keep: Path) -> list[Target]:
         ("data set files", data_files.changed_files(), of_file),
         ("folders of numbers", number_folders.changed_folders(), lambda case: number_folders.verdict(*case)),
         ("run folders", damaged, of_run),
+        ("tables", tables.hostile_tables(), tables.read_table),
+        ("SMILES", tables.hostile_smiles(), lambda text: tables.read_smiles([text])[0] or "read"),
     ]
 
 

@@ -116,8 +116,8 @@ def test_tasks_of_one_class_are_named_by_part(experiment: Open) -> None:
     graphs.y[SPLIT.test, 1:] = 0
     assert experiment(graphs).one_class_tasks(SPLIT) == [
         "task 'task1': all training labels are 1; it cannot be learned",
-        "valid rows: 1 of 7 tasks have labels of one class or none, and so no ROC-AUC there: task2",
-        "test rows: 6 of 7 tasks have labels of one class or none, and so no ROC-AUC there: "
+        "valid rows: 1 of 7 tasks without labels of two classes, so without ROC-AUC there: task2",
+        "test rows: 6 of 7 tasks without labels of two classes, so without ROC-AUC there: "
         "task1, task2, task3, task4, task5 and 1 more",
     ]
 

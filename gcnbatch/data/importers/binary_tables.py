@@ -140,7 +140,7 @@ def _prepare() -> None:
 def _open_parquet(path: str) -> tuple[int, list[str]]:
     """Open a file in a worker process; return the number of its rows and the names of its columns."""
     file = _library("pyarrow.parquet", "pyarrow").ParquetFile(path)
-    _opened.append(guard.timed(file.iter_batches(_BATCH_ROWS, use_threads=False)))
+    _opened.append(guard.timed(file.iter_batches(_BATCH_ROWS, use_threads=False), guard.SECONDS))
     return file.metadata.num_rows, list(file.schema_arrow.names)
 
 

@@ -11,10 +11,11 @@ from typing import IO, Any
 
 from gcnbatch.data import guard
 from gcnbatch.data.featurizer import load_rdkit
+from gcnbatch.data.importers import text_files
 from gcnbatch.data.importers.binary_tables import MoleculeRows, check_cells, read_excel, read_parquet
 from gcnbatch.data.importers.csv_tables import checked_names, open_table
 from gcnbatch.data.importers.dialect import DELIMITERS, TableFormat, detect_delimiter
-from gcnbatch.data.importers.text_files import MAX_ROW, open_bytes, open_text
+from gcnbatch.data.importers.text_files import open_bytes, open_text
 from gcnbatch.data.refusals import UNREADABLE
 from gcnbatch.errors import InputError
 
@@ -97,11 +98,11 @@ def _sdf(path: Path) -> MoleculeRows:
 def _records(path: Path, content: IO[bytes]) -> Iterator[bytes]:
     """Yield the records of an SDF file."""
     number, lines, size = 1, [], 0
-    while line := content.readline(MAX_ROW):
+    while line := content.readline(text_files.MAX_ROW):
         lines.append(line)
         size += len(line)
-        if size >= MAX_ROW:
-            raise InputError(f"{path}, record {number}", f"more than {MAX_ROW:,} bytes", "a molecule")
+        if size >= text_files.MAX_ROW:
+            raise InputError(f"{path}, record {number}", f"more than {text_files.MAX_ROW:,} bytes", "a molecule")
         if line.startswith(b"$$$$"):
             yield b"".join(lines)
             number, lines, size = number + 1, [], 0

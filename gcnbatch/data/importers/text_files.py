@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_ROW = 1 << 22  # characters of a line and of a row, which may have several lines
-MAX_RATIO = 200  # decompressed bytes per byte; tables of numbers reach 5 to 50
-FREE_BYTES = 1 << 26  # decompressed bytes that any gzip file may have
+MAX_RATIO = 100  # decompressed bytes per byte; tables of numbers reach 5 to 50
+FREE_BYTES = 1 << 24  # decompressed bytes that any gzip file may have
 BLOCK_CHARS = 1 << 20  # characters read at a time, and then the rest of a line
 
 
@@ -81,8 +81,16 @@ class _Gunzip(io.RawIOBase):
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
         self._path, self._stream = path, gzip.GzipFile(fileobj=io.BufferedReader(file))
-        self._left = max(FREE_BYTES, MAX_RATIO * file.seek(0, io.SEEK_END))
+        size = file.seek(0, io.SEEK_END)
+        self._most, self._count = max(FREE_BYTES, MAX_RATIO * size), 0
+        file.seek(max(size - 4, 0))
+        claimed = int.from_bytes(file.read(4), "little")  # a gzip file ends with its size
         file.seek(0)
+        if claimed > self._most:  # a bomb is refused before it is parsed; a damaged file gets its own error
+            while self.readinto(bytearray(BLOCK_CHARS)):
+                pass
+            self._stream.rewind()
+            self._count = 0
 
     def readable(self) -> bool:
         return True
@@ -91,15 +99,18 @@ class _Gunzip(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         data = self._stream.read1(len(view))
         view[: len(data)] = data
-        self._left -= len(data)
-        if self._left < 0:
+        self._count += len(data)
+        self._check(self._count)
+        return len(data)
+
+    def _check(self, count: int) -> None:
+        if count > self._most:
             raise InputError(
                 str(self._path),
                 f"decompresses to more than {MAX_RATIO} times its size",
                 "a table",
                 "If it is one, decompress it first (gunzip) and give the plain file.",
             )
-        return len(data)
 
 
 @contextmanager

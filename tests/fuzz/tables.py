@@ -1,0 +1,170 @@
+"""Hostile tables and SMILES: long lines, wide rows, gzip bombs, huge molecules; and the verdict under limits."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+from gcnbatch.data import guard
+from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
+from gcnbatch.data.importers import binary_tables, csv_tables, text_files
+from gcnbatch.data.importers.molecule_tables import read_molecules
+from gcnbatch.data.importers.plain_csv import import_csv
+from gcnbatch.data.molecule_graphs import featurize
+from gcnbatch.errors import InputError
+
+MEMORY_MB, SECONDS = 96, 10  # of one case; it takes less than 1 s
+ENDINGS = ("csv", "tsv", "smi", "sdf")
+UNITS = (b"\0", b"C", b",", b"\n", b"\r", b'"', b"C,1\n", b'"\n",', b"1,1\n", b" \n", b"$$$$\n", b"\xff", b"a,b,")
+SMALL = (
+    (text_files, "MAX_ROW", 1 << 12),
+    (text_files, "FREE_BYTES", 1 << 16),
+    (text_files, "BLOCK_CHARS", 1 << 10),
+    (csv_tables, "MAX_COLUMNS", 1 << 10),
+    (binary_tables, "_FREE_CELLS", 1 << 16),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file that repeats `unit` up to `size` bytes."""
+
+    ending: str
+    head: bytes
+    unit: bytes
+    size: int
+    tail: bytes
+
+    def content(self) -> bytes:
+        raw = self.head + self.unit * (self.size // len(self.unit)) + self.tail
+        return gzip.compress(raw) if self.ending.endswith(".gz") else raw
+
+
+def hostile_tables() -> st.SearchStrategy[Table]:
+    """Draw files of molecules or edges with something that is repeated very often."""
+    return st.builds(
+        Table,
+        st.sampled_from([f"{ending}{gz}" for ending in ENDINGS for gz in ("", ".gz")]),
+        st.sampled_from([b"smiles,y\n", b"smiles\ty\nC\t1\n", b"src,dst\n", b'smiles,"', b""]),
+        st.one_of(st.sampled_from(UNITS), st.binary(min_size=1, max_size=5)),
+        st.sampled_from([1 << 10, 1 << 14, 1 << 18]),
+        st.sampled_from([b"", b"\n", b'"\n', b"C,1\n"]),
+    )
+
+
+@st.composite
+def hostile_smiles(draw: st.DrawFn) -> str:
+    """Draw a SMILES that repeats something: chains, rings, branches, brackets, salts, and texts that are none."""
+    unit = draw(
+        st.one_of(
+            st.sampled_from(
+                ["C", "c", "C(C)", "C(", "C1CC1", "[H]", "[", "[13C@@H]", "C.", "c1ccccc1", "%", "=", "(", "*"]
+            ),
+            st.text("CNOcno()[]=#1234%.@/\\+-H*", min_size=1, max_size=8),
+            st.text(min_size=1, max_size=4),
+        )
+    )
+    body = unit * draw(st.sampled_from([1, 30, 600, 3_000, 50_000]))
+    before, after = draw(st.sampled_from([("", ""), ("C1", "1"), ("c1", "1"), ("[", "]"), ("C(", ")")]))
+    return f"{before}{body}{after}"
+
+
+def read_table(case: Table) -> str:
+    """Read a table as molecules and as edges, under limits; return for each "read" or the line that refuses it."""
+    _warm_up()
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / f"x.{case.ending}"
+        path.write_bytes(case.content())
+
+        def read() -> str:
+            for module, limit, value in SMALL:
+                setattr(module, limit, value)
+            return "\n".join(_outcome(reader, path) for reader in (read_molecules, _read_edges))
+
+        lines = limited(read).split("\n")
+    assert len(lines) == 2
+    for line in lines:
+        assert line.isprintable()
+        assert len(line) < 600, f"{len(line)} characters"
+    return " | ".join(lines)
+
+
+def _outcome(reader: Callable[[Path], object], path: Path) -> str:
+    try:
+        reader(path)
+    except InputError as error:
+        return str(error).replace(str(path), path.name)
+    return "read"
+
+
+def _read_edges(path: Path) -> None:
+    nodes = path.with_name("nodes.csv")
+    nodes.write_text("node,y\n1,0\n2,1\n")
+    import_csv(path.with_name("out.h5"), edges=path, nodes=nodes, node_targets=["y"])
+
+
+@cache
+def _warm_up() -> None:
+    """Import what a case needs, so that its memory does not count."""
+    load_rdkit()
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "x.csv"
+        path.write_text("src,dst\n1,2\n")
+        _read_edges(path)
+
+
+def read_smiles(texts: list[str], seconds: float = SECONDS) -> list[str]:
+    """Featurise SMILES among good ones; return the reason for each, "" where it gives a graph."""
+    rows = [one for text in texts for one in ("C", text)] + ["C"]
+    reasons = [""] * len(rows)
+    with patch.object(guard, "SECONDS", seconds):
+        parts = list(featurize(rows, FeaturizerOptions(), processes=1, scaffolds=True))
+    for part in parts:
+        for bad in part.bad:
+            reasons[bad.index] = bad.reason
+            assert bad.reason.isprintable()
+            assert len(bad.reason) < 120
+    assert sum(len(part.rows) for part in parts) == reasons.count("")
+    places = [one for part in parts for one in sorted([*part.rows, *(bad.index for bad in part.bad)])]
+    assert places == list(range(len(rows)))
+    assert not any(reasons[::2]), "a good row is lost"
+    return reasons[1::2]
+
+
+def limited(function: Callable[[], str]) -> str:
+    """Return what `function` returns in a forked process with little memory and processor time."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reader)
+            gc.disable()
+            with open("/proc/self/statm") as stream:
+                size = int(stream.read().split()[0]) * resource.getpagesize() + (MEMORY_MB << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (size, size))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            with open(writer, "w", encoding="utf-8") as answer:
+                answer.write(function())
+            code = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}"[:500], file=sys.stderr, flush=True)
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as answer:
+        line = answer.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, f"exit status {status}"
+    return line
