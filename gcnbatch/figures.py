@@ -6,13 +6,15 @@ colour-blind readers can distinguish.
 
 from __future__ import annotations
 
+import base64
 import io
 import warnings
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import printable
+from gcnbatch.text import html, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +57,16 @@ def rehearse() -> None:
     legend_above(axes[0])
     _lay_out(figure)
     figure.savefig(io.BytesIO(), format="png")
+
+
+def image(figure: Figure, alt: str) -> str:
+    """Return an HTML element with the figure in it; `alt` is plain text."""
+    stream = BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(stream, format="png", metadata={"Software": None})
+    encoded = base64.b64encode(stream.getvalue()).decode("ascii")
+    return f'<figure><img alt="{html(alt)}" src="data:image/png;base64,{encoded}"></figure>'
 
 
 def save(figure: Figure, path: StrPath) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gcnbatch.backends import registry
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, ResidentOption
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, ResidentOption, jobs_key
 from gcnbatch.text import printable
 
 # \b keeps the lines of a paragraph as they are.
@@ -20,6 +20,7 @@ Examples:
   gcnbatch train tox21 --data tox21.h5         a shipped configuration
   gcnbatch train mine.toml --data my.h5        your configuration
   gcnbatch train --data my.h5 --folds 5        5-fold cross-validation
+  gcnbatch train --data my.h5 --ensemble 10    ten models for infer to average
   gcnbatch train --data my.h5 --set model.widths=[128,128]
   gcnbatch train --resume runs/tox21           continue a stopped run
 """
@@ -43,6 +44,13 @@ def train(
     folds: Annotated[
         int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)
     ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Splits with different seeds.", show_default=False)
+    ] = None,
+    ensemble: Annotated[
+        int | None, typer.Option("--ensemble", help="Models per split, with different seeds.", show_default=False)
+    ] = None,
+    jobs: JobsOption = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see --keys."),
@@ -88,6 +96,9 @@ def train(
         ("cuda", "resident"): resident,
         ("seed",): seed,
         ("split", "folds"): folds,
+        ("split", "repeats"): repeats,
+        ("train", "ensemble"): ensemble,
+        ("jobs",): jobs_key(jobs),
     }
 
     def say(line: str) -> None:
@@ -95,12 +106,13 @@ def train(
             typer.echo(printable(line), err=True)
 
     if resume is not None:
-        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs")}
+        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs"), ("jobs",)}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
         from gcnbatch.train import run
 
-        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say, epochs)
+        folder = resume
+        metrics = run.resume(resume, backend, device, resident, quiet, say, epochs, options[("jobs",)])
     else:
         from gcnbatch.train.report_workers import report_workers
 
@@ -152,7 +164,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         raise InputError(
             "--resume",
             f"together with {', '.join(extra)}",
-            "nothing but --backend, --device, --resident and --epochs",
+            "nothing but --backend, --device, --resident, --jobs and --epochs",
             "A resumed run keeps its configuration.",
         )
 
@@ -165,11 +177,12 @@ def show(metrics: dict[str, Any]) -> None:
     figures: dict[str, dict[str, Any]]
     named = f"{metrics['backend']}, {split['kind']} split{' ' + split['name'] if 'name' in split else ''}"
     named = printable(f"{named}, seed {split['seed']}")
-    if "folds" in metrics:
+    if members := metrics.get("folds") or metrics.get("members"):
         mean, std = metrics["mean"], metrics["std"]
         fitted = [part for part in mean if part != "uncertainty"]
         figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in fitted}
-        typer.echo(f"{len(metrics['folds'])} folds, {named}: mean ± standard deviation")
+        what = "folds" if "folds" in metrics else "models"
+        typer.echo(f"{len(members)} {what}, {named}: mean ± standard deviation")
     else:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
         figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}
