@@ -1,47 +1,107 @@
-"""Folders that a command writes its results into: new or empty, named after the work and the time."""
+"""Folders that a command writes its results into: new or empty, locked against other processes."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 
-
-def default_folder(stem: str) -> Path:
-    """Return ``runs/<stem>-<time>``, with a number behind it if that exists."""
-    first = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, number = first, 2
-    while folder.exists():
-        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
-    return folder
+_OTHER = "Choose another -o."
 
 
-def check_new(folder: Path, hint: str = "Choose another -o.") -> None:
-    """Refuse a folder that holds something, or a file.
+@contextmanager
+def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Path]:
+    """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
+
+    Parameters
+    ----------
+    folder : Path or None
+        None: ``runs/<stem>-<time>``, with a number behind it if that exists.
+    stem, hint : str
+        `hint` says what to do about a folder that holds something.
 
     Raises
     ------
     InputError
+        For a folder that holds something or cannot be made or written, and for one that another process writes to.
     """
-    if folder.is_dir():
-        fileio.remove_abandoned(folder)  # a start that was killed at once
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(str(folder), "already exists", "a new or empty folder", hint)
+    made = _make(folder) if folder else []
+    if folder is None:
+        folder = _make_default(stem)
+        made = [folder]
+    try:
+        with locked(folder, f"Wait until it ends. {_OTHER}"):
+            fileio.remove_abandoned(folder)  # a start that was killed at once
+            if any(folder.iterdir()):
+                raise InputError(str(folder), "already exists", "a new or empty folder", hint)
+            yield folder
+    finally:
+        for place in made:
+            with suppress(OSError):  # it holds something
+                place.rmdir()
+
+
+@contextmanager
+def locked(folder: Path, hint: str = "Wait until it ends.") -> Iterator[None]:
+    """Hold the lock of a folder: at most one process at a time. It ends with the process, however that ends.
+
+    Raises
+    ------
+    InputError
+        When another process holds it.
+    """
+    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(str(folder), "another process writes there", "a folder that none uses", hint) from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(holder)
 
 
 def make(folder: Path) -> None:
-    """Make a folder and its parents.
+    """Make a folder and its parents, unless it is there.
 
     Raises
     ------
     InputError
-        When it cannot be made.
+        When it cannot be made or written.
     """
+    _make(folder)
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder and its parents; return those that were not there, the deepest first."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise InputError(str(folder), "already exists", "a new or empty folder", _OTHER) from error
     except OSError as error:
-        raise InputError(
-            str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
-        ) from error
+        raise InputError(str(folder), f"cannot be made ({error.strerror})", "a writable place", _OTHER) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(str(folder), "cannot be written", "a writable place", _OTHER)
+    return made
+
+
+def _make_default(stem: str) -> Path:
+    """Make ``runs/<stem>-<time>``; two processes never get the same folder, also if the clock is set back."""
+    _make(Path("runs"))
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError

@@ -36,7 +36,7 @@ FLOORS = (
         "worker",
         "backends.registry",
     ),
-    ("config", "environment", "figures", "folders"),
+    ("config", "environment", "figures", "folders", "machine"),
     ("data",),
     ("predictions", "reference"),
     ("backends",),

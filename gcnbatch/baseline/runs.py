@@ -69,22 +69,20 @@ def start(
     path = Path(config.data.path)
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
-    target = folder or folders.default_folder(f"{config.name}-baseline")
-    folders.check_new(target)
-    imported = path.name.lower().endswith(MOLECULE_ENDINGS)
-    if imported:
-        folders.make(target)
-        _import(path, target / GENERATED, columns or TableColumns(), say)
-        path = target / GENERATED
-    elif columns and columns != TableColumns():
-        raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
-    with Dataset(path, config.data.memory_mb) as dataset:
-        check_molecules(dataset)
-        rows = splits.SplitRows.of(dataset)
-        about = (config.split, config.seed, rows)
-        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        named = {block_name(0, number if config.split.folds else 0): part for number, part in enumerate(parts, 1)}
-        return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
+    with folders.results(folder, f"{config.name}-baseline") as target:
+        imported = path.name.lower().endswith(MOLECULE_ENDINGS)
+        if imported:
+            _import(path, target / GENERATED, columns or TableColumns(), say)
+            path = target / GENERATED
+        elif columns and columns != TableColumns():
+            raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
+        with Dataset(path, config.data.memory_mb) as dataset:
+            check_molecules(dataset)
+            rows = splits.SplitRows.of(dataset)
+            about = (config.split, config.seed, rows)
+            parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
+            named = {block_name(0, number if config.split.folds else 0): part for number, part in enumerate(parts, 1)}
+            return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
 
 def check_data(config: Config) -> None:

@@ -204,8 +204,7 @@ class Trainer:
         at.waited = 0 if improved else at.waited + 1
         at.plateau.observe(improved, self.config)
         at.epoch, at.step = at.epoch + 1, 0
-        with open(self.folder / HISTORY, "a", encoding="utf-8", opener=_no_link) as stream:
-            stream.write(json.dumps(row, allow_nan=False) + "\n")
+        fileio.append_line(self.folder / HISTORY, json.dumps(row, allow_nan=False))
         if self.config.patience and at.waited >= self.config.patience:
             at.finished = True
         if self._stop:
@@ -370,8 +369,3 @@ def _trim(path: Path, epochs: int) -> list[dict[str, Any]]:
     lines = run_files.read_text(path, "the history").splitlines(keepends=True)[:epochs] if path.exists() else []
     fileio.write_text(path, "".join(lines))
     return rows
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Open a file of the run folder; a symbolic link could lead outside."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, machine
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, read_outputs, write_csv
 from gcnbatch.runners.choice import BackendChoice, make_runner
 from gcnbatch.train import report, run_files
@@ -48,24 +47,24 @@ def start(
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    Nothing is created before the backend is open and the data set is checked. `write` writes a fit's report.
+    A run that is refused leaves no folder. `write` writes a fit's report.
 
     Raises
     ------
     InputError
-        When the folder is not empty, or data and configuration do not match.
+        When the folder is not empty or another process writes there, or data and configuration do not match.
     """
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
     if not config.data.path and not config.data.synthetic:
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
         )
-    target = folder or folders.default_folder(config.name)
-    folders.check_new(target, f"Choose another -o, or go on with --resume {target}.")
     if config.data.path:
         absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": absolute})
+    hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
+        target = stack.enter_context(folders.results(folder, config.name, hint))
         stack.enter_context(_resumable(target))
         if config.data.synthetic:
             _create(target, config)
@@ -74,7 +73,8 @@ def start(
             experiment, parts, backend = stack.enter_context(_prepared(config, target, choice))
         except InputError:
             if config.data.synthetic:
-                shutil.rmtree(target)
+                for made in target.iterdir():
+                    made.unlink()
             raise
         _create(target, config.model_copy(update={"backend": backend.name}))
         return target, _fit_parts(target, experiment, parts, backend, quiet, say, write)
@@ -101,33 +101,34 @@ def resume(
     Raises
     ------
     InputError
-        When `folder` is not a run, the data changed, or the run cannot be extended.
+        When `folder` is not a run, another process trains there, the data changed, or the run cannot be extended.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
-    run_files.refuse_links(folder)
-    config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
-    longer = config if epochs is None else _extended(config, epochs)
-    extended, config = longer != config, longer
-    if (folder / report.METRICS).exists() and not extended:
-        say(f"{folder} is already finished")
-        return run_files.read_metrics(folder / report.METRICS, folds=bool(config.split.folds))
-    for place in (folder, *folder.glob("fold*")):
-        fileio.remove_abandoned(place)
-    tree = config.model_dump(mode="json")
-    for path, value in ((("backend",), backend_name), (("device",), device), (("cuda", "resident"), resident)):
-        if value is not None:
-            put(tree, path, value)
-    config = resolve(tree, where="--resume")
-    choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    with _resumable(folder):
-        if config.data.synthetic and not (folder / GENERATED).exists():
-            _generate(config, folder)
-        with _prepared(config, folder, choice) as (experiment, parts, backend):
-            if extended:
-                _check_digest(folder, experiment)
-                _reopen(folder, longer)
-            return _fit_parts(folder, experiment, parts, backend, quiet, say, Report.write)
+    with folders.locked(folder):
+        run_files.refuse_links(folder)
+        config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        longer = config if epochs is None else _extended(config, epochs)
+        extended, config = longer != config, longer
+        if (folder / report.METRICS).exists() and not extended:
+            say(f"{folder} is already finished")
+            return run_files.read_metrics(folder / report.METRICS, folds=bool(config.split.folds))
+        for place in (folder, *folder.glob("fold*")):
+            fileio.remove_abandoned(place)
+        tree = config.model_dump(mode="json")
+        for path, value in ((("backend",), backend_name), (("device",), device), (("cuda", "resident"), resident)):
+            if value is not None:
+                put(tree, path, value)
+        config = resolve(tree, where="--resume")
+        choice = BackendChoice(config.backend, config.device, config.cuda, say)
+        with _resumable(folder):
+            if config.data.synthetic and not (folder / GENERATED).exists():
+                _generate(config, folder)
+            with _prepared(config, folder, choice) as (experiment, parts, backend):
+                if extended:
+                    _check_digest(folder, experiment)
+                    _reopen(folder, longer)
+                return _fit_parts(folder, experiment, parts, backend, quiet, say, Report.write)
 
 
 def _extended(config: Config, epochs: int) -> Config:
@@ -156,17 +157,22 @@ def _reopen(folder: Path, config: Config) -> None:
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """Add the command that resumes the run to the error of an interrupt or of the machine."""
+    """Add the command that resumes the run to an error of the machine and to an interrupt."""
     go_on = f"Go on with: gcnbatch train --resume {shlex.quote(str(folder))}"
     try:
         yield
-    except MachineError as error:
-        if (folder / CONFIG).exists():
-            error.advise(go_on)
-        raise
     except (Interrupted, KeyboardInterrupt) as stop:
         what = str(stop) if isinstance(stop, Interrupted) else "stopped"
         raise Interrupted(what, hint=go_on if (folder / CONFIG).exists() else "Nothing was written.") from None
+    except Exception as error:
+        explained = machine.explain(error)
+        if explained is None:
+            raise
+        if (folder / CONFIG).exists():
+            explained.advise(go_on)
+        if explained is error:
+            raise
+        raise explained from error
 
 
 @contextmanager
@@ -189,7 +195,6 @@ def _generate(config: Config, folder: Path) -> None:
 
 
 def _create(folder: Path, config: Config) -> None:
-    folders.make(folder)
     fileio.write_text(folder / CONFIG, config.to_toml())
     about = {**environment.host(), "backend": config.backend, "command": sys.argv[1:]}
     fileio.write_json(folder / ENVIRONMENT, about)
