@@ -416,6 +416,24 @@ def test_a_lost_device_raises_device_lost(opened: Device, fake: Fake, where: str
     assert opened.launches == 0
 
 
+def test_a_device_that_does_not_answer_is_named(fake: Fake) -> None:
+    fake.failures["total memory"] = fake.driver.LogicError("cuDeviceTotalMem failed: GPU is lost")
+    with pytest.raises(
+        BackendUnavailable, match=r"^CUDA: device 0 does not answer \(cuDev.* GPU is lost\)\. See what nv"
+    ):
+        open_device(0)
+
+
+def test_a_full_device_does_not_open(fake: Fake) -> None:
+    """Another process has taken all memory, so that not even a context has room."""
+    fake.failures["retain context"] = fake.driver.MemoryError("cuDevicePrimaryCtxRetain failed: out of memory")
+    fake.failures["memory"] = fake.driver.LogicError("invalid device context")
+    with pytest.raises(
+        MachineError, match=r"^device 0 \(Fake 90\): out of memory\. Lower train\..*end other programs on"
+    ):
+        open_device(0)
+
+
 def test_a_cubin_that_the_driver_does_not_load_is_a_machine_error(opened: Device, fake: Fake) -> None:
     fake.failures["load"] = fake.driver.LogicError("device kernel image is invalid")
     with pytest.raises(
