@@ -106,6 +106,10 @@ def _index_refusal(source: BatchSource, stack: Stack, train: TrainConfig) -> str
     largest_first, most = np.sort(np.diff(source.node_ptr))[::-1], most_nodes(stack)
     for key in ("batch_size", "eval_batch_size"):
         graphs = getattr(train, key)
+        if min(graphs, source.n_graphs) * source.header.n_outputs > MAX_ENTRIES:
+            return (
+                f"train.{key} {graphs:,} with {source.header.n_outputs:,} outputs: more than 32-bit indices can address"
+            )
         needed = int(largest_first[:graphs].sum())
         if needed > most:
             return f"train.{key} {graphs:,} with up to {needed:,} nodes a batch, more than {most:,} with these layers"
