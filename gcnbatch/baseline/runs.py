@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -146,23 +145,16 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
 def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
     from gcnbatch.data.importers.smiles import import_smiles
 
-    with ExitStack() as stack:
-        stack.callback(_remove_empty, out.parent)
-        summary = import_smiles(
-            path,
-            out,
-            FeaturizerOptions(),
-            smiles_column=columns.smiles,
-            target_columns=list(columns.targets) or None,
-            skip_bad_rows=True,
-        )
-        for line in summary.notes:
-            say(line)
-
-
-def _remove_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    summary = import_smiles(
+        path,
+        out,
+        FeaturizerOptions(),
+        smiles_column=columns.smiles,
+        target_columns=list(columns.targets) or None,
+        skip_bad_rows=True,
+    )
+    for line in summary.notes:
+        say(line)
 
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:
