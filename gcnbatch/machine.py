@@ -13,7 +13,6 @@ import resource
 import threading
 
 from gcnbatch.errors import MachineError
-from gcnbatch.fileio import disk_hint
 
 LEAST_FILES = 32
 # Beyond the started interpreter. Training a small set on the CPU with two threads takes 360 and 762 MiB in all.
@@ -47,6 +46,8 @@ def explain(error: BaseException) -> MachineError | None:
         hint = "Use a smaller batch, or lower data.memory_mb so that the set is read in slices."
         return MachineError("out of memory", hint=hint)
     if isinstance(error, OSError):
+        from gcnbatch.fileio import disk_hint  # not above: it takes milliseconds of every start
+
         if hint := disk_hint(error):
             return MachineError(str(error.filename or "disk"), str(error.strerror), hint=hint)
         if error.errno in _SUBJECTS:
@@ -106,7 +107,10 @@ def _check_threads(needed: int) -> None:
             started.append(thread)
     except RuntimeError as error:
         raise MachineError(
-            "threads", f"{len(started)} can be started", f"{needed}", "Raise ulimit -u, or end other programs."
+            "threads",
+            f"{len(started)} can be started",
+            f"{needed}",
+            "Raise ulimit -u, end other programs, or set OPENBLAS_NUM_THREADS=1.",
         ) from error
     finally:
         go.set()

@@ -208,4 +208,6 @@ def test_too_few_processes_are_one_line() -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (2, 2)),
     )
     assert done.returncode == 3
-    assert only_line(done.stderr).startswith("error: threads: 1 can be started; expected 4. Raise ulimit -u, or end ")
+    assert only_line(done.stderr).startswith(
+        "error: threads: 1 can be started; expected 4. Raise ulimit -u, end other "
+    )
