@@ -16,6 +16,10 @@ from gcnbatch.errors import InputError
 _OTHER = "Choose another -o."
 
 
+class _Taken(InputError):
+    """A folder that is there already, or a file in its place."""
+
+
 @contextmanager
 def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Path]:
     """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
@@ -32,10 +36,8 @@ def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Path
     InputError
         For a folder that holds something or cannot be made or written, and for one that another process writes to.
     """
-    made = _make(folder) if folder else []
-    if folder is None:
-        folder = _make_default(stem)
-        made = [folder]
+    made = _make(folder) if folder else _make_default(stem)
+    folder = folder or made[0]
     try:
         with locked(folder, f"Wait until it ends. {_OTHER}"):
             fileio.remove_abandoned(folder)  # a start that was killed at once
@@ -81,13 +83,13 @@ def make(folder: Path) -> None:
     _make(folder)
 
 
-def _make(folder: Path) -> list[Path]:
+def _make(folder: Path, may_exist: bool = True) -> list[Path]:
     """Make a folder and its parents; return those that were not there, the deepest first."""
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=may_exist)
     except FileExistsError as error:
-        raise InputError(str(folder), "already exists", "a new or empty folder", _OTHER) from error
+        raise _Taken(str(folder), "already exists", "a new or empty folder", _OTHER) from error
     except OSError as error:
         raise InputError(str(folder), f"cannot be made ({error.strerror})", "a writable place", _OTHER) from error
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -95,13 +97,13 @@ def _make(folder: Path) -> list[Path]:
     return made
 
 
-def _make_default(stem: str) -> Path:
-    """Make ``runs/<stem>-<time>``; two processes never get the same folder, also if the clock is set back."""
-    _make(Path("runs"))
+def _make_default(stem: str) -> list[Path]:
+    """Make ``runs/<stem>-<time>`` as `_make`; no two processes get the same, also if the clock is set back."""
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
-        with suppress(FileExistsError):
-            folder.mkdir()
-            return folder
+        if folder.exists():
+            continue
+        with suppress(_Taken):
+            return _make(folder, may_exist=False)
     raise AssertionError

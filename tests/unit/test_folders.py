@@ -42,3 +42,4 @@ def test_folders_of_the_same_second_differ_also_if_the_clock_is_set_back(
     with ExitStack() as stack:
         found = [stack.enter_context(folders.results(None, "tox21")) for _ in range(3)]
         assert [folder.name for folder in found] == [f"tox21-20260101-120000{end}" for end in ("", "-2", "-3")]
+    assert list(tmp_path.iterdir()) == []
