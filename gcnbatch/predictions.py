@@ -144,6 +144,8 @@ def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Itera
     """
     check_target(out)
     if out == STDOUT:
+        if sys.stdout is None:
+            raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
         yield _Csv(sys.stdout, spreadsheet)
         return
     ending = Path(out).suffix.lower()

@@ -36,7 +36,7 @@ FLOORS = (
         "worker",
         "backends.registry",
     ),
-    ("config", "environment", "figures", "folders", "webpage"),
+    ("config", "environment", "figures", "folders", "machine", "webpage"),
     ("data",),
     ("predictions", "reference"),
     ("backends",),

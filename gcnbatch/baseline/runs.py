@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -72,22 +71,20 @@ def start(
     path = Path(config.data.path)
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
-    target = folder or folders.default_folder(f"{config.name}-baseline")
-    folders.check_new(target)
-    imported = path.name.lower().endswith(MOLECULE_ENDINGS)
-    if imported:
-        folders.make(target)
-        _import(path, target / GENERATED, columns or TableColumns(), say)
-        path = target / GENERATED
-    elif columns and columns != TableColumns():
-        raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
-    with Dataset(path, config.data.memory_mb) as dataset:
-        check_molecules(dataset)
-        rows = splits.SplitRows.of(dataset)
-        about = (config.split, config.seed, rows)
-        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        named = {block_name(0, number if config.split.folds else 0): part for number, part in enumerate(parts, 1)}
-        return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
+    with folders.results(folder, f"{config.name}-baseline") as (target, _):
+        imported = path.name.lower().endswith(MOLECULE_ENDINGS)
+        if imported:
+            _import(path, target / GENERATED, columns or TableColumns(), say)
+            path = target / GENERATED
+        elif columns and columns != TableColumns():
+            raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
+        with Dataset(path, config.data.memory_mb) as dataset:
+            check_molecules(dataset)
+            rows = splits.SplitRows.of(dataset)
+            about = (config.split, config.seed, rows)
+            parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
+            named = {block_name(0, number if config.split.folds else 0): part for number, part in enumerate(parts, 1)}
+            return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
 
 def check_data(config: Config) -> None:
@@ -151,23 +148,16 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
 def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
     from gcnbatch.data.importers.smiles import import_smiles
 
-    with ExitStack() as stack:
-        stack.callback(_remove_empty, out.parent)
-        summary = import_smiles(
-            path,
-            out,
-            FeaturizerOptions(),
-            smiles_column=columns.smiles,
-            target_columns=list(columns.targets) or None,
-            skip_bad_rows=True,
-        )
-        for line in summary.notes:
-            say(line)
-
-
-def _remove_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    summary = import_smiles(
+        path,
+        out,
+        FeaturizerOptions(),
+        smiles_column=columns.smiles,
+        target_columns=list(columns.targets) or None,
+        skip_bad_rows=True,
+    )
+    for line in summary.notes:
+        say(line)
 
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:

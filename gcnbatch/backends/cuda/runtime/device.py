@@ -62,6 +62,8 @@ class Device:
         The most bytes that arrays held at once; may be reset to 0.
     kernels : Kernels
         Kernels of `sources`.
+    allocator
+        PyCUDA's memory pool, the only source of device memory (`allocate`, `active_bytes`).
     driver, stream
         PyCUDA's driver module and stream, for libraries that run together with these kernels.
     """
@@ -84,7 +86,7 @@ class Device:
             self._context.push()
             atexit.register(self._close)
             self.stream = self.driver.Stream()
-            self._pool = self.driver.DeviceMemoryPool()
+            self.allocator = self.driver.DeviceMemoryPool()
         # Small arrays are allocated in slabs, one after the other; a slab is freed with its last array.
         self._slab: Any = None
         self._slab_ptr, self._slab_used = 0, SLAB_BYTES
@@ -160,10 +162,10 @@ class Device:
 
     def _allocate(self, nbytes: int) -> Any:
         try:
-            owner = self._pool.allocate(nbytes)
+            owner = self.allocator.allocate(nbytes)
         except self.driver.Error as error:
             raise self._failure(error, nbytes) from error
-        self.peak_bytes = max(self.peak_bytes, self._pool.active_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.allocator.active_bytes)
         return owner
 
     def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
@@ -251,11 +253,21 @@ class Device:
         """Return a host array in page-locked memory, from which `upload_async` copies without waiting.
 
         PyCUDA never frees this memory: allocate it once and reuse it.
+
+        Raises
+        ------
+        MachineError
+            When the host has no more memory to lock.
         """
-        if not np.prod(shape):
+        if not prod((shape,) if isinstance(shape, int) else shape):
             return np.empty(shape, dtype)
         with self.errors():
-            found: NDArray[Any] = self.driver.pagelocked_empty(shape, np.dtype(dtype))
+            try:
+                found: NDArray[Any] = self.driver.pagelocked_empty(shape, np.dtype(dtype))
+            except self.driver.MemoryError as error:
+                raise MachineError(
+                    f"page-locked memory for {self._subject}", "out of memory", hint="Free some memory of the host."
+                ) from error
         return found
 
     def workspace(self, name: str, nbytes: int) -> DeviceArray:
@@ -348,7 +360,7 @@ class Device:
     @property
     def active_bytes(self) -> int:
         """Bytes that arrays hold now."""
-        return int(self._pool.active_bytes)
+        return int(self.allocator.active_bytes)
 
     def mapped_flag(self) -> tuple[NDArray[np.int32], DeviceArray]:
         """Return one int32 in page-locked host memory and the device's view of it; cached."""
@@ -399,7 +411,7 @@ class Device:
         self.kernels.clear()
         if self._fast is not None:
             self._fast.kernels.clear()
-        self._pool.stop_holding()
+        self.allocator.stop_holding()
         self._context.pop()
 
 

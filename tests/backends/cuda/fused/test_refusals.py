@@ -96,6 +96,21 @@ def test_batches_beyond_32_bit_indices_are_refused_before_training(
     )
 
 
+def test_batches_of_many_graphs_with_wide_layers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pooled rows and logits have a row per graph, also per graph without nodes."""
+    graphs = write_set(tmp_path / "data.h5")
+    about = (f"data.path={tmp_path / 'data.h5'}", "model.widths=[8]", "model.head=[100]", "train.batch_size=1000000")
+    limit = max(graphs.n_graphs * 100, graphs.n_nodes * graphs.header.n_channels, len(graphs.src) + graphs.n_nodes)
+    monkeypatch.setattr(forms, "most_nodes", lambda stack: graphs.n_nodes)
+    with opened(configure(*about)) as work:
+        monkeypatch.setattr(forms, "MAX_ENTRIES", limit)
+        assert refusal(fused_backend(), work.task) is None
+        monkeypatch.setattr(forms, "MAX_ENTRIES", graphs.n_graphs * 100 - 1)
+        assert refusal(fused_backend(), work.task) == (
+            "train.batch_size 1,000,000 with layers of 100 columns: more than 32-bit indices can address"
+        )
+
+
 def test_a_prediction_batch_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
