@@ -2,16 +2,17 @@
 
 The first column is ``id``; columns that were kept from the input follow. Binary and regression sets have one column per
 task: the probability, or the value in the target's unit. Multiclass sets have the predicted class under the task's
-name, then a ``p(<class>)`` column per class. An ensemble adds ``<name>_std`` after each number. Predictions from a file
-of molecules end with ``error``: the reason why a row could not be read, else blank. Such a row keeps its place, with
-blank numbers. A name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that
-is called like a task.
+name, then a ``p(<class>)`` column per class. An ensemble adds ``<name>_std`` after each number. `gcnbatch.infer.trust`
+adds columns behind them. Predictions from a file of molecules end with ``error``: the reason why a row could not be
+read, else blank. Such a row keeps its place, with blank numbers. A name that is already taken gets ``_`` appended: that
+of a task called ``id``, or of a kept column that is called like a task.
 
 - ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value. Control
   characters and the like are escaped (`gcnbatch.text`), so that a row is a line.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
 - ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
-  for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``target`` (its kind) as an attribute.
+  for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``more/<column> (R,)`` as float32 or text;
+  ``target`` (its kind) as an attribute.
 
 Numbers are written in the shortest form that reads back as the same float32.
 """
@@ -57,6 +58,8 @@ class Predictions:
         Reason why a row could not be read, "" for the others.
     kept : dict of (R,) str
         Columns of the input, as they were.
+    more : dict of (R,) float32 or str
+        Further columns: calibrated probabilities, intervals, sets; NaN or "" where missing.
     """
 
     header: Header
@@ -65,6 +68,7 @@ class Predictions:
     std: NDArray[np.float32] | None = None
     errors: NDArray[np.str_] | None = None
     kept: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    more: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,6 +94,8 @@ class Predictions:
             add(name, self.outputs[:, k])
             if self.std is not None:
                 add(f"{name}_std", self.std[:, k])
+        for name, values in self.more.items():
+            add(name, values)
         if self.errors is not None:
             add("error", self.errors)
         kept = {"id": columns.pop("id")}
@@ -231,6 +237,8 @@ class _Hdf5:
         self._extend("outputs", table.outputs)
         if table.std is not None:
             self._extend("std", table.std)
+        for name, values in table.more.items():
+            self._extend(f"more/{name.replace('/', '_')}", values if values.dtype.kind == "f" else values.tolist())
         if table.errors is not None:
             self._extend("error", table.errors.tolist())
 

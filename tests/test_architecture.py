@@ -42,6 +42,7 @@ FLOORS = (
     ("backends",),
     ("model",),
     ("runners",),
+    ("uncertainty",),
     ("train",),
     ("infer", "bench", "compare_runs", "tune"),
     ("baseline",),

@@ -258,7 +258,7 @@ def _summarise(
     np.add.at(total, at, np.concatenate([found[part.test] for found, part in zip(outputs, parts, strict=True)]))
     pooled = (total / count[:, None]).astype(np.float32)
     header, y = dataset.header, dataset.y[tested]
-    summary["out_of_fold"] = report.evaluate(header, y, pooled).result()
+    summary["out_of_fold"] = report.evaluate(header, y, pooled)
     write_csv(folder / report.PREDICTIONS, Predictions(header, dataset.ids[tested], pooled))
     report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)

@@ -25,6 +25,8 @@ Examples:
 
 A run with folds is the ensemble of its folds. Rows are in the order of the input; a molecule that cannot be read has a
 blank row with the reason in the column 'error'. Columns of DATA that are named like the tasks give metrics.
+Where the run had enough validation rows, there are calibrated probabilities (<name>_calibrated), intervals (<name>_low,
+<name>_high) or sets of labels (<name>_set, such as 0|1) that hold the right value in a share --level of new rows.
 """
 
 
@@ -89,6 +91,13 @@ def infer(
     spreadsheet: Annotated[
         bool, typer.Option("--spreadsheet", help="CSV: put ' before texts that a spreadsheet would run (=, +, -, @).")
     ] = False,
+    level: Annotated[
+        float, typer.Option("--level", metavar="P", help="Level of intervals and sets: share of right ones.")
+    ] = 0.9,
+    plain: Annotated[bool, typer.Option("--plain", help="Predictions alone, without calibration and sets.")] = False,
+    applicability: Annotated[
+        bool, typer.Option("--applicability", help="Add nearness to the run's training molecules, from its data set.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
@@ -130,6 +139,8 @@ def infer(
                 TableFormat(delimiter, decimal),
             ),
             spreadsheet=spreadsheet,
+            level=None if plain else level,
+            applicability=applicability,
             quiet=quiet,
             say=say,
         )

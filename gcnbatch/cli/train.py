@@ -71,6 +71,9 @@ def train(
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also fit a random forest to the same rows, and compare.")
     ] = False,
+    applicability: Annotated[
+        bool, typer.Option("--applicability", help="Also plot test errors by nearness to the training rows.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
     show_keys: Annotated[
@@ -124,6 +127,11 @@ def train(
             from gcnbatch.train import run
 
             folder, metrics = run.start(settings, out, quiet, say, write)
+    if applicability:
+        from gcnbatch.infer import domain_report
+        from gcnbatch.runners.choice import BackendChoice
+
+        metrics = domain_report.add_to_run(folder, BackendChoice("auto", device or 0), say)
     if baseline:
         from gcnbatch.baseline import add_to_run
 
@@ -171,14 +179,15 @@ def show(metrics: dict[str, Any]) -> None:
     named = printable(f"{named}, seed {split['seed']}")
     if members := metrics.get("folds") or metrics.get("members"):
         mean, std = metrics["mean"], metrics["std"]
-        figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in mean}
+        fitted = [part for part in mean if part != "uncertainty"]
+        figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in fitted}
         what = "folds" if "folds" in metrics else "models"
         typer.echo(f"{len(members)} {what}, {named}: mean ± standard deviation")
     else:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
         figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}
         sizes = " / ".join(str(size) for size in split["sizes"])
-        course = metrics.get("model") or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
+        course = printable(metrics.get("model", "")) or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
         typer.echo(f"{named}: {sizes} rows; {course}")
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
     for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
@@ -186,8 +195,28 @@ def show(metrics: dict[str, Any]) -> None:
     test = metrics.get("out_of_fold", metrics.get("test", {}))
     for line in by_task(test, "test, by task"):
         typer.echo(line)
-    if "baseline" in metrics:
-        typer.echo(metrics["baseline"]["verdict"])
+    _show_uncertainty(metrics)
+    if metrics.get("baseline"):
+        typer.echo(printable(metrics["baseline"]["verdict"]))
+
+
+def _show_uncertainty(metrics: dict[str, Any]) -> None:
+    """Print calibration error and coverage of the test rows, and whether something could not be computed."""
+    from gcnbatch.text import printable
+
+    mean = metrics.get("mean")
+    found = (mean if isinstance(mean, dict) else metrics).get("uncertainty") or {}
+    before, after, level, coverage = (found.get(name) for name in ("ece", "ece_calibrated", "level", "coverage"))
+    shown = []
+    if before is not None and after is not None:
+        shown.append(f"ECE {before:.3f} before and {after:.3f} after calibration")
+    if level is not None and coverage is not None:
+        shown.append(f"{level:.0%} {'intervals' if 'ence' in found else 'sets'} cover {coverage:.1%}")
+    if shown:
+        typer.echo(f"test, {'; '.join(shown)}")
+    if notes := found.get("notes"):
+        more = f" (and {len(notes) - 1} more notes in metrics.json)" if len(notes) > 1 else ""
+        typer.echo(f"note: {printable(notes[0])}{more}")
 
 
 def _show_keys() -> None:

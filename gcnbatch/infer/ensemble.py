@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
+from gcnbatch.infer.domain import Domain
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
 from gcnbatch.infer.members import Member, load_members
+from gcnbatch.infer.trust import Trust, load_trust
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
+from gcnbatch.uncertainty.model import LEVEL
 
 Say = Callable[[str], object]
 
@@ -61,6 +64,8 @@ def infer(
     on_bad_row: Literal["keep", "fail"] = "keep",
     csv: CsvOptions | None = None,
     spreadsheet: bool = False,
+    level: float | None = LEVEL,
+    applicability: bool = False,
     quiet: bool = False,
     say: Say = lambda line: None,
 ) -> InferenceSummary:
@@ -84,6 +89,10 @@ def infer(
         A molecule that cannot be read keeps a blank row with the reason, or raises an error.
     spreadsheet : bool
         Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
+    level : float
+        Level of conformal intervals and sets, from 0.5 to below 1. None: predictions alone.
+    applicability : bool
+        Add similarity and embedding distance to the nearest training molecule.
     quiet : bool
         No progress.
     say : callable
@@ -99,12 +108,16 @@ def infer(
         raise InputError(f"output {out}", "the data file itself", "another file")
     choice = BackendChoice(backend, device, cuda)
     members = load_members(runs, say)
+    trust = load_trust(members, level)
     size = batch_size or 0
+    domain = Domain(members, choice, size) if applicability else None
     started = time.monotonic()
     with open_input(data, members, csv or CsvOptions(), size) as source, open_sink(out, spreadsheet) as sink:
-        for note in source.notes:
+        for note in (*source.notes, *trust.notes):
             say(note)
-        rows, unreadable, figures, name = _predict(source, members, choice, sink, size, on_bad_row == "fail", quiet)
+        rows, unreadable, figures, name = _predict(
+            source, members, trust, domain, choice, sink, size, on_bad_row == "fail", quiet
+        )
         if figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
     if unreadable:
@@ -113,7 +126,15 @@ def infer(
 
 
 def _predict(
-    source: Input, members: list[Member], choice: BackendChoice, sink: Sink, batch_size: int, fail: bool, quiet: bool
+    source: Input,
+    members: list[Member],
+    trust: Trust,
+    domain: Domain | None,
+    choice: BackendChoice,
+    sink: Sink,
+    batch_size: int,
+    fail: bool,
+    quiet: bool,
 ) -> tuple[int, int, dict[str, Any] | None, str]:
     """Return the numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
     header = members[0].header
@@ -125,8 +146,11 @@ def _predict(
         for part in source.parts:
             if fail:
                 _refuse_bad_row(part, rows)
-            outputs, std, name = _outputs(part, members, choice, batch_size, bar.update)
-            sink.append(Predictions(header, part.ids, outputs, std, part.errors, part.kept))
+            single, name = _outputs(part, members, choice, batch_size, bar.update)
+            outputs, std = _combined(part, single)
+            beside = trust.columns(single) | (domain.columns(part.data, part.smiles()) if domain else {})
+            more = {column: _spread(part, values) for column, values in beside.items()}
+            sink.append(Predictions(header, part.ids, outputs, std, part.errors, part.kept, more))
             rows += len(part.ids)
             unreadable += len(part.ids) - len(part.rows)
             bar.update((len(part.ids) - len(part.rows)) * len(members))
@@ -141,22 +165,34 @@ def _predict(
 
 def _outputs(
     part: Part, members: list[Member], choice: BackendChoice, batch_size: int, progress: Callable[[int], object]
-) -> tuple[NDArray[np.float32], NDArray[np.float32] | None, str]:
-    """Return the members' mean (R, K) and, for several, their standard deviation (n - 1); NaN in unreadable rows.
+) -> tuple[list[NDArray[np.float32]], str]:
+    """Return each member's outputs (M, K) for the readable rows, and the backend that computed.
 
-    The third value is the backend that computed: "auto" may change to another.
+    "auto" may change to another backend.
     """
     sources = {kind: BatchSource(part.data, kind) for kind in {member.adjacency for member in members}}
     found = [member.outputs(choice, sources[member.adjacency], batch_size, progress) for member in members]
-    single, name = [outputs for outputs, _ in found], found[-1][1]
+    return [outputs for outputs, _ in found], found[-1][1]
 
+
+def _combined(
+    part: Part, single: Sequence[NDArray[np.float32]]
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Return the members' mean (R, K) and, for several, their standard deviation (n - 1); NaN in unreadable rows."""
     mean = np.full((len(part.ids), single[0].shape[1]), np.nan, dtype=np.float32)
     mean[part.rows] = np.mean(single, axis=0, dtype=np.float64)
     if len(single) == 1:
-        return mean, None, name
+        return mean, None
     std = np.full_like(mean, np.nan)
     std[part.rows] = np.std(single, axis=0, ddof=1, dtype=np.float64)
-    return mean, std, name
+    return mean, std
+
+
+def _spread(part: Part, values: NDArray[Any]) -> NDArray[Any]:
+    """Return a column (R,) from the values of the readable rows; "" or NaN in the others."""
+    column = np.full(len(part.ids), np.nan if values.dtype.kind == "f" else "", dtype=values.dtype)
+    column[part.rows] = values
+    return column
 
 
 def _refuse_bad_row(part: Part, first: int) -> None:

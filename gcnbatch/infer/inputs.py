@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -53,6 +53,8 @@ class Part:
         Targets of all rows, if the input has those of the models.
     kept : dict of (R,) str
         Columns of the input that go to the output.
+    smiles : callable
+        Returns the SMILES of the rows of `data`; None if the input has none.
     """
 
     ids: NDArray[np.str_]
@@ -61,6 +63,7 @@ class Part:
     errors: NDArray[np.str_] | None = None
     y: NDArray[Any] | None = None
     kept: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+    smiles: Callable[[], list[str] | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def _check_members(members: Sequence[Member], path: Path, header: Header) -> Non
 def _whole(dataset: Dataset, trained: Header) -> Input:
     data = dataset.load() if dataset.fits_in_memory else dataset
     y = dataset.y if same_outputs(dataset.header, trained) else None
-    part = Part(dataset.ids, data, np.arange(len(dataset.ids), dtype=np.int64), y=y)
+    part = Part(dataset.ids, data, np.arange(len(dataset.ids), dtype=np.int64), y=y, smiles=dataset.smiles)
     source = dataset.header.source
     return Input(dataset.n_graphs, iter([part]), bool(source) and source == trained.source)
 
@@ -234,4 +237,5 @@ def _part(
         np.array(errors),
         None if columns.labels is None else columns.labels.read([record[1:] for record in records]),
         {name: np.array([record[at + 1] for record in records]) for name, at in columns.kept.items()},
+        lambda: [records[place][columns.smiles + 1].strip() for part in rows for place in part.tolist()],
     )

@@ -29,7 +29,9 @@ from gcnbatch.train.plan import member_folders
 from gcnbatch.train.report import METRICS
 
 
-class _Scale(BaseModel):
+class Scale(BaseModel):
+    """Mean and standard deviation of each output."""
+
     model_config = ConfigDict(extra="forbid")
     mean: list[float]
     std: list[float]
@@ -41,7 +43,7 @@ class _About(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: ModelConfig
     header: Header
-    scaling: _Scale
+    scaling: Scale
     epoch: int = Field(ge=0)
 
 

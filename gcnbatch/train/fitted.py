@@ -77,11 +77,22 @@ def read_fits(run: Path, rows: int | None = None) -> list[Fit]:
 def _read(folder: Path, numbers: tuple[int, ...], rows: int | None) -> Fit:
     if not (folder / METRICS).is_file():
         raise InputError(str(folder), f"not finished: no {METRICS}", "a finished run", "Finish it with --resume.")
-    path, expected = folder / SPLITS, "row numbers of train, valid and test"
+    split = read_split(folder / SPLITS, rows)
+    return Fit(numbers[0], numbers[1], folder, split, run_files.read_figures(folder / METRICS))
+
+
+def read_split(path: Path, rows: int | None = None) -> Split:
+    """Return the split in a ``splits.json``.
+
+    Raises
+    ------
+    InputError
+        When it is damaged, or names a row beyond the data set's `rows`.
+    """
+    expected = "row numbers of train, valid and test"
     parts = run_files.checked(str(path), run_files.read_json(path, expected), _ROWS, expected)
     if parts.keys() != {"train", "valid", "test"}:
         raise InputError(str(path), f"parts {', '.join(parts)}", "train, valid and test")
     if rows is not None and max(max(part, default=0) for part in parts.values()) >= rows:
         raise InputError(str(path), "a row number beyond the data set", f"numbers below {rows}")
-    split = Split(**{name: np.array(part, dtype=np.int64) for name, part in parts.items()})
-    return Fit(numbers[0], numbers[1], folder, split, run_files.read_figures(folder / METRICS))
+    return Split(**{name: np.array(part, dtype=np.int64) for name, part in parts.items()})

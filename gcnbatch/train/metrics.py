@@ -12,7 +12,6 @@ largest probability, the first one of equals.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,7 +100,8 @@ def score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) -
 class Curves(NamedTuple):
     """ROC and precision-recall curves of a task, float64. Both arrays of a curve have the same length.
 
-    Recall increases. scikit-learn's last point (0, 1) is left out, because no threshold gives it.
+    A point for each distinct output as the threshold, from the largest; a ROC curve begins at (0, 0) and leaves out
+    points inside straight lines. Rates and recall increase.
     """
 
     false_positive_rate: NDArray[np.float64]
@@ -119,16 +119,17 @@ def curves(y: NDArray[Any], outputs: NDArray[Any]) -> list[Curves | None]:
     outputs : (R, K)
         Probabilities.
     """
-    from sklearn.metrics import precision_recall_curve, roc_curve
-
     found: list[Curves | None] = []
     for column in _columns("binary", y, outputs):
         if not _is_defined("roc_auc", column):
             found.append(None)
             continue
-        false_positives, true_positives, _ = roc_curve(*column)
-        precision, recall, _ = precision_recall_curve(*column)
-        found.append(Curves(false_positives, true_positives, recall[-2::-1], precision[-2::-1]))
+        rows, hits = _hits(*column)
+        misses = rows - hits
+        bends = (np.diff(misses, 2) != 0) | (np.diff(hits, 2) != 0)
+        corners = np.concatenate([[True], bends, [True]]) if len(hits) > 2 else np.ones(len(hits), dtype=bool)
+        false_positives, true_positives = (np.append(0.0, of[corners] / of[-1]) for of in (misses, hits))
+        found.append(Curves(false_positives, true_positives, hits / hits[-1], hits / rows))
     return found
 
 
@@ -219,9 +220,7 @@ def _is_defined(metric: str, column: _Column) -> bool:
 def _figure(metric: str, target: Target, column: _Column) -> float | None:
     if not _is_defined(metric, column):
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # scikit-learn warns about many classes in few rows
-        return float(_FIGURES[target][metric](*column))
+    return float(_FIGURES[target][metric](*column))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -259,14 +258,20 @@ def _roc_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
     return float(wins / (positives * (len(labels) - positives)))
 
 
-# scikit-learn's functions check their arguments for milliseconds, too long for thousands of tasks. The tests compare.
+# scikit-learn's functions check their arguments for milliseconds, too long for thousands of tasks, and its import takes
+# a second, as long as a small model trains on a GPU. The tests compare.
+
+
+def _hits(labels: NDArray[Any], outputs: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the rows at or above each distinct output, from the largest, and the positives among them."""
+    order = np.argsort(outputs, kind="stable")[::-1]
+    last = np.append(np.flatnonzero(np.diff(outputs[order])), len(order) - 1)  # of the rows with each output
+    return last + 1.0, np.cumsum(labels[order], dtype=np.float64)[last]
 
 
 def _pr_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    order = np.argsort(outputs, kind="stable")[::-1]
-    last = np.append(np.flatnonzero(np.diff(outputs[order])), len(order) - 1)  # of the rows with each output
-    hits = np.cumsum(labels[order], dtype=np.float64)[last]
-    precision, recall = (hits / (last + 1))[::-1], np.append((hits / hits[-1])[::-1], 0.0)
+    rows, hits = _hits(labels, outputs)
+    precision, recall = (hits / rows)[::-1], np.append((hits / hits[-1])[::-1], 0.0)
     return max(0.0, float(-np.sum(np.diff(recall) * precision)))
 
 
@@ -312,9 +317,7 @@ def _mae(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
 
 
 def _r2(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    from sklearn.metrics import r2_score
-
-    return float(r2_score(labels, outputs))
+    return float(1.0 - np.sum((labels - outputs) ** 2) / np.sum((labels - labels.mean()) ** 2))
 
 
 _FIGURES: dict[Target, dict[str, Callable[[NDArray[Any], NDArray[Any]], float]]] = {

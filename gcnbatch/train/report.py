@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, write_csv
-from gcnbatch.train import metrics, plots
+from gcnbatch.train import checkpoint, metrics, plots
+from gcnbatch.train.checkpoint import Checkpoint
+from gcnbatch.uncertainty import figures as uncertainty_figures
+from gcnbatch.uncertainty import plot as uncertainty_plot
+from gcnbatch.uncertainty.model import LEVEL, Uncertainty
 
-METRICS, PREDICTIONS = "metrics.json", "predictions.csv"
+METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
 
 
 class _InlineExecutor(Executor):
@@ -49,6 +53,8 @@ class Report:
         Rows of history.jsonl; empty for a model without epochs.
     course : dict
         Other entries of metrics.json: backend, epochs, seconds, split.
+    level : float
+        Level of conformal intervals and sets, for the figures of the test rows.
     """
 
     folder: Path
@@ -58,39 +64,52 @@ class Report:
     test_ids: NDArray[np.str_]
     history: list[dict[str, Any]]
     course: dict[str, Any]
+    level: float = LEVEL
 
-    def write(self, evaluator: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
-        """Evaluate every part; write metrics.json, predictions.csv and plots; return the metrics.
+    def write(self, fitter: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
+        """Evaluate every part; write metrics, predictions, uncertainty and plots; return the metrics.
 
         Parameters
         ----------
-        evaluator, plotter : concurrent.futures.Executor
-            Run the functions of `metrics` and of `plots`.
+        fitter, plotter : concurrent.futures.Executor
+            Run `Uncertainty.fit` and the functions of `plots`.
         """
         plotted: list[Future[None]] = []
         if self.history:
             curves = self.folder / "learning_curves.png"
             plotted.append(plotter.submit(plots.learning_curves, self.history, curves))
+        uncertainty = self._uncertainty(fitter)
         figures = {}
         for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
             rows = self.labels[part], self.outputs[part]
-            figures[part] = evaluate(self.header, *rows, evaluator)
+            figures[part] = evaluate(self.header, *rows)
             if part == "test":
-                plotted.append(draw(self.folder, self.header, *rows, figures[part].result(), evaluator, plotter))
+                plotted.append(draw(self.folder, self.header, *rows, figures[part], plotter))
         if "test" in self.outputs:
             write_csv(self.folder / PREDICTIONS, Predictions(self.header, self.test_ids, self.outputs["test"]))
-        summary = {part: figures[part].result() for part in self.outputs} | self.course
+        summary = {part: figures[part] for part in self.outputs} | self.course
+        if uncertainty is not None:
+            fitted = uncertainty.result()
+            checkpoint.save(self.folder / UNCERTAINTY, Checkpoint(fitted.arrays(), fitted.about()))
+            if "test" in self.outputs:
+                rows = self.labels["test"], self.outputs["test"]
+                plotted.append(plotter.submit(uncertainty_plot.draw, fitted, *rows, self.folder / "uncertainty.png"))
+                summary["uncertainty"] = uncertainty_figures.evaluate(fitted, *rows, self.level)
         for plot in plotted:
             plot.result()
         fileio.write_json(self.folder / METRICS, summary)
         return summary
 
+    def _uncertainty(self, fitter: Executor) -> Future[Uncertainty] | None:
+        """Start to fit the uncertainty to the validation rows, if there are any."""
+        if "valid" not in self.outputs:
+            return None
+        return fitter.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"])
 
-def evaluate(
-    header: Header, y: NDArray[Any], outputs: NDArray[np.float32], evaluator: Executor = INLINE
-) -> Future[dict[str, Any]]:
-    """Start the evaluation of these rows; `y` and `outputs` as in `metrics.evaluate`."""
-    return evaluator.submit(metrics.evaluate, header.target, y, outputs, header.task_names, header.class_names)
+
+def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:
+    """Return the metrics of these rows; `y` and `outputs` as in `metrics.evaluate`."""
+    return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
 
 
 def draw(
@@ -99,7 +118,6 @@ def draw(
     y: NDArray[Any],
     outputs: NDArray[np.float32],
     figures: dict[str, Any],
-    evaluator: Executor = INLINE,
     plotter: Executor = INLINE,
     part: str = "test rows",
 ) -> Future[None]:
@@ -110,14 +128,13 @@ def draw(
     folder : Path
     y, outputs, figures
         Arguments and result of `metrics.evaluate`.
-    evaluator, plotter : concurrent.futures.Executor
+    plotter : concurrent.futures.Executor
         As in `Report.write`.
     part : str
         Rows that are drawn, for the title.
     """
     if header.target == "binary":
-        curves = evaluator.submit(metrics.curves, y, outputs).result()
-        return plotter.submit(plots.roc_pr, curves, figures["tasks"], folder / "roc_pr.png", part)
+        return plotter.submit(plots.roc_pr, metrics.curves(y, outputs), figures["tasks"], folder / "roc_pr.png", part)
     if header.target == "multiclass":
         return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
     return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)

@@ -1,8 +1,8 @@
-"""Worker processes that evaluate and plot the report of a run.
+"""Worker processes that fit the uncertainty and draw the plots of a run's report.
 
-scikit-learn and matplotlib take about a second to import. While a GPU trains a small model, the CPU cores are idle, so
-worker processes import them meanwhile: 50 epochs of Tox21 take about 2.1 s in all instead of 3.1 s. Training on the CPU
-leaves no core idle, so the main process writes that report.
+matplotlib and SciPy's optimisers take half a second to import, plots about as long to draw. While a GPU trains a small
+model, the CPU cores are idle, so worker processes import meanwhile and draw side by side. Training on the CPU leaves no
+core idle, so the main process writes that report.
 
 This module imports nothing large: the workers start before the command imports NumPy.
 """
@@ -21,9 +21,9 @@ from gcnbatch.worker import Workers
 if TYPE_CHECKING:
     from gcnbatch.train.report import Report
 
-METRICS = ("sklearn.metrics", "scipy.special", "gcnbatch.train.metrics")
-PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots")
-PLOT_WORKERS = 2  # one for the learning curves, one for the plot of the test rows
+FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
+PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots", "gcnbatch.uncertainty.plot")
+PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
 
 
 @contextmanager
@@ -47,10 +47,10 @@ def report_workers(enabled: bool) -> Iterator[Callable[[Report], dict[str, Any]]
 
 
 def _start(stack: ExitStack) -> list[Workers]:
-    """Return the pools for metrics and for plots, or an empty list if a process or thread cannot be started."""
+    """Return the pools for fits and for plots, or an empty list if a process or thread cannot be started."""
     started: list[Workers] = []
     try:
-        started.append(stack.enter_context(Workers(1, preload, METRICS, quiet=True)))
+        started.append(stack.enter_context(Workers(1, preload, FITS, quiet=True)))
         started.append(stack.enter_context(Workers(PLOT_WORKERS, prepare_plots, quiet=True)))
     except (OSError, RuntimeError):
         return []

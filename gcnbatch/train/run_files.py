@@ -30,6 +30,22 @@ class _Split(BaseModel):
     sizes: list[int] | list[list[int]]
 
 
+class _Uncertainty(BaseModel):
+    """What is printed of the uncertainty; its other entries are only kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    level: Number
+    ece: Number | None = None
+    ece_calibrated: Number | None = None
+    coverage: Number | None = None
+    notes: list[str] = []
+
+
+class _Baseline(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+    verdict: str
+
+
 class _Metrics(BaseModel):
     """What metrics.json says of a run or a fold beside its figures."""
 
@@ -40,6 +56,9 @@ class _Metrics(BaseModel):
     train: dict[str, Any] = {}
     valid: dict[str, Any] = {}
     test: dict[str, Any] = {}
+    model: str = ""
+    uncertainty: _Uncertainty | None = None
+    baseline: _Baseline | None = None
 
 
 class _Fit(_Metrics):

@@ -42,7 +42,7 @@ def summarise(folder: Path, planned: Sequence[Planned], results: Sequence[dict[s
     if any(len(one.split.test) for one in planned):
         rows, mean, std = _pooled(folder, planned)
         y = experiment.y[rows]
-        summary["out_of_fold"] = report.evaluate(header, y, mean).result()
+        summary["out_of_fold"] = report.evaluate(header, y, mean)
         write_csv(folder / report.PREDICTIONS, Predictions(header, experiment.ids[rows], mean, std))
         part = "test rows of all folds" if config.split.folds else "test rows"
         report.draw(folder, header, y, mean, summary["out_of_fold"], part=part).result()
@@ -54,7 +54,7 @@ def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and sample standard deviation (n - 1) of every metric that all results define."""
     mean: dict[str, Any] = {}
     std: dict[str, Any] = {}
-    for part in ("train", "valid", "test"):
+    for part in ("train", "valid", "test", "uncertainty"):
         tables = [result.get(part, {}) for result in results]
         for name in tables[0]:
             values = [table.get(name) for table in tables]

@@ -67,7 +67,8 @@ def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, Complete
         for name, cell in zip(lines[1].split(), cells, strict=True):
             value = metrics[part][name]
             assert cell == "–" if value is None else float(cell) == pytest.approx(value, rel=1e-3)
-    assert lines[5:] == [str(folder)]
+    assert lines[5].startswith("note: task 'task0' is not calibrated: ")
+    assert lines[6:] == [str(folder)]
     assert "\x1b" not in done.stdout + done.stderr
     assert all(line.startswith("epoch ") for line in done.stderr.splitlines())
 

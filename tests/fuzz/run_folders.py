@@ -23,7 +23,7 @@ from tests.train.runs import fit, write_set
 
 SECONDS = 60  # for a case; a pipe that is read would last for ever
 FILES = ("config.toml", "env.json", "splits.json", "data.sha256", "history.jsonl", "metrics.json", "predictions.csv")
-CHECKPOINTS = ("last.safetensors", "best.safetensors")
+CHECKPOINTS = ("last.safetensors", "best.safetensors", "uncertainty.safetensors")
 VALUES: list[Any] = [None, [], {}, "", 0, -1, 2**70, 1e300, True, "\x1b[31m", [[]], {"a": {}}]
 
 
@@ -37,7 +37,7 @@ def write_bases(folder: Path) -> None:
     fit(folder / "set.h5", folder / "folds", *folds)
 
 
-KEYS = ("position", "header", "model", "scaling", "epoch")
+KEYS = ("position", "header", "model", "scaling", "epoch", "calibrators", "notes")
 INNER = ("", "epoch", "step", "best_epoch", "plateau", "finished", "n_features", "mean", "waited")
 HOW = ("content", "cut", "insert", "remove", "folder", "pipe", "link", "dangling", "value", "value")
 KINDS = ("finished", "stopped", "in_folds", "folds")

@@ -18,6 +18,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
 from gcnbatch.train import plots, run
 from gcnbatch.train.checkpoint import load
+from gcnbatch.uncertainty import plot as uncertainty_plot
 from tests.builders import build_graphset
 
 SMALL = ("model.widths=[8]", "train.batch_size=8", "train.epochs=3", "train.learning_rate=0.01")
@@ -34,6 +35,7 @@ def lighten(patch: pytest.MonkeyPatch) -> None:
     """Skip plots, which have their own tests, and syncing: together most of a small run's time."""
     for name in ("learning_curves", "roc_pr", "confusion", "parity"):
         patch.setattr(plots, name, lambda *about: None)
+    patch.setattr(uncertainty_plot, "draw", lambda *about: None)
     patch.setattr(os, "fsync", lambda file: None)
 
 

@@ -263,3 +263,18 @@ def test_every_configurable_monitor_is_a_metric_of_some_target() -> None:
 
     allowed = set(TrainConfig.model_fields["monitor"].annotation.__args__)  # type: ignore[union-attr]
     assert allowed == {"auto", "loss"}.union(*metrics.METRICS.values())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 60))
+def test_curves_equal_sklearns(seed: int, n: int, distinct: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.append(rng.random(n - 2) < 0.3, [True, False])
+    outputs = rng.integers(0, distinct, n) / 64
+    (found,) = metrics.curves(labels[:, None].astype(np.float32), outputs[:, None].astype(np.float32))
+    assert found is not None
+    false_positives, true_positives, _ = sk.roc_curve(labels, outputs)
+    np.testing.assert_array_equal(found.false_positive_rate, false_positives)
+    np.testing.assert_array_equal(found.true_positive_rate, true_positives)
+    precision, recall, _ = sk.precision_recall_curve(labels, outputs)  # its last point (0, 1) belongs to no threshold
+    np.testing.assert_array_equal(found.recall, recall[-2::-1])
+    np.testing.assert_array_equal(found.precision, precision[-2::-1])

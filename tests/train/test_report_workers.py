@@ -41,6 +41,7 @@ def report(folder: Path, rows: int = 400) -> Report:
 
 
 Write = Callable[[Report], dict[str, Any]]
+UNCERTAIN = ("uncertainty.safetensors", "uncertainty.png")
 
 
 @pytest.fixture
@@ -65,14 +66,14 @@ def processes(pools: list[Workers]) -> list[subprocess.Popen[bytes]]:
 def write(pools: list[Workers]) -> Iterator[Write]:
     """Return the function that writes a report in workers."""
     with report_workers(enabled=True) as write:
-        assert [len(pool._workers) for pool in pools] == [1, 2]
+        assert [len(pool._workers) for pool in pools] == [1, 3]
         yield write
 
 
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the preloading of modules in tests whose workers compute nothing."""
-    for name in ("METRICS", "PLOTS"):
+    for name in ("FITS", "PLOTS"):
         monkeypatch.setattr(module, name, ())
 
 
@@ -96,7 +97,7 @@ def test_workers_write_the_same_bytes_as_this_process(
     found += [write(report(tmp_path / place)) for place in ("workers", "again")]
     assert found[0] == found[1] == found[2]
     names = {path.name for path in (tmp_path / "here").iterdir()}
-    assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png"}
+    assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png", *UNCERTAIN}
     for place in ("workers", "again"):
         assert {path.name for path in (tmp_path / place).iterdir()} == names
         for name in names:
@@ -168,7 +169,7 @@ def test_an_error_of_the_report_is_raised_in_this_process(write: Write, tmp_path
 def test_workers_end_with_the_run_even_while_they_import(pools: list[Workers]) -> None:
     with report_workers(enabled=True):
         started = processes(pools)
-        assert [process.poll() for process in started] == [None] * 3
+        assert [process.poll() for process in started] == [None] * 4
     assert all(process.returncode is not None for process in started)
 
 
@@ -180,24 +181,24 @@ def test_workers_remove_matplotlibs_temporary_folder(
     for place in ("temporary", "met"):
         (tmp_path / place).mkdir()
     with report_workers(enabled=True):
-        for call in [pools[1].submit(meet, tmp_path / "met", 2) for _ in range(2)]:
-            call.result()  # both have imported matplotlib
-        assert len(list((tmp_path / "temporary").iterdir())) == 2
+        for call in [pools[1].submit(meet, tmp_path / "met", 3) for _ in range(3)]:
+            call.result()  # all have imported matplotlib
+        assert len(list((tmp_path / "temporary").iterdir())) == 3
     assert not any((tmp_path / "temporary").iterdir())
 
 
 def test_workers_preload_every_module_that_a_report_needs(tmp_path: Path) -> None:
-    """Pillow's plugins are left out: they are small, and Pillow imports them on demand."""
+    """Pillow's plugins are left out: Pillow imports them on demand; safetensors, too: training has written weights."""
     text = f"""
 import sys
 from pathlib import Path
-from gcnbatch.train.report_workers import METRICS, PLOTS, preload
+from gcnbatch.train.report_workers import FITS, PLOTS, preload
 from tests.train.test_report_workers import report
 written = report(Path({str(tmp_path)!r}))
-preload(*METRICS, *PLOTS)
+preload(*FITS, *PLOTS)
 known = set(sys.modules)
 written.write()
-print(sorted(name for name in set(sys.modules) - known if not name.startswith("PIL.")))
+print(sorted(name for name in set(sys.modules) - known if not name.startswith(("PIL.", "safetensors"))))
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -225,7 +226,7 @@ def test_training_starts_workers_on_a_gpu_only(
     with pytest.raises(SystemExit) as left:
         app.main()
     assert left.value.code in (0, None)
-    assert running == [3 if has_gpu else 0]
+    assert running == [4 if has_gpu else 0]
     assert all(process.returncode is not None for process in processes(pools))
     capsys.readouterr()
 

@@ -49,7 +49,7 @@ def test_a_run_writes_these_files_and_a_second_one_equal_bytes(tmp_path: Path, t
     assert names == {
         *TIMED,
         *("config.toml", "env.json", "data.sha256", "splits.json", "best.safetensors", "predictions.csv"),
-        *("learning_curves.png", picture),
+        *("learning_curves.png", picture, "uncertainty.safetensors", "uncertainty.png"),
     }
     for name in names - TIMED:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
@@ -78,7 +78,7 @@ def test_metrics_have_the_documented_keys_and_null_if_undefined(tmp_path: Path, 
     assert written == found
     assert set(found) == {
         *("train", "valid", "test", "best_epoch", "epochs", "seconds", "step_us", "graphs_per_second", "split"),
-        "backend",
+        *("backend", "uncertainty"),
     }
     assert found["split"] == {"kind": "stratified", "seed": 9, "sizes": [32, 4, 4]}
     assert 0 < found["step_us"]["p20"] <= found["step_us"]["median"] <= found["step_us"]["p80"]

@@ -1,0 +1,53 @@
+"""Similarity of molecules to the nearest of a set: Tanimoto similarity of Morgan fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit, read_molecule
+
+RADIUS, BITS = 2, 2048
+
+
+class KnownMolecules:
+    """A set of molecules with their fingerprints (radius 2, 2,048 bits).
+
+    Parameters
+    ----------
+    smiles : sequence of str
+        Those that RDKit cannot read are left out.
+    options : FeaturizerOptions
+        Largest fragment and neutralisation, as for the graphs.
+    """
+
+    def __init__(self, smiles: Sequence[str], options: FeaturizerOptions) -> None:
+        self._options = options
+        self._known = [one for one in map(self._fingerprint, smiles) if one is not None]
+
+    def nearest(self, smiles: Sequence[str]) -> NDArray[np.float32]:
+        """Return the similarity (Q,) of each molecule to the nearest known one, 0 to 1; NaN if it cannot be read."""
+        from rdkit.DataStructs import BulkTanimotoSimilarity
+
+        found = np.full(len(smiles), np.nan, dtype=np.float32)
+        for row, text in enumerate(smiles):
+            fingerprint = self._fingerprint(text)
+            if fingerprint is not None:
+                found[row] = max(BulkTanimotoSimilarity(fingerprint, self._known), default=0.0)
+        return found
+
+    def _fingerprint(self, text: str) -> Any:
+        molecule = read_molecule(text, self._options)
+        return None if molecule is None else _generator().GetFingerprint(molecule)
+
+
+@cache
+def _generator() -> Any:
+    load_rdkit()
+    from rdkit.Chem import rdFingerprintGenerator
+
+    return rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)

@@ -1,0 +1,1 @@
+"""Uncertainty of predictions: probabilities calibrated on validation rows, conformal intervals and class sets."""
