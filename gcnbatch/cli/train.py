@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,7 +120,9 @@ def train(
 
         tree = gather(config, options, assignments or [])
         has_gpu = _wake_gpu(tree)
-        with report_workers(enabled=has_gpu and len(os.sched_getaffinity(0)) > 1) as write:
+        members, cores = _members(tree), len(os.sched_getaffinity(0))
+        with ExitStack() as stack:
+            write = stack.enter_context(report_workers(has_gpu and cores > 1, members))
             settings = check(tree, config, options, assignments or [])
             if baseline:
                 from gcnbatch.baseline import check_data
@@ -126,7 +130,11 @@ def train(
                 check_data(settings)
             from gcnbatch.train import run
 
-            folder, metrics = run.start(settings, out, quiet, say, write)
+            if has_gpu and members > 1:
+                writers = stack.enter_context(ThreadPoolExecutor(min(members, cores)))
+                folder, metrics = run.start(settings, out, quiet, say, write, writers)
+            else:
+                folder, metrics = run.start(settings, out, quiet, say, write)
     if applicability:
         from gcnbatch.infer import domain_report
         from gcnbatch.runners.choice import BackendChoice
@@ -142,6 +150,16 @@ def train(
         show(metrics)
     if not as_json:
         typer.echo(str(folder))
+
+
+def _members(tree: dict[str, Any]) -> int:
+    """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
+    count = 1
+    for section, key in (("split", "folds"), ("split", "repeats"), ("train", "ensemble")):
+        table = tree.get(section)
+        value = table.get(key) if isinstance(table, dict) else None
+        count *= value if isinstance(value, int) and 1 < value <= 1000 else 1
+    return count
 
 
 def _wake_gpu(tree: dict[str, Any]) -> bool:

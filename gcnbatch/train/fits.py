@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gcnbatch.train import loop
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.member import Member
 from gcnbatch.train.plan import Planned
-from gcnbatch.train.report import Report
+from gcnbatch.train.report import INLINE, Report
 
 SPLITS = "splits.json"
 PARTS = ("train", "valid", "test")
@@ -43,20 +44,32 @@ class Fits:
         Called with each message for the user.
     write : callable
         Writes a member's report and returns its metrics.
+    writers : concurrent.futures.Executor
+        Runs `write`.
     """
 
-    def __init__(self, folder: Path, backend: Backend, jobs: int, quiet: bool, say: Say, write: Write) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        backend: Backend,
+        jobs: int,
+        quiet: bool,
+        say: Say,
+        write: Write,
+        writers: Executor = INLINE,
+    ) -> None:
+        self._writers = writers
         self._folder, self._backend, self._jobs = folder, backend, jobs
         self._quiet, self._say, self._write = quiet, say, write
         self._planned: dict[Member, Planned] = {}
-        self._metrics: dict[str, dict[str, Any]] = {}
+        self._metrics: dict[str, Future[dict[str, Any]]] = {}
         self._said: set[str] = set()
 
     def fit(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
         """Train these members to the end and write their reports; return their metrics by name."""
         self._planned = {Member(one.experiment, one.split): one for one in planned}
         loop.fit(list(self._planned), self._form, self._report, self._quiet)
-        return self._metrics
+        return {name: written.result() for name, written in self._metrics.items()}
 
     def _form(self, waiting: Sequence[Member]) -> CohortRunner:
         tasks = [member.task for member in waiting]
@@ -89,12 +102,13 @@ class Fits:
         for part in PARTS:
             rows = [_rows(ended[i], part) if i in ended else None for i in range(cohort.size)]
             source, size = next((m.experiment.source, m.train.eval_batch_size) for m in ended.values())
-            found = predict_members(cohort, source, rows, size)
+            logits_of = predict_members(cohort, source, rows, size)
             for i, member in ended.items():
-                if (logits := found[i]) is not None:
+                if (logits := logits_of[i]) is not None:
                     outputs[member][part] = member.outputs(logits)
         for member in ended.values():
-            self._metrics[self._planned[member].name] = self._write(_report(cohort, member, outputs[member]))
+            found = _report(cohort, member, outputs[member])
+            self._metrics[self._planned[member].name] = self._writers.submit(self._write, found)
 
 
 def _rows(member: Member, part: str) -> Any:

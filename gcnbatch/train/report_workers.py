@@ -10,6 +10,7 @@ This module imports nothing large: the workers start before the command imports 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,17 +24,19 @@ if TYPE_CHECKING:
 
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
 PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots", "gcnbatch.uncertainty.plot")
+FIT_WORKERS = 4  # at most, for several members
 PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
 
 
 @contextmanager
-def report_workers(enabled: bool) -> Iterator[Callable[[Report], dict[str, Any]]]:
+def report_workers(enabled: bool, members: int = 1) -> Iterator[Callable[[Report], dict[str, Any]]]:
     """Yield a function that writes a report, in worker processes if `enabled`. They end with the context.
 
-    If there are no workers, or one fails, this process writes the report.
+    If there are no workers, or one fails, this process writes the report. Several members' reports are written at the
+    same time, so there are more workers for them, up to one per core.
     """
     with ExitStack() as stack:
-        workers = _start(stack) if enabled and sys.executable else []
+        workers = _start(stack, members) if enabled and sys.executable else []
 
         def write(report: Report) -> dict[str, Any]:
             if workers:
@@ -46,12 +49,13 @@ def report_workers(enabled: bool) -> Iterator[Callable[[Report], dict[str, Any]]
         yield write
 
 
-def _start(stack: ExitStack) -> list[Workers]:
+def _start(stack: ExitStack, members: int) -> list[Workers]:
     """Return the pools for fits and for plots, or an empty list if a process or thread cannot be started."""
     started: list[Workers] = []
+    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * members, len(os.sched_getaffinity(0))))
     try:
-        started.append(stack.enter_context(Workers(1, preload, FITS, quiet=True)))
-        started.append(stack.enter_context(Workers(PLOT_WORKERS, prepare_plots, quiet=True)))
+        started.append(stack.enter_context(Workers(min(members, FIT_WORKERS), preload, FITS, quiet=True)))
+        started.append(stack.enter_context(Workers(plotters, prepare_plots, quiet=True)))
     except (OSError, RuntimeError):
         return []
     for pool in started:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from gcnbatch.train.member import OTHER_RATES
 from gcnbatch.train.member_files import HISTORY
 from gcnbatch.train.plan import GENERATED, Planned, data_file, has_members, member_folders, plan
 from gcnbatch.train.processes import fit_in_processes, processes
-from gcnbatch.train.report import Report
+from gcnbatch.train.report import INLINE, Report
 from gcnbatch.train.schedule import rates_differ
 from gcnbatch.train.stop import resumable
 from gcnbatch.train.summary import summarise
@@ -43,10 +44,11 @@ def start(
     quiet: bool = False,
     say: Say = lambda line: None,
     write: Write = Report.write,
+    writers: Executor = INLINE,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    A run that is refused leaves no folder. `write` writes a fit's report.
+    A run that is refused leaves no folder. `write` writes a fit's report, run by `writers`.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def start(
                     made.unlink()
             raise
         _create(target, config.model_copy(update={"backend": backend.name}))
-        return target, _fit(held, config, planned, backend, quiet, say, write)
+        return target, _fit(held, config, planned, backend, quiet, say, write, writers)
 
 
 def resume(
@@ -130,7 +132,7 @@ def resume(
                 if extended:
                     _check_digest(folder, planned[0].experiment)
                     _reopen(folder, longer)
-                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say, Report.write)
+                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
 
 
 def _extended(config: Config, epochs: int) -> Config:
@@ -179,7 +181,14 @@ def _create(folder: Path, config: Config) -> None:
 
 
 def _fit(
-    held: folders.Held, config: Config, planned: list[Planned], backend: Backend, quiet: bool, say: Say, write: Write
+    held: folders.Held,
+    config: Config,
+    planned: list[Planned],
+    backend: Backend,
+    quiet: bool,
+    say: Say,
+    write: Write = Report.write,
+    writers: Executor = INLINE,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
     folder, lock = held
@@ -193,7 +202,7 @@ def _fit(
         there = config.model_copy(update={"backend": backend.name})
         known |= fit_in_processes(folder, there, missing, count, say, lock)
     elif missing:
-        known |= Fits(folder, backend, config.jobs, quiet, say, write).fit(missing)
+        known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
     results = [known[one.name] for one in planned]
     return summarise(folder, planned, results) if planned[0].name else results[0]
 

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,15 @@ def test_repeats_of_a_split_without_a_seed_are_refused(kind: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ cohorts
+
+
+def test_reports_written_at_the_same_time_are_the_same(
+    tmp_path: Path, data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohorts(monkeypatch, 3)
+    with ThreadPoolExecutor(3) as writers:
+        run.start(configure(f"data.path={data}", *EARLY), tmp_path / "run", quiet=True, writers=writers)
+    assert_same_members(tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize("most", [2, 3, 64])

@@ -231,6 +231,15 @@ def test_training_starts_workers_on_a_gpu_only(
     capsys.readouterr()
 
 
+@pytest.mark.usefixtures("light_workers")
+def test_several_members_have_more_workers_up_to_one_per_core(
+    pools: list[Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(5)))
+    with report_workers(enabled=True, members=2):
+        assert [len(pool._workers) for pool in pools] == [2, 5]
+
+
 def test_workers_start_before_anything_large_is_imported() -> None:
     text = """
 import sys
