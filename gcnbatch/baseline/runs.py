@@ -33,7 +33,7 @@ from gcnbatch.predictions import Predictions, write_csv
 from gcnbatch.train import report, run_files
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import block_name, read_fits
-from gcnbatch.train.plan import GENERATED
+from gcnbatch.train.plan import GENERATED, seeded
 from gcnbatch.train.report import METRICS, Report
 from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
 from gcnbatch.train.summary import average
@@ -80,11 +80,21 @@ def start(
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
-            rows = splits.SplitRows.of(dataset)
-            about = (config.split, config.seed, rows)
-            parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-            named = {block_name(0, number if config.split.folds else 0): part for number, part in enumerate(parts, 1)}
+            named = _parts(config, splits.SplitRows.of(dataset))
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
+
+
+def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
+    """Return the splits of all repeats and folds, by the names of their folders: those of `train`."""
+    found = {}
+    for repeat in range(config.split.repeats):
+        own = seeded(config, repeat, 0)
+        about = (own.split, own.seed, rows)
+        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
+        for fold, part in enumerate(parts):
+            numbers = (repeat + 1) * (config.split.repeats > 1), (fold + 1) * (config.split.folds > 0)
+            found[block_name(*numbers)] = part
+    return found
 
 
 def check_data(config: Config) -> None:
@@ -238,7 +248,7 @@ def _summarise(
 ) -> dict[str, Any]:
     """Write mean and deviation over the parts, and the predictions of all test rows: the mean where parts share one."""
     summary = {**results[0], "folds": results, **average(results)}
-    for part in ("train", "valid", "test"):
+    for part in ("train", "valid", "test", "uncertainty"):
         summary.pop(part, None)
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
