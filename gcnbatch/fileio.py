@@ -89,6 +89,27 @@ def atomic_path(path: StrPath, follow: bool = False) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextmanager
+def write_errors(target: Path) -> Iterator[None]:
+    """Raise MachineError where the disk or the folder of `target` fails in the block."""
+    try:
+        yield
+    except PermissionError as error:
+        raise MachineError(
+            str(target), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
+        ) from error
+    except OSError as error:
+        if error.errno in _DISK_ERRORS:
+            raise _write_error(target, error) from error
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise MachineError(
+                str(target), f"cannot write here ({error.strerror})", hint="Check that the folder exists."
+            ) from error
+        if error.errno == errno.EISDIR:
+            raise InputError(str(target), "a folder or a device", "the name of a file") from error
+        raise
+
+
 def _create_locked(path: Path) -> int:
     """Create a file with a lock that ends with this process; return its descriptor."""
     while True:
