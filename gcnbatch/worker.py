@@ -212,6 +212,7 @@ def serve(alive: int) -> None:
 
 
 def _end_with_caller(alive: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they interrupt the thread that works
     os.read(alive, 1)  # nothing is ever written: it returns when the caller has died
     os._exit(1)
 
