@@ -94,17 +94,15 @@ def write_errors(target: Path) -> Iterator[None]:
     """Raise MachineError where the disk or the folder of `target` fails in the block."""
     try:
         yield
-    except PermissionError as error:
-        raise MachineError(
-            str(target), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
-        ) from error
     except OSError as error:
-        if error.errno in _DISK_ERRORS:
-            raise _write_error(target, error) from error
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
             raise MachineError(
-                str(target), f"cannot write here ({error.strerror})", hint="Check that the folder exists."
+                str(target),
+                f"cannot write here ({error.strerror})",
+                hint="Check that the folder exists and is writable.",
             ) from error
+        if disk_hint(error):
+            raise _write_error(target, error) from error
         if error.errno == errno.EISDIR:
             raise InputError(str(target), "a folder or a device", "the name of a file") from error
         raise

@@ -20,7 +20,7 @@ from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.infer.members import Member
 from gcnbatch.predictions import TEXT_ENDINGS, Predictions, Sink, text_sink
-from gcnbatch.train.loop import BEST
+from gcnbatch.train.member_files import BEST
 
 _JOURNAL_BYTES = 1 << 20
 

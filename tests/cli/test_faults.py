@@ -149,11 +149,17 @@ def test_closed_standard_streams_lose_nothing(runner: Runner, inputs: Path, tmp_
     assert table.said == ["error: output -: standard output is closed; expected an open one. Give -o FILE.\n"]
 
 
-@pytest.mark.parametrize("command", [COMPARE, (*INFER, "p.csv"), IMPORT], ids=lambda words: words[0])
-def test_a_hang_up_leaves_no_file(runner: Runner, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [(COMPARE, []), ((*INFER, "p.csv"), ["p.csv.partial"]), (IMPORT, [])],
+    ids=["compare", "infer", "import"],
+)
+def test_a_hang_up_leaves_no_file_but_what_resume_needs(
+    runner: Runner, command: tuple[str, ...], left: list[str]
+) -> None:
     """`train` and `synth` have tests of their own."""
     found = runner(command, hang_up=True)
-    assert (found.codes, found.files) == ([130], [])
+    assert (found.codes, found.files) == ([130], left)
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly(inputs: Path) -> None:
