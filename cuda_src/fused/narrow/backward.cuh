@@ -6,15 +6,16 @@
 //
 // G is the gradient of the batch norm's output. The first blocks compute G_prev and partial sums of its columns, the others
 // partial sums of dW'; neither waits for the other.
-// Source: own. Shapes: g_prev (N, F), sums_prev (dx blocks, columns_of(F), 2): sums of G_prev and of G_prev xhat_prev;
-//   partials (dw blocks, K, columns_of(P)); sums (parts, columns_of(P), 2): one part per tile of rows, or per
+// Source: own. Shapes: g_prev (N, F), sums_prev (parts, columns_of(F), 2): sums of G_prev and of G_prev xhat_prev;
+//   partials (dw_sums, K, columns_of(P)); sums (parts_of_sums, columns_of(P), 2): one part per tile of rows, or per
 //   graph; stats (2, P): mean, inverse; t_indptr (N C + 1,): row i C + c is node i of A_c^T.
 // `kind` is a LayerKind: the first layer has only dW'; in a dense layer V = dY. Sizes come from the shape.
-// Launch: 512 threads, `dx_blocks` + `dw_blocks`; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60 + 60 tiles.
+// Launch: 512 threads, `dx_blocks` + `dw_blocks`, members in z; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60
+//   tiles, for a model alone 60 + 60 blocks.
 // Shared memory: dynamic; see `narrow.geometry.backward`. Accesses as in the forward phase; dW' reads rows of U and dY
 //   16 bytes at a time; the lanes of half a warp read the same.
 // Traffic: reads 8 (nnz P + N P) + 4 (N F + N K + F C P blocks), writes 4 (N F + K P blocks); everything in L2.
-// Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
+// Determinism: one writer per output, fixed order: repeats to the bit for a given number of parts, whatever the blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
 #pragma once
 
@@ -178,46 +179,65 @@ struct RowTiles {
 };
 static_assert(TILE == WARPS, "a warp has one row of a tile");
 
-// This block's partial sum of dW', 4 x 4 outputs per thread; `tiles` hold U and Y of the first tile of rows.
-__device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u,
-                                                int N, int part, int parts, int P, int K) {
-  const int columns = columns_of(P) / 4, outputs = K / 4 * columns;
-  const bool is_only = parts * TILE >= N;  // one tile of rows, kept for all groups of outputs
-  bool is_loaded = true, is_finished = false;
+// How the tiles of rows are dealt to the partial sums of dW'. Tiles are dealt to `parts` (RowsOfParts), parts to `sums`: as
+// many sums as parts, or LANES sums, which the update's lanes would otherwise add in the same order. So both have equal bits.
+struct TilesOfSums {
+  int N, parts, sums;
+
+  __device__ __forceinline__ bool has(int sum) const { return sum < min(sums, parts_in_use(N, parts)); }
+  __device__ __forceinline__ bool has_one_tile() const { return sums * TILE >= N; }
+};
+
+// A block's partial sums of dW', 4 x 4 outputs per thread; `tiles` hold U and Y of the first tile of rows.
+__device__ __forceinline__ void weight_gradient(float* partials, const RowTiles& tiles, const OfY& of, const float* u,
+                                                const TilesOfSums& dealt, int block, int blocks, int P, int K) {
+  const int columns = columns_of(P) / 4, outputs = K / 4 * columns, N = dealt.N;
+  const bool is_only = dealt.has_one_tile();  // one tile of rows, kept for all groups of outputs
+  bool is_loaded = true, is_first = true;
 #pragma unroll 1
-  for (int group = 0; group < outputs; group += THREADS) {
-    const int output = group + threadIdx.x, k = output / columns * 4, p = output % columns * 4;
-    float4 sum[4] = {};
+  for (int s = block; dealt.has(s); s += blocks) {
+    bool is_finished = false;
 #pragma unroll 1
-    for (int first = part * TILE; first < N; first += parts * TILE) {
-      if (!is_loaded) {
-        __syncthreads();  // all threads have read the previous tiles
-        tiles.load(u, of.y, first, N, P, K);
-        is_finished = false;
-      }
-      is_loaded = is_only;
-      if (!is_finished) {
-        tiles.finish(of, first, N, P, first == part * TILE && group == 0);
-        __syncthreads();
-      }
-      is_finished = true;
-      if (output < outputs) {
+    for (int group = 0; group < outputs; group += THREADS) {
+      const int output = group + threadIdx.x, k = output / columns * 4, p = output % columns * 4;
+      float4 total[4] = {};
+#pragma unroll 1
+      for (int part = s; part < dealt.parts && part * TILE < N; part += dealt.sums) {
+        float4 sum[4] = {};
+#pragma unroll 1
+        for (int first = part * TILE; first < N; first += dealt.parts * TILE) {
+          if (!is_loaded) {
+            __syncthreads();  // all threads have read the previous tiles
+            tiles.load(u, of.y, first, N, P, K);
+            is_finished = false;
+          }
+          if (!is_finished) {
+            tiles.finish(of, first, N, P, is_first);
+            __syncthreads();
+          }
+          is_finished = true, is_loaded = is_only, is_first = false;
+          if (output < outputs) {
 #pragma unroll 4
-        for (int r = 0; r < TILE; ++r) {
-          const float4 a = *reinterpret_cast<const float4*>(tiles.u + r * tiles.u_stride + k);
-          const float4 b = *reinterpret_cast<const float4*>(tiles.dy + r * tiles.dy_stride + p);
-          sum[0] = add_product(sum[0], a.x, b);
-          sum[1] = add_product(sum[1], a.y, b);
-          sum[2] = add_product(sum[2], a.z, b);
-          sum[3] = add_product(sum[3], a.w, b);
+            for (int r = 0; r < TILE; ++r) {
+              const float4 a = *reinterpret_cast<const float4*>(tiles.u + r * tiles.u_stride + k);
+              const float4 b = *reinterpret_cast<const float4*>(tiles.dy + r * tiles.dy_stride + p);
+              sum[0] = add_product(sum[0], a.x, b);
+              sum[1] = add_product(sum[1], a.y, b);
+              sum[2] = add_product(sum[2], a.z, b);
+              sum[3] = add_product(sum[3], a.w, b);
+            }
+          }
         }
+#pragma unroll
+        for (int r = 0; r < 4; ++r) total[r] = combine(total[r], sum[r]);
+      }
+      if (output < outputs) {
+        float* out = partials + (static_cast<long long>(s) * K + k) * columns_of(P) + p;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(out + r * columns_of(P)) = total[r];
       }
     }
-    if (output < outputs) {
-      float* out = partial + (static_cast<long long>(part) * K + k) * columns_of(P) + p;
-#pragma unroll
-      for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(out + r * columns_of(P)) = sum[r];
-    }
+    is_loaded = false;
   }
 }
 
@@ -229,16 +249,27 @@ struct NarrowBackwardParams {
   const unsigned char* kept_prev;
   const int *t_indptr, *t_indices;
   const float *t_values, *packed;
-  float keep_scale;
-  int parts, parts_are_graphs, dx_blocks, dw_blocks, F, C, P, K, kind;
+  const MemberValues* of_dropout;
+  Members members;
+  // Of tiles; of `sums` and whether these are of graphs; of dW'; blocks of either kind.
+  int parts, parts_of_sums, sums_are_of_graphs, dw_sums, dx_blocks, dw_blocks;
+  int F, C, P, K, kind;
 
+  __device__ __forceinline__ NarrowBackwardParams of_member() const {
+    NarrowBackwardParams own = *this;
+    const Member member(members);
+    member.of_step(own.g_prev, own.sums_prev, own.partials, own.size, own.y, own.g, own.stats, own.sums, own.u,
+                   own.y_prev, own.stats_prev, own.kept_prev, own.t_indptr, own.t_indices, own.t_values, own.packed);
+    member.of_model(own.gamma, own.gamma_prev, own.beta_prev, own.of_dropout);
+    return own;
+  }
   // The previous layer's statistics are final: `stats_prev` is read.
   __device__ __forceinline__ Statistics statistics_prev() const {
     return {nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
   }
   // The number of partial sums of G with rows or graphs, for a batch of N nodes.
-  __device__ __forceinline__ int parts_of_sums(int N) const {
-    return sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);
+  __device__ __forceinline__ int sums_in_use(int N) const {
+    return sums == nullptr ? 0 : sums_are_of_graphs ? min(parts_of_sums, size[1]) : parts_in_use(N, parts_of_sums);
   }
 };
 
@@ -262,17 +293,18 @@ struct BackwardShared {
 // Blocks that compute dW'.
 template <class Shape>
 __device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, const Shape& shape,
-                                            const BackwardShared<Shape>& at, int part, int parts) {
+                                            const BackwardShared<Shape>& at, int block) {
   const int N = params.size[0], P = shape.P, K = shape.K;
-  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the next kernel
+  if (blockIdx.x > 0 && (block >= params.dw_blocks || block * TILE >= N)) return;  // makes room for the next kernel
   RowTiles tiles(at.tile, P, K);
-  tiles.load(params.u, params.y, part * TILE, N, P, K);  // kernels before the previous one wrote U and Y
+  tiles.load(params.u, params.y, block * TILE, N, P, K);  // kernels before the previous one wrote U and Y
   wait_for_previous();
-  if (part * TILE >= N) return;
-  tiles.fetch(params.g, part * TILE, N, P);
-  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  if (block * TILE >= N) return;
+  tiles.fetch(params.g, block * TILE, N, P);
+  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.sums_in_use(N), N, P);
   __syncthreads();
-  weight_gradient(params.partials, tiles, at.of, params.u, N, part, parts, P, K);
+  const TilesOfSums dealt = {N, params.parts, params.dw_sums};
+  weight_gradient(params.partials, tiles, at.of, params.u, dealt, block, params.dw_blocks, P, K);
 }
 
 // The warp's row of V, from `gather`, which has already fetched the first tile's first neighbours.
@@ -302,10 +334,10 @@ __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather,
 // Blocks that compute G_prev.
 template <class Shape>
 __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, const Shape& shape,
-                                            const BackwardShared<Shape>& at, int part, int parts) {
+                                            const BackwardShared<Shape>& at, int block) {
   const int N = params.size[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
-  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the next kernel
-  const float keep_scale = shape.keep_scale(params.keep_scale);
+  if (blockIdx.x > 0 && block * TILE >= N) return;  // makes room for the next kernel
+  const float keep_scale = shape.values(params.of_dropout).keep_scale;
   const unsigned char* kept_prev = shape.kept(params.kept_prev);
   const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
   Weights<2> weights;
@@ -314,24 +346,25 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
   float y_own[2] = {};  // Y of the previous layer, for this thread's elements of the first tile's product
   // Kernels before the previous one wrote Y and the previous layer's statistics; G, its sums and stats are newer.
   weights.load_transposed(params.packed, 0, width, first_column(), packed_stride, F);
-  gather.open(params.t_indptr, params.t_indices, params.t_values, part * TILE + warp, part * TILE + warp < N, C,
+  gather.open(params.t_indptr, params.t_indices, params.t_values, block * TILE + warp, block * TILE + warp < N, C,
               shape.kind == DENSE);
   gather.fetch(gather.y, params.y, 0, 0, P);
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
-    const int i = part * TILE + own_row(), f = own_column() + c * COLUMN_STEP;
+    const int i = block * TILE + own_row(), f = own_column() + c * COLUMN_STEP;
     if (i < N && f < F) y_own[c] = params.y_prev[i * F + f];
   }
   set_columns(at.prev, at.partial, params.statistics_prev(), N, F, false);
   wait_for_previous();
-  if (part * TILE >= N) return;
+  if (block * TILE >= N) return;
 
   gather.fetch(gather.g, params.g, 0, 0, P);
-  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.sums_in_use(N), N, P);
   for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) at.sums[f] = 0.f;
+  int part = block;
   bool is_first = true;
 #pragma unroll 1
-  for (int first = part * TILE; first < N; first += parts * TILE) {
+  for (int first = part * TILE; first < N;) {
     const int rows = min(TILE, N - first);
     __syncthreads();  // columns and sums are filled; all threads have read the previous tile
     fill_row(at.tile + warp * stride, gather, params, shape, at.of, first + warp, N, is_first);
@@ -372,10 +405,14 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
       __syncthreads();  // `partial` may be overwritten
     }
     is_first = false;
+    first += params.parts * TILE;
+    if (first < N) continue;
+    for (int f = threadIdx.x; params.sums_prev && f < 2 * columns_of(F); f += THREADS) {
+      params.sums_prev[part * 2 * columns_of(F) + f] = at.sums[f];
+      at.sums[f] = 0.f;
+    }
+    part += params.dx_blocks, first = part < params.parts ? part * TILE : N;
   }
-  if (!params.sums_prev) return;
-  for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS)
-    params.sums_prev[part * 2 * columns_of(F) + f] = at.sums[f];
 }
 
 template <class Shape>
@@ -385,12 +422,12 @@ __device__ __forceinline__ void backward_phase(const NarrowBackwardParams& param
   const int block = blockIdx.x;
   if constexpr (!Shape::IS_FIRST) {
     if (shape.kind != FIRST && block < params.dx_blocks) {
-      backward_dx(params, shape, at, block, params.dx_blocks);
+      backward_dx(params, shape, at, block);
     } else {
-      backward_dw(params, shape, at, block - params.dx_blocks, params.dw_blocks);
+      backward_dw(params, shape, at, block - params.dx_blocks);
     }
   } else {
-    backward_dw(params, shape, at, block, params.dw_blocks);
+    backward_dw(params, shape, at, block);
   }
 }
 

@@ -3,15 +3,16 @@
 //   U[i] = [sum over entries (j, c) of row i of value Z_prev[j] | a_1[i] … a_C[i] | 0],   Z_prev recomputed from Y_prev
 //
 // Source: own. Unlike the `batched` operations, it writes only Y, U and column moments to memory.
-// Shapes: y (N, P), u (N, K), moments (gridDim.x, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
+// Shapes: y (N, P), u (N, K), moments (parts, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
 //   x_stride): U itself (FIRST), else the row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
 //   indices = j * C + c, values; packed (K, columns_of(P)); kept (ceil(N P / 8),) dropout bits of this layer.
 // `kind` is a LayerKind. All sizes come from the shape (fused/narrow/shape.cuh).
-// Launch: 512 threads, blocks stride over tiles of 16 rows; batch 50 of 19 nodes: 60 tiles, one block each.
+// Launch: 512 threads, members in z. Tiles of 16 rows are dealt to `parts` (RowsOfParts), blocks stride over these; batch 50
+//   of 19 nodes: 60 tiles and parts, for a model alone a block each.
 // Shared memory: dynamic, see `narrow.geometry.forward`; a warp accesses one row, consecutive columns, or rows that
 //   PRODUCT_STRIDE spreads over the banks.
 // Traffic: reads 4 (nnz F + K P blocks), writes 4 N (P + K); everything in L2.
-// Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
+// Determinism: one writer per output, fixed order: repeats to the bit for a given number of parts, whatever the blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
 #pragma once
 
@@ -105,10 +106,20 @@ struct NarrowForwardParams {
   const unsigned char* kept_prev;
   const int *indptr, *indices;
   const float *values, *packed;
-  unsigned long long seed, purpose;
-  unsigned threshold;
-  float keep_scale, epsilon_prev, momentum_prev;
-  int parts_prev, x_stride, F, C, P, K, kind;
+  const MemberValues* of_dropout;
+  Members members;
+  unsigned long long purpose;
+  float epsilon_prev, momentum_prev;
+  int parts, parts_prev, x_stride, F, C, P, K, kind;
+
+  __device__ __forceinline__ NarrowForwardParams of_member() const {
+    NarrowForwardParams own = *this;
+    const Member member(members);
+    member.of_step(own.y, own.u, own.moments, own.kept, own.size, own.x, own.y_prev, own.moments_prev, own.stats_prev,
+                   own.kept_prev, own.indptr, own.indices, own.values, own.packed);
+    member.of_model(own.running_mean_prev, own.running_var_prev, own.gamma_prev, own.beta_prev, own.of_dropout);
+    return own;
+  }
 
   __device__ __forceinline__ Statistics statistics_prev() const {
     return {moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev,
@@ -137,35 +148,36 @@ struct TileOfU {
     if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own.x = params.x[i * params.x_stride + lane];
   }
 
-  // The warp computes row `i` of U; `before` rows of the block are done.
+  // The warp computes row `i` of U. The block's first tile is prefetched.
   __device__ __forceinline__ void fill_row(const NarrowForwardParams& params, const Shape& shape,
-                                           const Columns& columns, int i, int N, int before) {
+                                           const Columns& columns, float keep_scale, int i, int N, bool is_first) {
     const int F = shape.F, C = shape.C, K = shape.K, lane = threadIdx.x % 32;
     float* row = rows + threadIdx.x / 32 * stride(shape);
     for (int k = 4 * lane; k < K; k += 128) {
-      float4 given = shape.kind == FIRST && before + k == 4 * lane ? own : make_float4(0.f, 0.f, 0.f, 0.f);
-      if (shape.kind == FIRST && i < N && before + k > 4 * lane)
+      const bool is_held = is_first && k == 4 * lane;
+      float4 given = shape.kind == FIRST && is_held ? own : make_float4(0.f, 0.f, 0.f, 0.f);
+      if (shape.kind == FIRST && i < N && !is_held)
         given = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + k);
       *reinterpret_cast<float4*>(row + k) = given;
     }
     if (shape.kind == FIRST) return;
     __syncwarp();
-    if (before == 0) __syncthreads();  // the columns are filled
-    if (before > 0) gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
+    if (is_first) __syncthreads();  // the columns are filled
+    if (!is_first) gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
 #pragma unroll 1
     for (int k = 0; k < gather.n; k += BATCH) {
       if (k > 0 && k % 32 == 0)
         gather.read(params.indices + params.indptr[i], params.values + params.indptr[i], k + lane);
 #pragma unroll 1
       for (int f = 0; f < F; f += 64) {
-        if (k + f + before > 0) gather.fetch(k, f);
-        gather.add(row, columns, shape.keep_scale(params.keep_scale), k, f);
+        if (!is_first || k + f > 0) gather.fetch(k, f);
+        gather.add(row, columns, keep_scale, k, f);
       }
     }
     if (i < N) {
 #pragma unroll 1
       for (int c = lane; c < C; c += 32)
-        row[C * F + c] = shape.kind == DENSE || before + c == lane ? own.x : params.x[i * params.x_stride + c];
+        row[C * F + c] = shape.kind == DENSE || (is_first && c == lane) ? own.x : params.x[i * params.x_stride + c];
     }
   }
 
@@ -218,9 +230,10 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
     wait_for_previous();
   }
 
+  const MemberValues values = shape.values(params.of_dropout);
   const auto draw = [&] {
     const long long elements = static_cast<long long>(N) * P;
-    if (kept) draw_kept(block, gridDim.x, kept, params.size, params.seed, params.purpose, params.threshold, elements);
+    if (kept) draw_kept(block, gridDim.x, kept, params.size, values.seed, params.purpose, values.threshold, elements);
   };
   if (block * TILE >= N) {
     draw();
@@ -232,19 +245,19 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
   }
   for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
 
-  int before = 0;  // rows of this block in earlier tiles
+  int part = block, before = 0;  // rows of this part in earlier tiles
+  bool is_first = true;
 #pragma unroll 1
-  for (int first = block * TILE; first < N; first += gridDim.x * TILE) {
+  for (int first = part * TILE; first < N;) {
     const int i = first + threadIdx.x / 32, rows = min(TILE, N - first);
-    if (before > 0) __syncthreads();  // all threads have read the previous tile
-    tile.fill_row(params, shape, columns, i, N, before);
+    tile.fill_row(params, shape, columns, values.keep_scale, i, N, is_first);
     __syncthreads();
 #pragma unroll 1
     for (int group = 0; group < P; group += GROUP) {
       float4 sum[4] = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < K; chunk += weights.CHUNK) {
-        if (!is_alone && before + group + chunk > 0)
+        if (!is_alone && (!is_first || group + chunk > 0))
           weights.load(params.packed, chunk, K, group + first_column(), columns_of(P));
         add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
       }
@@ -258,14 +271,18 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
         if (params.moments) join_moments(reinterpret_cast<float2*>(moments_of), value, exists, rows, before, p, P);
       }
       if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.u, shape, i);
-      __syncthreads();  // `partial` may be overwritten
+      __syncthreads();  // `partial` and the tile may be overwritten
     }
-    before += rows;
+    is_first = false;
+    before += rows, first += params.parts * TILE;
+    if (first < N) continue;
+    for (int p = threadIdx.x; params.moments && p < 2 * columns_of(P); p += THREADS) {
+      params.moments[part * 2 * columns_of(P) + p] = moments_of[p];
+      moments_of[p] = 0.f;
+    }
+    part += gridDim.x, before = 0, first = part < params.parts ? part * TILE : N;
   }
   draw();
-  if (!params.moments) return;
-  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS)
-    params.moments[block * 2 * columns_of(P) + p] = moments_of[p];
 }
 
 }  // namespace fused

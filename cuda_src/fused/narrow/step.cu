@@ -16,26 +16,26 @@ using namespace fused;
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_forward(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
-  forward_phase<AnyShape>(params, shared4);
+  forward_phase<AnyShape>(params.of_member(), shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_forward_first_64x1(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
-  forward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
+  forward_phase<FixedShape<64, 1, FIRST>>(params.of_member(), shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_forward_64x1(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
-  forward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
+  forward_phase<FixedShape<64, 1, CONVOLUTION>>(params.of_member(), shared4);
 }
 
 // ---- readout; fused/shared/readout.cu has the one for any model ----
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
-  readout_phase_of_warps<64>(params);
+  readout_phase_of_warps<64>(params.of_member());
 }
 
 // ---- backward ----
@@ -43,42 +43,52 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_backward(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
-  backward_phase<AnyShape>(params, shared4);
+  backward_phase<AnyShape>(params.of_member(), shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_backward_64x1(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
-  backward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
+  backward_phase<FixedShape<64, 1, CONVOLUTION>>(params.of_member(), shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_backward_first_64x1(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
-  backward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
+  backward_phase<FixedShape<64, 1, FIRST>>(params.of_member(), shared4);
 }
 
 // ---- update ----
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(256, 3)
     fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
-  update_phase(params, shared4);
+  update_phase(params.of_member(), shared4);
 }
 
 // Pack a layer's weights after something other than an update wrote its parameters. For inference (gamma not null), fold
 // batch norm into them and write its shift (P,).
 //
-// Launch: a thread per element of (K, columns_of(P)).
+// Launch: a thread per element of (K, columns_of(P)), members in z.
 struct NarrowPackParams {
   float *packed, *shift;
   const float *weight, *bias, *gamma, *beta, *running_mean, *running_var;
+  Members members;
   float epsilon;
   int F, C, P, K;
+
+  __device__ __forceinline__ NarrowPackParams of_member() const {
+    NarrowPackParams own = *this;
+    const Member member(members);
+    member.of_step(own.packed);
+    member.of_model(own.shift, own.weight, own.bias, own.gamma, own.beta, own.running_mean, own.running_var);
+    return own;
+  }
 };
 
-extern "C" __global__ void __launch_bounds__(256) fused_narrow_pack(const __grid_constant__ NarrowPackParams params) {
+extern "C" __global__ void __launch_bounds__(256) fused_narrow_pack(const __grid_constant__ NarrowPackParams all) {
   wait_for_previous();
+  const NarrowPackParams params = all.of_member();
   const int F = params.F, C = params.C, P = params.P;
   const Folding folding = {params.gamma, params.beta, params.running_mean, params.running_var, params.epsilon};
   const int e = blockIdx.x * blockDim.x + threadIdx.x, columns = columns_of(P);

@@ -11,6 +11,7 @@
 namespace fused {
 
 constexpr int BATCH = 4;                   // neighbours whose loads a warp has in flight
+constexpr int LANES = 8;                   // threads of the update that sum one element's partial sums
 constexpr int SLICES = 8;                  // slices of K; a warp multiplies one for half of the rows
 constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns: two-way bank conflicts at most
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;

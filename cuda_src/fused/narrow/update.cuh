@@ -6,8 +6,8 @@
 // gradients and partial sums of their squared norm, APPLY reads both and updates. ONLY_GRADIENTS alone computes gradients.
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
 //   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
-// Launch: 256 threads; blocks stride over the graphs to stage and the chunks of parameters. Tox21's 9,900 parameters: 310
-//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage.
+// Launch: 256 threads, members in z; blocks stride over the graphs to stage and the chunks of parameters. Tox21's 9,900
+//   parameters: 310 chunks of 32 elements with 8 lanes per element, and 50 graphs to stage.
 // Shared memory: 1 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -18,7 +18,6 @@
 
 namespace fused {
 
-constexpr int MAX_LANES = 8;
 constexpr int PARTS_AT_ONCE = 8;  // loads in flight per thread
 
 // One parameter array.
@@ -29,7 +28,6 @@ struct Job {
   int start, count;               // in the flat arrays
   int left_stride, right_stride;  // strides between parts
   int parts, unit;                // one part per `unit` rows; 0: one per graph
-  int lanes;                      // threads that sum one element, a power of two
   int F, C, P;                    // element (f, c P + p) is in row c F + f, column p of a part and of `packed`
   int columns, packed_columns;    // columns of such a row
 };
@@ -47,11 +45,11 @@ __device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lan
   const float* right = job.right + (HAS_LEFT ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
   float sum = 0.f;
 #pragma unroll 1
-  for (int first = lane; first < parts; first += PARTS_AT_ONCE * job.lanes) {
+  for (int first = lane; first < parts; first += PARTS_AT_ONCE * LANES) {
     float value[PARTS_AT_ONCE];
 #pragma unroll
     for (int u = 0; u < PARTS_AT_ONCE; ++u) {
-      const int s = first + u * job.lanes;
+      const int s = first + u * LANES;
       value[u] = s < parts ? right[static_cast<long long>(s) * job.right_stride] : 0.f;
       if (HAS_LEFT && s < parts) value[u] *= job.left[s * job.left_stride + place.x];
     }
@@ -65,18 +63,26 @@ struct NarrowUpdateParams {
   UpdateParams common;
   const Job* jobs;
   const Stage* stage;
+
+  __device__ __forceinline__ NarrowUpdateParams of_member() const {
+    NarrowUpdateParams own = *this;
+    own.common = common.of_member();
+    Member(common.members).of_step(own.jobs, own.stage);
+    return own;
+  }
 };
 
-// UPDATE_THREADS / lanes elements of one job; `wait` may be called more than once.
+// UPDATE_THREADS / LANES elements of one job; `wait` may be called more than once.
 template <class Wait>
 __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, int chunk, float* of_thread, Wait wait) {
   const UpdateParams& of = params.common;
+  constexpr int elements = UPDATE_THREADS / LANES;
   // Before the wait: kernels before the previous one wrote everything but the gradients.
   const Job job = params.jobs[of.chunks[2 * chunk]];
-  const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
-  const int e = of.chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
+  const int lane = threadIdx.x / elements, e = of.chunks[2 * chunk + 1] + threadIdx.x % elements, i = job.start + e;
   const bool exists = e < job.count, owns = exists && lane == 0;
   const int4 at = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
+  if (at.z == 0) return;                                        // the member rests
   const int2 place = place_of(job, e);
   const float p = owns ? of.parameters[i] : 0.f;
   float of_m = owns ? of.m[i] : 0.f, of_v = owns && !of.sgd ? of.v[i] : 0.f;
@@ -86,7 +92,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, i
 
   float gradient = 0.f;
   if (of.mode == APPLY) {
-    gradient = (owns ? of.gradients[i] : 0.f) * clip_factor(of.norms, of.n_chunks, of.max_norm);
+    gradient = (owns ? of.gradients[i] : 0.f) * clip_factor(of.norms, of.n_chunks, of.values->max_norm);
   } else {
     if (exists)
       gradient =
@@ -95,8 +101,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, i
     __syncthreads();
     if (lane == 0) {
 #pragma unroll
-      for (int s = 1; s < MAX_LANES; ++s)
-        if (s < job.lanes) gradient += of_thread[threadIdx.x + s * elements];
+      for (int s = 1; s < LANES; ++s) gradient += of_thread[threadIdx.x + s * elements];
     }
   }
   if (of.mode == ONLY_GRADIENTS) {
@@ -114,7 +119,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, i
     add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
 }
 
-__device__ __forceinline__ void update_phase(const NarrowUpdateParams params, float4* shared4) {
+__device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, float4* shared4) {
   bool is_waiting = true;
   const auto wait_once = [&] {
     if (is_waiting) wait_for_previous();

@@ -30,6 +30,52 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// ---- members of a cohort ----
+// A cohort trains several models of one architecture in the same launches. Arrays that each member has for itself lie in
+// equal regions of memory, one region after the other. The host passes the arrays of the first region, and a kernel moves
+// these pointers to its member's. All other arrays are shared. A single model is a cohort of one member.
+constexpr int MAX_MEMBERS = 64;
+
+// The members of a launch: blocks with blockIdx.z = z work for the member in region places[z]. Members that stopped are not
+// among them.
+struct Members {
+  long long model, work;  // bytes of a region: of the model's arrays, and of the step's
+  unsigned char places[MAX_MEMBERS];
+};
+
+// Moves pointers to this block's member. Null stays null.
+struct Member {
+  long long model, work;
+
+  __device__ __forceinline__ explicit Member(const Members& of)
+      : model(of.places[blockIdx.z] * of.model), work(of.places[blockIdx.z] * of.work) {}
+
+  template <class T>
+  __device__ __forceinline__ static void move(T*& pointer, long long bytes) {
+    if (pointer) pointer = reinterpret_cast<T*>(const_cast<char*>(reinterpret_cast<const char*>(pointer)) + bytes);
+  }
+  template <class... Pointers>
+  __device__ __forceinline__ void of_model(Pointers&... pointers) const {
+    (move(pointers, model), ...);
+  }
+  template <class... Pointers>
+  __device__ __forceinline__ void of_step(Pointers&... pointers) const {
+    (move(pointers, work), ...);
+  }
+};
+
+// Numbers that members may differ in: key, threshold and scale of dropout; the norm that gradients are clipped to.
+struct MemberValues {
+  unsigned long long seed;
+  unsigned threshold;
+  float keep_scale, max_norm;
+};
+
+// Those of a member; null, in inference: nothing is dropped.
+__device__ __forceinline__ MemberValues values_at(const MemberValues* values) {
+  return values ? *values : MemberValues{0, 0, 1.f, 0.f};
+}
+
 // ---- weights ----
 
 // A copy of the parameters in the layout of W' ("packed"): (K, columns_of(P)), padded with zeros. The update writes both.

@@ -4,7 +4,7 @@
 //
 // Source: own. The readout of training (fused/shared/readout.cuh) uses a block per graph, because it also computes the
 // backward pass; here only throughput counts. Shapes and `kind` as there; `shift` (P,): see `Folding`; null: none.
-// Launch: 256 threads, 8 graphs per block at a time; at most 8 blocks per multiprocessor stride over the graphs.
+// Launch: 256 threads, members in z, 8 graphs per block at a time; blocks stride over the graphs.
 // Shared memory: columns_of(P) + 8 head_floats floats, dynamic; a warp reads consecutive words.
 // Traffic: reads 4 N P, writes 4 B K bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
@@ -18,10 +18,20 @@ struct LogitsParams {
   const int *size, *node_ptr;
   const float *y, *shift;
   const Head* heads;
+  Members members;
   int P, n_heads, head_floats, kind;
+
+  __device__ __forceinline__ LogitsParams of_member() const {
+    LogitsParams own = *this;
+    const Member member(members);
+    member.of_step(own.logits, own.size, own.node_ptr, own.y, own.heads);
+    member.of_model(own.shift);
+    return own;
+  }
 };
 
-extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_constant__ LogitsParams params) {
+extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_constant__ LogitsParams all) {
+  const LogitsParams params = all.of_member();
   extern __shared__ float4 shared4[];
   const int P = params.P, kind = params.kind;
   float* shift_of = reinterpret_cast<float*>(shared4);

@@ -11,7 +11,7 @@
 //
 // Shapes: as in fused_readout; sums (clusters, P) float2; weight (P, K), bias (K,);
 //   input (B, P) and gradient (B, K) of the dense layer, for the update; losses (8 clusters,).
-// Launch: 512 threads, grid (8, graphs / 8), clusters (8, 1). 100 graphs: 104 blocks.
+// Launch: 512 threads, grid (8, graphs / 8, members), clusters (8, 1). 100 graphs: 104 blocks.
 // Shared memory: dynamic, see shared_at and gcnbatch/backends/cuda/fused/wide/geometry.py. W is read along rows and, with an
 //   odd stride, across them: no bank conflicts; the eight graphs of a feature are two vectors that a warp reads at once.
 // Traffic: reads 8 N P + 4 P K clusters, writes 4 N P bytes; everything in L2.
@@ -62,12 +62,22 @@ struct WideReadout {
   const float* loss_weight;
   const float* weight;
   const float* bias;
+  Members members;
   float keep_scale;
   int P;
   int K;
   int kind;
   int loss;
   int training;
+
+  __device__ __forceinline__ WideReadout of_member() const {
+    WideReadout own = *this;
+    const Member member(members);
+    member.of_step(own.logits, own.g, own.sums, own.losses, own.input, own.gradient, own.progress, own.size, own.rates,
+                   own.node_ptr, own.y, own.stats, own.kept, own.targets);
+    member.of_model(own.gamma, own.beta, own.loss_weight, own.weight, own.bias);
+    return own;
+  }
 
   // Shared memory of a block, for slice() columns. The values of eight graphs for a feature or class are neighbours.
   struct Shared {

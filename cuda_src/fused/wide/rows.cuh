@@ -128,8 +128,17 @@ struct PropagateParams {
   const int *indptr, *indices;  // (N + 1,), (nnz,)
   const float* values;
   const int* size;
+  Members members;
   float keep_scale;
   int F, C, K, capacity, identity, round;
+
+  __device__ __forceinline__ PropagateParams of_member() const {
+    PropagateParams own = *this;
+    const Member member(members);
+    member.of_step(own.u, own.y, own.indptr, own.indices, own.values, own.size);  // the others: only in training, for a
+    member.of_model(own.beta);                                                    // model alone
+    return own;
+  }
 };
 
 template <int WIDTH>
@@ -365,8 +374,17 @@ struct WeightPanelsParams {
   float *forward, *backward, *shift;                       // panels; panels, or null; (P,), in inference
   const float *weight, *bias;                              // (F, C P), (C P,)
   const float *gamma, *beta, *running_mean, *running_var;  // as Folding; null in training
+  Members members;
   float epsilon;
   int F, C, P, round;
+
+  __device__ __forceinline__ WeightPanelsParams of_member() const {
+    WeightPanelsParams own = *this;
+    const Member member(members);
+    member.of_step(own.forward, own.backward);
+    member.of_model(own.shift, own.weight, own.bias, own.gamma, own.beta, own.running_mean, own.running_var);
+    return own;
+  }
 };
 
 // Thread (x, y) reads column p of row k of W'; both forms are written in whole lines, through shared memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused import forms
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort, upload_labels
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
+from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.config_sections import CudaConfig, TrainConfig
@@ -32,15 +35,30 @@ class FusedBackend(CudaBackend):
         model: DeviceModel,
         rule: UpdateRule,
         source: BatchSource,
-        targets: NDArray[Any],
-        label_weights: NDArray[np.float64],
-        seed: int,
+        labels: Sequence[tuple[NDArray[Any], NDArray[np.float64]]],
     ) -> FusedEngine:
-        """Return the engine of a model on a data set for which `graphs_refusal` returned None."""
+        """Return the engine of a cohort on a data set for which `graphs_refusal` returned None.
+
+        Parameters
+        ----------
+        model : DeviceModel
+            Of the first member.
+        labels : sequence of ((G, T), float64 (G,))
+            Targets and label weights of each member.
+        """
+        training = self._training_forms(stack, source)
+        held = FusedSet(self.device, source, training)
+        cohort = Cohort(self.device, stack, model, held, upload_labels(self.device, labels))
+        predicting = forms.prediction_form(self.device.compute_capability, self.options.precision)
+        return FusedEngine(cohort, rule, training, predicting)
+
+    def shares_launches(self, stack: Stack, source: BatchSource) -> bool:
+        """Return whether several models of this architecture train in the same launches."""
+        return all(form.shares_launches for form in self._training_forms(stack, source))
+
+    def _training_forms(self, stack: Stack, source: BatchSource) -> tuple[type[Form], ...]:
         on = self.device.compute_capability, self.options.precision
-        training = forms.training_forms(forms.setting_of(stack, source, *on))
-        held = FusedSet(self.device, source, targets, label_weights, training)
-        return FusedEngine(self.device, stack, model, held, rule, seed, training, forms.prediction_form(*on))
+        return forms.training_forms(forms.setting_of(stack, source, *on))
 
     def limits(self) -> tuple[int, tuple[int, int], CudaConfig]:
         """Return the bytes of device memory for a data set, the device's compute capability, and the options."""

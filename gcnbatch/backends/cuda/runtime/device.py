@@ -231,6 +231,39 @@ class Device:
         finally:
             self._sent.sent(self.event())
 
+    def send_rows(self, host: NDArray[Any], out: DeviceArray, pitch: int) -> None:
+        """As `send`, for row r of `host` (rows, …) to the array that lies r `pitch` bytes after `out`."""
+        if host.shape[1:] != out.shape or host.dtype != out.dtype:
+            raise ValueError(f"{host.dtype} {host.shape} does not fit rows of {out.dtype} {out.shape}")
+        staged = self._sent.take(aligned(host.nbytes))[: host.nbytes]
+        try:
+            np.copyto(staged.view(host.dtype).reshape(host.shape), host)
+            with self.errors():
+                copy_rows = self.driver.Memcpy2D()
+                copy_rows.set_src_host(staged)
+                copy_rows.set_dst_device(out.ptr)
+                copy_rows.src_pitch, copy_rows.dst_pitch = out.nbytes, pitch
+                copy_rows.width_in_bytes, copy_rows.height = out.nbytes, len(host)
+                copy_rows(self.stream)
+        finally:
+            self._sent.sent(self.event())
+
+    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> NDArray[Any]:
+        """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …)."""
+        nbytes = rows * array.nbytes
+        if not nbytes:
+            return np.empty((rows, *array.shape), array.dtype)
+        host = self._pinned_for(nbytes)
+        with self.errors():
+            copy_rows = self.driver.Memcpy2D()
+            copy_rows.set_src_device(array.ptr)
+            copy_rows.set_dst_host(host)
+            copy_rows.src_pitch, copy_rows.dst_pitch = pitch, array.nbytes
+            copy_rows.width_in_bytes, copy_rows.height = array.nbytes, rows
+            copy_rows(self.stream)
+        self.synchronize()
+        return host.view(array.dtype).reshape(rows, *array.shape).copy()
+
     def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy `array` to `out` on the host or to a new array, and return that; wait for all queued work.
 
@@ -245,9 +278,14 @@ class Device:
 
     def fetch(self, array: DeviceArray) -> NDArray[Any]:
         """Return a host copy of `array`, staged in a pinned buffer: faster than `download` for small arrays."""
-        if self._fetched.nbytes < array.nbytes:
-            self._fetched = self.pinned(max(array.nbytes, 2 * self._fetched.nbytes), np.uint8)
-        return self.download(array, self._fetched[: array.nbytes].view(array.dtype).reshape(array.shape)).copy()
+        host = self._pinned_for(array.nbytes)
+        return self.download(array, host.view(array.dtype).reshape(array.shape)).copy()
+
+    def _pinned_for(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return `nbytes` of the pinned buffer of fetched arrays."""
+        if self._fetched.nbytes < nbytes:
+            self._fetched = self.pinned(max(nbytes, 2 * self._fetched.nbytes), np.uint8)
+        return self._fetched[:nbytes]
 
     def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Return a host array in page-locked memory, from which `upload_async` copies without waiting.

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from gcnbatch.backends.cuda.fused.shared import geometry as shared
 from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, THREADS, TILE, columns_of
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-PARTIAL_FLOATS = declared("fused/narrow/tile.cuh").constant("PARTIAL_FLOATS")
+PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for name in ("PARTIAL_FLOATS", "LANES"))
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
-MAX_LANES = declared("fused/narrow/update.cuh").constant("MAX_LANES")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
-MANY_PARTS = 16  # from so many partial sums on, MAX_LANES threads add those of one element
+MANY_MEMBERS = 8  # from so many on, blocks of weight gradients have several tiles of rows anyway
 
 
-def blocks(rows: int, multiprocessors: int) -> int:
-    """Return the number of blocks for the tiles of `rows` rows: one per tile, at most one per multiprocessor."""
-    return max(1, min(ceil_div(rows, TILE), multiprocessors))
+class Dealt(NamedTuple):
+    """How the tiles of a batch are dealt to partial sums, and these to blocks.
+
+    Partial sums decide the bits of results: they depend on the batch alone. Blocks do not: they follow from how many
+    members share the device.
+
+    Parameters
+    ----------
+    parts : int
+        Partial sums of columns: one per tile, at most one per multiprocessor.
+    dw_sums : int
+        Partial sums of a weight gradient: as many, or LANES, in which a block adds what the update would add.
+    """
+
+    parts: int
+    dw_sums: int
+
+    def forward_blocks(self, members: int, multiprocessors: int) -> int:
+        """Return the blocks of a member in the forward pass."""
+        return shared.blocks(self.parts, members, multiprocessors)
+
+    def backward_blocks(self, is_first: bool, members: int, multiprocessors: int) -> tuple[int, int]:
+        """Return the blocks of a member for the gradient of the previous layer, and for that of the weights."""
+        if members == 1:
+            return (0 if is_first else self.parts), self.dw_sums
+        if is_first:
+            return 0, shared.blocks(self.dw_sums, members, multiprocessors)
+        dw = shared.blocks(self.dw_sums, 3 * members, multiprocessors)
+        return shared.blocks(self.parts, members, max(multiprocessors - members * dw, 1)), dw
+
+
+def dealt(rows: int, members: int, multiprocessors: int) -> Dealt:
+    """Return how the tiles of up to `rows` rows are dealt for a cohort of `members`."""
+    parts = max(1, min(ceil_div(rows, TILE), multiprocessors))
+    return Dealt(parts, parts if members < MANY_MEMBERS else min(LANES, parts))
 
 
 def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:
@@ -36,8 +70,3 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
 def specialised_readout(blocks: int) -> Launch:
     """Return the launch of `fused_narrow_readout_64x1`; its shared memory is static."""
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
-
-
-def lanes(parts: int) -> int:
-    """Return how many threads add the `parts` partial sums of one element of a gradient."""
-    return MAX_LANES if parts >= MANY_PARTS else min(next_power_of_two(parts), MAX_LANES)

@@ -1,0 +1,122 @@
+"""The cohort of the fused engine: models of one architecture on a graph-level data set, in the same launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import MemberEpoch
+from gcnbatch.backends.cuda.fused.backend import FusedBackend
+from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
+from gcnbatch.backends.cuda.fused.shared.arena import Arena, Region
+from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
+from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS
+from gcnbatch.data.graphs import Int64
+from gcnbatch.runners.fused_graphs import describe, labels_of
+from gcnbatch.runners.fused_state import FusedState, rates_of_steps, state_bytes
+from gcnbatch.runners.task import RunnerTask
+
+
+def size(backend: FusedBackend, tasks: Sequence[RunnerTask]) -> int:
+    """Return how many of these tasks of one architecture, from the front, train in the same launches."""
+    first = tasks[0]
+    stack = describe(first.model, first.model.layout(), first.loss.target)
+    return min(len(tasks), MAX_MEMBERS) if backend.shares_launches(stack, first.source) else 1
+
+
+class Member(FusedState):
+    """The state of one member, in its region of the cohort's memory."""
+
+    def __init__(self, backend: FusedBackend, task: RunnerTask, region: Region) -> None:
+        super().__init__(backend, task, region.zeros)
+        self.model: DeviceModel = self._model()
+        self.rule, self.updates, self.losses = self._optimizer(), 0, self._totals
+
+    def rates(self, epoch: MemberEpoch) -> NDArray[np.float32]:
+        """Return the rates of an epoch, whose step `first` is the member's next update."""
+        return rates_of_steps(self._task.train, self._updates, len(epoch.batches), epoch.first, epoch.learning_rate)
+
+    def count_update(self) -> None:
+        """Note that a step was queued."""
+        self._updates += 1
+
+
+class FusedCohort:
+    """`gcnbatch.backends.base.CohortRunner` over `gcnbatch.backends.cuda.fused.engine`."""
+
+    def __init__(self, backend: FusedBackend, tasks: Sequence[RunnerTask]) -> None:
+        first, self.size, self.backend = tasks[0], len(tasks), backend.name
+        layout = first.model.layout()
+        self._arena = Arena(backend.device, self.size, state_bytes(layout, first.train, len(first.loss.weights)))
+        self._members = [Member(backend, task, Region(self._arena, k)) for k, task in enumerate(tasks)]
+        for member in self._members:
+            member._engine = self
+        stack, own = describe(first.model, layout, first.loss.target), self._members[0]
+        labels = [labels_of(task) for task in tasks]
+        self._engine: FusedEngine = backend.graphs_engine(stack, own.model, own.rule, first.source, labels)
+        self._epochs: Sequence[MemberEpoch | None] = []
+        self._begins = False
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self._engine.eval_batch_size
+
+    def about(self) -> dict[str, Any]:
+        return self._engine.about()
+
+    def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
+        if any(own is not None for own in batches):
+            self._engine.expect(batches)
+
+    def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
+        self._epochs, self._begins = epochs, any(one is not None for one in epochs)
+
+    def step(self, index: int) -> None:
+        running = [
+            member
+            for member, one in zip(self._members, self._epochs, strict=True)
+            if one is not None and one.first <= index < len(one.batches)
+        ]
+        longest = max((len(one.batches) for one in self._epochs if one is not None), default=0)
+        if index >= longest or (self._begins and not running):
+            return
+        if self._begins:
+            self._engine.begin_epoch(
+                [
+                    one and EngineEpoch(one.epoch, one.batches, member.rates(one), one.first)
+                    for member, one in zip(self._members, self._epochs, strict=True)
+                ]
+            )
+            self._begins = False
+        for member in running:
+            member.count_update()
+        self._engine.step()
+        if index + 1 == longest:
+            self._engine.flush()  # no further step can join the queued ones in one graph launch
+
+    def take_losses(self) -> list[tuple[float, float]]:
+        self._engine.flush()
+        totals = self._members[0].model.totals
+        found = self._arena.fetch(totals)
+        self._arena.fill(totals, np.zeros_like(found))
+        return [(float(loss), float(weight)) for loss, weight in found]
+
+    def predict(self, rows: Sequence[Int64 | None]) -> list[NDArray[np.float32] | None]:
+        return self._engine.predict(rows)
+
+    def state(self, member: int) -> dict[str, NDArray[Any]]:
+        return self._members[member].state()
+
+    def load_state(self, member: int, state: dict[str, NDArray[Any]]) -> None:
+        self._members[member].load_state(state)
+        self._engine.parameters_changed(member)
+
+    def flush(self) -> None:
+        """Launch the queued steps."""
+        self._engine.flush()
+
+    def close(self) -> None:
+        self._engine.close()
