@@ -33,15 +33,28 @@ class Member(FusedState):
     def __init__(self, backend: FusedBackend, task: RunnerTask, region: Region) -> None:
         super().__init__(backend, task, region.zeros)
         self.model: DeviceModel = self._model()
-        self.rule, self.updates, self.losses = self._optimizer(), 0, self._totals
+        self.rule = self._optimizer()
 
     def rates(self, epoch: MemberEpoch) -> NDArray[np.float32]:
         """Return the rates of an epoch, whose step `first` is the member's next update."""
         return rates_of_steps(self._task.train, self._updates, len(epoch.batches), epoch.first, epoch.learning_rate)
 
-    def count_update(self) -> None:
-        """Note that a step was queued."""
-        self._updates += 1
+    def count_updates(self, number: int) -> None:
+        """Note that so many steps were queued."""
+        self._updates += number
+
+    def state_in(self, region: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """Return the training state from a host copy of the beginning of the member's region."""
+        found: dict[str, NDArray[Any]] = {
+            name: region[array.ptr - self._flat.ptr :][: array.nbytes].view(array.dtype).reshape(array.shape).copy()
+            for name, array in self._arrays().items()
+        }
+        return found | {"updates": np.array([self._updates], dtype=np.int64)}
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes from the beginning of the region to the end of the training state."""
+        return int(self._totals.ptr - self._flat.ptr) + self._totals.nbytes
 
 
 class FusedCohort:
@@ -58,7 +71,9 @@ class FusedCohort:
         labels = [labels_of(task) for task in tasks]
         self._engine: FusedEngine = backend.graphs_engine(stack, own.model, own.rule, first.source, labels)
         self._epochs: Sequence[MemberEpoch | None] = []
-        self._begins = False
+        self._steps, self._counted = range(0), 0  # of the epoch; those whose updates are counted
+        self._next: int | None = None  # the step after the last; None: the epoch did not begin
+        self._states: NDArray[np.uint8] | None = None  # host copies of the members' states, until one changes
 
     @property
     def eval_batch_size(self) -> int:
@@ -72,33 +87,43 @@ class FusedCohort:
             self._engine.expect(batches)
 
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
-        self._epochs, self._begins = epochs, any(one is not None for one in epochs)
+        self._count_updates()
+        self._epochs, self._next, self._counted = epochs, None, 0
+        running = [range(one.first, len(one.batches)) for one in epochs if one is not None]
+        self._steps = range(
+            min((own.start for own in running if own), default=0), max((own.stop for own in running), default=0)
+        )
 
     def step(self, index: int) -> None:
-        running = [
-            member
-            for member, one in zip(self._members, self._epochs, strict=True)
-            if one is not None and one.first <= index < len(one.batches)
-        ]
-        longest = max((len(one.batches) for one in self._epochs if one is not None), default=0)
-        if index >= longest or (self._begins and not running):
+        if index not in self._steps:
             return
-        if self._begins:
+        self._states = None
+        if self._next is None:
             self._engine.begin_epoch(
                 [
-                    one and EngineEpoch(one.epoch, one.batches, member.rates(one), one.first)
+                    EngineEpoch(one.epoch, one.batches, member.rates(one), one.first)
+                    if one is not None and one.first < len(one.batches)
+                    else None
                     for member, one in zip(self._members, self._epochs, strict=True)
                 ]
             )
-            self._begins = False
-        for member in running:
-            member.count_update()
+        self._next = index + 1
         self._engine.step()
-        if index + 1 == longest:
+        if self._next == self._steps.stop:
             self._engine.flush()  # no further step can join the queued ones in one graph launch
+
+    def _count_updates(self) -> None:
+        """Count the updates of each member in the steps since the last count."""
+        if self._next is None:
+            return
+        for member, one in zip(self._members, self._epochs, strict=True):
+            if one is not None:
+                member.count_updates(max(0, min(self._next, len(one.batches)) - max(self._counted, one.first)))
+        self._counted = self._next
 
     def take_losses(self) -> list[tuple[float, float]]:
         self._engine.flush()
+        self._states = None
         totals = self._members[0].model.totals
         found = self._arena.fetch(totals)
         self._arena.fill(totals, np.zeros_like(found))
@@ -108,9 +133,15 @@ class FusedCohort:
         return self._engine.predict(rows)
 
     def state(self, member: int) -> dict[str, NDArray[Any]]:
-        return self._members[member].state()
+        if self._states is None:
+            self._engine.flush()
+            self._count_updates()
+            self._states = self._arena.fetch(self._arena.place(0, self._members[0].state_bytes, np.uint8))
+        return self._members[member].state_in(self._states[member])
 
     def load_state(self, member: int, state: dict[str, NDArray[Any]]) -> None:
+        self._states = None
+        self._count_updates()
         self._members[member].load_state(state)
         self._engine.parameters_changed(member)
 

@@ -37,15 +37,15 @@ class ModelState:
         self._zeros: Callable[..., Array] = zeros or backend.zeros
         self.layout = task.model.layout()
         size = self.layout.n_trainable
-        self._flat, self._gradients = self._zeros(size), self._zeros(size)
-        self._buffers = self._zeros(self.layout.n_buffers)
+        self._flat, self._buffers = self._zeros(size), self._zeros(self.layout.n_buffers)
         self._moments = {name: self._zeros(size) for name in MOMENTS[task.train.optimizer]}
+        self._totals = self._zeros(2, np.float64)
+        self._gradients = self._zeros(size)
         self._parameters = self._views(self._flat, True) | self._views(self._buffers, False)
         self._gradient_views = self._views(self._gradients, True)
         self._weight_decay, self._l2 = (self._upload(values) for values in _decay(self.layout, task.train))
         self._loss_weights = self._upload(task.loss.weights)
         self._updates = 0
-        self._totals = self._zeros(2, np.float64)
         for name, value in self.layout.initial(task.seed).items():
             backend.write(self._parameters[name], value)
 
@@ -75,10 +75,17 @@ class ModelState:
         return float(loss), float(weight)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        found = {name: self._at.read(value) for name, value in self._parameters.items()}
-        for moment, flat in self._moments.items():
-            found |= {f"{moment}/{name}": self._at.read(value) for name, value in self._views(flat, True).items()}
-        return found | {"updates": np.array([self._updates], dtype=np.int64), "loss": self._at.read(self._totals)}
+        found = {name: self._at.read(value) for name, value in self._arrays().items()}
+        return found | {"updates": np.array([self._updates], dtype=np.int64)}
+
+    def _arrays(self) -> dict[str, Array]:
+        """Return the arrays of the training state by name."""
+        moments = {
+            f"{moment}/{name}": value
+            for moment, flat in self._moments.items()
+            for name, value in self._views(flat, True).items()
+        }
+        return self._parameters | moments | {"loss": self._totals}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         for name, value in self._parameters.items():
