@@ -31,22 +31,23 @@ struct NeighbourActivations {
   const float* y_prev;
   const unsigned char* kept;
   int F, C;
-  int n;  // entries of the row; lane l holds node, channel and value of entry l of the current 32
+  int begin, n;  // entries of the row; lane l holds node, channel and value of entry l of the current 32
   int node, channel;
   float value;
   float2 y[BATCH];
   unsigned wanted;  // a bit per element of y: the element exists and dropout kept it
 
-  // Load the row's first entries; in a dense layer, the row itself.
-  __device__ __forceinline__ void open(const int* indptr, const int* indices, const float* values, int i, bool exists,
-                                       bool identity) {
-    if (identity) {
-      n = exists, node = i, channel = 0, value = 1.f;
-      return;
-    }
-    const int begin = exists ? indptr[i] : 0;
+  // A row is opened in two steps, so that other work hides the latency of both: find its entries, load the first of them.
+  // In a dense layer the row itself is the only entry.
+  __device__ __forceinline__ void find(const int* indptr, int i, bool exists, bool identity) {
+    begin = i, n = exists;
+    if (identity) return;
+    begin = exists ? indptr[i] : 0;
     n = exists ? indptr[i + 1] - begin : 0;
-    read(indices + begin, values + begin, threadIdx.x % 32);
+  }
+  __device__ __forceinline__ void open(const int* indices, const float* values, bool identity) {
+    node = begin, channel = 0, value = 1.f;
+    if (!identity) read(indices + begin, values + begin, threadIdx.x % 32);
   }
 
   __device__ __forceinline__ void read(const int* indices, const float* values, int k) {
@@ -127,7 +128,7 @@ struct NarrowForwardParams {
   }
 };
 
-// The block's tile of U in shared memory. Inputs of the first tile are prefetched into registers.
+// The block's tile of U in shared memory. Inputs of the next tile are prefetched into registers.
 template <class Shape>
 struct TileOfU {
   float* rows;  // (TILE, K + 4)
@@ -141,20 +142,32 @@ struct TileOfU {
     const int lane = threadIdx.x % 32;
     if (4 * lane < shape.K) own = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
   }
-  // Fetch the entries of row `i` and its row sums.
-  __device__ __forceinline__ void fetch_gathered(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
+  // Fetch row `i` in three steps, each after what it needs has arrived: its place, its entries and row sums, its
+  // neighbours. Rows of the first layer take one.
+  __device__ __forceinline__ void find_row(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
+    if (shape.kind != FIRST) {
+      gather.find(params.indptr, i, i < N, shape.kind == DENSE);
+    } else if (i < N) {
+      fetch_staged(params, shape, i);
+    }
+  }
+  __device__ __forceinline__ void open_row(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
     const int lane = threadIdx.x % 32;
-    gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
+    if (shape.kind == FIRST) return;
+    gather.open(params.indices, params.values, shape.kind == DENSE);
     if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own.x = params.x[i * params.x_stride + lane];
   }
+  __device__ __forceinline__ void fetch_neighbours(const Shape& shape) {
+    if (shape.kind != FIRST) gather.fetch(0, 0);
+  }
 
-  // The warp computes row `i` of U. The block's first tile is prefetched.
+  // The warp computes row `i` of U, which is prefetched; `is_first`: the columns may not be filled yet.
   __device__ __forceinline__ void fill_row(const NarrowForwardParams& params, const Shape& shape,
                                            const Columns& columns, float keep_scale, int i, int N, bool is_first) {
     const int F = shape.F, C = shape.C, K = shape.K, lane = threadIdx.x % 32;
     float* row = rows + threadIdx.x / 32 * stride(shape);
     for (int k = 4 * lane; k < K; k += 128) {
-      const bool is_held = is_first && k == 4 * lane;
+      const bool is_held = k == 4 * lane;
       float4 given = shape.kind == FIRST && is_held ? own : make_float4(0.f, 0.f, 0.f, 0.f);
       if (shape.kind == FIRST && i < N && !is_held)
         given = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + k);
@@ -163,21 +176,19 @@ struct TileOfU {
     if (shape.kind == FIRST) return;
     __syncwarp();
     if (is_first) __syncthreads();  // the columns are filled
-    if (!is_first) gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
 #pragma unroll 1
     for (int k = 0; k < gather.n; k += BATCH) {
-      if (k > 0 && k % 32 == 0)
-        gather.read(params.indices + params.indptr[i], params.values + params.indptr[i], k + lane);
+      if (k > 0 && k % 32 == 0) gather.read(params.indices + gather.begin, params.values + gather.begin, k + lane);
 #pragma unroll 1
       for (int f = 0; f < F; f += 64) {
-        if (!is_first || k + f > 0) gather.fetch(k, f);
+        if (k + f > 0) gather.fetch(k, f);
         gather.add(row, columns, keep_scale, k, f);
       }
     }
     if (i < N) {
 #pragma unroll 1
       for (int c = lane; c < C; c += 32)
-        row[C * F + c] = shape.kind == DENSE || (is_first && c == lane) ? own.x : params.x[i * params.x_stride + c];
+        row[C * F + c] = shape.kind == DENSE || c == lane ? own.x : params.x[i * params.x_stride + c];
     }
   }
 
@@ -226,7 +237,8 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
   if (kind == FIRST) {
     tile.fetch_staged(params, shape, own_first);
   } else {
-    tile.fetch_gathered(params, shape, own_first, N);
+    tile.find_row(params, shape, own_first, N);
+    tile.open_row(params, shape, own_first, N);
     wait_for_previous();
   }
 
@@ -240,7 +252,7 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
     return;
   }
   if (kind != FIRST) {
-    tile.gather.fetch(0, 0);
+    tile.fetch_neighbours(shape);
     set_columns(columns, partial, params.statistics_prev(), N, F, block == 0);
   }
   for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
@@ -252,6 +264,9 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
     const int i = first + threadIdx.x / 32, rows = min(TILE, N - first);
     tile.fill_row(params, shape, columns, values.keep_scale, i, N, is_first);
     __syncthreads();
+    int next_part = part;
+    const int next = next_tile(next_part, first, params.parts, gridDim.x, N), next_i = next + threadIdx.x / 32;
+    tile.find_row(params, shape, next_i, N);
 #pragma unroll 1
     for (int group = 0; group < P; group += GROUP) {
       float4 sum[4] = {};
@@ -261,26 +276,29 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
           weights.load(params.packed, chunk, K, group + first_column(), columns_of(P));
         add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
       }
+      if (group == 0) tile.open_row(params, shape, next_i, N);
       const float2 out = fold_slices(sum, partial);
+      if (group == 0) tile.fetch_neighbours(shape);
       const bool exists = own_row() < rows;
+      store_pair(params.y + (first + own_row()) * P + group + own_column(), out, exists ? P - group - own_column() : 0,
+                 P % 2 == 0);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int p = group + own_column() + c * COLUMN_STEP;
+        const int p = group + own_column() + c;
         const float value = c == 0 ? out.x : out.y;
-        if (exists && p < P) params.y[(first + own_row()) * P + p] = value;
         if (params.moments) join_moments(reinterpret_cast<float2*>(moments_of), value, exists, rows, before, p, P);
       }
       if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.u, shape, i);
       __syncthreads();  // `partial` and the tile may be overwritten
     }
     is_first = false;
-    before += rows, first += params.parts * TILE;
-    if (first < N) continue;
+    before += rows, first = next;
+    if (first < N && next_part == part) continue;
     for (int p = threadIdx.x; params.moments && p < 2 * columns_of(P); p += THREADS) {
       params.moments[part * 2 * columns_of(P) + p] = moments_of[p];
       moments_of[p] = 0.f;
     }
-    part += gridDim.x, before = 0, first = part < params.parts ? part * TILE : N;
+    part = next_part, before = 0;
   }
   draw();
 }

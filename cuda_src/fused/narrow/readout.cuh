@@ -53,6 +53,18 @@ __device__ __forceinline__ Cost cost_of_output(float logit, float target, float 
   return {labelled ? cost.value : 0.0, labelled ? cost.slope / label_weight : 0.f};
 }
 
+// A graph of the batch and this thread's rows of it; beyond the last graph n = 0.
+struct GraphRows {
+  int begin, n;
+  ColumnRows rows;
+
+  __device__ __forceinline__ GraphRows(const int* node_ptr, int b, int B)
+      : begin(b < B ? node_ptr[b] : 0), n(b < B ? node_ptr[b + 1] - begin : 0) {}
+  __device__ __forceinline__ void hold(const float* y, int columns) {
+    rows.hold(y + begin * columns + lanes_column(), columns, n);
+  }
+};
+
 template <int COLUMNS>
 __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& params) {
   __shared__ float4 scratch[FOLD_FLOATS / 4];
@@ -66,31 +78,35 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
   const OutputWeights<COLUMNS> weights(head, params.loss_weight, K);
   const int N = params.size[0], B = params.size[1];
   const float label_weight = fmaxf(params.rates[params.size[2]].label_weight, 1.f);
-  int begin = block < B ? params.node_ptr[block] : 0, end = block < B ? params.node_ptr[block + 1] : 0;
+  GraphRows graph(params.node_ptr, block, B);
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
+  const auto target_of = [&](int b) { return warp < K && b < B ? params.targets[b * K + warp] : 0.f; };
+  float target = target_of(block);
+  graph.hold(params.y, COLUMNS);
   Column column = {};
+  if (block < B && N > 0)
+    column = column_of(reinterpret_cast<float*>(scratch), params.statistics(), N, 0, COLUMNS, block == 0);
 #pragma unroll 1
   for (int part = block; part < parts; part += gridDim.x) {
     float2 sum = make_float2(0.f, 0.f);
     double total = 0.0;
 #pragma unroll 1
     for (int b = part; b < B; b += parts) {
-      if (b != block) begin = params.node_ptr[b], end = params.node_ptr[b + 1];
-      const float target = warp < K ? params.targets[b * K + warp] : 0.f;
-      const float* own = params.y + begin * COLUMNS + p;
-      const int n = end - begin;
-      ColumnRows rows;
-      rows.hold(own, COLUMNS, n);
-      if (b == block && N > 0)
-        column = column_of(reinterpret_cast<float*>(scratch), params.statistics(), N, 0, COLUMNS, block == 0);
+      const int next = b + parts < B ? b + parts : part + gridDim.x < parts ? part + gridDim.x : B;
+      GraphRows following(params.node_ptr, next, B);
+      const float* own = params.y + graph.begin * COLUMNS + p;
+      const int n = graph.n;
       // ---- readout
       Pooled pooled(SUM, n);
-      rows.each(own, COLUMNS, n, true, [&](int i, float y) { pooled.take(SUM, n, positive(column.normal(y)), i); });
+      graph.rows.each(own, COLUMNS, n, true,
+                      [&](int i, float y) { pooled.take(SUM, n, positive(column.normal(y)), i); });
       float value = warp_sum(pooled.value, COLUMN_LANES);
       if (kind == MEAN && n > 0) value /= n;
       if (lane == 0) readout_of[p] = head.input[b * COLUMNS + p] = value;
+      following.hold(params.y, COLUMNS);
+      const float next_target = target_of(next);
       __syncthreads();
       // ---- outputs and loss
       if (warp < K) {
@@ -111,11 +127,12 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
         if (lane + j * COLUMN_LANES < K) share += gradient_of[lane + j * COLUMN_LANES] * weights.back[j];
       share = warp_sum(share, COLUMN_LANES);
       if (kind == MEAN) share /= n;
-      rows.each(own, COLUMNS, n, true, [&](int i, float y) {
+      graph.rows.each(own, COLUMNS, n, true, [&](int i, float y) {
         const float own_share = column.normal(y) > 0.f ? share : 0.f;
-        params.g[(begin + i) * COLUMNS + p] = own_share;
+        params.g[(graph.begin + i) * COLUMNS + p] = own_share;
         sum.x += own_share, sum.y += own_share * column.x_hat(y);
       });
+      graph = following, target = next_target;
     }
     sum = sum_of_lanes(sum);
     if (params.sums && lane == 0) reinterpret_cast<float2*>(params.sums)[part * COLUMNS + p] = sum;

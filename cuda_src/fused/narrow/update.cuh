@@ -32,29 +32,66 @@ struct Job {
   int columns, packed_columns;    // columns of such a row
 };
 
+// A chunk of a job's elements, for a block: from `first` on, `width` elements per group of LANES threads.
+struct UpdateChunk {
+  int job, first, width, unused;
+};
+
+// Neighbouring elements of one row.
+template <int WIDTH>
+struct Elements {
+  float of[WIDTH];
+
+  __device__ __forceinline__ static Elements load(const float* from) {
+    Elements to;
+    if constexpr (WIDTH == 4) {
+      const float4 found = *reinterpret_cast<const float4*>(from);
+      to.of[0] = found.x, to.of[1] = found.y, to.of[2] = found.z, to.of[3] = found.w;
+    } else {
+      to.of[0] = *from;
+    }
+    return to;
+  }
+  __device__ __forceinline__ void store(float* to) const {
+    if constexpr (WIDTH == 4) {
+      *reinterpret_cast<float4*>(to) = make_float4(of[0], of[1], of[2], of[3]);
+    } else {
+      *to = of[0];
+    }
+  }
+  __device__ __forceinline__ void add(const Elements& other, float factor = 1.f) {
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) of[w] += other.of[w] * factor;
+  }
+};
+
 // Row and column of element e; see Job.
 __device__ __forceinline__ int2 place_of(const Job& job, int e) {
   const int f = e / (job.C * job.P), rest = e - f * job.C * job.P, c = rest / job.P;
   return make_int2(c * job.F + f, rest - c * job.P);
 }
 
-// This thread's partial sum of an element's gradient; HAS_LEFT: `left` is not null.
-template <bool HAS_LEFT>
-__device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lane, int N, int B) {
+// This thread's partial sums of the gradients of neighbouring elements; HAS_LEFT: `left` is not null.
+template <int WIDTH, bool HAS_LEFT>
+__device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, int2 place, int lane, int N, int B) {
   const int parts = min(job.parts, job.unit > 0 ? ceil_div(N, job.unit) : B);
   const float* right = job.right + (HAS_LEFT ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
-  float sum = 0.f;
+  constexpr int AT_ONCE = WIDTH == 1 ? PARTS_AT_ONCE : PARTS_AT_ONCE / 2;
+  Elements<WIDTH> sum = {};
 #pragma unroll 1
-  for (int first = lane; first < parts; first += PARTS_AT_ONCE * LANES) {
-    float value[PARTS_AT_ONCE];
+  for (int first = lane; first < parts; first += AT_ONCE * LANES) {
+    Elements<WIDTH> value[AT_ONCE] = {};
 #pragma unroll
-    for (int u = 0; u < PARTS_AT_ONCE; ++u) {
+    for (int u = 0; u < AT_ONCE; ++u) {
       const int s = first + u * LANES;
-      value[u] = s < parts ? right[static_cast<long long>(s) * job.right_stride] : 0.f;
-      if (HAS_LEFT && s < parts) value[u] *= job.left[s * job.left_stride + place.x];
+      if (s >= parts) continue;
+      value[u] = Elements<WIDTH>::load(right + static_cast<long long>(s) * job.right_stride);
+      const float factor = HAS_LEFT ? job.left[s * job.left_stride + place.x] : 1.f;
+#pragma unroll
+      for (int w = 0; HAS_LEFT && w < WIDTH; ++w) value[u].of[w] *= factor;
     }
 #pragma unroll
-    for (int u = 0; u < PARTS_AT_ONCE; ++u) sum += value[u];
+    for (int u = 0; u < AT_ONCE; ++u) sum.add(value[u]);
   }
   return sum;
 }
@@ -72,69 +109,81 @@ struct NarrowUpdateParams {
   }
 };
 
-// UPDATE_THREADS / LANES elements of one job; `wait` may be called more than once.
-template <class Wait>
-__device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, int chunk, float* of_thread, Wait wait) {
-  const UpdateParams& of = params.common;
-  constexpr int elements = UPDATE_THREADS / LANES;
-  // Before the wait: kernels before the previous one wrote everything but the gradients.
-  const Job job = params.jobs[of.chunks[2 * chunk]];
-  const int lane = threadIdx.x / elements, e = of.chunks[2 * chunk + 1] + threadIdx.x % elements, i = job.start + e;
-  const bool exists = e < job.count, owns = exists && lane == 0;
-  const int4 at = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
-  if (at.z == 0) return;                                        // the member rests
-  const int2 place = place_of(job, e);
-  const float p = owns ? of.parameters[i] : 0.f;
-  float of_m = owns ? of.m[i] : 0.f, of_v = owns && !of.sgd ? of.v[i] : 0.f;
-  const float decay = owns ? of.weight_decay[i] : 0.f, penalty = owns ? of.l2[i] : 0.f;
-  const Rate rate = of.rates[at.w];
-  wait();
+constexpr int UPDATE_GROUPS = UPDATE_THREADS / LANES;  // of threads, each with neighbouring elements
 
-  float gradient = 0.f;
+// UPDATE_GROUPS times WIDTH elements of one job. A sum over lanes is in shared memory, lane by lane.
+template <int WIDTH>
+__device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, const UpdateChunk& chunk, int number,
+                                             const Job& job, const int4& at, float* of_thread) {
+  const UpdateParams& of = params.common;
+  // Before the wait: kernels before the previous one wrote everything but the gradients.
+  const int group = threadIdx.x % UPDATE_GROUPS, lane = threadIdx.x / UPDATE_GROUPS;
+  const int e = chunk.first + WIDTH * group, i = job.start + e;
+  const bool exists = e < job.count, owns = exists && lane == 0;
+  const int2 place = place_of(job, e);
+  Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
+  if (owns) {
+    p = p.load(of.parameters + i), m = m.load(of.m + i), decay = decay.load(of.weight_decay + i);
+    penalty = penalty.load(of.l2 + i);
+    if (!of.sgd) v = v.load(of.v + i);
+  }
+  const Rate rate = of.rates[at.w];
+  wait_for_previous();
+
   if (of.mode == APPLY) {
-    gradient = (owns ? of.gradients[i] : 0.f) * clip_factor(of.norms, of.n_chunks, of.values->max_norm);
+    const float factor = clip_factor(of.norms, of.n_chunks, of.values->max_norm);
+    if (owns) gradient = gradient.load(of.gradients + i);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
   } else {
     if (exists)
-      gradient =
-          job.left ? gradient_of<true>(job, place, lane, at.y, at.z) : gradient_of<false>(job, place, lane, at.y, at.z);
-    of_thread[threadIdx.x] = gradient;
+      gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.y, at.z)
+                          : gradient_of<WIDTH, false>(job, place, lane, at.y, at.z);
+    gradient.store(of_thread + WIDTH * threadIdx.x);
     __syncthreads();
-    if (lane == 0) {
 #pragma unroll
-      for (int s = 1; s < LANES; ++s) gradient += of_thread[threadIdx.x + s * elements];
-    }
+    for (int s = 1; s < LANES; ++s)
+      if (lane == 0) gradient.add(gradient.load(of_thread + WIDTH * (threadIdx.x + s * UPDATE_GROUPS)));
   }
   if (of.mode == ONLY_GRADIENTS) {
-    if (owns) of.gradients[i] = gradient;
-    const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
-    if (threadIdx.x == 0) of.norms[chunk] = squares;
+    if (owns) gradient.store(of.gradients + i);
+    const double squares = block_sum(owns ? static_cast<double>(gradient.of[0]) * gradient.of[0] : 0.0);
+    if (threadIdx.x == 0) of.norms[number] = squares;
   } else if (owns) {
-    const float value = of.rule().apply(p, gradient, of_m, of_v, decay, penalty, rate);
-    of.m[i] = of_m;
-    if (!of.sgd) of.v[i] = of_v;
-    of.parameters[i] = value;
-    if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w)
+      p.of[w] = of.rule().apply(p.of[w], gradient.of[w], m.of[w], v.of[w], decay.of[w], penalty.of[w], rate);
+    m.store(of.m + i);
+    if (!of.sgd) v.store(of.v + i);
+    p.store(of.parameters + i);
+    if (job.packed) p.store(job.packed + place.x * job.packed_columns + place.y);
   }
-  if (of.mode != APPLY && of.totals && chunk == 0 && threadIdx.x < 32)
+  if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
     add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
 }
 
+// A block has one unit: a share of the graphs to stage, or a chunk.
 __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, float4* shared4) {
-  bool is_waiting = true;
-  const auto wait_once = [&] {
-    if (is_waiting) wait_for_previous();
-    is_waiting = false;
-  };
-#pragma unroll 1
-  for (int unit = blockIdx.x; unit < params.common.n_chunks + params.common.n_stages; unit += gridDim.x) {
-    if (unit != blockIdx.x) __syncthreads();  // shared memory may be overwritten
-    if (unit < params.common.n_stages) {      // first: they follow the longest chain of pointers before their wait
-      stage_batch(*params.stage, unit, params.common.n_stages, wait_once);
-    } else {
-      update_chunk(params, unit - params.common.n_stages, reinterpret_cast<float*>(shared4), wait_once);
-    }
+  const UpdateParams& of = params.common;
+  const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
+  if (number < 0) {  // first: they follow the longest chain of pointers before their wait
+    bool is_waiting = true;
+    stage_batch(*params.stage, blockIdx.x, n_stages, [&] {
+      if (is_waiting) wait_for_previous();
+      is_waiting = false;
+    });
+    return;
   }
-  wait_once();
+  const int4 at = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
+  if (at.z == 0) return wait_for_previous();                    // the member rests
+  const UpdateChunk chunk = reinterpret_cast<const UpdateChunk*>(of.chunks)[number];
+  const Job job = params.jobs[chunk.job];
+  float* of_thread = reinterpret_cast<float*>(shared4);
+  if (chunk.width == 4) {
+    update_chunk<4>(params, chunk, number, job, at, of_thread);
+  } else {
+    update_chunk<1>(params, chunk, number, job, at, of_thread);
+  }
 }
 
 }  // namespace fused

@@ -48,7 +48,7 @@ class FusedBackend(CudaBackend):
         """
         training = self._training_forms(stack, source)
         held = FusedSet(self.device, source, training)
-        cohort = Cohort(self.device, stack, model, held, upload_labels(self.device, labels))
+        cohort = Cohort(self.device, stack, model, held, upload_labels(self.device, labels), rule.clips)
         predicting = forms.prediction_form(self.device.compute_capability, self.options.precision)
         return FusedEngine(cohort, rule, training, predicting)
 

@@ -237,7 +237,11 @@ class Device:
             raise ValueError(f"{host.dtype} {host.shape} does not fit rows of {out.dtype} {out.shape}")
         staged = self._sent.take(aligned(host.nbytes))[: host.nbytes]
         try:
-            np.copyto(staged.view(host.dtype).reshape(host.shape), host)
+            rows = staged.view(host.dtype).reshape(host.shape)
+            np.copyto(rows, host)
+            if len(rows) == 1:
+                self.upload_async(rows[0], out)
+                return
             with self.errors():
                 copy_rows = self.driver.Memcpy2D()
                 copy_rows.set_src_host(staged)
@@ -253,6 +257,8 @@ class Device:
         nbytes = rows * array.nbytes
         if not nbytes:
             return np.empty((rows, *array.shape), array.dtype)
+        if rows == 1:
+            return self.fetch(array)[np.newaxis]
         host = self._pinned_for(nbytes)
         with self.errors():
             copy_rows = self.driver.Memcpy2D()

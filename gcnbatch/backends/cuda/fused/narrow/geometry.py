@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
-from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, THREADS, TILE, columns_of
+from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, THREADS, TILE, UPDATE_THREADS, columns_of
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.sources import declared
 
@@ -13,7 +17,9 @@ PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for na
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
-MANY_MEMBERS = 8  # from so many on, blocks of weight gradients have several tiles of rows anyway
+FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
+DW_SHARE = 0.3  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
+MANY_MEMBERS = 4  # from so many on, blocks of weight gradients have several tiles of rows anyway
 
 
 class Dealt(NamedTuple):
@@ -35,16 +41,20 @@ class Dealt(NamedTuple):
 
     def forward_blocks(self, members: int, multiprocessors: int) -> int:
         """Return the blocks of a member in the forward pass."""
-        return shared.blocks(self.parts, members, multiprocessors)
+        at_once = multiprocessors // members
+        return (
+            min(self.parts, FEW_BLOCKS) if at_once < FEW_BLOCKS else shared.blocks(self.parts, members, multiprocessors)
+        )
 
     def backward_blocks(self, is_first: bool, members: int, multiprocessors: int) -> tuple[int, int]:
         """Return the blocks of a member for the gradient of the previous layer, and for that of the weights."""
         if members == 1:
             return (0 if is_first else self.parts), self.dw_sums
+        at_once = max(multiprocessors // members, 2 * FEW_BLOCKS)
         if is_first:
-            return 0, shared.blocks(self.dw_sums, members, multiprocessors)
-        dw = shared.blocks(self.dw_sums, 3 * members, multiprocessors)
-        return shared.blocks(self.parts, members, max(multiprocessors - members * dw, 1)), dw
+            return 0, min(self.dw_sums, at_once)
+        dw = min(self.dw_sums, max(1, int(DW_SHARE * at_once)))
+        return min(self.parts, at_once - dw), dw
 
 
 def dealt(rows: int, members: int, multiprocessors: int) -> Dealt:
@@ -70,3 +80,16 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
 def specialised_readout(blocks: int) -> Launch:
     """Return the launch of `fused_narrow_readout_64x1`; its shared memory is static."""
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
+
+
+def chunks(jobs: Sequence[Mapping[str, Any]], widest: int) -> NDArray[np.int32]:
+    """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks, 4).
+
+    A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four.
+    """
+    groups, found = UPDATE_THREADS // LANES, []
+    for number, job in enumerate(jobs):
+        is_even = all(job[name] % 4 == 0 for name in ("start", "count", "P", "columns", "packed_columns"))
+        width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
+        found += [(number, first, width, 0) for first in range(0, job["count"], groups * width)]
+    return np.array(found, np.int32)

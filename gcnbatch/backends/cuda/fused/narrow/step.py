@@ -183,17 +183,20 @@ class NarrowWorkspace(Workspace):
             f, p = layer.n_in, layer.n_out
             jobs.append(job(layer.weight, (f, 1, p), gradient, p, graphs, OF_GRAPHS, left=given, left_stride=f))
             jobs.append(job(layer.bias, (1, 1, p), gradient, p, graphs, OF_GRAPHS))
-        chunks = [
-            (number, first)
-            for number, one in enumerate(jobs)
-            for first in range(0, one["count"], shared.UPDATE_THREADS // geometry.LANES)
-        ]
-        places = np.array(chunks, dtype=np.int32).ravel()
+        chunks = geometry.chunks(jobs, widest=4 if self._has_wide_chunks else 1)
         return (
             self._upload_tables(declared("fused/narrow/update.cuh").layout("Job"), jobs),
-            self._device.upload(places),
+            self._device.upload(chunks),
             self._memory.zeros(len(chunks), np.float64),
         )
+
+    @property
+    def _has_wide_chunks(self) -> bool:
+        """Whether threads of the update have four elements: fewer blocks for many members.
+
+        The norm of clipped gradients is a sum over chunks, so there the members do not matter.
+        """
+        return self._cohort.members >= geometry.MANY_MEMBERS and not self._cohort.clips
 
     def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
         layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]

@@ -66,6 +66,8 @@ class Cohort:
     data : FusedSet
     labels : tuple of Labels
         One per member.
+    clips : bool
+        Whether gradients are clipped.
     """
 
     device: Device
@@ -73,6 +75,7 @@ class Cohort:
     model: DeviceModel
     data: FusedSet
     labels: tuple[Labels, ...]
+    clips: bool = False
 
     @property
     def members(self) -> int:

@@ -15,6 +15,7 @@ FOLD_FLOATS = _COLUMNS.constant("FOLD_FLOATS")
 UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS")
 WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
 FLOAT_BYTES = 4
+MOST_WAVES = 16  # of blocks of a launch that only copies
 HEAD_FLOATS = declared("fused/shared/heads.cuh").layout("Head").size // FLOAT_BYTES
 
 
@@ -82,14 +83,10 @@ def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int, memb
 
 def update(blocks: int) -> Launch:
     """Return the launch of a form's update: blocks that stage, and blocks that update."""
-    return Launch((blocks, 1, 1), (UPDATE_THREADS, 1, 1), FLOAT_BYTES * UPDATE_THREADS)
+    return Launch((blocks, 1, 1), (UPDATE_THREADS, 1, 1), 4 * FLOAT_BYTES * UPDATE_THREADS)
 
 
 def stage(graphs: int, multiprocessors: int, members: int = 1) -> Launch:
     """Return the launch of `fused_stage`: one graph per block, at most 4 blocks per multiprocessor."""
-    return Launch((stage_blocks(graphs, 4 * multiprocessors, members), 1, 1), (UPDATE_THREADS, 1, 1))
-
-
-def stage_blocks(graphs: int, slots: int, members: int) -> int:
-    """Return the blocks of a member that stage its batch."""
-    return blocks(max(1, graphs), members, slots)
+    wanted = max(1, min(graphs, 4 * multiprocessors))
+    return Launch((blocks(wanted, members, MOST_WAVES * 4 * multiprocessors), 1, 1), (UPDATE_THREADS, 1, 1))

@@ -196,7 +196,9 @@ class Workspace(ABC):
         """Upload structs for every member, with pointers to that member's arrays; `own` are fields of each member."""
         members = self._memory.members
         fields = own or [{} for _ in range(members)]
-        tables = [{n: of_member(v, k) for n, v in one.items()} | fields[k] for k in range(members) for one in structs]
+        tables = [
+            {**{n: of_member(v, k) for n, v in one.items()}, **fields[k]} for k in range(members) for one in structs
+        ]
         return self._memory.upload_each(layout.pack_many(tables).reshape(members, len(structs)))
 
     def _folding(self, number: int) -> dict[str, Any]:
@@ -262,7 +264,7 @@ class Workspace(ABC):
     @property
     def _stage_blocks(self) -> int:
         """Blocks of the update kernel that stage the next batch."""
-        return geometry.stage_blocks(self.capacity.graphs, self._device.multiprocessors, len(self.launched))
+        return min(self.capacity.graphs, self._device.multiprocessors)
 
     # -------------------------------------------------------------------------------------------- readout
 
