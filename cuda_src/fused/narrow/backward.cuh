@@ -197,7 +197,7 @@ struct TilesOfSums {
   __device__ __forceinline__ int next(int& part, int first) const { return next_tile(part, first, parts, sums, N); }
 };
 
-// A block's partial sums of dW', 4 x 4 outputs per thread. `tiles` hold the first tile of rows. If there are more outputs,
+// A block's partial sums of dW', 4 x 4 outputs per thread. `tiles` hold the first tile of rows, U and Y. If there are more outputs,
 // all tiles are read again.
 __device__ __forceinline__ void weight_gradient(float* partials, RowTiles& tiles, const OfY& of, const float* u,
                                                 const TilesOfSums& dealt, int block, int blocks, int P, int K) {
@@ -206,6 +206,7 @@ __device__ __forceinline__ void weight_gradient(float* partials, RowTiles& tiles
     tiles.fetch(u, of.y, first, N, P, K);
     tiles.fetch_g(of.g, first, N, P);
   };
+  bool is_put = true;
 #pragma unroll 1
   for (int s = block; dealt.has(s); s += blocks) {
 #pragma unroll 1
@@ -216,7 +217,8 @@ __device__ __forceinline__ void weight_gradient(float* partials, RowTiles& tiles
 #pragma unroll 1
       for (int first = s * TILE; first < N;) {
         if (tiles.fetched != first) fetch(first);
-        tiles.put(u, of.y, N, P, K);
+        if (!is_put) tiles.put(u, of.y, N, P, K);
+        is_put = false;
         tiles.finish(of, N, P);
         __syncthreads();  // the tiles are filled
         int next_part = part;
@@ -268,21 +270,23 @@ struct NarrowBackwardParams {
   int parts, parts_of_sums, sums_are_of_graphs, dw_sums, dx_blocks, dw_blocks;
   int F, C, P, K, kind;
 
-  __device__ __forceinline__ NarrowBackwardParams of_member() const {
-    NarrowBackwardParams own = *this;
-    const Member member(members);
-    member.of_step(own.g_prev, own.sums_prev, own.partials, own.size, own.y, own.g, own.stats, own.sums, own.u,
-                   own.y_prev, own.stats_prev, own.kept_prev, own.t_indptr, own.t_indices, own.t_values, own.packed);
-    member.of_model(own.gamma, own.gamma_prev, own.beta_prev, own.of_dropout);
-    return own;
-  }
   // The previous layer's statistics are final: `stats_prev` is read.
   __device__ __forceinline__ Statistics statistics_prev() const {
-    return {nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
+    return {nullptr,
+            const_cast<float*>(members.of_step(stats_prev)),
+            nullptr,
+            nullptr,
+            members.of_model_or_null(gamma_prev),
+            members.of_model_or_null(beta_prev),
+            0,
+            0.f,
+            0.f};
   }
   // The number of partial sums of G with rows or graphs, for a batch of N nodes.
   __device__ __forceinline__ int sums_in_use(int N) const {
-    return sums == nullptr ? 0 : sums_are_of_graphs ? min(parts_of_sums, size[1]) : parts_in_use(N, parts_of_sums);
+    return sums == nullptr      ? 0
+           : sums_are_of_graphs ? min(parts_of_sums, members.of_step(size)[1])
+                                : parts_in_use(N, parts_of_sums);
   }
 };
 
@@ -297,7 +301,8 @@ struct BackwardShared {
 
   __device__ __forceinline__ BackwardShared(float4* shared4, const NarrowBackwardParams& params, const Shape& shape)
       : partial(reinterpret_cast<float*>(shared4)),
-        of(of_y_at(partial + PARTIAL_FLOATS, params.y, params.g, shape.P)),
+        of(of_y_at(partial + PARTIAL_FLOATS, params.members.of_step(params.y), params.members.of_step(params.g),
+                   shape.P)),
         prev(columns_at(of.dgamma + columns_of(shape.P), shape.F)),
         sums(prev.beta + columns_of(shape.F)),
         tile(sums + 2 * columns_of(shape.F)) {}
@@ -307,17 +312,21 @@ struct BackwardShared {
 template <class Shape>
 __device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, const Shape& shape,
                                             const BackwardShared<Shape>& at, int block) {
-  const int N = params.size[0], P = shape.P, K = shape.K;
+  const int N = params.members.of_step(params.size)[0], P = shape.P, K = shape.K;
   if (blockIdx.x > 0 && (block >= params.dw_blocks || block * TILE >= N)) return;  // makes room for the next kernel
   RowTiles tiles(at.tile, P, K);
-  tiles.fetch(params.u, params.y, block * TILE, N, P, K);  // kernels before the previous one wrote U and Y
+  tiles.fetch(params.members.of_step(params.u), params.members.of_step(params.y), block * TILE, N, P,
+              K);  // kernels before the previous one wrote U and Y
+  tiles.put(params.members.of_step(params.u), params.members.of_step(params.y), N, P, K);
   wait_for_previous();
   if (block * TILE >= N) return;
-  tiles.fetch_g(params.g, block * TILE, N, P);
-  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.sums_in_use(N), N, P);
+  tiles.fetch_g(params.members.of_step(params.g), block * TILE, N, P);
+  set_backward(at.of, at.partial, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
+               params.members.of_step(params.sums), params.sums_in_use(N), N, P);
   __syncthreads();
   const TilesOfSums dealt = {N, params.parts, params.dw_sums};
-  weight_gradient(params.partials, tiles, at.of, params.u, dealt, block, params.dw_blocks, P, K);
+  weight_gradient(params.members.of_step(params.partials), tiles, at.of, params.members.of_step(params.u), dealt, block,
+                  params.dw_blocks, P, K);
 }
 
 // The warp's row of V, from `gather`, which has already fetched its first neighbours.
@@ -331,12 +340,14 @@ __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather,
   __syncwarp();
 #pragma unroll 1
   for (int k = 0; k < gather.n; k += BATCH) {
-    if (k > 0 && k % 32 == 0) gather.read(params.t_indptr, params.t_indices, params.t_values, i, C, k + lane);
+    if (k > 0 && k % 32 == 0)
+      gather.read(params.members.of_step(params.t_indptr), params.members.of_step(params.t_indices),
+                  params.members.of_step(params.t_values), i, C, k + lane);
 #pragma unroll 1
     for (int p = 0; p < P; p += 64) {
       if (k + p > 0) {
-        gather.fetch(gather.y, params.y, k, p, P);
-        gather.fetch(gather.g, params.g, k, p, P);
+        gather.fetch(gather.y, params.members.of_step(params.y), k, p, P);
+        gather.fetch(gather.g, params.members.of_step(params.g), k, p, P);
       }
       gather.add(row, of, k, p, C, P);
     }
@@ -347,34 +358,38 @@ __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather,
 template <class Shape>
 __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, const Shape& shape,
                                             const BackwardShared<Shape>& at, int block) {
-  const int N = params.size[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
+  const int N = params.members.of_step(params.size)[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
   if (blockIdx.x > 0 && block * TILE >= N) return;  // makes room for the next kernel
-  const float keep_scale = shape.values(params.of_dropout).keep_scale;
-  const unsigned char* kept_prev = shape.kept(params.kept_prev);
+  const float keep_scale = shape.values(params.members.of_model_or_null(params.of_dropout)).keep_scale;
+  const unsigned char* kept_prev = shape.kept(params.members.of_step_or_null(params.kept_prev));
   const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
   Weights<2> weights;
   const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // weights stay in registers for all tiles
   NeighbourGradients gather;
   float2 y_own = make_float2(0.f, 0.f);  // Y of the previous layer, for this thread's elements of the first tile
   // Kernels before the previous one wrote Y and the previous layer's statistics; G, its sums and stats are newer.
-  weights.load_transposed(params.packed, 0, width, first_column(), packed_stride, F);
-  const auto find = [&](int i) { gather.find(params.t_indptr, i, i < N, C, shape.kind == DENSE); };
+  weights.load_transposed(params.members.of_step(params.packed), 0, width, first_column(), packed_stride, F);
+  const auto find = [&](int i) {
+    gather.find(params.members.of_step(params.t_indptr), i, i < N, C, shape.kind == DENSE);
+  };
   const auto open = [&](int i) {
-    gather.open(params.t_indptr, params.t_indices, params.t_values, i, C, shape.kind == DENSE);
+    gather.open(params.members.of_step(params.t_indptr), params.members.of_step(params.t_indices),
+                params.members.of_step(params.t_values), i, C, shape.kind == DENSE);
   };
   find(block * TILE + warp);
   open(block * TILE + warp);
-  gather.fetch(gather.y, params.y, 0, 0, P);
+  gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
   const auto y_at = [&](int i, int f) {
-    return load2(params.y_prev + i * F + f, i < N && f < F, i < N && f + 1 < F, F % 2 == 0);
+    return load2(params.members.of_step(params.y_prev) + i * F + f, i < N && f < F, i < N && f + 1 < F, F % 2 == 0);
   };
   y_own = y_at(block * TILE + own_row(), own_column());
   set_columns(at.prev, at.partial, params.statistics_prev(), N, F, false);
   wait_for_previous();
   if (block * TILE >= N) return;
 
-  gather.fetch(gather.g, params.g, 0, 0, P);
-  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.sums_in_use(N), N, P);
+  gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
+  set_backward(at.of, at.partial, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
+               params.members.of_step(params.sums), params.sums_in_use(N), N, P);
   for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) at.sums[f] = 0.f;
   int part = block;
   bool is_first = true;
@@ -386,7 +401,7 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
     __syncthreads();
     int next_part = part;
     const int next = next_tile(next_part, first, params.parts, params.dx_blocks, N);
-    find(next + warp);
+    if (opaque(next) < N) find(next + warp);
 #pragma unroll 1
     for (int group = 0; group < F; group += GROUP) {
       const int place = (first + own_row()) * F + group + own_column();
@@ -395,14 +410,15 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
 #pragma unroll 1
       for (int chunk = 0; chunk < width; chunk += weights.CHUNK) {
         if (!is_alone && !(is_first && group + chunk == 0))
-          weights.load_transposed(params.packed, chunk, width, group + first_column(), packed_stride, F);
+          weights.load_transposed(params.members.of_step(params.packed), chunk, width, group + first_column(),
+                                  packed_stride, F);
         add_chunk(share, at.tile, stride, chunk, width, weights);
       }
-      if (group == 0) open(next + warp);
+      if (group == 0 && opaque(next) < N) open(next + warp);
       const float2 dz = fold_slices(share, at.partial);
-      if (group == 0) {
-        gather.fetch(gather.y, params.y, 0, 0, P);
-        gather.fetch(gather.g, params.g, 0, 0, P);
+      if (group == 0 && opaque(next) < N) {
+        gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
+        gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
       }
       float2 of_columns[2] = {};  // G and G xhat
 #pragma unroll
@@ -415,7 +431,7 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
         of_columns[c].x = is_open ? (c == 0 ? dz.x : dz.y) * keep_scale : 0.f;
         of_columns[c].y = of_columns[c].x * column.x_hat(own_y);
       }
-      store_pair(params.g_prev + place, make_float2(of_columns[0].x, of_columns[1].x),
+      store_pair(params.members.of_step(params.g_prev) + place, make_float2(of_columns[0].x, of_columns[1].x),
                  own_row() < rows ? F - group - own_column() : 0, F % 2 == 0);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -430,7 +446,7 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
     first = next;
     if (first < N && next_part == part) continue;
     for (int f = threadIdx.x; params.sums_prev && f < 2 * columns_of(F); f += THREADS) {
-      params.sums_prev[part * 2 * columns_of(F) + f] = at.sums[f];
+      params.members.of_step(params.sums_prev)[part * 2 * columns_of(F) + f] = at.sums[f];
       at.sums[f] = 0.f;
     }
     part = next_part;

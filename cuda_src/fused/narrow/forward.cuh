@@ -113,18 +113,16 @@ struct NarrowForwardParams {
   float epsilon_prev, momentum_prev;
   int parts, parts_prev, x_stride, F, C, P, K, kind;
 
-  __device__ __forceinline__ NarrowForwardParams of_member() const {
-    NarrowForwardParams own = *this;
-    const Member member(members);
-    member.of_step(own.y, own.u, own.moments, own.kept, own.size, own.x, own.y_prev, own.moments_prev, own.stats_prev,
-                   own.kept_prev, own.indptr, own.indices, own.values, own.packed);
-    member.of_model(own.running_mean_prev, own.running_var_prev, own.gamma_prev, own.beta_prev, own.of_dropout);
-    return own;
-  }
-
   __device__ __forceinline__ Statistics statistics_prev() const {
-    return {moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev,
-            beta_prev,    parts_prev, epsilon_prev,      momentum_prev};
+    return {members.of_step(moments_prev),
+            members.of_step(stats_prev),
+            members.of_model(running_mean_prev),
+            members.of_model(running_var_prev),
+            members.of_model_or_null(gamma_prev),
+            members.of_model_or_null(beta_prev),
+            parts_prev,
+            epsilon_prev,
+            momentum_prev};
   }
 };
 
@@ -140,13 +138,14 @@ struct TileOfU {
   // Fetch row `i` of U, before N is known: x has rows up to the end of the last tile.
   __device__ __forceinline__ void fetch_staged(const NarrowForwardParams& params, const Shape& shape, int i) {
     const int lane = threadIdx.x % 32;
-    if (4 * lane < shape.K) own = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
+    if (4 * lane < shape.K)
+      own = *reinterpret_cast<const float4*>(params.members.of_step(params.x) + i * params.x_stride + 4 * lane);
   }
   // Fetch row `i` in three steps, each after what it needs has arrived: its place, its entries and row sums, its
   // neighbours. Rows of the first layer take one.
   __device__ __forceinline__ void find_row(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
     if (shape.kind != FIRST) {
-      gather.find(params.indptr, i, i < N, shape.kind == DENSE);
+      gather.find(params.members.of_step(params.indptr), i, i < N, shape.kind == DENSE);
     } else if (i < N) {
       fetch_staged(params, shape, i);
     }
@@ -154,8 +153,9 @@ struct TileOfU {
   __device__ __forceinline__ void open_row(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
     const int lane = threadIdx.x % 32;
     if (shape.kind == FIRST) return;
-    gather.open(params.indices, params.values, shape.kind == DENSE);
-    if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own.x = params.x[i * params.x_stride + lane];
+    gather.open(params.members.of_step(params.indices), params.members.of_step(params.values), shape.kind == DENSE);
+    if (shape.kind == CONVOLUTION && i < N && lane < shape.C)
+      own.x = params.members.of_step(params.x)[i * params.x_stride + lane];
   }
   __device__ __forceinline__ void fetch_neighbours(const Shape& shape) {
     if (shape.kind != FIRST) gather.fetch(0, 0);
@@ -170,7 +170,7 @@ struct TileOfU {
       const bool is_held = k == 4 * lane;
       float4 given = shape.kind == FIRST && is_held ? own : make_float4(0.f, 0.f, 0.f, 0.f);
       if (shape.kind == FIRST && i < N && !is_held)
-        given = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + k);
+        given = *reinterpret_cast<const float4*>(params.members.of_step(params.x) + i * params.x_stride + k);
       *reinterpret_cast<float4*>(row + k) = given;
     }
     if (shape.kind == FIRST) return;
@@ -178,7 +178,9 @@ struct TileOfU {
     if (is_first) __syncthreads();  // the columns are filled
 #pragma unroll 1
     for (int k = 0; k < gather.n; k += BATCH) {
-      if (k > 0 && k % 32 == 0) gather.read(params.indices + gather.begin, params.values + gather.begin, k + lane);
+      if (k > 0 && k % 32 == 0)
+        gather.read(params.members.of_step(params.indices) + gather.begin,
+                    params.members.of_step(params.values) + gather.begin, k + lane);
 #pragma unroll 1
       for (int f = 0; f < F; f += 64) {
         if (k + f > 0) gather.fetch(k, f);
@@ -188,7 +190,8 @@ struct TileOfU {
     if (i < N) {
 #pragma unroll 1
       for (int c = lane; c < C; c += 32)
-        row[C * F + c] = shape.kind == DENSE || c == lane ? own.x : params.x[i * params.x_stride + c];
+        row[C * F + c] =
+            shape.kind == DENSE || c == lane ? own.x : params.members.of_step(params.x)[i * params.x_stride + c];
     }
   }
 
@@ -217,22 +220,23 @@ template <class Shape>
 __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params, float4* shared4) {
   const Shape shape(params);
   const int F = shape.F, P = shape.P, K = shape.K, kind = shape.kind, block = blockIdx.x;
-  unsigned char* kept = shape.kept(params.kept);
+  unsigned char* kept = shape.kept(params.members.of_step_or_null(params.kept));
   float* shared = reinterpret_cast<float*>(shared4);
   float* partial = shared + TILE * (K + 4);
   float* moments_of = partial + PARTIAL_FLOATS;  // (columns_of(P), 2)
   const Columns columns = columns_at(moments_of + 2 * columns_of(P), F);
-  TileOfU<Shape> tile = {shared,
-                         {params.y_prev, shape.kept(params.kept_prev), F, shape.C},
-                         make_float4(kind == DENSE ? 1.f : 0.f, 0.f, 0.f, 0.f)};
+  TileOfU<Shape> tile = {
+      shared,
+      {params.members.of_step(params.y_prev), shape.kept(params.members.of_step_or_null(params.kept_prev)), F, shape.C},
+      make_float4(kind == DENSE ? 1.f : 0.f, 0.f, 0.f, 0.f)};
 
   Weights<FORWARD_QUADS> weights;
   if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // the host takes AnyShape otherwise
   const bool is_alone = P <= GROUP && K <= weights.CHUNK;               // weights stay in registers for all tiles
   // Only the first kernel of a step follows the update, which writes the weights.
   if (kind == FIRST) wait_for_previous();
-  weights.load(params.packed, 0, K, first_column(), columns_of(P));
-  const int N = params.size[0], own_first = block * TILE + threadIdx.x / 32;
+  weights.load(params.members.of_step(params.packed), 0, K, first_column(), columns_of(P));
+  const int N = params.members.of_step(params.size)[0], own_first = block * TILE + threadIdx.x / 32;
   if (kind != FIRST && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the next kernel
   if (kind == FIRST) {
     tile.fetch_staged(params, shape, own_first);
@@ -242,10 +246,12 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
     wait_for_previous();
   }
 
-  const MemberValues values = shape.values(params.of_dropout);
+  const MemberValues values = shape.values(params.members.of_model_or_null(params.of_dropout));
   const auto draw = [&] {
     const long long elements = static_cast<long long>(N) * P;
-    if (kept) draw_kept(block, gridDim.x, kept, params.size, values.seed, params.purpose, values.threshold, elements);
+    if (kept)
+      draw_kept(block, gridDim.x, kept, params.members.of_step(params.size), values.seed, params.purpose,
+                values.threshold, elements);
   };
   if (block * TILE >= N) {
     draw();
@@ -266,36 +272,36 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
     __syncthreads();
     int next_part = part;
     const int next = next_tile(next_part, first, params.parts, gridDim.x, N), next_i = next + threadIdx.x / 32;
-    tile.find_row(params, shape, next_i, N);
+    if (opaque(next) < N) tile.find_row(params, shape, next_i, N);
 #pragma unroll 1
     for (int group = 0; group < P; group += GROUP) {
       float4 sum[4] = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < K; chunk += weights.CHUNK) {
         if (!is_alone && (!is_first || group + chunk > 0))
-          weights.load(params.packed, chunk, K, group + first_column(), columns_of(P));
+          weights.load(params.members.of_step(params.packed), chunk, K, group + first_column(), columns_of(P));
         add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
       }
-      if (group == 0) tile.open_row(params, shape, next_i, N);
+      if (group == 0 && opaque(next) < N) tile.open_row(params, shape, next_i, N);
       const float2 out = fold_slices(sum, partial);
-      if (group == 0) tile.fetch_neighbours(shape);
+      if (group == 0 && opaque(next) < N) tile.fetch_neighbours(shape);
       const bool exists = own_row() < rows;
-      store_pair(params.y + (first + own_row()) * P + group + own_column(), out, exists ? P - group - own_column() : 0,
-                 P % 2 == 0);
+      store_pair(params.members.of_step(params.y) + (first + own_row()) * P + group + own_column(), out,
+                 exists ? P - group - own_column() : 0, P % 2 == 0);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int p = group + own_column() + c;
         const float value = c == 0 ? out.x : out.y;
         if (params.moments) join_moments(reinterpret_cast<float2*>(moments_of), value, exists, rows, before, p, P);
       }
-      if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.u, shape, i);
+      if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.members.of_step(params.u), shape, i);
       __syncthreads();  // `partial` and the tile may be overwritten
     }
     is_first = false;
     before += rows, first = next;
     if (first < N && next_part == part) continue;
     for (int p = threadIdx.x; params.moments && p < 2 * columns_of(P); p += THREADS) {
-      params.moments[part * 2 * columns_of(P) + p] = moments_of[p];
+      params.members.of_step(params.moments)[part * 2 * columns_of(P) + p] = moments_of[p];
       moments_of[p] = 0.f;
     }
     part = next_part, before = 0;

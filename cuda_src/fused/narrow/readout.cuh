@@ -74,17 +74,20 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
   const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32, p = lanes_column(), lane = threadIdx.x % COLUMN_LANES;
 
   // Before the wait: kernels before the previous one wrote batch, weights and rates.
-  const Head head = params.heads[0];
-  const OutputWeights<COLUMNS> weights(head, params.loss_weight, K);
-  const int N = params.size[0], B = params.size[1];
-  const float label_weight = fmaxf(params.rates[params.size[2]].label_weight, 1.f);
-  GraphRows graph(params.node_ptr, block, B);
+  const Head head = params.members.of_step(params.heads)[0];
+  const OutputWeights<COLUMNS> weights(head, params.members.of_model(params.loss_weight), K);
+  const int N = params.members.of_step(params.size)[0], B = params.members.of_step(params.size)[1];
+  const float label_weight =
+      fmaxf(params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight, 1.f);
+  GraphRows graph(params.members.of_step(params.node_ptr), block, B);
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
-  const auto target_of = [&](int b) { return warp < K && b < B ? params.targets[b * K + warp] : 0.f; };
+  const auto target_of = [&](int b) {
+    return warp < K && b < B ? params.members.of_step(params.targets)[b * K + warp] : 0.f;
+  };
   float target = target_of(block);
-  graph.hold(params.y, COLUMNS);
+  graph.hold(params.members.of_step(params.y), COLUMNS);
   Column column = {};
   if (block < B && N > 0)
     column = column_of(reinterpret_cast<float*>(scratch), params.statistics(), N, 0, COLUMNS, block == 0);
@@ -95,8 +98,8 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
 #pragma unroll 1
     for (int b = part; b < B; b += parts) {
       const int next = b + parts < B ? b + parts : part + gridDim.x < parts ? part + gridDim.x : B;
-      GraphRows following(params.node_ptr, next, B);
-      const float* own = params.y + graph.begin * COLUMNS + p;
+      GraphRows following(params.members.of_step(params.node_ptr), next, B);
+      const float* own = params.members.of_step(params.y) + graph.begin * COLUMNS + p;
       const int n = graph.n;
       // ---- readout
       Pooled pooled(SUM, n);
@@ -105,7 +108,7 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
       float value = warp_sum(pooled.value, COLUMN_LANES);
       if (kind == MEAN && n > 0) value /= n;
       if (lane == 0) readout_of[p] = head.input[b * COLUMNS + p] = value;
-      following.hold(params.y, COLUMNS);
+      following.hold(params.members.of_step(params.y), COLUMNS);
       const float next_target = target_of(next);
       __syncthreads();
       // ---- outputs and loss
@@ -129,14 +132,15 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
       if (kind == MEAN) share /= n;
       graph.rows.each(own, COLUMNS, n, true, [&](int i, float y) {
         const float own_share = column.normal(y) > 0.f ? share : 0.f;
-        params.g[(graph.begin + i) * COLUMNS + p] = own_share;
+        params.members.of_step(params.g)[(graph.begin + i) * COLUMNS + p] = own_share;
         sum.x += own_share, sum.y += own_share * column.x_hat(y);
       });
       graph = following, target = next_target;
     }
     sum = sum_of_lanes(sum);
-    if (params.sums && lane == 0) reinterpret_cast<float2*>(params.sums)[part * COLUMNS + p] = sum;
-    if (threadIdx.x == 0) params.losses[part] = total;
+    if (params.sums && lane == 0)
+      reinterpret_cast<float2*>(params.members.of_step(params.sums))[part * COLUMNS + p] = sum;
+    if (threadIdx.x == 0) params.members.of_step(params.losses)[part] = total;
   }
 }
 

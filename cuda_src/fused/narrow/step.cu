@@ -16,26 +16,26 @@ using namespace fused;
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_forward(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
-  forward_phase<AnyShape>(params.of_member(), shared4);
+  forward_phase<AnyShape>(params, shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_forward_first_64x1(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
-  forward_phase<FixedShape<64, 1, FIRST>>(params.of_member(), shared4);
+  forward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_forward_64x1(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
-  forward_phase<FixedShape<64, 1, CONVOLUTION>>(params.of_member(), shared4);
+  forward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
 }
 
 // ---- readout; fused/shared/readout.cu has the one for any model ----
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
-  readout_phase_of_warps<64>(params.of_member());
+  readout_phase_of_warps<64>(params);
 }
 
 // ---- backward ----
@@ -43,19 +43,19 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_backward(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
-  backward_phase<AnyShape>(params.of_member(), shared4);
+  backward_phase<AnyShape>(params, shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_backward_64x1(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
-  backward_phase<FixedShape<64, 1, CONVOLUTION>>(params.of_member(), shared4);
+  backward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_backward_first_64x1(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
-  backward_phase<FixedShape<64, 1, FIRST>>(params.of_member(), shared4);
+  backward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
 }
 
 // ---- update ----
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 extern "C" __global__ void __launch_bounds__(256, 3)
     fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
-  update_phase(params.of_member(), shared4);
+  update_phase(params, shared4);
 }
 
 // Pack a layer's weights after something other than an update wrote its parameters. For inference (gamma not null), fold
@@ -76,27 +76,20 @@ struct NarrowPackParams {
   Members members;
   float epsilon;
   int F, C, P, K;
-
-  __device__ __forceinline__ NarrowPackParams of_member() const {
-    NarrowPackParams own = *this;
-    const Member member(members);
-    member.of_step(own.packed);
-    member.of_model(own.shift, own.weight, own.bias, own.gamma, own.beta, own.running_mean, own.running_var);
-    return own;
-  }
 };
 
-extern "C" __global__ void __launch_bounds__(256) fused_narrow_pack(const __grid_constant__ NarrowPackParams all) {
+extern "C" __global__ void __launch_bounds__(256) fused_narrow_pack(const __grid_constant__ NarrowPackParams params) {
   wait_for_previous();
-  const NarrowPackParams params = all.of_member();
+  const Members& of = params.members;
   const int F = params.F, C = params.C, P = params.P;
-  const Folding folding = {params.gamma, params.beta, params.running_mean, params.running_var, params.epsilon};
+  const Folding folding = {of.of_model_or_null(params.gamma), of.of_model(params.beta),
+                           of.of_model(params.running_mean), of.of_model(params.running_var), params.epsilon};
   const int e = blockIdx.x * blockDim.x + threadIdx.x, columns = columns_of(P);
   if (e >= params.K * columns) return;
-  if (params.gamma && e < P) params.shift[e] = folding.shift(e);
+  if (params.gamma && e < P) of.of_model(params.shift)[e] = folding.shift(e);
   const int k = e / columns, p = e % columns, c = k / F;
   float value = 0.f;
-  if (p < P && k < C * F) value = params.weight[static_cast<long long>(k % F) * C * P + c * P + p];
-  if (p < P && k >= C * F && k < C * F + C) value = params.bias[(k - C * F) * P + p];
-  params.packed[e] = p < P ? value * folding.slope(p) : 0.f;
+  if (p < P && k < C * F) value = of.of_model(params.weight)[static_cast<long long>(k % F) * C * P + c * P + p];
+  if (p < P && k >= C * F && k < C * F + C) value = of.of_model(params.bias)[(k - C * F) * P + p];
+  of.of_step(params.packed)[e] = p < P ? value * folding.slope(p) : 0.f;
 }

@@ -23,6 +23,12 @@ __device__ __forceinline__ int next_tile(int& part, int first, int parts, int bl
   return part < parts ? min(part * TILE, N) : N;
 }
 
+// The same value, of which the compiler knows nothing: tests of it are not merged, and the code between them not duplicated.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // Load two neighbouring floats of a row; the second may lie beyond the row's end.
 __device__ __forceinline__ float2 load2(const float* from, bool first, bool second, bool aligned) {
   if (second && aligned) return *reinterpret_cast<const float2*>(from);

@@ -100,13 +100,6 @@ struct NarrowUpdateParams {
   UpdateParams common;
   const Job* jobs;
   const Stage* stage;
-
-  __device__ __forceinline__ NarrowUpdateParams of_member() const {
-    NarrowUpdateParams own = *this;
-    own.common = common.of_member();
-    Member(common.members).of_step(own.jobs, own.stage);
-    return own;
-  }
 };
 
 constexpr int UPDATE_GROUPS = UPDATE_THREADS / LANES;  // of threads, each with neighbouring elements
@@ -123,16 +116,18 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
   const int2 place = place_of(job, e);
   Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
   if (owns) {
-    p = p.load(of.parameters + i), m = m.load(of.m + i), decay = decay.load(of.weight_decay + i);
-    penalty = penalty.load(of.l2 + i);
-    if (!of.sgd) v = v.load(of.v + i);
+    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i),
+    decay = decay.load(of.members.of_model(of.weight_decay) + i);
+    penalty = penalty.load(of.members.of_model(of.l2) + i);
+    if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
   }
-  const Rate rate = of.rates[at.w];
+  const Rate rate = of.members.of_step(of.rates)[at.w];
   wait_for_previous();
 
   if (of.mode == APPLY) {
-    const float factor = clip_factor(of.norms, of.n_chunks, of.values->max_norm);
-    if (owns) gradient = gradient.load(of.gradients + i);
+    const float factor =
+        clip_factor(of.members.of_step(of.norms), of.n_chunks, of.members.of_model(of.values)->max_norm);
+    if (owns) gradient = gradient.load(of.members.of_model(of.gradients) + i);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
   } else {
@@ -146,20 +141,20 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
       if (lane == 0) gradient.add(gradient.load(of_thread + WIDTH * (threadIdx.x + s * UPDATE_GROUPS)));
   }
   if (of.mode == ONLY_GRADIENTS) {
-    if (owns) gradient.store(of.gradients + i);
+    if (owns) gradient.store(of.members.of_model(of.gradients) + i);
     const double squares = block_sum(owns ? static_cast<double>(gradient.of[0]) * gradient.of[0] : 0.0);
-    if (threadIdx.x == 0) of.norms[number] = squares;
+    if (threadIdx.x == 0) of.members.of_step(of.norms)[number] = squares;
   } else if (owns) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w)
       p.of[w] = of.rule().apply(p.of[w], gradient.of[w], m.of[w], v.of[w], decay.of[w], penalty.of[w], rate);
-    m.store(of.m + i);
-    if (!of.sgd) v.store(of.v + i);
-    p.store(of.parameters + i);
+    m.store(of.members.of_model(of.m) + i);
+    if (!of.sgd) v.store(of.members.of_model(of.v) + i);
+    p.store(of.members.of_model(of.parameters) + i);
     if (job.packed) p.store(job.packed + place.x * job.packed_columns + place.y);
   }
   if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
-    add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
+    add_totals(of.members.of_model(of.totals), of.members.of_step(of.losses), of.n_losses, rate.label_weight);
 }
 
 // A block has one unit: a share of the graphs to stage, or a chunk.
@@ -168,16 +163,16 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
   if (number < 0) {  // first: they follow the longest chain of pointers before their wait
     bool is_waiting = true;
-    stage_batch(*params.stage, blockIdx.x, n_stages, [&] {
+    stage_batch(*of.members.of_step(params.stage), blockIdx.x, n_stages, [&] {
       if (is_waiting) wait_for_previous();
       is_waiting = false;
     });
     return;
   }
-  const int4 at = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
-  if (at.z == 0) return wait_for_previous();                    // the member rests
+  const int4 at = *reinterpret_cast<const int4*>(of.members.of_step(of.progress));  // next step, N, B, step
+  if (at.z == 0) return wait_for_previous();                                        // the member rests
   const UpdateChunk chunk = reinterpret_cast<const UpdateChunk*>(of.chunks)[number];
-  const Job job = params.jobs[chunk.job];
+  const Job job = of.members.of_step(params.jobs)[chunk.job];
   float* of_thread = reinterpret_cast<float*>(shared4);
   if (chunk.width == 4) {
     update_chunk<4>(params, chunk, number, job, at, of_thread);

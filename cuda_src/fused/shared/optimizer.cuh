@@ -25,14 +25,6 @@ struct UpdateParams {
   int n_chunks, n_stages, n_losses, mode, sgd;
   float beta1, rest1, beta2, rest2, epsilon;
 
-  __device__ __forceinline__ UpdateParams of_member() const {
-    UpdateParams own = *this;
-    const Member member(members);
-    member.of_model(own.parameters, own.m, own.v, own.gradients, own.totals, own.weight_decay, own.l2, own.values);
-    member.of_step(own.norms, own.losses, own.rates, own.progress);
-    return own;
-  }
-
   __device__ __forceinline__ Rule rule() const { return {sgd, beta1, rest1, beta2, rest2, epsilon}; }
 };
 

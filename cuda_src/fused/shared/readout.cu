@@ -5,5 +5,5 @@ using namespace fused;
 
 extern "C" __global__ void __launch_bounds__(512, 1) fused_readout(const __grid_constant__ ReadoutParams params) {
   extern __shared__ float4 shared4[];
-  readout_phase(params.of_member(), shared4);
+  readout_phase(params, shared4);
 }

@@ -42,20 +42,21 @@ struct ReadoutParams {
   float epsilon, momentum;
   int parts, parts_of_graphs, P, K, n_heads, head_floats, weight_floats, kind, loss;
 
-  __device__ __forceinline__ ReadoutParams of_member() const {
-    ReadoutParams own = *this;
-    const Member member(members);
-    member.of_step(own.g, own.sums, own.losses, own.progress, own.size, own.rates, own.node_ptr, own.y, own.moments,
-                   own.stats, own.kept, own.targets, own.heads);
-    member.of_model(own.running_mean, own.running_var, own.gamma, own.beta, own.loss_weight, own.values);
-    return own;
-  }
   __device__ __forceinline__ Statistics statistics() const {
-    return {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
+    return {members.of_step(moments),
+            members.of_step(stats),
+            members.of_model(running_mean),
+            members.of_model(running_var),
+            members.of_model_or_null(gamma),
+            members.of_model_or_null(beta),
+            parts,
+            epsilon,
+            momentum};
   }
   // Write the next step's number, and N, B and number of this step; one thread calls.
   __device__ __forceinline__ void note_progress(int N, int B) const {
-    *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
+    const int step = members.of_step(size)[2];
+    *reinterpret_cast<int4*>(members.of_step(progress)) = make_int4(step + 1, N, B, step);
   }
 };
 
@@ -106,8 +107,10 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
     Pooled pooled(kind, n);
     if (p < P) {
       const Column column = at.columns.column(p);
-      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
-        const float z = is_kept(params.kept, (graph.begin + i) * P + p) ? keep_scale * positive(column.normal(y)) : 0.f;
+      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+        const float z = is_kept(params.members.of_step_or_null(params.kept), (graph.begin + i) * P + p)
+                            ? keep_scale * positive(column.normal(y))
+                            : 0.f;
         pooled.take(kind, n, z, i);
       });
     }
@@ -137,8 +140,8 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
     if (m + 1 < params.n_heads) {
 #pragma unroll 1
       for (int k = threadIdx.x; k < head.P; k += THREADS) {
-        const bool keep =
-            draw(params.size, values.seed, head.purpose, values.threshold, static_cast<long long>(b) * head.P + k);
+        const bool keep = draw(params.members.of_step(params.size), values.seed, head.purpose, values.threshold,
+                               static_cast<long long>(b) * head.P + k);
         out[k] = keep ? values.keep_scale * positive(out[k]) : 0.f;
       }
       __syncthreads();
@@ -183,11 +186,12 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
       const float share = at.backward[p] * keep_scale * (kind == MEAN ? 1.f / n : 1.f);
       const int peak = at.peaks[p];
       const Column column = at.columns.column(p);
-      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
         const int place = (graph.begin + i) * P + p;
-        const bool open = column.normal(y) > 0.f && is_kept(params.kept, place) && (kind != MAX || i == peak);
+        const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place) &&
+                          (kind != MAX || i == peak);
         const float own = open ? share : 0.f;
-        params.g[place] = own;
+        params.members.of_step(params.g)[place] = own;
         sum = combine(sum, make_float2(own, own * column.x_hat(y)));
       });
     }
@@ -201,15 +205,17 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
   const int block = blockIdx.x, blocks = gridDim.x, parts = params.parts_of_graphs, P = params.P, K = params.K;
   const ReadoutShared at(shared4, params);
   // Before the wait: kernels before the previous one wrote batch, weights and rates.
-  if (params.weight_floats > 0) copy_weights(at.weights, params.heads, params.n_heads);
+  if (params.weight_floats > 0) copy_weights(at.weights, params.members.of_step(params.heads), params.n_heads);
 #pragma unroll 1
-  for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.heads[m];
+  for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.members.of_step(params.heads)[m];
 #pragma unroll 1
-  for (int k = threadIdx.x; k < K; k += THREADS) at.loss_weight[k] = params.loss_weight[k];
-  const MemberValues values = values_at(params.values);
-  const int N = params.size[0], B = params.size[1], n_targets = params.loss == SOFTMAX ? 1 : K;
-  const float label_weight = params.rates[params.size[2]].label_weight;
-  int begin = block < B ? params.node_ptr[block] : 0, end = block < B ? params.node_ptr[block + 1] : 0;
+  for (int k = threadIdx.x; k < K; k += THREADS) at.loss_weight[k] = params.members.of_model(params.loss_weight)[k];
+  const MemberValues values = values_at(params.members.of_model_or_null(params.values));
+  const int N = params.members.of_step(params.size)[0], B = params.members.of_step(params.size)[1],
+            n_targets = params.loss == SOFTMAX ? 1 : K;
+  const float label_weight = params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight;
+  int begin = block < B ? params.members.of_step(params.node_ptr)[block] : 0,
+      end = block < B ? params.members.of_step(params.node_ptr)[block + 1] : 0;
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
@@ -220,17 +226,19 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
     double total = 0.0;
 #pragma unroll 1
     for (int b = part; b < B; b += parts) {
-      if (b != block) begin = params.node_ptr[b], end = params.node_ptr[b + 1];
+      if (b != block)
+        begin = params.members.of_step(params.node_ptr)[b], end = params.members.of_step(params.node_ptr)[b + 1];
       GraphOfBlock graph = {b, begin, end - begin};
-      graph.rows.hold(params.y + begin * P + lanes_column(), P, P <= GROUP && lanes_column() < P ? graph.n : 0);
+      graph.rows.hold(params.members.of_step(params.y) + begin * P + lanes_column(), P,
+                      P <= GROUP && lanes_column() < P ? graph.n : 0);
       float target = 0.f;
-      if (threadIdx.x < n_targets) target = params.targets[b * n_targets + threadIdx.x];
+      if (threadIdx.x < n_targets) target = params.members.of_step(params.targets)[b * n_targets + threadIdx.x];
       if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
       __syncthreads();  // columns are filled; all threads have read the previous graph
       if (threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
 #pragma unroll 1
       for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS)
-        at.targets[k] = params.targets[b * n_targets + k];
+        at.targets[k] = params.members.of_step(params.targets)[b * n_targets + k];
       pool_graph(params, at, graph, values.keep_scale);
       __syncthreads();
       heads_forward(params, at, b, values);
@@ -246,8 +254,8 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
     __syncthreads();
 #pragma unroll 1
     for (int p = threadIdx.x; params.sums && p < 2 * columns_of(P); p += THREADS)
-      params.sums[part * 2 * columns_of(P) + p] = at.sums[p];
-    if (threadIdx.x == 0) params.losses[part] = total;
+      params.members.of_step(params.sums)[part * 2 * columns_of(P) + p] = at.sums[p];
+    if (threadIdx.x == 0) params.members.of_step(params.losses)[part] = total;
     __syncthreads();  // sums may be overwritten
   }
 }

@@ -11,7 +11,5 @@ struct StageParams {
 };
 
 extern "C" __global__ void __launch_bounds__(256, 1) fused_stage(const __grid_constant__ StageParams params) {
-  const Stage* stage = params.stage;
-  Member(params.members).of_step(stage);
-  stage_batch(*stage, blockIdx.x, gridDim.x, wait_for_previous);
+  stage_batch(*params.members.of_step(params.stage), blockIdx.x, gridDim.x, wait_for_previous);
 }

@@ -111,11 +111,13 @@ struct ProductParams {
   float epsilon, momentum;
   int P, K, capacity, fresh;
 
+  // The arrays of predictions; training does not share launches.
   __device__ __forceinline__ ProductParams of_member() const {
     ProductParams own = *this;
-    const Member member(members);
-    member.of_step(own.y, own.stats, own.partials, own.counters, own.u, own.weight, own.size);
-    member.of_model(own.running_mean, own.running_var);
+    own.y = members.of_step(y);
+    own.u = members.of_step(u);
+    own.weight = members.of_step(weight);
+    own.size = members.of_step(size);
     return own;
   }
 };
@@ -282,9 +284,9 @@ using namespace fused;
 extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
     fused_wide_propagate(const __grid_constant__ PropagateParams params) {
   if (params.F % 4 == 0) {
-    propagate<4>(params.of_member());
+    propagate<4>(params);
   } else {
-    propagate<1>(params.of_member());
+    propagate<1>(params);
   }
 }
 

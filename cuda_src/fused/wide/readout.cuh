@@ -70,12 +70,16 @@ struct WideReadout {
   int loss;
   int training;
 
+  // The arrays of predictions; training does not share launches.
   __device__ __forceinline__ WideReadout of_member() const {
     WideReadout own = *this;
-    const Member member(members);
-    member.of_step(own.logits, own.g, own.sums, own.losses, own.input, own.gradient, own.progress, own.size, own.rates,
-                   own.node_ptr, own.y, own.stats, own.kept, own.targets);
-    member.of_model(own.gamma, own.beta, own.loss_weight, own.weight, own.bias);
+    own.logits = members.of_step_or_null(logits);
+    own.size = members.of_step(size);
+    own.node_ptr = members.of_step(node_ptr);
+    own.y = members.of_step(y);
+    own.beta = members.of_model_or_null(beta);
+    own.weight = members.of_model(weight);
+    own.bias = members.of_model(bias);
     return own;
   }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,17 @@ from gcnbatch.backends.cuda.fused.shared.data import FusedSet
 from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.config_sections import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 
 
 class FusedBackend(CudaBackend):
     """`CudaBackend` with the engine for graph-level data sets."""
+
+    def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
+        super().__init__(name, device, options)
+        self._sets: WeakKeyDictionary[BatchSource, tuple[tuple[type[Form], ...], FusedSet]] = WeakKeyDictionary()
 
     def graphs_refusal(
         self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig
@@ -47,10 +53,17 @@ class FusedBackend(CudaBackend):
             Targets and label weights of each member.
         """
         training = self._training_forms(stack, source)
-        held = FusedSet(self.device, source, training)
+        held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training)
         cohort = Cohort(self.device, stack, model, held, upload_labels(self.device, labels), rule.clips)
         predicting = forms.prediction_form(self.device.compute_capability, self.options.precision)
         return FusedEngine(cohort, rule, training, predicting)
+
+    def _set_of(self, source: BatchSource, training: tuple[type[Form], ...]) -> FusedSet:
+        """Return the set on the device. It stays there as long as `source` lives: cohorts follow one another."""
+        known = self._sets.get(source)
+        if known is None or known[0] != training:
+            known = self._sets[source] = training, FusedSet(self.device, source, training)
+        return known[1]
 
     def shares_launches(self, stack: Stack, source: BatchSource) -> bool:
         """Return whether several models of this architecture train in the same launches."""

@@ -19,7 +19,8 @@ MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
 DW_SHARE = 0.3  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
-MANY_MEMBERS = 4  # from so many on, blocks of weight gradients have several tiles of rows anyway
+MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
+MANY_SUMS = 8  # from so many members on, a block adds partial sums of weight gradients as the update would
 
 
 class Dealt(NamedTuple):
@@ -60,7 +61,7 @@ class Dealt(NamedTuple):
 def dealt(rows: int, members: int, multiprocessors: int) -> Dealt:
     """Return how the tiles of up to `rows` rows are dealt for a cohort of `members`."""
     parts = max(1, min(ceil_div(rows, TILE), multiprocessors))
-    return Dealt(parts, parts if members < MANY_MEMBERS else min(LANES, parts))
+    return Dealt(parts, parts if members < MANY_SUMS else min(LANES, parts))
 
 
 def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:

@@ -23,6 +23,7 @@ from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm
+from gcnbatch.backends.cuda.runtime.copies import ALIGNMENT
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.layouts import Layout
@@ -82,8 +83,6 @@ class Workspace(ABC):
 
     Attributes
     ----------
-    launched : tuple of int
-        The members that launches work for.
     update_entry : str
         Name of the update kernel.
     may_skip_decay : bool
@@ -142,13 +141,17 @@ class Workspace(ABC):
     # -------------------------------------------------------------------------------------------- arrays
 
     @property
-    def _members(self) -> dict[str, Any]:
-        """The fields of Members (fused/shared/fused.cuh)."""
-        owner = self._model.trainable.owner
-        places = np.zeros(MAX_MEMBERS, np.uint8)
-        places[: len(self.launched)] = self.launched
+    def launched(self) -> tuple[int, ...]:
+        """The members that launches work for."""
+        return self._launched
+
+    @launched.setter
+    def launched(self, members: tuple[int, ...]) -> None:
+        self._launched = members
+        owner, places = self._model.trainable.owner, np.zeros(MAX_MEMBERS, np.uint8)
+        places[: len(members)] = members
         model = owner.stride if isinstance(owner, Arena) else 0
-        return {"model": model, "work": self._memory.stride, "places": places}
+        self._members = {"model": model // ALIGNMENT, "work": self._memory.stride // ALIGNMENT, "places": places}
 
     def _call(self, entry: str, launch: Launch, fields: dict[str, Any]) -> Call:
         """Return the launch of a kernel for all launched members, which are its grid's last dimension."""
