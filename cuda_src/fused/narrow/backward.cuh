@@ -223,10 +223,10 @@ __device__ __forceinline__ void weight_gradient(float* partials, RowTiles& tiles
         __syncthreads();  // the tiles are filled
         int next_part = part;
         const int next = dealt.next(next_part, first), following = s + blocks;
-        const bool is_last_group = group + THREADS >= outputs;
-        if (next < N) {
+        const bool is_last_group = group + THREADS >= outputs, has_more = SHARES_LAUNCHES && dealt.has(following);
+        if (is_prefetched(next, N)) {
           fetch(next);
-        } else if (is_last_group && dealt.has(following)) {
+        } else if (is_last_group && has_more) {
           fetch(following * TILE);
         }
         if (output < outputs) {
@@ -241,18 +241,22 @@ __device__ __forceinline__ void weight_gradient(float* partials, RowTiles& tiles
           }
         }
         first = next;
-        if (first < N || !is_last_group || dealt.has(following)) __syncthreads();  // the tiles may be overwritten
+        if (first < N || !is_last_group || has_more) __syncthreads();  // the tiles may be overwritten
         if (first < N && next_part == part) continue;
         part = next_part;
+        if constexpr (SHARES_LAUNCHES) {
 #pragma unroll
-        for (int r = 0; r < 4; ++r) total[r] = combine(total[r], sum[r]), sum[r] = make_float4(0.f, 0.f, 0.f, 0.f);
+          for (int r = 0; r < 4; ++r) total[r] = combine(total[r], sum[r]), sum[r] = make_float4(0.f, 0.f, 0.f, 0.f);
+        }
       }
       if (output < outputs) {
         float* out = partials + (static_cast<long long>(s) * K + k) * columns_of(P) + p;
 #pragma unroll
-        for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(out + r * columns_of(P)) = total[r];
+        for (int r = 0; r < 4; ++r)
+          *reinterpret_cast<float4*>(out + r * columns_of(P)) = SHARES_LAUNCHES ? total[r] : sum[r];
       }
     }
+    if constexpr (!SHARES_LAUNCHES) break;  // a block has one sum
   }
 }
 
@@ -397,11 +401,17 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
   for (int first = part * TILE; first < N;) {
     const int rows = min(TILE, N - first);
     __syncthreads();  // columns and sums are filled; all threads have read the previous tile
+    if (!SHARES_LAUNCHES && !is_first) {
+      find(first + warp);
+      open(first + warp);
+      gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
+      gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
+    }
     fill_row(at.tile + warp * stride, gather, params, shape, at.of, first + warp);
     __syncthreads();
     int next_part = part;
     const int next = next_tile(next_part, first, params.parts, params.dx_blocks, N);
-    if (opaque(next) < N) find(next + warp);
+    if (is_prefetched(next, N)) find(next + warp);
 #pragma unroll 1
     for (int group = 0; group < F; group += GROUP) {
       const int place = (first + own_row()) * F + group + own_column();
@@ -414,9 +424,9 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
                                   packed_stride, F);
         add_chunk(share, at.tile, stride, chunk, width, weights);
       }
-      if (group == 0 && opaque(next) < N) open(next + warp);
+      if (group == 0 && is_prefetched(next, N)) open(next + warp);
       const float2 dz = fold_slices(share, at.partial);
-      if (group == 0 && opaque(next) < N) {
+      if (group == 0 && is_prefetched(next, N)) {
         gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
         gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
       }
@@ -447,7 +457,7 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
     if (first < N && next_part == part) continue;
     for (int f = threadIdx.x; params.sums_prev && f < 2 * columns_of(F); f += THREADS) {
       params.members.of_step(params.sums_prev)[part * 2 * columns_of(F) + f] = at.sums[f];
-      at.sums[f] = 0.f;
+      if (SHARES_LAUNCHES) at.sums[f] = 0.f;
     }
     part = next_part;
   }

@@ -268,11 +268,16 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
 #pragma unroll 1
   for (int first = part * TILE; first < N;) {
     const int i = first + threadIdx.x / 32, rows = min(TILE, N - first);
+    if (!SHARES_LAUNCHES && !is_first) {
+      tile.find_row(params, shape, i, N);
+      tile.open_row(params, shape, i, N);
+      tile.fetch_neighbours(shape);
+    }
     tile.fill_row(params, shape, columns, values.keep_scale, i, N, is_first);
     __syncthreads();
     int next_part = part;
     const int next = next_tile(next_part, first, params.parts, gridDim.x, N), next_i = next + threadIdx.x / 32;
-    if (opaque(next) < N) tile.find_row(params, shape, next_i, N);
+    if (is_prefetched(next, N)) tile.find_row(params, shape, next_i, N);
 #pragma unroll 1
     for (int group = 0; group < P; group += GROUP) {
       float4 sum[4] = {};
@@ -282,9 +287,9 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
           weights.load(params.members.of_step(params.packed), chunk, K, group + first_column(), columns_of(P));
         add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
       }
-      if (group == 0 && opaque(next) < N) tile.open_row(params, shape, next_i, N);
+      if (group == 0 && is_prefetched(next, N)) tile.open_row(params, shape, next_i, N);
       const float2 out = fold_slices(sum, partial);
-      if (group == 0 && opaque(next) < N) tile.fetch_neighbours(shape);
+      if (group == 0 && is_prefetched(next, N)) tile.fetch_neighbours(shape);
       const bool exists = own_row() < rows;
       store_pair(params.members.of_step(params.y) + (first + own_row()) * P + group + own_column(), out,
                  exists ? P - group - own_column() : 0, P % 2 == 0);
@@ -302,7 +307,7 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
     if (first < N && next_part == part) continue;
     for (int p = threadIdx.x; params.moments && p < 2 * columns_of(P); p += THREADS) {
       params.members.of_step(params.moments)[part * 2 * columns_of(P) + p] = moments_of[p];
-      moments_of[p] = 0.f;
+      if (SHARES_LAUNCHES) moments_of[p] = 0.f;
     }
     part = next_part, before = 0;
   }

@@ -98,7 +98,12 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
 #pragma unroll 1
     for (int b = part; b < B; b += parts) {
       const int next = b + parts < B ? b + parts : part + gridDim.x < parts ? part + gridDim.x : B;
-      GraphRows following(params.members.of_step(params.node_ptr), next, B);
+      if (!SHARES_LAUNCHES && b != block) {
+        graph = GraphRows(params.node_ptr, b, B);
+        graph.hold(params.y, COLUMNS);
+        target = target_of(b);
+      }
+      GraphRows following(params.members.of_step(params.node_ptr), SHARES_LAUNCHES ? next : B, B);
       const float* own = params.members.of_step(params.y) + graph.begin * COLUMNS + p;
       const int n = graph.n;
       // ---- readout
@@ -108,8 +113,8 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
       float value = warp_sum(pooled.value, COLUMN_LANES);
       if (kind == MEAN && n > 0) value /= n;
       if (lane == 0) readout_of[p] = head.input[b * COLUMNS + p] = value;
-      following.hold(params.members.of_step(params.y), COLUMNS);
-      const float next_target = target_of(next);
+      if (SHARES_LAUNCHES) following.hold(params.members.of_step(params.y), COLUMNS);
+      const float next_target = SHARES_LAUNCHES ? target_of(next) : 0.f;
       __syncthreads();
       // ---- outputs and loss
       if (warp < K) {
@@ -135,12 +140,13 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
         params.members.of_step(params.g)[(graph.begin + i) * COLUMNS + p] = own_share;
         sum.x += own_share, sum.y += own_share * column.x_hat(y);
       });
-      graph = following, target = next_target;
+      if (SHARES_LAUNCHES) graph = following, target = next_target;
     }
     sum = sum_of_lanes(sum);
     if (params.sums && lane == 0)
       reinterpret_cast<float2*>(params.members.of_step(params.sums))[part * COLUMNS + p] = sum;
     if (threadIdx.x == 0) params.members.of_step(params.losses)[part] = total;
+    if constexpr (!SHARES_LAUNCHES) break;  // a block has one part
   }
 }
 

@@ -16,17 +16,21 @@ constexpr int SLICES = 8;                  // slices of K; a warp multiplies one
 constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 4 columns: no bank conflicts (fold_slices)
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
 
-// The next tile of rows of a block: tiles are dealt to parts, and parts to blocks (RowsOfParts). N: none.
+// The next tile of rows of a block: tiles are dealt to parts, and parts to blocks (RowsOfParts). N or more: none. A model
+// alone has a block for each part.
 __device__ __forceinline__ int next_tile(int& part, int first, int parts, int blocks, int N) {
+  if constexpr (!SHARES_LAUNCHES) return first + parts * TILE;
   if (first + parts * TILE < N) return first + parts * TILE;
   part += blocks;
   return part < parts ? min(part * TILE, N) : N;
 }
 
-// The same value, of which the compiler knows nothing: tests of it are not merged, and the code between them not duplicated.
-__device__ __forceinline__ int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
+// Whether to prefetch a tile: blocks of a model alone rarely have a second one. The compiler knows nothing of the value, so it
+// does not merge tests of it and duplicate the code between them.
+__device__ __forceinline__ bool is_prefetched(int first, int N) {
+  if constexpr (!SHARES_LAUNCHES) return false;
+  asm volatile("" : "+r"(first));
+  return first < N;
 }
 
 // Load two neighbouring floats of a row; the second may lie beyond the row's end.

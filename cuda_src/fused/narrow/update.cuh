@@ -4,11 +4,11 @@
 // product (`left` null), or of  left[s] right[s],  a dense layer's inputs and gradients of graph s.
 // Updates are those of dense/optimizer.cu. UPDATE does all in one launch. Clipping needs two: ONLY_GRADIENTS writes
 // gradients and partial sums of their squared norm, APPLY reads both and updates. ONLY_GRADIENTS alone computes gradients.
-// Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
-//   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
-// Launch: 256 threads, members in z; blocks stride over the graphs to stage and the chunks of parameters. Tox21's 9,900
-//   parameters: 310 chunks of 32 elements with 8 lanes per element, and 50 graphs to stage.
-// Shared memory: 1 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
+// Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,)
+//   UpdateChunk; norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
+// Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 9,900 parameters: 310
+//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts a chunk has 128 elements.
+// Shared memory: up to 4 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 
@@ -170,11 +170,11 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
     return;
   }
   const int4 at = *reinterpret_cast<const int4*>(of.members.of_step(of.progress));  // next step, N, B, step
-  if (at.z == 0) return wait_for_previous();                                        // the member rests
+  if (SHARES_LAUNCHES && at.z == 0) return wait_for_previous();                     // the member rests
   const UpdateChunk chunk = reinterpret_cast<const UpdateChunk*>(of.chunks)[number];
   const Job job = of.members.of_step(params.jobs)[chunk.job];
   float* of_thread = reinterpret_cast<float*>(shared4);
-  if (chunk.width == 4) {
+  if (SHARES_LAUNCHES && chunk.width == 4) {
     update_chunk<4>(params, chunk, number, job, at, of_thread);
   } else {
     update_chunk<1>(params, chunk, number, job, at, of_thread);

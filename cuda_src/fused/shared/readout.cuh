@@ -256,7 +256,8 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
     for (int p = threadIdx.x; params.sums && p < 2 * columns_of(P); p += THREADS)
       params.members.of_step(params.sums)[part * 2 * columns_of(P) + p] = at.sums[p];
     if (threadIdx.x == 0) params.members.of_step(params.losses)[part] = total;
-    __syncthreads();  // sums may be overwritten
+    if constexpr (!SHARES_LAUNCHES) break;  // a block has one part
+    __syncthreads();                        // sums may be overwritten
   }
 }
 

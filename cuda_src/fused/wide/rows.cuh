@@ -165,7 +165,8 @@ __device__ void propagate(const PropagateParams& params) {
     if (sums_row) u[in_panel(i, C * F + c, capacity)] = 0.f;
     return store<WIDTH>(to, {});
   }
-  const Columns<WIDTH> column(params.stats, params.gamma, params.members.of_model_or_null(params.beta), f, F);
+  const Columns<WIDTH> column(SHARES_LAUNCHES ? nullptr : params.stats, SHARES_LAUNCHES ? nullptr : params.gamma,
+                              params.members.of_model_or_null(params.beta), f, F);
   Vector<WIDTH> sum = {};
   float row_sum = 0.f;
   while (true) {
@@ -177,7 +178,7 @@ __device__ void propagate(const PropagateParams& params) {
       if (entries.index[b] < 0) continue;
       const long long e = static_cast<long long>(entries.index[b]) * F + f;
       found[b] = load<WIDTH>(params.members.of_step(params.y) + e);
-      bits[b] = params.kept == nullptr ? 15 : params.kept[e >> 3] >> (e & 7);
+      bits[b] = SHARES_LAUNCHES || params.kept == nullptr ? 15 : params.kept[e >> 3] >> (e & 7);
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {

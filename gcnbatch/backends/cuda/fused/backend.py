@@ -54,7 +54,8 @@ class FusedBackend(CudaBackend):
         """
         training = self._training_forms(stack, source)
         held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training)
-        cohort = Cohort(self.device, stack, model, held, upload_labels(self.device, labels), rule.clips)
+        device = self.device.for_cohorts() if len(labels) > 1 else self.device
+        cohort = Cohort(device, stack, model, held, upload_labels(self.device, labels), rule.clips)
         predicting = forms.prediction_form(self.device.compute_capability, self.options.precision)
         return FusedEngine(cohort, rule, training, predicting)
 

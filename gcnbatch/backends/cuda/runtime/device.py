@@ -75,7 +75,8 @@ class Device:
         self.observer: list[Observation] | None = None
         self.kernels = Kernels(self.driver, self.info.capability, cache, sources, self.errors)
         self._sources = sources
-        self._fast: Device | None = None  # `fast_math`
+        self._twins: dict[str, Device] = {}  # `fast_math`, `for_cohorts`
+        self._is_fast = False
         self._workspaces: dict[str, DeviceArray] = {}
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
@@ -93,13 +94,19 @@ class Device:
 
     def fast_math(self) -> Device:
         """Return this device, with the same memory and stream, but with kernels compiled with fast-math; cached."""
-        if self._fast is None:
+        return self._twin("fast_math", KernelCache(fast_math=True), is_fast=True)
+
+    def for_cohorts(self) -> Device:
+        """Return this device, with the same memory and stream, but with kernels for several models; cached."""
+        return self._twin("for_cohorts", KernelCache(fast_math=self._is_fast, cohort=True), self._is_fast)
+
+    def _twin(self, name: str, cache: KernelCache, is_fast: bool) -> Device:
+        if name not in self._twins:
             twin = copy(self)
-            cache = KernelCache(fast_math=True)
             twin.kernels = Kernels(self.driver, self.info.capability, cache, self._sources, self.errors)
-            twin._slab, twin._slab_used = None, SLAB_BYTES
-            self._fast = twin
-        return self._fast
+            twin._slab, twin._slab_used, twin._twins, twin._is_fast = None, SLAB_BYTES, {}, is_fast
+            self._twins[name] = twin
+        return self._twins[name]
 
     # -------------------------------------------------------------------------------------------- properties
 
@@ -450,11 +457,14 @@ class Device:
     def _failure(self, error: Exception, asked: int = 0) -> MachineError:
         return self.out_of_memory(asked) if isinstance(error, self.driver.MemoryError) else self.lost(str(error))
 
+    def _clear_kernels(self) -> None:
+        self.kernels.clear()
+        for twin in self._twins.values():
+            twin._clear_kernels()
+
     def _close(self) -> None:
         self._workspaces.clear()
-        self.kernels.clear()
-        if self._fast is not None:
-            self._fast.kernels.clear()
+        self._clear_kernels()
         self.allocator.stop_holding()
         self._context.pop()
 

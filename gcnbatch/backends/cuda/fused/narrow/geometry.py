@@ -18,7 +18,7 @@ FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
-DW_SHARE = 0.3  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
+DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_SUMS = 8  # from so many members on, a block adds partial sums of weight gradients as the update would
 
@@ -51,7 +51,7 @@ class Dealt(NamedTuple):
         """Return the blocks of a member for the gradient of the previous layer, and for that of the weights."""
         if members == 1:
             return (0 if is_first else self.parts), self.dw_sums
-        at_once = max(multiprocessors // members, 2 * FEW_BLOCKS)
+        at_once = max(multiprocessors // members, FEW_BLOCKS)
         if is_first:
             return 0, min(self.dw_sums, at_once)
         dw = min(self.dw_sums, max(1, int(DW_SHARE * at_once)))
