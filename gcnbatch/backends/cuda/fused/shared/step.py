@@ -155,9 +155,9 @@ class Workspace(ABC):
 
     def _call(self, entry: str, launch: Launch, fields: dict[str, Any]) -> Call:
         """Return the launch of a kernel for all launched members, which are its grid's last dimension."""
-        (x, y, _), members = launch.grid, len(self.launched)
-        shared_launch = replace(launch, grid=(x, y, members))
-        return Call(entry, shared_launch, fields | {"members": self._members})
+        (x, y, z), members = launch.grid, len(self.launched)
+        launch = launch if z == members else replace(launch, grid=(x, y, members))
+        return Call(entry, launch, fields | {"members": self._members})
 
     def _allocate_batch(self) -> None:
         """Allocate the arrays of the staged batch; a symmetric adjacency is its own transpose."""
