@@ -88,11 +88,11 @@ class FusedCohort:
         layout = first.model.layout()
         self._arena = Arena(backend.device, self.size, state_bytes(layout, first.train, len(first.loss.weights)))
         self._members = [Member(backend, task, Region(self._arena, k)) for k, task in enumerate(tasks)]
-        for member in self._members:
-            member._engine = self
         stack, own = describe(first.model, layout, first.loss.target), self._members[0]
         labels = [labels_of(task) for task in tasks]
         self._engine: FusedEngine = backend.graphs_engine(stack, own.model, own.rule, first.source, labels)
+        for member in self._members:
+            member._engine = self._engine
         self._epochs: Sequence[MemberEpoch | None] = []
         self._steps, self._counted = range(0), 0  # of the epoch; those whose updates are counted
         self._next: int | None = None  # the step after the last; None: the epoch did not begin
@@ -167,10 +167,6 @@ class FusedCohort:
         self._count_updates()
         self._members[member].load_state(state)
         self._engine.parameters_changed(member)
-
-    def flush(self) -> None:
-        """Launch the queued steps."""
-        self._engine.flush()
 
     def close(self) -> None:
         self._engine.close()
