@@ -185,7 +185,7 @@ def _search(
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize
     with folders.locked(folder) as lock:
-        record = Record(folder, direction(experiment))
+        record = Record(folder, direction(experiment), space.names)
         study = Study(space, record, rounds, config.seed, direction(experiment))
         with ExitStack() as stack:
             run = _runner(stack, folder, config, experiment, backend, rounds, lock)
