@@ -29,7 +29,7 @@ def write(
     folder: Path, study: Study, space: Space, experiment: Experiment, say: Callable[[str], object]
 ) -> dict[str, Any]:
     """Write best.toml, trials.csv and report.html; return the summary."""
-    names = [name for dimension in space.dimensions for name in dimension.names]
+    names = space.names
     trials, best = study.trials, study.best
     fileio.write_text(folder / TABLE, _table(trials, names))
     summary: dict[str, Any] = {

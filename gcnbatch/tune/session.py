@@ -187,7 +187,7 @@ def _search(
     rounds = Rounds(int(found["at_once"]), bool(found["alike"]))
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize
-    record = Record(folder, direction(experiment))
+    record = Record(folder, direction(experiment), space.names)
     study = Study(space, record, rounds, config.seed, direction(experiment))
     with ExitStack() as stack:
         run = _runner(stack, folder, config, experiment, backend, rounds, lock)

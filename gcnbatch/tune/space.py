@@ -83,6 +83,11 @@ class Space:
 
     dimensions: tuple[Dimension, ...]
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters of a trial."""
+        return [name for dimension in self.dimensions for name in dimension.names]
+
     def suggest(self, trial: Trial) -> dict[str, Any]:
         """Return the values of a trial by key."""
         return {dimension.key: dimension.suggest(trial) for dimension in self.dimensions}

@@ -245,6 +245,20 @@ def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
     folder.mkdir()
     for path in study.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
+    journal = (folder / "study.journal").read_text(encoding="utf-8")
+    for old, new, message in (
+        ('"seconds":', '"second":', r"trial 0: 'seconds': Field required"),
+        ('"model.dropout":', '"model.drop":', "trial 0: not a finished trial of this space; expected the journal of"),
+        (
+            '"directions":[2]',
+            '"directions":[1]',
+            "a study that minimizes its objective; expected one that maximizes it",
+        ),
+    ):
+        assert old in journal
+        (folder / "study.journal").write_text(journal.replace(old, new), encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            session.resume(folder, Limits(7), quiet=True)
     (folder / "study.journal").write_text("{}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.journal: damaged .*; expected the journal of a study"):
         session.resume(folder, Limits(7), quiet=True)
