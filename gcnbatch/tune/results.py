@@ -13,6 +13,7 @@ from gcnbatch.figures import image
 from gcnbatch.text import csv_cell, html
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.tune import charts, library
+from gcnbatch.tune.record import value_of
 from gcnbatch.tune.space import Space, configured
 from gcnbatch.tune.study import Study
 from gcnbatch.webpage import document
@@ -42,7 +43,7 @@ def write(
     if best is None:
         say("no trial is complete; trials.csv has the reasons")
     else:
-        values = space.suggest(_Fixed(best.params))
+        values = space.suggest(library.optuna().trial.FixedTrial(best.params))
         summary["best"] = {
             "number": best.user_attrs["number"],
             "value": best.value,
@@ -59,22 +60,6 @@ def _alone(config: Any) -> Any:
     """Return the configuration of a run on the split whose test rows the search left out."""
     split = config.split.model_copy(update={"folds": 0, "repeats": 1})
     return config.model_copy(update={"split": split})
-
-
-class _Fixed:
-    """Suggests known parameters."""
-
-    def __init__(self, parameters: dict[str, Any]) -> None:
-        self._parameters = parameters
-
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> Any:
-        return self._parameters[name]
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> Any:
-        return self._parameters[name]
-
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> Any:
-        return self._parameters[name]
 
 
 def _state(trial: FrozenTrial) -> str:
@@ -110,7 +95,7 @@ def _report(name: str, study: Study, names: Sequence[str], summary: dict[str, An
         return document(f"Study: {name}", [*body, '<p class="verdict">No trial is complete.</p>'], "failed")
     best = summary["best"]
     body.append(f'<p class="verdict">Best: {html(monitor)} {best["value"]:.4f} in trial {best["number"]}.</p>')
-    ranked = sorted(complete, key=lambda trial: -trial.value if maximize else trial.value)
+    ranked = sorted(complete, key=value_of, reverse=maximize)
     body += ["<section><h2>Best trials</h2>", _html_table(ranked[:_LISTED], names), "</section>"]
     body += [
         "<section><h2>History</h2>",
