@@ -27,7 +27,8 @@ import numpy as np
 from gcnbatch import environment
 from gcnbatch.backends.base import CohortRunner, MemberEpoch
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import parse_assignment, put, read_toml, resolve
+from gcnbatch.config import resolve
+from gcnbatch.config_tree import parse_assignment, put, read_toml
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import make_cohort
