@@ -98,6 +98,7 @@ def train(
         free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs")}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
+        from gcnbatch.run_report.files import update
         from gcnbatch.train import run
 
         folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say, epochs)
@@ -115,6 +116,10 @@ def train(
             from gcnbatch.train import run
 
             folder, metrics = run.start(settings, out, quiet, say, write)
+            from gcnbatch.run_report.files import update
+
+            if not (applicability or baseline):
+                write.call(update, folder)
     if applicability:
         from gcnbatch.infer import domain_report
         from gcnbatch.runners.choice import BackendChoice
@@ -124,6 +129,7 @@ def train(
         from gcnbatch.baseline import add_to_run
 
         metrics = add_to_run(folder, say=say, progress=not quiet)
+    update(folder)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
     elif not quiet:

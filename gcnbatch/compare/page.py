@@ -1,51 +1,16 @@
-"""The report as one self-contained HTML file, with embedded styles and images."""
+"""The report as one self-contained HTML file, with embedded images."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gcnbatch.compare import report_tables
 from gcnbatch.compare.report_tables import ReportTable
-from gcnbatch.text import html
+from gcnbatch.pages.document import document
+from gcnbatch.pages.elements import Html, Pictures, facts, paragraph, section, table
 
-STYLE = """
-:root { --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8; --good: #00704f; --bad: #b3261e; --wash: #f5f7f9; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--wash); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 40px 48px 64px; background: #fff; }
-h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; }
-h2 { font-size: 18px; margin: 40px 0 10px; padding-top: 14px; border-top: 1px solid var(--line); }
-p { margin: 8px 0; }
-.soft, .note { color: var(--soft); }
-.note { font-size: 13px; max-width: 86ch; }
-.verdict { margin: 22px 0; padding: 14px 18px; border-left: 5px solid var(--good); background: #eef7f3; }
-.verdict { font-size: 17px; }
-.failed .verdict { border-color: var(--bad); background: #fdf0ef; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px; }
-th, td { padding: 5px 18px 5px 0; text-align: right; white-space: nowrap; vertical-align: top; }
-th { font-weight: 600; border-bottom: 2px solid var(--ink); white-space: normal; vertical-align: bottom; }
-td { border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-td:first-child { white-space: pre; }
-.words { text-align: left; white-space: normal; }
-figure { margin: 18px 0; }
-img { max-width: 100%; height: auto; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; font-size: 13px; margin: 0; }
-dt { color: var(--soft); }
-dd { margin: 0; overflow-wrap: anywhere; }
-@media print {
-  body { background: #fff; font-size: 11px; }
-  main { max-width: none; padding: 0; }
-  table { font-size: 10px; }
-  th, td { padding-right: 10px; }
-  figure, table, .verdict { break-inside: avoid; }
-  h2 { break-after: avoid; }
-}
-"""
 PLACED = {
     "Training time": "training",
     "Inference time": "inference",
@@ -56,49 +21,20 @@ PLACED = {
 
 def render(content: dict[str, Any], shown: Sequence[ReportTable], pictures: Sequence[Path]) -> str:
     """Return the page; each image is below its table."""
-    images = {path.stem: base64.b64encode(path.read_bytes()).decode("ascii") for path in pictures}
+    paths, images = {path.stem: path for path in pictures}, Pictures()
     data = content["data"]
     about = (
         f"{data['name']}: {data['graphs']:,} graphs, {data['nodes']:,} nodes · {content['config']['model']['kind']}, "
         f"{data['parameters']:,} parameters, batch {data['batch_size']} · {content['created']}"
     )
-    body = [
-        f"<h1>Backends compared: {html(content['name'])}</h1>",
-        f'<p class="soft">{html(about)}</p>',
-        f'<p class="verdict">{html(report_tables.verdict(content))}</p>',
-    ]
-    for table in shown:
-        body += _section(table, images.get(PLACED.get(table.title, ""), ""))
-    facts = "".join(
-        f"<dt>{html(name)}</dt><dd>{html(value)}</dd>" for name, value in report_tables.environment(content)
-    )
-    body += ["<section><h2>Environment</h2>", f"<dl>{facts}</dl></section>"]
-    state = "passed" if content["parity"]["passed"] else "failed"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Backends compared: {html(content['name'])}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f'<body class="{state}">\n<main>\n' + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
-    )
+    body = [paragraph(about, "lead"), paragraph(report_tables.verdict(content), "verdict")]
+    for one in shown:
+        path = paths.get(PLACED.get(one.title, ""))
+        body.append(section(one.title, *_table(one), images.show(path, one.title) if path else Html("")))
+    body.append(section("Environment", facts(report_tables.environment(content))))
+    return document(f"Backends compared: {content['name']}", body, failed=not content["parity"]["passed"])
 
 
-def _section(table: ReportTable, image: str) -> list[str]:
-    head, *rows = (
-        _row(table, cells, tag) for tag, cells in [("th", table.header), *(("td", row) for row in table.rows)]
-    )
-    lines = [
-        f"<section><h2>{html(table.title)}</h2>",
-        '<div class="scroll"><table>',
-        f"<thead><tr>{head}</tr></thead>",
-        "<tbody>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</tbody></table></div>",
-    ]
-    if table.note:
-        lines.append(f'<p class="note">{html(table.note)}</p>')
-    if image:
-        lines.append(f'<figure><img alt="{html(table.title)}" src="data:image/png;base64,{image}"></figure>')
-    return [*lines, "</section>"]
-
-
-def _row(table: ReportTable, cells: Sequence[str], tag: str) -> str:
-    styles = (' class="words"' if column in table.words else "" for column in range(len(cells)))
-    return "".join(f"<{tag}{style}>{html(cell)}</{tag}>" for style, cell in zip(styles, cells, strict=True))
+def _table(of: ReportTable) -> list[Html]:
+    shown = table(of.header, of.rows, words=(0, *of.words), sortable=False)
+    return [shown, paragraph(of.note, "note")] if of.note else [shown]

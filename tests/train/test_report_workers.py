@@ -17,6 +17,7 @@ from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
+from gcnbatch.run_report import files
 from gcnbatch.train import report_workers as module
 from gcnbatch.train import run
 from gcnbatch.train.metrics import activate
@@ -222,6 +223,7 @@ def test_training_starts_workers_on_a_gpu_only(
     monkeypatch.setattr(loader, "wake", lambda number: object() if has_gpu else None)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(run, "start", start)
+    monkeypatch.setattr(files, "update", print)
     monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path)])
     with pytest.raises(SystemExit) as left:
         app.main()
