@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,14 @@ OPTIONS = [
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars"),
     "--remote-debugging-pipe",
 ]
+# Moves the two descriptors to 3 and 4, over higher ones, because either could be 3 or 4 already.
+START = """
+import os, sys
+from fcntl import F_DUPFD, fcntl
+for number, place in [(fcntl(int(sys.argv[k]), F_DUPFD, 10), k + 2) for k in (1, 2)]:
+    os.dup2(number, place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 SECONDS = 60.0
 # Elements that reach beyond the window, but for those in a box that scrolls.
 OVERFLOWING = """
@@ -129,10 +138,8 @@ def browser(profile: Path) -> Iterator[Browser]:
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
     inward, outward = os.pipe(), os.pipe()
-    descriptors = f"{inward[0]}", f"{outward[1]}"
-    shell = ["sh", "-c", f'exec "$@" 3<&{descriptors[0]} 4>&{descriptors[1]}', "sh"]
     process = subprocess.Popen(
-        [*shell, program, *OPTIONS, f"--user-data-dir={profile}"],
+        [sys.executable, "-c", START, str(inward[0]), str(outward[1]), program, *OPTIONS, f"--user-data-dir={profile}"],
         pass_fds=(inward[0], outward[1]),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

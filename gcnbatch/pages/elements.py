@@ -103,10 +103,11 @@ class Pictures:
         """Return the picture, or nothing if there is no such file. `description` is read to those who cannot see it."""
         if not path.is_file() or path.is_symlink():
             return Html("")
-        raw = path.read_bytes()
-        if len(raw) > self._left:
+        size = path.stat().st_size
+        if size > self._left:
             return paragraph(f"{description}: see {path.name}, which is too large for this page.", "note")
-        self._left -= len(raw)
+        self._left -= size
+        raw = path.read_bytes()
         source = f"data:image/png;base64,{base64.b64encode(raw).decode('ascii')}"
         return Html(f'<figure class="scroll" tabindex="0"><img alt="{html(description)}" src="{source}"></figure>')
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from gcnbatch.train import report_workers as module
 from gcnbatch.train import run
 from gcnbatch.train.metrics import activate
 from gcnbatch.train.report import INLINE, Report
-from gcnbatch.train.report_workers import report_workers
+from gcnbatch.train.report_workers import Writer, report_workers
 from gcnbatch.worker import Workers
 from tests.test_worker import meet
 from tests.train.runs import environment
@@ -270,3 +271,11 @@ def test_workers_start_before_large_libraries_are_imported() -> None:
         [sys.executable, "-c", STARTING], capture_output=True, text=True, env=environment(), check=False
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_pages_are_written_in_a_worker_and_here_where_it_fails(write: Writer) -> None:
+    assert write.call(os.getpid) != os.getpid()
+    assert write.call(lambda: os.getpid()) == os.getpid()  # cannot be pickled
+    with report_workers(enabled=False) as alone:
+        assert alone.call(os.getpid) == os.getpid()
