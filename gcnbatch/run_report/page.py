@@ -126,10 +126,14 @@ def _confusion(record: Record) -> Html:
 
 def _uncertainty(record: Record, pictures: Pictures) -> Html:
     """Return calibration and coverage, if the run has them."""
-    found = record.metrics.get("uncertainty")
+    mean = record.metrics.get("mean")
+    found = (mean if isinstance(mean, dict) else record.metrics).get("uncertainty")
     own = found if isinstance(found, dict) else {}
     tasks = own.get("tasks")
-    lines: dict[str, Any] = {"all": own, **(tasks if isinstance(tasks, dict) else {})}
+    lines: dict[str, Any] = {
+        f"mean of {len(record.fits)}" if len(record.fits) > 1 else "all": own,
+        **(tasks if isinstance(tasks, dict) else {}),
+    }
     lines = {name: of for name, of in lines.items() if isinstance(of, dict)}
     names = list(dict.fromkeys(key for of in lines.values() for key, value in of.items() if type(value) is float))
     names = [name for name in names if name != "level"]
