@@ -59,6 +59,9 @@ def render(figures: Figures) -> str:
         *plots,
         _confusion(record),
         _uncertainty(record, pictures),
+        section(
+            "Applicability", pictures.show(record.folder / "applicability.png", "Test errors by distance from training")
+        ),
         _courses(record, pictures),
         *_examples(record),
         section("Environment", facts(environment(record))),
@@ -130,14 +133,12 @@ def _uncertainty(record: Record, pictures: Pictures) -> Html:
     found = (mean if isinstance(mean, dict) else record.metrics).get("uncertainty")
     own = found if isinstance(found, dict) else {}
     tasks = own.get("tasks")
-    lines: dict[str, Any] = {
-        f"mean of {len(record.fits)}" if len(record.fits) > 1 else "all": own,
-        **(tasks if isinstance(tasks, dict) else {}),
-    }
+    every = f"mean of {len(record.fits)}" if len(record.fits) > 1 else "all"
+    lines: dict[str, Any] = {every: own, **(tasks if isinstance(tasks, dict) else {})}
     lines = {name: of for name, of in lines.items() if isinstance(of, dict)}
     names = list(dict.fromkeys(key for of in lines.values() for key, value in of.items() if type(value) is float))
     names = [name for name in names if name != "level"]
-    rows = [[task, *(number(of.get(name)) for name in names)] for task, of in list(lines.items())[: LISTED + 1]]
+    rows = [[task, *(_three_digits(of.get(name)) for name in names)] for task, of in list(lines.items())[: LISTED + 1]]
     notes = own.get("notes")
     said = [str(note) for note in notes[:20]] if isinstance(notes, list) else []
     level = own.get("level")
@@ -146,9 +147,18 @@ def _uncertainty(record: Record, pictures: Pictures) -> Html:
     return section(
         "Reliability",
         pictures.show(record.folder / "uncertainty.png", "Reliability on the test rows"),
-        table(["", *(name.replace("_", " ") for name in names)], rows) if names else Html(""),
+        table(["", *map(_uncertainty_name, names)], rows) if names else Html(""),
         *(paragraph(text, "note") for text in said),
     )
+
+
+def _uncertainty_name(key: str) -> str:
+    words = key.split("_")
+    return " ".join([{"ece": "ECE", "ence": "ENCE", "brier": "Brier score"}.get(words[0], words[0]), *words[1:]])
+
+
+def _three_digits(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else MISSING
 
 
 def _courses(record: Record, pictures: Pictures) -> Html:

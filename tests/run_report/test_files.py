@@ -46,6 +46,7 @@ def test_a_run_on_molecules_shows_every_section_and_draws_examples(runs: Path) -
         "Test rows by task",
         "ROC and precision-recall curves",
         "Confusion at probability 0.5",
+        "Reliability",
         "Learning curves",
         "Worst errors",
         "Best hits",
@@ -53,7 +54,7 @@ def test_a_run_on_molecules_shows_every_section_and_draws_examples(runs: Path) -
         "Repeat it",
     ]
     text = page(runs / "molecules")
-    assert text.count('src="data:image/png;base64,') == 2
+    assert text.count('src="data:image/png;base64,') == 3
     assert text.count("<svg") == text.count("<li>") > 6
     metrics = json.loads((runs / "molecules" / "metrics.json").read_text())
     for name in ("even", "third"):
