@@ -52,6 +52,12 @@ class Config(Section):
         default=registry.AUTO, description="what computes; auto: the fastest that can start here and supports the task"
     )
     device: int = Field(default=0, ge=0, le=1023, description="GPU, of those that CUDA_VISIBLE_DEVICES shows")
+    jobs: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="members that train at once, on the host in processes; 0: as many as the GPU takes, on the host 1",
+    )
     data: DataConfig = Field(default_factory=DataConfig)
     split: SplitConfig = Field(default_factory=SplitConfig)
     model: ModelConfig = Field(default_factory=ChemGCNConfig)

@@ -52,6 +52,7 @@ class SplitConfig(Section):
     test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
     folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
+    repeats: int = Field(default=1, ge=1, le=1000, description="splits, or divisions into folds, with different seeds")
 
     @model_validator(mode="after")
     def _room_for_training(self) -> SplitConfig:
@@ -63,6 +64,8 @@ class SplitConfig(Section):
             raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
         if self.folds and self.kind == "predefined":
             raise ValueError("folds cannot be combined with a predefined split")
+        if self.repeats > 1 and self.kind in ("scaffold", "predefined"):
+            raise ValueError(f"repeats of a {self.kind} split would be equal; it does not depend on the seed")
         return self
 
 
@@ -104,6 +107,7 @@ class TrainConfig(Section):
     """Training of the parameters."""
 
     epochs: int = Field(default=50, ge=1, le=1_000_000, description="passes over the training rows")
+    ensemble: int = Field(default=1, ge=1, le=10_000, description="models on each split, with different seeds")
     batch_size: int = Field(default=50, ge=1, le=1_000_000, description="graphs per step")
     eval_batch_size: int = Field(
         default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"

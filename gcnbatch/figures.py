@@ -57,6 +57,16 @@ def rehearse() -> None:
     figure.savefig(io.BytesIO(), format="png")
 
 
+def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        _lay_out(figure)
+        figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
+
+
 def save(figure: Figure, path: StrPath) -> None:
     """Write a PNG atomically; its bytes depend on the picture alone. A character that the font lacks becomes a box."""
     with warnings.catch_warnings():

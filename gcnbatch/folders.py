@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gcnbatch import fileio
@@ -45,3 +49,37 @@ def make(folder: Path) -> None:
         raise InputError(
             str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
         ) from error
+
+
+_WAIT_SECONDS = 10.0  # for the end of processes whose caller was killed
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Hold a folder for this process and those that inherit the yielded file descriptor.
+
+    Raises
+    ------
+    InputError
+        When another process holds it.
+    """
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not _lock(number):
+            if time.monotonic() > deadline:
+                raise InputError(str(folder), "another process writes to it", "a folder of its own", "Wait for it.")
+            time.sleep(0.05)
+        yield number
+    finally:
+        os.close(number)
+
+
+def _lock(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True

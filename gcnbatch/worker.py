@@ -4,8 +4,8 @@
 the caller's main script, which fails unless the script guards its work with ``if __name__ == "__main__"``.
 
 A worker is a new Python process (no fork of threads or of a GPU context) with the caller's `sys.path`. It receives
-pickled calls through stdin, and sends results or exceptions through stdout. It ends when stdin closes, and so with its
-caller.
+pickled calls through stdin, and sends results or exceptions through stdout. It ends when stdin closes. A pipe that only
+the caller holds open tells a worker at work that the caller has died; it then ends at once.
 
 This module imports little, so that workers start early.
 """
@@ -21,13 +21,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
-_START = "import sys; sys.path[:] = sys.argv[1:]; from gcnbatch.worker import serve; serve()"
+_START = "import sys; sys.path[:] = sys.argv[2:]; from gcnbatch.worker import serve; serve(int(sys.argv[1]))"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
@@ -51,6 +51,10 @@ class Workers(Executor):
         Arguments of `initializer`.
     quiet : bool
         Discard what the processes write to stderr.
+    one_blas_thread : bool
+        Use one BLAS thread per process, unless the user sets another number: other workers use the other cores.
+    keep_open : sequence of int
+        File descriptors that the processes hold open, too.
 
     Raises
     ------
@@ -64,8 +68,11 @@ class Workers(Executor):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         quiet: bool = False,
+        one_blas_thread: bool = True,
+        keep_open: Sequence[int] = (),
     ) -> None:
-        self._quiet = quiet
+        self._pipe = list(os.pipe())  # the second end is open as long as this process lives
+        self._made = _Settings(self._pipe[0], quiet, one_blas_thread, tuple(keep_open))
         self._initialize: Any = (initializer, initargs, {}) if initializer else None
         self._ending, self._ended = threading.Lock(), False
         self._workers: list[_Worker] = []
@@ -73,7 +80,7 @@ class Workers(Executor):
         self._threads = ThreadPoolExecutor(count)  # each thread waits for the result of one worker
         try:
             for _ in range(count):
-                self._workers.append(_Worker(quiet))
+                self._workers.append(_Worker(self._made))
                 self._idle.put(self._workers[-1])
             if initializer:
                 for _ in range(count):
@@ -103,13 +110,18 @@ class Workers(Executor):
         """Return a new worker in the place of a dead one, or the dead one if none can be started."""
         with self._ending, suppress(OSError):
             if not self._ended:
-                worker = _Worker(self._quiet)
+                worker = _Worker(self._made)
                 self._workers[self._workers.index(dead)] = worker
                 dead.process.kill()
                 dead.close()
                 worker.first = self._initialize
                 return worker
         return dead
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the processes; a call may answer it with an early end. `shutdown` must follow."""
+        for worker in self._workers:
+            worker.process.terminate()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """End the processes with SIGTERM and, after 30 seconds, SIGKILL. Calls that have not started are cancelled.
@@ -119,8 +131,7 @@ class Workers(Executor):
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         with self._ending:
             self._ended = True
-        for worker in self._workers:
-            worker.process.terminate()
+        self.terminate()
         if not wait:
             return
         try:
@@ -134,20 +145,31 @@ class Workers(Executor):
             self._threads.shutdown(wait=True)
             for worker in self._workers:
                 worker.close()
+            while self._pipe:
+                os.close(self._pipe.pop())
+
+
+class _Settings(NamedTuple):
+    """How processes of a pool start; `alive` is the end of a pipe that closes when their caller dies."""
+
+    alive: int
+    quiet: bool
+    one_blas_thread: bool
+    keep_open: tuple[int, ...]
 
 
 class _Worker:
     """A process that runs `serve`, with its pipes."""
 
-    def __init__(self, quiet: bool) -> None:
-        # One BLAS thread per worker, unless the user sets another number: other workers use the other cores.
+    def __init__(self, made: _Settings) -> None:
         self.first: Any = None  # a call before the first one
-        threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1"))
+        threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, *sys.path],
+            [sys.executable, "-c", _START, str(made.alive), *sys.path],
+            pass_fds=(made.alive, *made.keep_open),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if quiet else None,
+            stderr=subprocess.DEVNULL if made.quiet else None,
             process_group=0,  # Ctrl-C in a terminal reaches only the caller, which then ends its workers
             env={**threads, **os.environ},
         )
@@ -176,8 +198,9 @@ class _Worker:
                 pipe.close()
 
 
-def serve() -> None:
-    """Answer calls from stdin until it closes or SIGTERM arrives."""
+def serve(alive: int) -> None:
+    """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes."""
+    threading.Thread(target=_end_with_caller, args=(alive,), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # a normal exit removes temporary files
     atexit.register(gc.freeze)  # skips the final garbage collection of all imported modules
     answers = os.fdopen(os.dup(1), "wb")
@@ -186,6 +209,12 @@ def serve() -> None:
         while True:
             answers.write(_answer(*pickle.load(sys.stdin.buffer)))
             answers.flush()
+
+
+def _end_with_caller(alive: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they interrupt the thread that works
+    os.read(alive, 1)  # nothing is ever written: it returns when the caller has died
+    os._exit(1)
 
 
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:

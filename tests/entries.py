@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend
+from gcnbatch.backends.base import Backend, CohortRunner
 from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.registry import BackendEntry, BackendStatus
 from gcnbatch.errors import MachineError
+from gcnbatch.runners import ops
+from gcnbatch.runners.cohort import JoinedCohorts, SingleCohort
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -49,6 +52,21 @@ class MadeEntry(BackendEntry):
 
     def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
         return self.refused or None
+
+
+@dataclass(frozen=True)
+class CohortEntry(MadeEntry):
+    """An entry whose backend trains up to `most` models in a cohort; `sizes` notes those of its cohorts."""
+
+    most: int = 64
+    sizes: list[int] = field(default_factory=list)
+
+    def cohort_size(self, backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+        return min(self.most, len(tasks))
+
+    def make_cohort(self, backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+        self.sizes.append(len(tasks))
+        return JoinedCohorts([SingleCohort(ops.make_runner(backend, task)) for task in tasks])
 
 
 class NamedBackend(CpuBackend):

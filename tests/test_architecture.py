@@ -44,7 +44,7 @@ FLOORS = (
     ("runners",),
     ("uncertainty",),
     ("train",),
-    ("infer", "bench", "compare_runs", "run_report"),
+    ("infer", "bench", "compare_runs", "run_report", "tune"),
     ("baseline",),
     ("compare",),
     ("cli",),

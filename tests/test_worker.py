@@ -61,6 +61,8 @@ def test_a_worker_uses_one_blas_thread_by_default(
         monkeypatch.setenv(name, "3")
     with Workers(1) as workers:
         assert "".join(workers.submit(os.getenv, name).result() for name in names) == found
+    with Workers(1, one_blas_thread=False) as workers:
+        assert [workers.submit(os.getenv, name).result() for name in names] == [os.getenv(name) for name in names]
 
 
 def mark(folder: Path) -> None:

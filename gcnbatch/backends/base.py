@@ -1,4 +1,4 @@
-"""The interfaces of a backend: `Ops` (one operation, forward or backward), `Feed` (batches), `Runner` (one step).
+"""The interfaces of a backend: `Ops` (operations), `Feed` (batches), `Runner` (steps), `CohortRunner` (of K models).
 
 Dimensions: B graphs in a batch, N nodes in the batch, E stored edges, F / P features in / out, C adjacency channels,
 K outputs, R rows of targets (B, or N for node-level sets).
@@ -36,10 +36,12 @@ __all__ = [
     "Backend",
     "Batch",
     "Clock",
+    "CohortRunner",
     "Csr",
     "DropoutKey",
     "Feed",
     "Launched",
+    "MemberEpoch",
     "Meter",
     "Ops",
     "Readout",
@@ -387,3 +389,67 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Release the runner's resources."""
+
+
+class MemberEpoch(NamedTuple):
+    """A member's part of an epoch of its cohort.
+
+    Parameters
+    ----------
+    epoch : int
+        Number of the member's epoch, from 0.
+    batches : sequence of int64 arrays
+        Rows (graph numbers) of every batch of the epoch, in order.
+    learning_rate : float
+    first : int
+        The first step to run; above 0 where a resumed run goes on within an epoch.
+    """
+
+    epoch: int
+    batches: Sequence[NDArray[np.int64]]
+    learning_rate: float
+    first: int = 0
+
+
+class CohortRunner(Protocol):
+    """K models of one architecture on one backend with one data set; the training loop and `infer` drive it.
+
+    Members are numbered from 0. They may differ in seed, targets, loss weights, batches, learning rate, decay and
+    dropout rate. A member's results are equal to the bit to those of the same model alone, for every K.
+
+    The loop announces an epoch of each member, then calls `step` with 0, 1, … up to the longest member's last step.
+    """
+
+    backend: str
+    size: int
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Number of graphs per member and call of `predict` that suits the cohort."""
+
+    def about(self) -> dict[str, Any]:
+        """Return the machine's properties on which the bits of the results depend; see `Runner.about`."""
+
+    def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
+        """Announce an epoch of every member. A member with None rests: it costs nothing."""
+
+    def expect(self, batches: Sequence[Sequence[NDArray[np.int64]] | None]) -> None:
+        """Prepare the batches of the next `begin_epoch`, which receives the same objects, while a device is busy."""
+
+    def step(self, index: int) -> None:
+        """Run batch `index` of every member with ``first <= index < len(batches)``."""
+
+    def take_losses(self) -> list[tuple[float, float]]:
+        """Return (sum of loss, sum of its weights) of each member since the last call, and reset them to 0."""
+
+    def predict(self, rows: Sequence[NDArray[np.int64] | None]) -> list[NDArray[np.float32] | None]:
+        """Return each member's logits of its graphs as `Runner.predict` does; None for a member with None."""
+
+    def state(self, member: int) -> dict[str, NDArray[np.float32]]:
+        """Return a copy of a member's training state; see `Runner.state`."""
+
+    def load_state(self, member: int, state: dict[str, NDArray[np.float32]]) -> None:
+        """Restore what `state` of any runner or cohort returned."""
+
+    def close(self) -> None:
+        """Release the cohort's resources."""

@@ -6,7 +6,7 @@ names two modules, one with the backend and one with its runner. Their first use
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.base import Backend, Runner
+    from gcnbatch.backends.base import Backend, CohortRunner, Runner
     from gcnbatch.config_sections import CudaConfig
     from gcnbatch.runners.task import RunnerTask
 
@@ -39,6 +39,12 @@ class RunnerModule(Protocol):
 
     def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
         """Return the runner of a task that `refuses` accepts."""
+
+    def cohort_size(self, backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+        """Return how many of these tasks of one architecture, from the front, may run in shared launches now."""
+
+    def make_cohort(self, backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+        """Return the cohort of these tasks, at most `cohort_size` many; see `gcnbatch.runners.cohort`."""
 
 
 class BackendStatus(NamedTuple):
@@ -115,6 +121,17 @@ class BackendEntry:
     def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
         """Return a runner on the opened backend for a task that `refuses` accepts."""
         return self._runner_module.make_runner(backend, task)
+
+    def cohort_size(self, backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+        """Return how many of these tasks of one architecture, from the front, may run in shared launches now.
+
+        At least 1. Memory and a measured table decide; 1 where the backend shares no launches.
+        """
+        return self._runner_module.cohort_size(backend, tasks)
+
+    def make_cohort(self, backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+        """Return a cohort of tasks of one architecture that `refuses` accepts; at most `cohort_size` many."""
+        return self._runner_module.make_cohort(backend, tasks)
 
     @property
     def _backend_module(self) -> BackendModule:

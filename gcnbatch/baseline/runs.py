@@ -32,9 +32,12 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_csv
 from gcnbatch.train import report, run_files
+from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import block_name, read_fits
+from gcnbatch.train.plan import GENERATED
 from gcnbatch.train.report import METRICS, Report
-from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT, GENERATED, SPLITS
+from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
+from gcnbatch.train.summary import average
 
 SETTINGS, BESIDE = "baseline.json", "baseline"
 Say = Callable[[str], object]
@@ -244,7 +247,7 @@ def _summarise(
     results: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Write mean and deviation over the parts, and the predictions of all test rows: the mean where parts share one."""
-    summary = {**results[0], **report.summarise_folds(results)}
+    summary = {**results[0], "folds": results, **average(results)}
     for part in ("train", "valid", "test"):
         summary.pop(part, None)
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)

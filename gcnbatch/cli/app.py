@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gcnbatch import __version__
-from gcnbatch.cli import baseline, bench, compare, compare_runs, data, infer, info, kernels, report, train
+from gcnbatch.cli import baseline, bench, compare, compare_runs, data, infer, info, kernels, report, train, tune
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
 from gcnbatch.text import printable
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("train", epilog=train.EPILOG)(train.train)
 app.command("infer", epilog=infer.EPILOG)(infer.infer)
+app.command("tune", epilog=tune.EPILOG)(tune.tune)
 app.command("baseline", epilog=baseline.EPILOG)(baseline.baseline)
 app.command("compare-runs", epilog=compare_runs.EPILOG)(compare_runs.compare_runs)
 app.command("report", epilog=report.EPILOG)(report.report)

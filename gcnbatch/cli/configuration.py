@@ -27,6 +27,23 @@ ResidentOption = Annotated[
     ),
 ]
 
+JobsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--jobs",
+        metavar="auto|K",
+        help="Models that train at once: together on a GPU, in K processes on the host.",
+        show_default="auto: as many as the GPU takes, on the host 1",
+    ),
+]
+
+
+def jobs_key(text: str | None) -> Any:
+    """Return the value of key `jobs` for ``--jobs``: 0 for auto."""
+    if text is None or not text.isdecimal():
+        return 0 if text == "auto" else text
+    return int(text)
+
 
 def load(config: Path | None, options: dict[tuple[str, ...], Any], assignments: list[str]) -> Config:
     """Return the configuration merged by `gather`; a message about a key of the file names the file."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gcnbatch.backends import registry
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, ResidentOption
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, ResidentOption, jobs_key
 from gcnbatch.text import printable
 
 # \b keeps the lines of a paragraph as they are.
@@ -20,6 +22,7 @@ Examples:
   gcnbatch train tox21 --data tox21.h5         a shipped configuration
   gcnbatch train mine.toml --data my.h5        your configuration
   gcnbatch train --data my.h5 --folds 5        5-fold cross-validation
+  gcnbatch train --data my.h5 --ensemble 10    ten models for infer to average
   gcnbatch train --data my.h5 --set model.widths=[128,128]
   gcnbatch train --resume runs/tox21           continue a stopped run
 """
@@ -43,6 +46,13 @@ def train(
     folds: Annotated[
         int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)
     ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Splits with different seeds.", show_default=False)
+    ] = None,
+    ensemble: Annotated[
+        int | None, typer.Option("--ensemble", help="Models per split, with different seeds.", show_default=False)
+    ] = None,
+    jobs: JobsOption = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see --keys."),
@@ -88,6 +98,9 @@ def train(
         ("cuda", "resident"): resident,
         ("seed",): seed,
         ("split", "folds"): folds,
+        ("split", "repeats"): repeats,
+        ("train", "ensemble"): ensemble,
+        ("jobs",): jobs_key(jobs),
     }
 
     def say(line: str) -> None:
@@ -95,19 +108,22 @@ def train(
             typer.echo(printable(line), err=True)
 
     if resume is not None:
-        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs")}
+        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs"), ("jobs",)}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
         from gcnbatch.run_report.files import update
         from gcnbatch.train import run
 
-        folder, metrics = resume, run.resume(resume, backend, device, resident, quiet, say, epochs)
+        folder = resume
+        metrics = run.resume(resume, backend, device, resident, quiet, say, epochs, options[("jobs",)])
     else:
         from gcnbatch.train.report_workers import report_workers
 
         tree = gather(config, options, assignments or [])
         has_gpu = _wake_gpu(tree)
-        with report_workers(enabled=has_gpu and len(os.sched_getaffinity(0)) > 1) as write:
+        members, cores = _members(tree), len(os.sched_getaffinity(0))
+        with ExitStack() as stack:
+            write = stack.enter_context(report_workers(has_gpu and cores > 1, members))
             settings = check(tree, config, options, assignments or [])
             if baseline:
                 from gcnbatch.baseline import check_data
@@ -115,7 +131,11 @@ def train(
                 check_data(settings)
             from gcnbatch.train import run
 
-            folder, metrics = run.start(settings, out, quiet, say, write)
+            if has_gpu and members > 1:
+                writers = stack.enter_context(ThreadPoolExecutor(min(members, cores)))
+                folder, metrics = run.start(settings, out, quiet, say, write, writers)
+            else:
+                folder, metrics = run.start(settings, out, quiet, say, write)
             from gcnbatch.run_report.files import update
 
             if not (applicability or baseline):
@@ -130,12 +150,27 @@ def train(
 
         metrics = add_to_run(folder, say=say, progress=not quiet)
     update(folder)
+    _print(folder, metrics, as_json, quiet)
+
+
+def _print(folder: Path, metrics: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    """Print the metrics and the run's path."""
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
-    elif not quiet:
+        return
+    if not quiet:
         show(metrics)
-    if not as_json:
-        typer.echo(str(folder))
+    typer.echo(str(folder))
+
+
+def _members(tree: dict[str, Any]) -> int:
+    """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
+    count = 1
+    for section, key in (("split", "folds"), ("split", "repeats"), ("train", "ensemble")):
+        table = tree.get(section)
+        value = table.get(key) if isinstance(table, dict) else None
+        count *= value if isinstance(value, int) and 1 < value <= 1000 else 1
+    return count
 
 
 def _wake_gpu(tree: dict[str, Any]) -> bool:
@@ -158,7 +193,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
         raise InputError(
             "--resume",
             f"together with {', '.join(extra)}",
-            "nothing but --backend, --device, --resident and --epochs",
+            "nothing but --backend, --device, --resident, --jobs and --epochs",
             "A resumed run keeps its configuration.",
         )
 
@@ -171,11 +206,12 @@ def show(metrics: dict[str, Any]) -> None:
     figures: dict[str, dict[str, Any]]
     named = f"{metrics['backend']}, {split['kind']} split{' ' + split['name'] if 'name' in split else ''}"
     named = printable(f"{named}, seed {split['seed']}")
-    if "folds" in metrics:
+    if members := metrics.get("folds") or metrics.get("members"):
         mean, std = metrics["mean"], metrics["std"]
         fitted = [part for part in mean if part != "uncertainty"]
         figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in fitted}
-        typer.echo(f"{len(metrics['folds'])} folds, {named}: mean ± standard deviation")
+        what = "folds" if "folds" in metrics else "models"
+        typer.echo(f"{len(members)} {what}, {named}: mean ± standard deviation")
     else:
         parts = {part: metrics[part] for part in ("train", "valid", "test") if part in metrics}
         figures = {part: {n: v for n, v in of.items() if v is None or type(v) is float} for part, of in parts.items()}

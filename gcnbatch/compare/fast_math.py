@@ -14,7 +14,7 @@ from gcnbatch.compare.workload import Effort, Workload
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.train import metrics
-from gcnbatch.train.loop import shuffled_batches
+from gcnbatch.train.member import shuffled_batches
 from gcnbatch.train.schedule import Plateau, learning_rate
 
 

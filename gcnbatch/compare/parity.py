@@ -39,7 +39,7 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.ops import OpsRunner
-from gcnbatch.train.loop import is_weight
+from gcnbatch.train.member_files import is_weight
 
 RULE = (
     "the error of an array (largest distance to the reference in float64) is at most twice that of the reference in "

@@ -18,7 +18,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.runners.state import EVAL_BATCH_SIZE
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train.experiment import Experiment, Scaling
-from gcnbatch.train.loop import shuffled_batches
+from gcnbatch.train.member import shuffled_batches
 
 Say = Callable[[str], object]  # receives what happens, line by line
 

@@ -29,8 +29,9 @@ from gcnbatch.infer.members import Member, Scale
 from gcnbatch.model.gcn import build
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import run_files
+from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import read_split
-from gcnbatch.train.run import DIGEST, SPLITS
+from gcnbatch.train.run import DIGEST
 
 _SAMPLE = 1000  # training graphs whose nearest neighbours give the unit
 _PART = re.compile(r"[a-z]+\d+(-[a-z]+\d+)*")

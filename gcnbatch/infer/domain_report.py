@@ -20,9 +20,9 @@ from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import csv_cell
 from gcnbatch.train import run_files
+from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import read_split
 from gcnbatch.train.report import METRICS, PREDICTIONS
-from gcnbatch.train.run import SPLITS
 
 TABLE, PICTURE = "applicability.csv", "applicability.png"
 BINS = 5

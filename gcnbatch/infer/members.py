@@ -1,8 +1,7 @@
-"""Trained models of an ensemble, one per run or fold, and the checks that data fit them."""
+"""Trained models of an ensemble, one per run or member of a run, and the checks that data fit them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,9 @@ from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import checkpoint, metrics
 from gcnbatch.train.experiment import Scaling
-from gcnbatch.train.loop import BEST
+from gcnbatch.train.member_files import BEST
+from gcnbatch.train.plan import member_folders
 from gcnbatch.train.report import METRICS
-
-_FOLD = re.compile(r"fold(\d+)")
 
 
 class Scale(BaseModel):
@@ -102,7 +100,7 @@ class Member:
 
 
 def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[Member]:
-    """Load the models of these run folders: one per run, or one per fold.
+    """Load the models of these run folders: one per run, or one per member (fold, repeat, model).
 
     Parameters
     ----------
@@ -131,12 +129,11 @@ def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[
 
 
 def _weights_of(folder: Path) -> Iterator[Path]:
-    """Yield the folders with the weights of this run: itself, or its folds in order."""
+    """Yield the folders with the weights of this run: itself, or its members in order."""
     if (folder / BEST).is_file():
         yield folder
         return
-    folds = {int(match[1]): path for path in folder.glob("fold*") if (match := _FOLD.fullmatch(path.name))}
-    ready = [folds[number] for number in sorted(folds) if (folds[number] / BEST).is_file()]
+    ready = [path for path in member_folders(folder) if (path / BEST).is_file()]
     if not ready:
         got = f"no {BEST} in it" if folder.is_dir() else "not a folder" if folder.exists() else "no such folder"
         raise InputError(str(folder), got, "the folder of a run", "Make one with 'gcnbatch train'.")

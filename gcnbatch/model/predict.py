@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Runner
+from gcnbatch.backends.base import CohortRunner, Runner
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import Int64, ragged_rows
 
@@ -28,16 +28,47 @@ def predict_rows(
     progress : callable
         Called with the number of graphs of each finished batch.
     """
-    node_level = source.header.level == "node"
     graphs = source.graphs_of(rows)
-    batch_size = batch_size or runner.eval_batch_size
     parts = []
-    for start in range(0, len(graphs), batch_size):
-        batch = graphs[start : start + batch_size]
+    for batch in _batches(graphs, batch_size or runner.eval_batch_size):
         parts.append(runner.predict(batch))
         progress(len(batch))
+    return _logits(source, rows, graphs, parts)
+
+
+def predict_members(
+    cohort: CohortRunner, source: BatchSource, rows: Sequence[Int64 | None], batch_size: int
+) -> list[NDArray[np.float32] | None]:
+    """Return every member's logits of its rows as `predict_rows` does; None for a member with None.
+
+    Parameters
+    ----------
+    batch_size : int
+        Graphs per batch and member; 0: the cohort's own number.
+    """
+    graphs = [None if own is None else source.graphs_of(own) for own in rows]
+    size = batch_size or cohort.eval_batch_size
+    batches = [[] if own is None else _batches(own, size) for own in graphs]
+    parts: list[list[NDArray[np.float32]]] = [[] for _ in rows]
+    for index in range(max(map(len, batches), default=0)):
+        found = cohort.predict([own[index] if index < len(own) else None for own in batches])
+        for own, logits in zip(parts, found, strict=True):
+            if logits is not None:
+                own.append(logits)
+    return [
+        None if own is None or at is None else _logits(source, own, at, part)
+        for own, at, part in zip(rows, graphs, parts, strict=True)
+    ]
+
+
+def _batches(graphs: Int64, size: int) -> list[Int64]:
+    return [graphs[start : start + size] for start in range(0, len(graphs), size)]
+
+
+def _logits(source: BatchSource, rows: Int64, graphs: Int64, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Join the logits of these graphs and return those of `rows`."""
     logits = np.concatenate(parts) if parts else np.zeros((0, source.header.n_outputs), dtype=np.float32)
-    if not node_level:
+    if source.header.level != "node":
         return logits
     computed, _ = ragged_rows(source.node_ptr, graphs)
     return logits[np.searchsorted(computed, rows)]

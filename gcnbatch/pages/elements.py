@@ -107,9 +107,13 @@ class Pictures:
         if size > self._left:
             return paragraph(f"{description}: see {path.name}, which is too large for this page.", "note")
         self._left -= size
-        raw = path.read_bytes()
-        source = f"data:image/png;base64,{base64.b64encode(raw).decode('ascii')}"
-        return Html(f'<figure class="scroll" tabindex="0"><img alt="{html(description)}" src="{source}"></figure>')
+        return picture(path.read_bytes(), description)
+
+
+def picture(png: bytes, description: str) -> Html:
+    """Return a PNG file as a picture that scrolls in its own box."""
+    source = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    return Html(f'<figure class="scroll" tabindex="0"><img alt="{html(description)}" src="{source}"></figure>')
 
 
 def _cell(cell: Cell) -> str:

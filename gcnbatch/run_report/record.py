@@ -19,9 +19,11 @@ from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.predictions import read_outputs
 from gcnbatch.text import printable
 from gcnbatch.train import run_files
+from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import Fit, read_fits
+from gcnbatch.train.plan import GENERATED
 from gcnbatch.train.report import METRICS, PREDICTIONS
-from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT, GENERATED, SPLITS
+from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.backends.base import Backend, CohortRunner, Runner
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.runners.task import RunnerTask
@@ -27,6 +27,25 @@ def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     if reason := refusal(backend, task):
         raise _refused(backend, reason)
     return registry.entry(backend.name).make_runner(backend, task)
+
+
+def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+    """Return how many of these tasks of one architecture, from the front, may form a cohort now; at least 1."""
+    return registry.entry(backend.name).cohort_size(backend, tasks)
+
+
+def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+    """Return the cohort of these tasks, at most `cohort_size` many.
+
+    Raises
+    ------
+    InputError
+        The backend refuses one of them.
+    """
+    for task in tasks:
+        if reason := refusal(backend, task):
+            raise _refused(backend, reason)
+    return registry.entry(backend.name).make_cohort(backend, tasks)
 
 
 class BackendChoice:

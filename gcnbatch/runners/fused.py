@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.backends.base import Backend, CohortRunner, Runner
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.runners import fused_graphs, fused_kipf
+from gcnbatch.runners.cohort import SingleCohort
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -39,3 +40,14 @@ def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     """Return the fused runner of a task that `refuses` accepts."""
     assert isinstance(backend, FusedBackend)
     return RUNNERS[task.source.header.level].runner(backend, task)
+
+
+def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+    """Return 1: the kernels train one model."""
+    return 1
+
+
+def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+    """Return the cohort of one task."""
+    (task,) = tasks
+    return SingleCohort(make_runner(backend, task))

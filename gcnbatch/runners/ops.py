@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import START, Array, Backend, Batch, Clock, Runner
+from gcnbatch.backends.base import START, Array, Backend, Batch, Clock, CohortRunner, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.layers import Context
+from gcnbatch.runners.cohort import SingleCohort
 from gcnbatch.runners.state import ModelState
 from gcnbatch.runners.task import RunnerTask
 
@@ -23,6 +24,17 @@ def refuses(backend: Backend, task: RunnerTask) -> str | None:
 def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     """Return the runner of a backend's operations."""
     return OpsRunner(backend, task)
+
+
+def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+    """Return 1: operations compute one model."""
+    return 1
+
+
+def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+    """Return the cohort of one task."""
+    (task,) = tasks
+    return SingleCohort(make_runner(backend, task))
 
 
 class OpsRunner(ModelState):

@@ -52,6 +52,24 @@ class Scaling:
         return (logits * self.std + self.mean).astype(np.float32)
 
 
+class _Sources:
+    """The sources of a data set by their adjacency, which experiments share."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._made: dict[str, BatchSource] = {}
+
+    def of(self, adjacency: str) -> BatchSource:
+        if adjacency not in self._made:
+            data = self._dataset.load() if self._dataset.fits_in_memory else self._dataset
+            self._made[adjacency] = BatchSource(data, adjacency)
+        return self._made[adjacency]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return sha256(self._dataset.path)
+
+
 class Experiment:
     """An opened data set and everything that its splits share.
 
@@ -62,8 +80,9 @@ class Experiment:
         Opened and checked. It is loaded into memory if it fits in `data.memory_mb`, else read in slices.
     """
 
-    def __init__(self, config: Config, dataset: Dataset) -> None:
+    def __init__(self, config: Config, dataset: Dataset, sources: _Sources | None = None) -> None:
         self.config, self.dataset = config, dataset
+        self._sources = sources = sources or _Sources(dataset)
         self.header: Header = dataset.header
         self.model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
         self.y, self.ids = dataset.y, dataset.ids
@@ -71,8 +90,11 @@ class Experiment:
         self.monitor = metrics.check_monitor(
             config.train.monitor, dataset.header.target, len(dataset.header.task_names)
         )
-        data = dataset.load() if dataset.fits_in_memory else dataset
-        self.source = BatchSource(data, config.model.adjacency)
+        self.source = sources.of(config.model.adjacency)
+
+    def like(self, config: Config) -> Experiment:
+        """Return the experiment of another configuration on the same data, which are not loaded again."""
+        return Experiment(config, self.dataset, self._sources)
 
     @property
     def split_rows(self) -> SplitRows:
@@ -108,10 +130,10 @@ class Experiment:
         names = self.header.class_names
         return f"'{printable(names[int(value)], _NAME)}'" if names else f"{value:g}"
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """The sha256 of the data set's file. A resumed run must use the same data."""
-        return sha256(self.dataset.path)
+        return self._sources.fingerprint
 
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
         """Return the runner task of this split and the scaling of its targets."""

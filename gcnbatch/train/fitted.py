@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +12,10 @@ from pydantic import Field, TypeAdapter
 from gcnbatch.data.graphs import Split
 from gcnbatch.errors import InputError
 from gcnbatch.train import run_files
+from gcnbatch.train.fits import SPLITS
+from gcnbatch.train.plan import member_folders, member_numbers
 from gcnbatch.train.report import METRICS
-from gcnbatch.train.run import SPLITS
 
-_NAME = re.compile(r"(?:repeat(\d+))?-?(?:fold(\d+))?-?(?:model(\d+))?")
 _ROWS: TypeAdapter[dict[str, list[int]]] = TypeAdapter(dict[str, list[Annotated[int, Field(ge=0, lt=2**62)]]])
 
 
@@ -68,12 +67,11 @@ def read_fits(run: Path, rows: int | None = None) -> list[Fit]:
     run_files.refuse_links(run)
     if (run / SPLITS).is_file():
         return [_read(run, (0, 0, 0), rows)]
-    named = {path: found for path in run.glob("*[0-9]") if (found := _NAME.fullmatch(path.name))}
-    places = {path: tuple(int(number or 0) for number in found.groups()) for path, found in named.items()}
+    places = member_folders(run)
     if not places:
         got = f"no {SPLITS} in it" if run.is_dir() else "not a folder" if run.exists() else "no such folder"
         raise InputError(str(run), got, "the folder of a run", "Make one with 'gcnbatch train' or 'gcnbatch baseline'.")
-    return [_read(path, places[path], rows) for path in sorted(places, key=places.__getitem__)]
+    return [_read(path, member_numbers(path.name) or (), rows) for path in places]
 
 
 def _read(folder: Path, numbers: tuple[int, ...], rows: int | None) -> Fit:

@@ -1,377 +1,223 @@
-"""The training loop of one split: epochs, validation, best weights, checkpoints.
+"""The training loop: a cohort of members in lockstep epochs, with validation, checkpoints and Ctrl-C.
 
-A run that was killed continues from its last checkpoint and ends with the same bits.
+A cohort of one member is the ordinary run. A member's results do not depend on the cohorts that it trains in.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
 
-from gcnbatch import fileio, philox
-from gcnbatch.backends.base import Runner
-from gcnbatch.backends.cpu import CpuOps
-from gcnbatch.data.graphs import Int64, Split
-from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.model.gcn import Loss, uniform_weights
-from gcnbatch.model.predict import predict_rows
-from gcnbatch.train import checkpoint, metrics, run_files
-from gcnbatch.train.checkpoint import Checkpoint
-from gcnbatch.train.experiment import Experiment, Scaling
+from gcnbatch.backends.base import CohortRunner, MemberEpoch
+from gcnbatch.errors import InputError
+from gcnbatch.model.predict import predict_members
+from gcnbatch.train.checkpoint import Arrays
+from gcnbatch.train.member import Member
 from gcnbatch.train.progress import Progress, open_progress
-from gcnbatch.train.schedule import Plateau, learning_rate, rates_differ
+from gcnbatch.train.stop import Interrupted, StopRequest
 
-LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
-
-OTHER_RATES = "had other learning rates than this version gives for its schedule"
-
-
-class Interrupted(GcnbatchError):
-    """Training stopped on request (Ctrl-C) after writing a checkpoint."""
-
-    exit_code = 130
+Form = Callable[[Sequence[Member]], CohortRunner]  # makes a cohort of the first of these members
+Done = Callable[[CohortRunner, dict[int, Member]], object]  # takes the finished members of a cohort by number
 
 
-@dataclass
-class Position:
-    """Progress of a run: all that a resumed run needs besides the arrays."""
+def fit(
+    members: Sequence[Member],
+    form: Form,
+    done: Done | None,
+    quiet: bool = False,
+    after_epoch: Callable[[dict[int, Member]], object] = lambda members: None,
+    tolerant: bool = False,
+) -> None:
+    """Train all members to the end (or to their early stop), in one cohort after the other.
 
-    epoch: Annotated[int, Field(ge=0)] = 0
-    step: Annotated[int, Field(ge=0)] = 0
-    best_epoch: Annotated[int, Field(ge=-1)] = -1
-    best_value: float | None = None
-    waited: int = 0
-    plateau: Plateau = field(default_factory=Plateau)
-    seconds: float = 0.0
-    finished: bool = False
-
-
-_POSITION = TypeAdapter(Position)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """Result of `Trainer.fit`: the runner with the best weights, the final position, and timings."""
-
-    runner: Runner
-    position: Position
-    scaling: Scaling
-    step_seconds: list[float]
-    graphs: int
-    train_seconds: float
-
-
-class Trainer:
-    """Trains one split and writes to one folder; resumes from the folder's last checkpoint if there is one.
+    A cohort is closed when at most half of its members run; the others enter the next one.
 
     Parameters
     ----------
-    experiment : Experiment
-    split : Split
-    runner, scaling
-        From `experiment.task(split)` on an opened backend.
-    folder : Path
-        Receives history.jsonl, last.safetensors and best.safetensors.
+    form : callable
+        Returns a cohort of the first members of a list; its size says how many.
+    done : callable
+        Called with a cohort and its finished members by number; the best weights are loaded. None: nothing is done.
     quiet : bool
-        No progress.
-    say : callable
-        Called with each message for the user.
+        No progress bar.
+    after_epoch : callable
+        Called with the members, by number, that trained in an epoch; may set their `failure`.
+    tolerant : bool
+        A loss that is not finite is the failure of its member and does not end the others.
+
+    Raises
+    ------
+    Interrupted
+        After Ctrl-C; the checkpoints are written.
+    GcnbatchError
+        When a loss is not finite.
     """
+    waiting = list(members)
+    while waiting:
+        cohort = form(waiting)
+        try:
+            here, waiting = waiting[: cohort.size], waiting[cohort.size :]
+            CohortLoop(cohort, here, quiet, after_epoch, tolerant).train()
+            ended = {i: member for i, member in enumerate(here) if member.position.finished}
+            if done and ended:
+                for i, member in ended.items():
+                    cohort.load_state(i, member.best)
+                done(cohort, ended)
+            left = {i: member for i, member in enumerate(here) if member.running}
+            for i, member in left.items():
+                member.leave(cohort.state(i))
+            waiting = [*left.values(), *waiting]
+        finally:
+            cohort.close()
+
+
+class CohortLoop:
+    """The epochs of one cohort."""
 
     def __init__(
         self,
-        experiment: Experiment,
-        split: Split,
-        runner: Runner,
-        scaling: Scaling,
-        folder: Path,
-        quiet: bool = False,
-        say: Callable[[str], object] = lambda line: None,
+        cohort: CohortRunner,
+        members: Sequence[Member],
+        quiet: bool,
+        after_epoch: Callable[[dict[int, Member]], object],
+        tolerant: bool,
     ) -> None:
-        self.experiment, self.split, self.runner = experiment, split, runner
-        self.scaling, self.folder, self.quiet, self._say = scaling, folder, quiet, say
-        self.config, self.header = experiment.config.train, experiment.header
-        self.monitor = experiment.monitor
-        self.graphs = experiment.source.graphs_of(split.train)
-        self.position = Position()
-        self.best: dict[str, NDArray[Any]] = {}
-        self.step_seconds: list[float] = []
+        self.cohort, self.members, self.quiet = cohort, members, quiet
+        self._after_epoch, self._tolerant = after_epoch, tolerant
+        self._source = members[0].experiment.source
+        self._eval_batch_size = members[0].train.eval_batch_size
         self._saved_at = time.monotonic()
-        self._stop = False
-        self._next_batches: list[Int64] | None = None  # of the next epoch
+        self._stop = StopRequest()
 
-    def fit(self) -> Fitted:
-        """Train to the end (or to the early stop), load the best weights, return them.
+    def train(self) -> None:
+        """Train until all members have ended, or so many that the others should move to another cohort."""
+        for i, member in enumerate(self.members):
+            self._enter(i, member)
+        # `Member.check_loss` reports a loss that is not finite, once; NumPy would warn at every operation.
+        with np.errstate(over="ignore", invalid="ignore"), self._stop, self._progress() as progress:
+            self._counted = time.monotonic()
+            while self._is_worth_it(running := self._running()):
+                self._epoch(running, progress)
 
-        Raises
-        ------
-        Interrupted
-            After Ctrl-C; the checkpoint is written.
-        GcnbatchError
-            When the loss is not finite.
-        """
-        self._restore()
-        started, resumed_seconds, seen = time.monotonic(), self.position.seconds, 0
-        # `_check_finite` reports a loss that is not finite, once; NumPy would warn at every operation.
-        with (
-            np.errstate(over="ignore", invalid="ignore"),
-            self._interruptible(),
-            self._progress() as progress,
-        ):
-            while not self.position.finished and self.position.epoch < self.config.epochs:
-                seen += self._epoch(progress, started, resumed_seconds)
-        trained = time.monotonic() - started
-        if not self.position.finished:
-            self.position.finished = True
-            self._save()
-        self.runner.load_state(self.best)
-        return Fitted(self.runner, self.position, self.scaling, self.step_seconds, seen, trained)
+    def _progress(self) -> Progress:
+        steps = max(member.steps for member in self.members)
+        done = min(member.position.epoch * steps + member.position.step for member in self.members)
+        return open_progress(max(member.train.epochs for member in self.members), steps, done, self.quiet)
+
+    def _running(self) -> dict[int, Member]:
+        return {i: member for i, member in enumerate(self.members) if member.running}
+
+    def _is_worth_it(self, running: dict[int, Member]) -> bool:
+        return len(running) > len(self.members) // 2
 
     # -------------------------------------------------------------------------------------------- an epoch
 
-    @property
-    def _steps(self) -> int:
-        """Steps of an epoch."""
-        return -(-len(self.graphs) // self.config.batch_size)
+    def _epoch(self, running: dict[int, Member], progress: Progress) -> None:
+        """Run the rest of every member's current epoch and its validation."""
+        began = time.monotonic()
+        epochs = [member.epoch() if i in running else None for i, member in enumerate(self.members)]
+        self.cohort.begin_epoch(epochs)
+        self._steps(running, epochs, progress)
+        following = [member.next_batches() if i in running else None for i, member in enumerate(self.members)]
+        if any(batches is not None for batches in following):
+            self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
+        losses = self._losses(running)
+        logits = self.validate(list(losses))
+        self._count_time(running)
+        share = (time.monotonic() - began) / len(running)
+        rows = []
+        for i, loss in losses.items():
+            done = epochs[i]
+            assert done is not None
+            rows.append(running[i].end_epoch(done, loss, logits[i], share, self._state_of(i)))
+        self._after_epoch(running)
+        self._keep(running)
+        if rows:
+            progress.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
 
-    def _progress(self) -> Progress:
-        done = self.position.epoch * self._steps + self.position.step
-        return open_progress(self.config.epochs, self._steps, done, self.quiet)
-
-    def _batches(self, epoch: int) -> list[Int64]:
-        return shuffled_batches(self.graphs, self.config.batch_size, self.experiment.config.seed, epoch)
-
-    def _epoch(self, progress: Progress, started: float, resumed_seconds: float) -> int:
-        """Run the rest of the current epoch and its validation; return the number of graphs trained on."""
-        at, began = self.position, time.monotonic()
-        batches, self._next_batches = self._next_batches or self._batches(at.epoch), None
-        rate = learning_rate(self.config, at.epoch, at.plateau)
-        self.runner.begin_epoch(at.epoch, batches, rate)
-        seen = 0
-        for index in range(at.step, len(batches)):
+    def _steps(self, running: dict[int, Member], epochs: list[MemberEpoch | None], progress: Progress) -> None:
+        own = [epoch for epoch in epochs if epoch is not None]
+        first, last = min(epoch.first for epoch in own), max(len(epoch.batches) for epoch in own)
+        seconds = []
+        for index in range(first, last):
             clock = time.perf_counter()
-            self.runner.step(index)
-            self.step_seconds.append(time.perf_counter() - clock)
-            seen += len(batches[index])
-            at.step = index + 1
-            at.seconds = resumed_seconds + time.monotonic() - started
+            self.cohort.step(index)
+            seconds.append((time.perf_counter() - clock) / len(own))
             progress.step()
-            if self._stop and at.step < len(batches):
-                self._interrupt()
-            if at.step < len(batches) and self._due():
-                self._save()
-        if at.epoch + 1 < self.config.epochs:
-            self._next_batches = self._batches(at.epoch + 1)
-            self.runner.expect(self._next_batches)  # overlaps with the last steps, which may still run on a device
-        total, weight = self.runner.take_loss()
-        loss = total / weight  # `weight` > 0: `Experiment` checks that every task has a training label
-        self._check_finite(loss, at.epoch)
-        valid_loss, value = self.validate()
-        elapsed = time.monotonic() - began
-        row = {
-            "epoch": at.epoch + 1,
-            "train_loss": loss,
-            "valid_loss": valid_loss,
-            **({} if self.monitor == "loss" else {f"valid_{self.monitor}": value}),
-            "learning_rate": rate,
-            "seconds": round(elapsed, 4),
-            "graphs_per_second": round(seen / max(elapsed, 1e-9), 1),
-        }
-        at.seconds = resumed_seconds + time.monotonic() - started
-        self._finish_epoch(row, valid_loss if self.monitor == "loss" else value)
-        progress.end(row, at.best_epoch + 1)
-        return seen
+            if index + 1 < last and (self._stop.made or self._due()):
+                self._advance(running, epochs, index + 1)
+                self._keep(running)
+        for member in running.values():
+            member.step_seconds += seconds
 
-    def _finish_epoch(self, row: dict[str, Any], value: float | None) -> None:
-        at = self.position
-        improved = self._is_better(value)
-        if improved:
-            at.best_epoch, at.best_value = at.epoch, value
-            self.best = {name: array for name, array in self.runner.state().items() if is_weight(name)}
-        at.waited = 0 if improved else at.waited + 1
-        at.plateau.observe(improved, self.config)
-        at.epoch, at.step = at.epoch + 1, 0
-        with open(self.folder / HISTORY, "a", encoding="utf-8", opener=_no_link) as stream:
-            stream.write(json.dumps(row, allow_nan=False) + "\n")
-        if self.config.patience and at.waited >= self.config.patience:
-            at.finished = True
-        if self._stop:
-            self._interrupt()
-        if at.finished or self._due():
-            self._save()
+    def _advance(self, running: dict[int, Member], epochs: list[MemberEpoch | None], done: int) -> None:
+        """Note that the steps before `done` have run."""
+        for i, member in running.items():
+            epoch = epochs[i]
+            assert epoch is not None
+            member.position.step = min(max(done, epoch.first), len(epoch.batches))
 
-    def _is_better(self, value: float | None) -> bool:
-        """Return whether this epoch is the best so far: any epoch is, as long as no epoch has a monitored value."""
-        best = self.position.best_value
-        if value is None or best is None:
-            return best is None
-        gain = value - best if metrics.higher_is_better(self.monitor) else best - value
-        return gain > self.config.min_delta
+    def _losses(self, running: dict[int, Member]) -> dict[int, float]:
+        """Return the mean training losses of the epoch by member."""
+        totals, losses = self.cohort.take_losses(), {}
+        for i, member in running.items():
+            try:
+                losses[i] = member.check_loss(*totals[i])
+            except InputError as error:
+                if not self._tolerant:
+                    raise
+                member.failure = error
+        return losses
 
-    def _check_finite(self, loss: float, epoch: int) -> None:
-        if not math.isfinite(loss):
-            raise InputError(
-                f"training loss in epoch {epoch + 1}",
-                str(loss),
-                "a finite number",
-                "Lower train.learning_rate or set train.clip_norm, and start again.",
-            )
-
-    # -------------------------------------------------------------------------------------------- validation
-
-    def outputs(self, rows: Int64) -> NDArray[np.float32]:
-        """Return the model's outputs for these rows: probabilities, or values in the unit of the targets."""
-        logits = predict_rows(self.runner, self.experiment.source, rows, self.config.eval_batch_size)
-        return (
-            self.scaling.undo(logits)
-            if self.header.target == "regression"
-            else metrics.activate(self.header.target, logits)
-        )
-
-    def validate(self) -> tuple[float | None, float | None]:
-        """Return the loss of the validation rows (unweighted, standardised as in training) and the monitored metric."""
-        rows = self.split.valid
-        if not len(rows):
-            return None, None
-        logits = predict_rows(self.runner, self.experiment.source, rows, self.config.eval_batch_size)
-        y = self.experiment.y[rows]
-        regression = self.header.target == "regression"
-        loss = Loss(self.header.target, uniform_weights(self.header))
-        total, weight, _ = loss(CpuOps(), logits, self.scaling.apply(y) if regression else y, loss.weights)
-        outputs = self.scaling.undo(logits) if regression else metrics.activate(self.header.target, logits)
-        mean = total / weight if weight and math.isfinite(total) else None
-        if self.monitor == "loss":
-            return mean, mean
-        return mean, metrics.score(self.monitor, self.header.target, y, outputs)
+    def validate(self, numbers: Sequence[int]) -> list[NDArray[np.float32] | None]:
+        """Return the logits of the validation rows of these members; None for the others, and without such rows."""
+        rows = [member.split.valid if i in numbers else None for i, member in enumerate(self.members)]
+        asked = [own if own is not None and len(own) else None for own in rows]
+        return predict_members(self.cohort, self._source, asked, self._eval_batch_size)
 
     # -------------------------------------------------------------------------------------------- checkpoints
 
+    def _keep(self, running: dict[int, Member]) -> None:
+        """Write the checkpoints that are due, of members that have ended, and of all before an interrupt."""
+        self._count_time(running)
+        everyone = self._stop.made or self._due()
+        for i, member in running.items():
+            if everyone or member.position.finished:
+                member.save(self._state_of(i))
+        if everyone:
+            self._saved_at = time.monotonic()
+        if self._stop.made:
+            at = next(iter(running.values())).position
+            raise Interrupted(f"stopped after {at.epoch} epochs and {at.step} steps", "all is saved")
+
     def _due(self) -> bool:
-        return time.monotonic() - self._saved_at >= self.config.checkpoint_seconds
+        return time.monotonic() - self._saved_at >= self.members[0].train.checkpoint_seconds
 
-    def _save(self) -> None:
-        arrays = {f"state/{name}": array for name, array in self.runner.state().items()}
-        arrays |= {f"best/{name}": array for name, array in self.best.items()}
-        about = {**self._about(), "position": asdict(self.position), "fingerprint": self.experiment.fingerprint}
-        _sync(self.folder / HISTORY)
-        if self.best:
-            checkpoint.save(
-                self.folder / BEST, Checkpoint(self.best, {**self._about(), "epoch": self.position.best_epoch + 1})
-            )
-        # LAST is written after BEST: a run killed in between resumes from the previous LAST and writes BEST again.
-        checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
-        self._saved_at = time.monotonic()
+    def _count_time(self, running: dict[int, Member]) -> None:
+        """Divide the time since the last call among the members that trained in it."""
+        now = time.monotonic()
+        share, self._counted = (now - self._counted) / len(running), now
+        for member in running.values():
+            member.seconds += share
+            member.position.seconds += share
 
-    def _about(self) -> dict[str, Any]:
-        """Return what `infer` needs to use the weights: configuration of the model, header of the data, scaling."""
-        return {
-            "model": self.experiment.config.model.model_dump(mode="json"),
-            "header": self.header.model_dump(mode="json"),
-            "scaling": {"mean": self.scaling.mean.tolist(), "std": self.scaling.std.tolist()},
-        }
+    def _state_of(self, number: int) -> Callable[[], Arrays]:
+        return lambda: self.cohort.state(number)
 
-    def _restore(self) -> None:
-        path = self.folder / LAST
-        if not path.exists():
-            run_files.remove(self.folder / HISTORY)
-            return
-        found = checkpoint.load(path)
-        if found.about.get("fingerprint") != self.experiment.fingerprint:
-            raise InputError(
-                str(path),
-                "written for other data",
-                f"the data of {self.experiment.dataset.path}",
-                "Restore the data set.",
-            )
-        position = run_files.checked(str(path), found.about.get("position"), _POSITION, "a checkpoint to go on from")
-        state, best = found.group("state"), found.group("best")
-        for name, array in self.runner.state().items():
-            needed = [state, *([best] if is_weight(name) and (best or position.finished) else [])]
-            if any(name not in of or (of[name].shape, of[name].dtype) != (array.shape, array.dtype) for of in needed):
-                raise InputError(str(path), f"a checkpoint of another model ({name})", "the model of config.toml")
-        if position.epoch > self.config.epochs or position.step >= max(self._steps, 1):
-            got = f"epoch {position.epoch}, step {position.step}"
-            raise InputError(str(path), got, f"at most {self.config.epochs} epochs of {self._steps} steps")
-        history = _trim(self.folder / HISTORY, position.epoch)
-        if position.epoch < self.config.epochs and rates_differ(self.config, history):
-            self._say(f"{self.folder} {OTHER_RATES}; it goes on with those of now")
-        self.runner.load_state(state)
-        self.best, self.position = best, position
-        stopped_early = bool(self.config.patience) and position.waited >= self.config.patience
-        if position.epoch < self.config.epochs and not stopped_early:
-            position.finished = False  # the run was extended
-
-    # -------------------------------------------------------------------------------------------- Ctrl-C
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Stop training after the current step at the first SIGINT, SIGTERM or SIGHUP, and at once at the second.
-
-        An ignored signal stays ignored: a background command of a script must survive a Ctrl-C that is meant for the
-        foreground command.
-        """
-
-        def request(number: int, frame: FrameType | None) -> None:
-            if self._stop:
-                raise KeyboardInterrupt
-            self._stop = True
-
-        handled = [
-            n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN
-        ]
-        previous = {number: signal.signal(number, request) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _interrupt(self) -> None:
-        self._save()
-        raise Interrupted(f"stopped after {self.position.epoch} epochs and {self.position.step} steps", "all is saved")
+    def _enter(self, number: int, member: Member) -> None:
+        if state := member.enter(self._state_of(number)):
+            self.cohort.load_state(number, state)
 
 
-def shuffled_batches(graphs: Int64, size: int, seed: int, epoch: int) -> list[Int64]:
-    """Return an epoch's batches of `size` graphs (the last may be smaller), shuffled by seed and epoch."""
-    order = philox.generator(seed, "shuffle", epoch).permutation(graphs)
-    return [order[start : start + size] for start in range(0, len(order), size)]
-
-
-def is_weight(name: str) -> bool:
-    """Return whether `name` is a parameter or running statistic, not an optimiser moment (``adam.m/…``) or counter."""
-    return "/" not in name and name not in ("updates", "loss")
-
-
-def _sync(path: Path) -> None:
-    if path.exists():
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-
-
-def _trim(path: Path, epochs: int) -> list[dict[str, Any]]:
-    """Keep and return the rows of the first `epochs` epochs.
-
-    A killed run may have written more, and an incomplete last row.
-    """
-    rows = run_files.read_history(path, epochs)
-    lines = run_files.read_text(path, "the history").splitlines(keepends=True)[:epochs] if path.exists() else []
-    fileio.write_text(path, "".join(lines))
-    return rows
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Open a file of the run folder; a symbolic link could lead outside."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+def _mean_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the history row of one member, or the members' mean; a figure that one of them lacks is None."""
+    mean = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        mean[name] = None if None in values else sum(values) / len(values)
+    mean["epoch"] = min(row["epoch"] for row in rows)
+    return mean

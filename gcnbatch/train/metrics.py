@@ -247,15 +247,13 @@ def _predicted(outputs: NDArray[Any]) -> NDArray[Any]:
 def _roc_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
     """Return the probability that a positive outranks a negative, ties counting one half (Mann-Whitney U / pairs).
 
-    Computed from mean ranks, which is far faster than scikit-learn's `roc_auc_score`; the tests compare the two.
+    It counts the negatives below each positive. scikit-learn's `roc_auc_score` takes far longer; the tests compare.
     """
     if outputs.ndim == 2:
         return float(np.mean([_roc_auc(labels == number, outputs[:, number]) for number in np.unique(labels)]))
-    _, value, count = np.unique(outputs, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(count) - (count - 1) / 2)[value]
-    positives = int(np.count_nonzero(labels))
-    wins = rank[labels].sum() - positives * (positives + 1) / 2
-    return float(wins / (positives * (len(labels) - positives)))
+    positives, negatives = np.sort(outputs[labels]), np.sort(outputs[~labels])
+    wins = sum(int(np.searchsorted(negatives, positives, side).sum()) for side in ("left", "right")) / 2
+    return wins / (len(positives) * len(negatives))
 
 
 # scikit-learn's functions check their arguments for milliseconds, too long for thousands of tasks, and its import takes

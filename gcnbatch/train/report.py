@@ -138,17 +138,3 @@ def draw(
     if header.target == "multiclass":
         return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
     return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)
-
-
-def summarise_folds(folds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and sample standard deviation (n - 1) over folds of every metric that all folds define."""
-    mean: dict[str, Any] = {}
-    std: dict[str, Any] = {}
-    for part in ("train", "valid", "test", "uncertainty"):
-        tables = [fold.get(part, {}) for fold in folds]
-        for name in tables[0]:
-            values = [table.get(name) for table in tables]
-            if all(isinstance(value, float) for value in values):
-                mean.setdefault(part, {})[name] = float(np.mean(values))
-                std.setdefault(part, {})[name] = float(np.std(values, ddof=1))
-    return {"folds": folds, "mean": mean, "std": std}

@@ -10,6 +10,7 @@ This module imports nothing large: the workers start before the command imports 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
 PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.train.plots", "gcnbatch.uncertainty.plot")
+FIT_WORKERS = 4  # at most, for several members
 PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
 
 Result = TypeVar("Result")
@@ -61,21 +63,23 @@ class Writer:
 
 
 @contextmanager
-def report_workers(enabled: bool) -> Iterator[Writer]:
+def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
     """Yield what writes reports, in worker processes if `enabled`. They end with the context.
 
-    If there are no workers, or one fails, this process writes the report.
+    If there are no workers, or one fails, this process writes the report. Several members' reports are written at the
+    same time, so there are more workers for them, up to one per core.
     """
     with ExitStack() as stack:
-        yield Writer(_start(stack) if enabled and sys.executable else [])
+        yield Writer(_start(stack, members) if enabled and sys.executable else [])
 
 
-def _start(stack: ExitStack) -> list[Workers]:
+def _start(stack: ExitStack, members: int) -> list[Workers]:
     """Return the pools for fits and for plots, or an empty list if a process or thread cannot be started."""
     started: list[Workers] = []
+    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * members, len(os.sched_getaffinity(0))))
     try:
-        started.append(stack.enter_context(Workers(1, preload, (*FITS, *PAGE), quiet=True)))
-        started.append(stack.enter_context(Workers(PLOT_WORKERS, prepare_plots, quiet=True)))
+        started.append(stack.enter_context(Workers(min(members, FIT_WORKERS), preload, (*FITS, *PAGE), quiet=True)))
+        started.append(stack.enter_context(Workers(plotters, prepare_plots, quiet=True)))
     except (OSError, RuntimeError):
         return []
     for pool in started:

@@ -1,42 +1,43 @@
-"""A run: its folder, configuration and data, one fit or k folds, and resuming.
+"""A run: its folder, configuration and data, its members, and resuming.
 
 The folder of a run holds ``config.toml`` (resolved), ``env.json``, ``splits.json``, ``history.jsonl``,
 ``metrics.json``, ``last.safetensors`` (to resume), ``best.safetensors`` (to predict), ``predictions.csv`` and plots.
-With folds, every fold has such a folder (``fold1`` …), and the run's own files summarise them.
+With folds, repeats or an ensemble, every member has such a folder (``fold1``, ``repeat2-fold1-model3``, …; see
+`gcnbatch.train.plan`), and the run's own files summarise them.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from gcnbatch import environment, fileio, folders
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data import splits
-from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.predictions import Predictions, read_outputs, write_csv
-from gcnbatch.runners.choice import BackendChoice, make_runner
+from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import report, run_files
 from gcnbatch.train.experiment import Experiment
-from gcnbatch.train.loop import HISTORY, OTHER_RATES, Fitted, Interrupted, Trainer
-from gcnbatch.train.report import Report
+from gcnbatch.train.fits import Fits, Say, Write
+from gcnbatch.train.member import OTHER_RATES
+from gcnbatch.train.member_files import HISTORY
+from gcnbatch.train.plan import GENERATED, Planned, data_file, has_members, member_folders, plan
+from gcnbatch.train.processes import fit_in_processes, processes
+from gcnbatch.train.report import INLINE, Report
 from gcnbatch.train.schedule import rates_differ
+from gcnbatch.train.stop import Interrupted
+from gcnbatch.train.summary import summarise
 
-CONFIG, ENVIRONMENT, SPLITS, DIGEST, GENERATED = "config.toml", "env.json", "splits.json", "data.sha256", "data.h5"
-Say = Callable[[str], object]
-Write = Callable[[Report], dict[str, Any]]
+CONFIG, ENVIRONMENT, DIGEST = "config.toml", "env.json", "data.sha256"
 
 
 def start(
@@ -45,10 +46,12 @@ def start(
     quiet: bool = False,
     say: Say = lambda line: None,
     write: Write = Report.write,
+    writers: Executor = INLINE,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    Nothing is created before the backend is open and the data set is checked. `write` writes a fit's report.
+    Nothing is created before the backend is open and the data set is checked. `write` writes a fit's report,
+    run by `writers`.
 
     Raises
     ------
@@ -71,13 +74,13 @@ def start(
             _create(target, config)
             _generate(config, target)
         try:
-            experiment, parts, backend = stack.enter_context(_prepared(config, target, choice))
+            planned, backend = stack.enter_context(_prepared(config, target, choice))
         except InputError:
             if config.data.synthetic:
                 shutil.rmtree(target)
             raise
         _create(target, config.model_copy(update={"backend": backend.name}))
-        return target, _fit_parts(target, experiment, parts, backend, quiet, say, write)
+        return target, _fit(target, config, planned, backend, quiet, say, write, writers)
 
 
 def resume(
@@ -88,13 +91,14 @@ def resume(
     quiet: bool = False,
     say: Say = lambda line: None,
     epochs: int | None = None,
+    jobs: int | None = None,
 ) -> dict[str, Any]:
     """Resume the run in `folder` and return its metrics. A finished run stays unchanged unless `epochs` extends it.
 
     Parameters
     ----------
-    backend_name, device, resident : optional
-        Replace the run's backend, GPU and ``cuda.resident``. They do not change the mathematics of a run.
+    backend_name, device, resident, jobs : optional
+        Replace the run's `backend`, `device`, `cuda.resident` and `jobs`. They do not change the mathematics of a run.
     epochs : int or None
         More epochs than the run has: the result is that of a run with so many epochs from the start.
 
@@ -111,11 +115,12 @@ def resume(
     extended, config = longer != config, longer
     if (folder / report.METRICS).exists() and not extended:
         say(f"{folder} is already finished")
-        return run_files.read_metrics(folder / report.METRICS, folds=bool(config.split.folds))
-    for place in (folder, *folder.glob("fold*")):
+        return run_files.read_metrics(folder / report.METRICS, members=has_members(config))
+    for place in (folder, *member_folders(folder)):
         fileio.remove_abandoned(place)
     tree = config.model_dump(mode="json")
-    for path, value in ((("backend",), backend_name), (("device",), device), (("cuda", "resident"), resident)):
+    replaced = {("backend",): backend_name, ("device",): device, ("cuda", "resident"): resident, ("jobs",): jobs}
+    for path, value in replaced.items():
         if value is not None:
             put(tree, path, value)
     config = resolve(tree, where="--resume")
@@ -123,11 +128,11 @@ def resume(
     with _resumable(folder):
         if config.data.synthetic and not (folder / GENERATED).exists():
             _generate(config, folder)
-        with _prepared(config, folder, choice) as (experiment, parts, backend):
+        with _prepared(config, folder, choice) as (planned, backend):
             if extended:
-                _check_digest(folder, experiment)
+                _check_digest(folder, planned[0].experiment)
                 _reopen(folder, longer)
-            return _fit_parts(folder, experiment, parts, backend, quiet, say, Report.write)
+            return _fit(folder, config, planned, backend, quiet, say)
 
 
 def _extended(config: Config, epochs: int) -> Config:
@@ -149,7 +154,7 @@ def _extended(config: Config, epochs: int) -> Config:
 
 def _reopen(folder: Path, config: Config) -> None:
     """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
-    for place in (folder, *folder.glob("fold*")):
+    for place in (folder, *member_folders(folder)):
         run_files.remove(place / report.METRICS)
     fileio.write_text(folder / CONFIG, config.to_toml())
 
@@ -170,15 +175,11 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[Experiment, list[Split], Backend]]:
-    """Open the data, build the model, make the splits, choose the backend. Every refusal of a task happens here."""
-    path = folder / GENERATED if config.data.synthetic else Path(config.data.path)
-    with Dataset(path, config.data.memory_mb) as dataset:
-        experiment = Experiment(config, dataset)
-        about = (config.split, config.seed, experiment.split_rows)
-        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        tasks = [experiment.task(part)[0] for part in parts]
-        yield experiment, parts, choice.backend_for(tasks)
+def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[list[Planned], Backend]]:
+    """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
+    with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
+        planned = plan(Experiment(config, dataset))
+        yield planned, choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
 
 
 def _generate(config: Config, folder: Path) -> None:
@@ -195,28 +196,44 @@ def _create(folder: Path, config: Config) -> None:
     fileio.write_json(folder / ENVIRONMENT, about)
 
 
-def _fit_parts(
-    folder: Path, experiment: Experiment, parts: list[Split], backend: Backend, quiet: bool, say: Say, write: Write
+def _fit(
+    folder: Path,
+    config: Config,
+    planned: list[Planned],
+    backend: Backend,
+    quiet: bool,
+    say: Say,
+    write: Write = Report.write,
+    writers: Executor = INLINE,
 ) -> dict[str, Any]:
-    """Fit the split, or every fold that has no metrics yet, and return the run's metrics."""
+    """Fit every member that has no metrics yet, and return the run's metrics."""
+    experiment = planned[0].experiment
     _check_digest(folder, experiment)
     if count := splits.left_out(experiment.config.split, experiment.split_rows):
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
-    if not experiment.config.split.folds:
-        return _fit(folder, experiment, parts[0], backend, quiet, say, write)
-    results = []
-    for number, split in enumerate(parts, 1):
-        place = folder / f"fold{number}"
+    with folders.locked(folder) as lock:
+        known = _known_metrics(folder, planned, say)
+        missing = [one for one in planned if one.name not in known]
+        if (count := processes(backend, config.jobs, len(missing))) > 1:
+            there = config.model_copy(update={"backend": backend.name})
+            known |= fit_in_processes(folder, there, missing, count, say, lock)
+        elif missing:
+            known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
+    results = [known[one.name] for one in planned]
+    return summarise(folder, planned, results) if planned[0].name else results[0]
+
+
+def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:
+    """Return the metrics of finished members by name; none for an only member, whose metrics are the run's."""
+    known = {}
+    places = {one.name: folder / one.name for one in planned if one.name}
+    for name, place in places.items():
         if (place / report.METRICS).exists():
-            results.append(run_files.read_metrics(place / report.METRICS, folds=False))
-            history = run_files.read_history(place / HISTORY, results[-1]["epochs"])
-            if rates_differ(experiment.config.train, history):
-                say(f"{place} {OTHER_RATES}; the folds that follow have those of now")
-            continue
-        say(f"fold {number} of {len(parts)}")
-        folders.make(place)
-        results.append(_fit(place, experiment, split, backend, quiet, say, write))
-    return _summarise(folder, experiment, parts, results)
+            known[name] = run_files.read_metrics(place / report.METRICS, members=False)
+            history = run_files.read_history(place / HISTORY, known[name]["epochs"])
+            if len(known) < len(planned) and rates_differ(planned[0].experiment.config.train, history):
+                say(f"{place} {OTHER_RATES}; those that follow have those of now")
+    return known
 
 
 def _check_digest(folder: Path, experiment: Experiment) -> None:
@@ -226,82 +243,3 @@ def _check_digest(folder: Path, experiment: Experiment) -> None:
         fileio.write_text(place, f"{experiment.fingerprint}  {path}\n")
     elif run_files.read_text(place, "the data set's digest").split()[:1] != [experiment.fingerprint]:
         raise InputError(str(path), "changed since the run began", f"the data of {place}", "Restore it, or start anew.")
-
-
-def _fit(
-    folder: Path, experiment: Experiment, split: Split, backend: Backend, quiet: bool, say: Say, write: Write
-) -> dict[str, Any]:
-    rows = {part: values.tolist() for part, values in split.parts().items()}
-    fileio.write_text(folder / SPLITS, json.dumps(rows))
-    for line in experiment.one_class_tasks(split):
-        say(line)
-    task, scaling = experiment.task(split)
-    runner = make_runner(backend, task)
-    try:
-        trainer = Trainer(experiment, split, runner, scaling, folder, quiet, say)
-        found = _report(trainer, trainer.fit())
-    finally:
-        runner.close()
-    return write(found)
-
-
-def _report(trainer: Trainer, fitted: Fitted) -> Report:
-    experiment, parts = trainer.experiment, {part: rows for part, rows in trainer.split.parts().items() if len(rows)}
-    return Report(
-        folder=trainer.folder,
-        header=experiment.header,
-        labels={part: experiment.y[rows] for part, rows in parts.items()},
-        outputs={part: trainer.outputs(rows) for part, rows in parts.items()},
-        test_ids=experiment.ids[trainer.split.test],
-        history=run_files.read_history(trainer.folder / HISTORY, fitted.position.epoch),
-        course={**_course(fitted), "split": _describe_split(experiment, trainer.split)},
-    )
-
-
-def _describe_split(experiment: Experiment, split: Split) -> dict[str, Any]:
-    """Return the name, seed and sizes of a split, for metrics.json."""
-    config = experiment.config.split
-    named = {"name": config.name or next(iter(experiment.dataset.splits))} if config.kind == "predefined" else {}
-    seed, sizes = splits.split_seed(config, experiment.config.seed), [len(rows) for rows in split.parts().values()]
-    return {"kind": config.kind, **named, "seed": seed, "sizes": sizes}
-
-
-def _course(fitted: Fitted) -> dict[str, Any]:
-    """Return the entries of metrics.json on training: backend and its properties, epochs, seconds, time of a step.
-
-    The time of a step is host time: on an asynchronous device, the time to enqueue it.
-    """
-    at, steps = fitted.position, np.array(fitted.step_seconds) * 1e6
-    course: dict[str, Any] = {"backend": fitted.runner.backend, **fitted.runner.about()}
-    course |= {"best_epoch": at.best_epoch + 1, "epochs": at.epoch, "seconds": round(at.seconds, 3)}
-    if len(steps):
-        quantiles = np.quantile(steps, [0.5, 0.2, 0.8])
-        course["step_us"] = {
-            name: round(float(q), 1) for name, q in zip(("median", "p20", "p80"), quantiles, strict=True)
-        }
-        course["graphs_per_second"] = round(fitted.graphs / max(fitted.train_seconds, 1e-9), 1)
-    return course
-
-
-def _summarise(
-    folder: Path, experiment: Experiment, parts: list[Split], results: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Write the run's metrics (mean, standard deviation) and its out-of-fold predictions in the data set's order."""
-    summary = report.summarise_folds(results)
-    summary["backend"] = results[-1]["backend"]
-    summary["epochs"] = experiment.config.train.epochs
-    summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
-    summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
-    places = [folder / f"fold{number}" / report.PREDICTIONS for number in range(1, len(parts) + 1)]
-    held_out = [
-        read_outputs(place, experiment.header, len(part.test)) for place, part in zip(places, parts, strict=True)
-    ]
-    rows = np.concatenate([part.test for part in parts])
-    order = np.argsort(rows, kind="stable")
-    pooled = np.concatenate(held_out)[order]
-    header, y, ids = experiment.header, experiment.y[rows[order]], experiment.ids[rows[order]]
-    summary["out_of_fold"] = report.evaluate(header, y, pooled)
-    write_csv(folder / report.PREDICTIONS, Predictions(header, ids, pooled))
-    report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
-    fileio.write_json(folder / report.METRICS, summary)
-    return summary

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
@@ -66,15 +66,22 @@ class _Fit(_Metrics):
     best_epoch: int
 
 
-class _Folds(_Metrics):
+class _Members(_Metrics):
     epochs: int
-    folds: list[_Fit] = Field(min_length=1)
+    folds: list[_Fit] | None = Field(default=None, min_length=1)
+    members: list[_Fit] | None = Field(default=None, min_length=1)
     mean: dict[str, dict[str, Number]]
     std: dict[str, dict[str, Number]]
 
+    @model_validator(mode="after")
+    def _has_some(self) -> _Members:
+        if self.folds is None and self.members is None:
+            raise ValueError("neither folds nor members")
+        return self
+
 
 _EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
-_FIGURES, _FIT, _FOLDS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Folds)
+_FIGURES, _FIT, _MEMBERS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Members)
 
 
 def refuse_links(folder: Path) -> None:
@@ -122,14 +129,14 @@ def read_text(path: Path, expected: str) -> str:
         raise InputError(str(path), "not UTF-8", expected, _HINT) from error
 
 
-def read_metrics(path: Path, folds: bool) -> dict[str, Any]:
-    """Return metrics.json of a finished run with folds, or of one fit.
+def read_metrics(path: Path, members: bool) -> dict[str, Any]:
+    """Return metrics.json of a finished run with members, or of one fit.
 
     Raises
     ------
     InputError
     """
-    return _metrics(path, _FOLDS if folds else _FIT)
+    return _metrics(path, _MEMBERS if members else _FIT)
 
 
 def read_figures(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gcnbatch import __version__
 from gcnbatch.cli import app
 from gcnbatch.errors import CheckFailed, InputError, MachineError
-from gcnbatch.train.loop import Interrupted
+from gcnbatch.train.stop import Interrupted
 from tests.train.runs import environment, gcnbatch
 
 Call = Callable[..., tuple[int, str, str]]

@@ -98,6 +98,6 @@ def test_every_entry_names_modules_with_the_required_functions() -> None:
     for entry in registry.BACKENDS:
         for module, functions in (
             (entry._backend_module, ("check", "open_backend")),
-            (entry._runner_module, ("refuses", "make_runner")),
+            (entry._runner_module, ("refuses", "make_runner", "cohort_size", "make_cohort")),
         ):
             assert all(callable(getattr(module, function)) for function in functions), entry.name

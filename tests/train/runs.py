@@ -86,8 +86,8 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def without_timings(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return metrics without the entries that differ between equal runs."""
     kept = {key: metrics[key] for key in metrics if key not in ("seconds", "step_us", "graphs_per_second")}
-    if "folds" in kept:
-        kept["folds"] = [without_timings(fold) for fold in kept["folds"]]
+    for members in kept.keys() & {"folds", "members"}:
+        kept[members] = [without_timings(member) for member in kept[members]]
     return kept
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gcnbatch.runners.ops import OpsRunner
-from gcnbatch.train import run
-from gcnbatch.train.loop import Interrupted, Trainer
+from gcnbatch.train import loop, run
+from gcnbatch.train.stop import Interrupted
 from tests.train.kills import THOROUGH
 from tests.train.runs import assert_same_run, environment, fit, gcnbatch, options, read_metrics, write_set
 
@@ -122,15 +122,15 @@ def test_ctrl_c_in_the_last_epoch_of_a_fold_does_not_begin_the_next(tmp_path: Pa
     assignments = (*THOROUGH, "split.folds=2")
     fit(data, tmp_path / "whole", *assignments)
     folder = tmp_path / "run"
-    original, validations = Trainer.validate, iter(range(100))
+    original, validations = loop.predict_members, iter(range(100))
 
-    def interrupted(self: Trainer) -> Any:
+    def interrupted(*about: Any) -> Any:
         if next(validations) == 2:
             signal.raise_signal(signal.SIGINT)
-        return original(self)
+        return original(*about)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "validate", interrupted)
+        patch.setattr(loop, "predict_members", interrupted)
         with pytest.raises(Interrupted, match=r"^stopped after 3 epochs and 0 steps: all is saved\. Go on"):
             fit(data, folder, *assignments)
     assert not (folder / "fold2").exists()

@@ -14,9 +14,9 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.train import loop
 from gcnbatch.train import metrics as figures
 from gcnbatch.train.checkpoint import load
-from gcnbatch.train.loop import Trainer
 from tests.builders import build_graphset
 from tests.train.runs import assert_same_weights, fit, history
 
@@ -312,14 +312,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_advice(tmp_path: Path) -> 
 def test_weights_that_are_not_finite_give_no_metrics(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Trainer.validate
+    original = loop.predict_members
 
-    def break_weights(self: Trainer) -> Any:
-        state = self.runner.state()
-        self.runner.load_state({**state, "output.bias": np.full_like(state["output.bias"], np.nan)})
-        return original(self)
+    def break_weights(cohort: Any, *about: Any) -> Any:
+        state = cohort.state(0)
+        cohort.load_state(0, {**state, "output.bias": np.full_like(state["output.bias"], np.nan)})
+        return original(cohort, *about)
 
-    monkeypatch.setattr(Trainer, "validate", break_weights)
+    monkeypatch.setattr(loop, "predict_members", break_weights)
     found = fit(data, tmp_path / "run", "train.epochs=1")
     assert found["test"]["roc_auc"] is None
     assert found["test"]["non_finite"] > 0

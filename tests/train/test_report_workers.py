@@ -234,6 +234,15 @@ def test_training_starts_workers_on_a_gpu_only(
     capsys.readouterr()
 
 
+@pytest.mark.usefixtures("light_workers")
+def test_several_members_have_more_workers_up_to_one_per_core(
+    pools: list[Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(5)))
+    with report_workers(enabled=True, members=2):
+        assert [len(pool._workers) for pool in pools] == [2, 5]
+
+
 def test_workers_start_before_anything_large_is_imported() -> None:
     text = """
 import sys
@@ -254,7 +263,7 @@ from gcnbatch.train import report_workers
 registry.may_use_gpu = lambda name: True
 loader.wake = lambda device: object()
 
-def start(enabled):
+def start(enabled, members):
     large = "gcnbatch.config", "numpy", "scipy", "h5py", "sklearn", "matplotlib"
     print([name for name in large if name in sys.modules])
     raise SystemExit

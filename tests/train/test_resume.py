@@ -204,6 +204,6 @@ def test_folds_that_follow_folds_with_other_rates_say_so(tmp_path: Path, data: P
     run.resume(tmp_path / "run", quiet=True, say=said.append)
     assert [line for line in said if not line.startswith("valid rows: ")] == [
         f"{tmp_path / 'run' / 'fold1'} had other learning rates than this version gives for its schedule; "
-        "the folds that follow have those of now",
+        "those that follow have those of now",
         "fold 2 of 2",
     ]

@@ -77,10 +77,10 @@ def test_the_page_names_what_is_in_the_tree(file: str, name: str) -> None:
 
 
 def test_the_check_of_names_finds_moved_names() -> None:
-    assert "Trainer.fit" in definitions(ROOT / "gcnbatch/train/loop.py")
-    assert "Trainer.fits" not in definitions(ROOT / "gcnbatch/train/loop.py")
+    assert "CohortLoop.train" in definitions(ROOT / "gcnbatch/train/loop.py")
+    assert "CohortLoop.trains" not in definitions(ROOT / "gcnbatch/train/loop.py")
     assert places_of("spmm_naive_batched") == ["cuda_src/spmm/naive.cu::spmm_naive_batched"]
-    assert {"gcnbatch/train/loop.py::Trainer.fit"} <= set(places_of("Other.fit"))
+    assert {"gcnbatch/train/loop.py::CohortLoop.train"} <= set(places_of("Other.train"))
 
 
 # ---- launches

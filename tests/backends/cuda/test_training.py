@@ -29,8 +29,10 @@ from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
-from gcnbatch.train.loop import Interrupted, Trainer, is_weight
+from gcnbatch.train.member import Member
+from gcnbatch.train.member_files import is_weight
 from gcnbatch.train.progress import Progress
+from gcnbatch.train.stop import Interrupted
 from tests.train.runs import assert_same_run, assert_same_weights, configure, options, write_set
 
 pytestmark = pytest.mark.gpu
@@ -181,14 +183,14 @@ def test_streamed_batches_train_like_resident_ones(config: Config, tmp_path: Pat
 
 def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in `folder` and stop after the first epoch."""
-    finish = Trainer._finish_epoch
+    finish = Member.end_epoch
 
-    def stop(trainer: Trainer, *about: Any) -> None:
-        trainer._stop = True
-        finish(trainer, *about)
+    def stop(member: Member, *about: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return finish(member, *about)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_finish_epoch", stop)
+        patched.setattr(Member, "end_epoch", stop)
         with pytest.raises(Interrupted):
             run.start(config, folder, quiet=True)
 

@@ -1,0 +1,1 @@
+"""Search for a configuration: ``gcnbatch tune``."""

@@ -1,0 +1,247 @@
+"""A study: its folder, configuration, space and data, the search, its results, and resuming.
+
+The folder of a study holds ``config.toml`` (the base configuration, resolved), ``space.toml``, ``study.json`` (rounds
+and number of trials), ``env.json``, ``data.sha256``, ``study.journal`` (finished trials, as Optuna keeps them),
+``trials.csv``, ``best.toml`` (a configuration for `train`) and ``report.html``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+from pydantic import Field, TypeAdapter
+
+from gcnbatch import environment, fileio, folders
+from gcnbatch.backends import registry
+from gcnbatch.backends.base import Backend
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import read_toml
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError, MachineError
+from gcnbatch.runners.choice import BackendChoice, cohort_size
+from gcnbatch.train import run_files
+from gcnbatch.train.experiment import Experiment
+from gcnbatch.train.plan import GENERATED, data_file
+from gcnbatch.train.processes import pool
+from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
+from gcnbatch.train.stop import Interrupted
+from gcnbatch.tune import library, results
+from gcnbatch.tune.processes import TrialProcesses
+from gcnbatch.tune.progress import Watch
+from gcnbatch.tune.record import Record
+from gcnbatch.tune.space import DEFAULT, read_space
+from gcnbatch.tune.splits import search_splits
+from gcnbatch.tune.study import Rounds, Run, Study
+from gcnbatch.tune.trials import Trials, direction
+
+SPACE, SETTINGS = "space.toml", "study.json"
+TRIALS = 50  # of a study without a number of trials or minutes
+_ALIKE = Rounds(8, alike=True)  # on a device that trains several models at once
+_MIXED = Rounds(4, alike=False)
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a search ends: after so many trials, or at the first round after so many minutes; None: no limit."""
+
+    trials: int | None = None
+    minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What study.json holds."""
+
+    trials: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    at_once: Annotated[int, Field(ge=1, le=1024)]
+    alike: bool
+
+
+_SETTINGS = TypeAdapter(_Settings)
+
+
+def start(
+    config: Config,
+    folder: Path | None,
+    space: Path | None = None,
+    limits: Limits | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+) -> tuple[Path, dict[str, Any]]:
+    """Start a study in `folder` (default ``runs/<name>-tune-<time>``), search, and return folder and summary.
+
+    Parameters
+    ----------
+    config : Config
+        The base: keys that are not searched have its values.
+    space : Path or None
+        A TOML file; None: the default space.
+
+    Raises
+    ------
+    InputError
+        When the folder is not empty, or data, configuration and space do not match. Nothing is left then.
+    """
+    library.optuna()
+    limits = limits or Limits()
+    if not config.data.path and not config.data.synthetic:
+        raise InputError("data.path", "empty", "a data set", "Give --data FILE.h5.")
+    if config.train.ensemble > 1:
+        raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
+    tree = read_toml(space or DEFAULT)
+    read_space(tree, config, str(space or "default space"), known_only=space is None)
+    choice = BackendChoice(config.backend, config.device, config.cuda, say)
+    target = folder or folders.default_folder(f"{config.name}-tune")
+    folders.check_new(target, f"Choose another -o, or go on with --resume {target}.")
+    if config.data.path:
+        absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
+        config = config.model_copy(update={"data": absolute})
+    with ExitStack() as stack:
+        stack.enter_context(_resumable(target))
+        if config.data.synthetic:
+            _generate(config, target)
+        try:
+            experiment = stack.enter_context(_opened(config, target))
+            splits = search_splits(config, experiment.split_rows)
+            backend = choice.backend_for([experiment.task(split)[0] for split in splits])
+        except InputError:
+            if config.data.synthetic:
+                shutil.rmtree(target)
+            raise
+        config = config.model_copy(update={"backend": backend.name})
+        rounds = _rounds(backend, experiment)
+        count = TRIALS if limits == Limits() else limits.trials
+        folders.make(target)
+        fileio.write_text(target / SPACE, tomli_w.dumps(tree))
+        fileio.write_json(target / SETTINGS, asdict(_Settings(count, rounds.trials, rounds.alike)))
+        fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": sys.argv[1:]})
+        fileio.write_text(target / DIGEST, f"{experiment.fingerprint}  {experiment.dataset.path}\n")
+        fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
+        return target, _search(target, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
+
+
+def resume(
+    folder: Path,
+    limits: Limits | None = None,
+    replaced: dict[str, Any] | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Go on with a study; return its summary.
+
+    Parameters
+    ----------
+    limits : Limits or None
+        More trials than the study has extend it; None or no number: as many as when it began.
+    replaced : dict or None
+        Values of `device` and `jobs` in place of those of the study.
+
+    Raises
+    ------
+    InputError
+        When `folder` is not a study, is damaged, or its data changed.
+    """
+    library.optuna()
+    if not (folder / CONFIG).is_file() or not (folder / SETTINGS).is_file():
+        expected = f"a folder with {CONFIG} and {SETTINGS}"
+        raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
+    run_files.refuse_links(folder)
+    fileio.remove_abandoned(folder)
+    tree = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
+    config = resolve(tree | (replaced or {}), where="--resume")
+    place = folder / SETTINGS
+    known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+    given = limits or Limits()
+    count = given.trials or (known.trials if given.minutes is None else None)
+    choice = BackendChoice(config.backend, config.device, config.cuda, say)
+    with _resumable(folder), _opened(config, folder) as experiment:
+        if run_files.read_text(folder / DIGEST, "the data's digest").split()[:1] != [experiment.fingerprint]:
+            raise InputError(str(experiment.dataset.path), "changed since the study began", hint="Restore it.")
+        splits = search_splits(config, experiment.split_rows)
+        backend = choice.backend_for([experiment.task(split)[0] for split in splits])
+        return _search(folder, config, experiment, backend, Limits(count, given.minutes), quiet, say)
+
+
+def _search(
+    folder: Path, config: Config, experiment: Experiment, backend: Backend, limits: Limits, quiet: bool, say: Say
+) -> dict[str, Any]:
+    """Search in a folder that has all files of a study; write and return the results."""
+    space = read_space(read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
+    found = run_files.read_json(folder / SETTINGS, "a study")
+    rounds = Rounds(int(found["at_once"]), bool(found["alike"]))
+    deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
+    count = limits.trials if limits.trials is not None else sys.maxsize
+    with folders.locked(folder) as lock:
+        record = Record(folder, direction(experiment), space.names)
+        study = Study(space, record, rounds, config.seed, direction(experiment))
+        with ExitStack() as stack:
+            run = _runner(stack, folder, config, experiment, backend, rounds, lock)
+            with Watch(study, limits.trials, deadline, experiment.monitor, quiet) as watch:
+                study.search(count, deadline, run, watch.show)
+        return results.write(folder, study, space, experiment, say)
+
+
+def _runner(
+    stack: ExitStack,
+    folder: Path,
+    config: Config,
+    experiment: Experiment,
+    backend: Backend,
+    rounds: Rounds,
+    lock: int,
+) -> Run:
+    """Return the function that runs trials: in this process, or on the host in several."""
+    jobs = config.jobs or min(len(os.sched_getaffinity(0)), rounds.trials)
+    if registry.entry(backend.name).on_gpu or config.jobs == 1:
+        return Trials(experiment, search_splits(config, experiment.split_rows), backend).run
+    workers = stack.enter_context(pool(jobs, lock))
+    there = config.model_copy(update={"backend": backend.name})
+    return TrialProcesses(workers, folder, json.dumps(there.model_dump(mode="json"))).run
+
+
+def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
+    """Return the rounds that suit the backend: alike trials where it trains several models at once."""
+    splits = search_splits(experiment.config, experiment.split_rows)
+    task = experiment.task(splits[0])[0]
+    return _ALIKE if cohort_size(backend, [task, task]) > 1 else _MIXED
+
+
+@contextmanager
+def _opened(config: Config, folder: Path) -> Iterator[Experiment]:
+    with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
+        yield Experiment(config, dataset)
+
+
+def _generate(config: Config, folder: Path) -> None:
+    from gcnbatch.data import synthetic
+
+    folders.make(folder)
+    synthetic.write(config.data.synthetic, folder / GENERATED)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Add the command that resumes the study to the error of an interrupt or of the machine."""
+    go_on = f"Go on with: gcnbatch tune --resume {shlex.quote(str(folder))}"
+    try:
+        yield
+    except MachineError as error:
+        if (folder / CONFIG).exists():
+            error.advise(go_on)
+        raise
+    except (Interrupted, KeyboardInterrupt):
+        hint = f"All finished trials are saved. {go_on}" if (folder / CONFIG).exists() else "Nothing was written."
+        raise Interrupted("stopped", hint=hint) from None
