@@ -65,21 +65,17 @@ class Figures:
     @property
     def spread(self) -> str:
         """What the smaller lines of a table are, as a sentence."""
+        several = f"±: standard deviation over {self.record.models}." if len(self.record.fits) > 1 else ""
         if self.intervals:
             return (
-                f"95 % intervals from {self.intervals.resamples:,} resamples of the test rows. They cover other "
-                "test rows from the same source, not another split or another seed."
-            )
-        if len(self.record.fits) > 1:
-            return f"±: standard deviation over {self.models}."
+                f"95 % intervals from {self.intervals.resamples:,} resamples of the test rows. They cover other test "
+                f"rows from the same source, not another split or another seed. {several}"
+            ).rstrip()
+        if several:
+            return several
         if self.record.tested:
             return "No intervals: there are too many test rows to resample."
         return f"No intervals: {self.record.why_not}."
-
-    @property
-    def models(self) -> str:
-        """The number of models and what they are."""
-        return f"{len(self.record.fits)} {'models' if self.record.one_split else 'folds'}"
 
     def tasks(self) -> dict[str, Any]:
         """Return the figures of the test rows by task."""
@@ -94,7 +90,8 @@ class Figures:
             if values:
                 lines.append((part if spread is None else f"{part}, mean", self._cells(part, values, spread)))
         if self._mean("test") and self.record.test:
-            lines.append(("test rows together", self._cells("test", self.record.test, None)))
+            name = "test, mean of outputs" if self.record.one_split else "test rows together"
+            lines.append((name, self._cells("test", self.record.test, None)))
         return lines
 
     def of_task(self, task: str, metric: str) -> Cell:
@@ -115,7 +112,7 @@ class Figures:
         end = f", mean of {tasks:,} tasks" if tasks > 1 else ""
         if not self.record.one_split and (found := self._mean("test")):
             value, spread = (of.get(name) for of in found)
-            return f"Test {label(name)} {number(value, name)} {deviation(spread, name)} over {self.models}{end}."
+            return f"Test {label(name)} {number(value, name)} {deviation(spread, name)} over {self.record.models}{end}."
         small = self._small("test", name)
         between = f" (95 % from {small.replace(MISSING, 'to')})" if small else ""
         return f"Test {label(name)} {number(self.record.test.get(name), name)}{between}{end}."

@@ -98,6 +98,14 @@ class Record:
         return len({fit.block for fit in self.fits}) == 1
 
     @property
+    def models(self) -> str:
+        """The models of a run with several: "5 folds", "2 repeats of 5 folds", "3 models"."""
+        repeats, folds = (len(set(numbers)) for numbers in zip(*(fit.block for fit in self.fits), strict=True))
+        if folds == 1:
+            return f"{len(self.fits)} models"
+        return f"{folds} folds" if repeats == 1 else f"{repeats} repeats of {folds} folds"
+
+    @property
     def test(self) -> dict[str, Any]:
         """Figures of the test rows; with several models, of the mean of their outputs."""
         found = self.metrics.get("out_of_fold", self.metrics.get("test"))

@@ -36,9 +36,7 @@ def split(record: Record) -> str:
     found = record.metrics["split"]
     named = f" {found['name']}" if isinstance(found.get("name"), str) else ""
     if len(record.fits) > 1:
-        blocks = len({fit.block for fit in record.fits})
-        what = f"{blocks} folds" if blocks > 1 else f"one split, {len(record.fits)} models"
-        return f"{found['kind']}{named}, {what}, seed {found['seed']}"
+        return f"{found['kind']}{named}, {record.models}, seed {found['seed']}"
     sizes = zip(("training", "validation", "test"), found["sizes"], strict=False)
     return f"{found['kind']}{named}, seed {found['seed']}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
 
