@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
-_DISK_ERRORS = _FULL | {errno.EIO, errno.EROFS}
 
 
-def _write_error(target: Path, error: OSError) -> MachineError:
-    hint = "Free some disk space and run again." if error.errno in _FULL else "Check the folder and its disk."
-    return MachineError(str(target), f"could not be written ({error.strerror or error})", hint=hint)
+def disk_hint(error: OSError) -> str:
+    """Return what to do about an error of the disk, or an empty text for any other error."""
+    if error.errno in _FULL:
+        return "Free some disk space and run again."
+    return "Check the folder and its disk." if error.errno in (errno.EIO, errno.EROFS) else ""
+
+
+def _write_error(target: StrPath, error: OSError) -> MachineError:
+    return MachineError(str(target), f"could not be written ({error.strerror or error})", hint=disk_hint(error))
 
 
 @contextmanager
@@ -74,7 +79,7 @@ def atomic_path(path: StrPath, follow: bool = False) -> Iterator[Path]:
             raise _write_error(target, error) from error
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        if error.errno in _DISK_ERRORS:
+        if disk_hint(error):
             raise _write_error(target, error) from error
         raise
     except BaseException:
@@ -82,6 +87,25 @@ def atomic_path(path: StrPath, follow: bool = False) -> Iterator[Path]:
         raise
     finally:
         os.close(lock)
+
+
+@contextmanager
+def write_errors(target: Path) -> Iterator[None]:
+    """Raise MachineError where the disk or the folder of `target` fails in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
+            raise MachineError(
+                str(target),
+                f"cannot write here ({error.strerror})",
+                hint="Check that the folder exists and is writable.",
+            ) from error
+        if disk_hint(error):
+            raise _write_error(target, error) from error
+        if error.errno == errno.EISDIR:
+            raise InputError(str(target), "a folder or a device", "the name of a file") from error
+        raise
 
 
 def _create_locked(path: Path) -> int:
@@ -212,6 +236,27 @@ def write_text(path: StrPath, text: str) -> None:
     """Write `text` to `path` atomically, as UTF-8."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def append_line(path: StrPath, line: str) -> None:
+    """Append `line` and a newline to a file; a symbolic link is refused.
+
+    Raises
+    ------
+    MachineError
+        When the disk is full or not writable; the file may end with a part of the line.
+    """
+    try:
+        with open(path, "a", encoding="utf-8", opener=_no_link) as stream:
+            stream.write(line + "\n")
+    except OSError as error:
+        if disk_hint(error):
+            raise _write_error(path, error) from error
+        raise
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def write_json(path: StrPath, value: Any) -> None:

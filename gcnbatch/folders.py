@@ -1,4 +1,4 @@
-"""Folders that a command writes its results into: new or empty, named after the work and the time."""
+"""Folders that a command writes its results into: new or empty, locked against other processes."""
 
 from __future__ import annotations
 
@@ -6,80 +6,130 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 
-
-def default_folder(stem: str) -> Path:
-    """Return ``runs/<stem>-<time>``, with a number behind it if that exists."""
-    first = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, number = first, 2
-    while folder.exists():
-        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
-    return folder
+_OTHER = "Choose another -o."
+ORPHANS_SECONDS = 10.0  # time for the processes of a killed command to end
 
 
-def check_new(folder: Path, hint: str = "Choose another -o.") -> None:
-    """Refuse a folder that holds something, or a file.
+class Held(NamedTuple):
+    """A folder whose lock this process holds; `lock` is its file descriptor, which child processes may hold, too."""
 
-    Raises
-    ------
-    InputError
-    """
-    if folder.is_dir():
-        fileio.remove_abandoned(folder)  # a start that was killed at once
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(str(folder), "already exists", "a new or empty folder", hint)
+    folder: Path
+    lock: int
 
 
-def make(folder: Path) -> None:
-    """Make a folder and its parents.
-
-    Raises
-    ------
-    InputError
-        When it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            str(folder), f"cannot be made ({error.strerror})", "a writable place", "Choose another -o."
-        ) from error
-
-
-_WAIT_SECONDS = 10.0  # for the end of processes whose caller was killed
+class _Taken(InputError):
+    """A folder that is there already, or a file in its place."""
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[int]:
-    """Hold a folder for this process and those that inherit the yielded file descriptor.
+def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held]:
+    """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
+
+    Parameters
+    ----------
+    folder : Path or None
+        None: ``runs/<stem>-<time>``, with a number behind it if that exists.
+    stem, hint : str
+        `hint` says what to do about a folder that holds something.
+
+    Raises
+    ------
+    InputError
+        For a folder that holds something or cannot be made or written, and for one that another process writes to.
+    """
+    made = _make(folder) if folder else _make_default(stem)
+    folder = folder or made[0]
+    try:
+        with locked(folder, f"Wait until it ends. {_OTHER}") as lock:
+            fileio.remove_abandoned(folder)  # a start that was killed at once
+            if any(folder.iterdir()):
+                raise InputError(str(folder), "already exists", "a new or empty folder", hint)
+            yield Held(folder, lock)
+    finally:
+        for place in made:
+            with suppress(OSError):  # it holds something
+                place.rmdir()
+
+
+@contextmanager
+def locked(folder: Path, hint: str = "Wait until it ends.", wait: float = 0.0) -> Iterator[int]:
+    """Hold the lock of a folder and yield its file descriptor. It ends with the processes that hold the descriptor.
+
+    Parameters
+    ----------
+    folder : Path
+    hint : str
+        What to do when another process holds it.
+    wait : float
+        Seconds to wait for such a process.
 
     Raises
     ------
     InputError
         When another process holds it.
     """
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while not _lock(number):
-            if time.monotonic() > deadline:
-                raise InputError(str(folder), "another process writes to it", "a folder of its own", "Wait for it.")
+        deadline = time.monotonic() + wait
+        while not _lock(holder):
+            if time.monotonic() >= deadline:
+                raise InputError(str(folder), "another process writes there", "a folder that none uses", hint)
             time.sleep(0.05)
-        yield number
+        yield holder
     finally:
-        os.close(number)
+        os.close(holder)
 
 
-def _lock(number: int) -> bool:
+def _lock(holder: int) -> bool:
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
         return True  # a file system without locks
     return True
+
+
+def make(folder: Path) -> None:
+    """Make a folder and its parents, unless it is there.
+
+    Raises
+    ------
+    InputError
+        When it cannot be made or written.
+    """
+    _make(folder)
+
+
+def _make(folder: Path, may_exist: bool = True) -> list[Path]:
+    """Make a folder and its parents; return those that were not there, the deepest first."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=may_exist)
+    except FileExistsError as error:
+        raise _Taken(str(folder), "already exists", "a new or empty folder", _OTHER) from error
+    except OSError as error:
+        raise InputError(str(folder), f"cannot be made ({error.strerror})", "a writable place", _OTHER) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(str(folder), "cannot be written", "a writable place", _OTHER)
+    return made
+
+
+def _make_default(stem: str) -> list[Path]:
+    """Make ``runs/<stem>-<time>`` as `_make`; no two processes get the same, also if the clock is set back."""
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if folder.exists():
+            continue
+        with suppress(_Taken):
+            return _make(folder, may_exist=False)
+    raise AssertionError

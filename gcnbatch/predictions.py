@@ -13,6 +13,7 @@ of a task called ``id``, or of a kept column that is called like a task.
 - ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
   for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``more/<column> (R,)`` as float32 or text;
   ``target`` (its kind) as an attribute.
+- ``.parquet``: the columns of the CSV, numbers as float32 and texts as strings; null where missing.
 
 Numbers are written in the shortest form that reads back as the same float32.
 """
@@ -22,8 +23,9 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -33,11 +35,12 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import csv_cell, json_line, printable
 
-ENDINGS = (".csv", ".jsonl", ".h5")
+ENDINGS = (".csv", ".jsonl", ".h5", ".parquet")
+TEXT_ENDINGS = (".csv", ".jsonl")
 STDOUT = "-"
 
 
@@ -73,9 +76,31 @@ class Predictions:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the outputs (K)."""
-        if self.header.target == "multiclass":
-            return tuple(f"p({name})" for name in self.header.class_names)
-        return self.header.task_names
+        return output_names(self.header)
+
+    def take(self, rows: NDArray[np.int64]) -> Predictions:
+        """Return the table of these rows, in this order."""
+        return Predictions(
+            self.header,
+            self.ids[rows],
+            self.outputs[rows],
+            None if self.std is None else self.std[rows],
+            None if self.errors is None else self.errors[rows],
+            {name: texts[rows] for name, texts in self.kept.items()},
+            {name: values[rows] for name, values in self.more.items()},
+        )
+
+    def join(self, other: Predictions) -> Predictions:
+        """Return the rows of both tables, which have the same columns."""
+        return Predictions(
+            self.header,
+            np.concatenate([self.ids, other.ids]),
+            np.concatenate([self.outputs, other.outputs]),
+            None if self.std is None or other.std is None else np.concatenate([self.std, other.std]),
+            None if self.errors is None or other.errors is None else np.concatenate([self.errors, other.errors]),
+            {name: np.concatenate([texts, other.kept[name]]) for name, texts in self.kept.items()},
+            {name: np.concatenate([values, other.more[name]]) for name, values in self.more.items()},
+        )
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns by name: text, or float32; "" and NaN are missing."""
@@ -105,6 +130,13 @@ class Predictions:
                 free += "_"
             kept[free] = texts
         return kept | columns
+
+
+def output_names(header: Header) -> tuple[str, ...]:
+    """Names of the outputs (K) of models of this header."""
+    if header.target == "multiclass":
+        return tuple(f"p({name})" for name in header.class_names)
+    return header.task_names
 
 
 class Sink(Protocol):
@@ -144,6 +176,8 @@ def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Itera
     """
     check_target(out)
     if out == STDOUT:
+        if sys.stdout is None:
+            raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
         yield _Csv(sys.stdout, spreadsheet)
         return
     ending = Path(out).suffix.lower()
@@ -153,9 +187,17 @@ def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Itera
 
             with fileio.HeldErrors(temporary, out) as stream, h5py.File(stream, "w") as file:
                 yield _Hdf5(file)
+        elif ending == ".parquet":
+            with fileio.HeldErrors(temporary, out) as stream, closing(_Parquet(stream)) as table:
+                yield table
         else:
             with temporary.open("w", encoding="utf-8", newline="") as text:
-                yield _Csv(text, spreadsheet) if ending == ".csv" else _JsonLines(text)
+                yield text_sink(ending, text, spreadsheet)
+
+
+def text_sink(ending: str, stream: IO[str], spreadsheet: bool = False, begun: bool = False) -> Sink:
+    """Return the sink of a text format; `begun`: the stream has rows already."""
+    return _Csv(stream, spreadsheet, begun) if ending == ".csv" else _JsonLines(stream)
 
 
 def write_csv(path: StrPath, table: Predictions) -> None:
@@ -193,10 +235,10 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32
 
 
 class _Csv:
-    def __init__(self, stream: IO[str], spreadsheet: bool = False) -> None:
+    def __init__(self, stream: IO[str], spreadsheet: bool = False, begun: bool = False) -> None:
         self._writer = csv.writer(stream, lineterminator="\n")
         self._spreadsheet = spreadsheet
-        self._begun = False
+        self._begun = begun
 
     def append(self, table: Predictions) -> None:
         columns = table.columns()
@@ -221,6 +263,34 @@ class _JsonLines:
         for cells in zip(*(_json_values(values) for values in columns.values()), strict=True):
             row = dict(zip(columns, cells, strict=True))
             self._stream.write(json_line(row) + "\n")
+
+
+class _Parquet:
+    def __init__(self, stream: fileio.HeldErrors) -> None:
+        try:
+            self._arrow, self._parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise MachineError("pyarrow", "not installed", hint="Install it: pip install 'gcnbatch[tables]'") from error
+        self._stream: Any = stream
+        self._writer: Any = None
+
+    def append(self, table: Predictions) -> None:
+        arrow = self._arrow
+        arrays = {name: _arrow_array(arrow, values) for name, values in table.columns().items()}
+        rows = arrow.table(arrays)
+        if self._writer is None:
+            self._writer = self._parquet.ParquetWriter(self._stream, rows.schema)
+        self._writer.write_table(rows)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _arrow_array(arrow: Any, values: NDArray[Any]) -> Any:
+    if values.dtype.kind == "f":
+        return arrow.array(values, arrow.float32(), from_pandas=True)
+    return arrow.array([text or None for text in values.tolist()], arrow.string())
 
 
 class _Hdf5:

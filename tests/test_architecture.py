@@ -36,7 +36,7 @@ FLOORS = (
         "worker",
         "backends.registry",
     ),
-    ("config", "environment", "figures", "folders", "pages"),
+    ("config", "environment", "figures", "folders", "machine", "pages"),
     ("data",),
     ("predictions", "reference"),
     ("backends",),

@@ -106,6 +106,7 @@ __device__ T load_l2(const T* from) {
 
 __device__ inline float combine(float a, float b) { return a + b; }
 __device__ inline float2 combine(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+__device__ inline float4 combine(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 // Reduce over threadIdx.y for each threadIdx.x; row 0 has the result. Both dimensions are powers of two.
 template <class T>

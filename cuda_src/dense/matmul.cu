@@ -177,7 +177,8 @@ __device__ void wgrad(float* dw, float* partials, unsigned* counters, const floa
   const int m0 = blockIdx.x * Tile::BM, n0 = blockIdx.y * Tile::BN;
   const int begin = blockIdx.z * rows_per_part;
   Tile tile;
-  multiply<false, false, false>(tile, {x, ldx, N, F}, {dy, lddy, N, P}, m0, n0, begin, min(begin + rows_per_part, N));
+  multiply<false, false, false>(tile, {x, ldx, N, F}, {dy, lddy, N, P}, m0, n0, begin,
+                                begin + min(rows_per_part, N - begin));
   const int number = blockIdx.y * gridDim.x + blockIdx.x;
   if (fold_parts(tile, partials, counters, number, blockIdx.z, gridDim.z))
     store(tile, dw, lddw, m0, n0, F, P, accumulate != 0);
@@ -198,7 +199,7 @@ __device__ void backward(float* dx, float* dw, float* db, float* partials, unsig
   const int number = block % tiles, m0 = number % rows * Tile::BM, n0 = number / rows * Tile::BN;
   const int begin = block / tiles * rows_per_part;
   Tile tile;
-  multiply<false, false, true>(tile, {x, F, N, F}, {dy, P, N, P}, m0, n0, begin, min(begin + rows_per_part, N));
+  multiply<false, false, true>(tile, {x, F, N, F}, {dy, P, N, P}, m0, n0, begin, begin + min(rows_per_part, N - begin));
   if (!fold_parts(tile, partials, counters, number, block / tiles, dw_blocks / tiles)) return;
   store(tile, dw, P, m0, n0, F, P, false);
   if (db) store_ones(tile, db, m0, n0, F, P);

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 # A product of at most this many multiply-adds, about 0.3 ms, runs on one thread. In a Tox21 layer, a second thread on
 # an idle core saves 30 of 80 us. When another program uses that core, the first thread waits milliseconds for it.
 SMALL = 25_000_000
+
+
+_shares = 1  # programs that share the processors
+
+
+@contextmanager
+def shared_processors(shares: int = 2) -> Iterator[None]:
+    """Leave all but one of `shares` of the processors to other processes of ours: threads of BLAS wait in loops."""
+    global _shares  # noqa: PLW0603 -- as global as the thread count of BLAS
+    before, _shares = _shares, shares
+    try:
+        yield
+    finally:
+        _shares = before
 
 
 class BlasThreads:
@@ -17,15 +33,15 @@ class BlasThreads:
     """
 
     def __init__(self) -> None:
-        self._one: bool | None = None
+        self._shares: int | None = None
 
     def fit(self, multiply_adds: int) -> None:
-        """Set one thread for a small product, else the initial number of threads."""
-        one = multiply_adds <= SMALL
-        if one is not self._one:
-            self._one = one
+        """Set one thread for a small product, else this program's share of the initial number of threads."""
+        shares = 0 if multiply_adds <= SMALL else _shares
+        if shares != self._shares:
+            self._shares = shares
             for library, threads in self._libraries:
-                library.set_num_threads(1 if one else threads)
+                library.set_num_threads(max(threads // shares, 1) if shares else 1)
 
     @cached_property
     def _libraries(self) -> list[tuple[Any, int]]:

@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from gcnbatch.predictions import Predictions, write_csv
 from gcnbatch.train import report, run_files
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import block_name, read_fits
-from gcnbatch.train.plan import GENERATED
+from gcnbatch.train.plan import GENERATED, seeded
 from gcnbatch.train.report import METRICS, Report
 from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
 from gcnbatch.train.summary import average
@@ -72,22 +71,30 @@ def start(
     path = Path(config.data.path)
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
-    target = folder or folders.default_folder(f"{config.name}-baseline")
-    folders.check_new(target)
-    imported = path.name.lower().endswith(MOLECULE_ENDINGS)
-    if imported:
-        folders.make(target)
-        _import(path, target / GENERATED, columns or TableColumns(), say)
-        path = target / GENERATED
-    elif columns and columns != TableColumns():
-        raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
-    with Dataset(path, config.data.memory_mb) as dataset:
-        check_molecules(dataset)
-        rows = splits.SplitRows.of(dataset)
-        about = (config.split, config.seed, rows)
+    with folders.results(folder, f"{config.name}-baseline") as (target, _):
+        imported = path.name.lower().endswith(MOLECULE_ENDINGS)
+        if imported:
+            _import(path, target / GENERATED, columns or TableColumns(), say)
+            path = target / GENERATED
+        elif columns and columns != TableColumns():
+            raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
+        with Dataset(path, config.data.memory_mb) as dataset:
+            check_molecules(dataset)
+            named = _parts(config, splits.SplitRows.of(dataset))
+            return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
+
+
+def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
+    """Return the splits of all repeats and folds, by the names of their folders: those of `train`."""
+    found = {}
+    for repeat in range(config.split.repeats):
+        own = seeded(config, repeat, 0)
+        about = (own.split, own.seed, rows)
         parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        named = {block_name(0, number if config.split.folds else 0): part for number, part in enumerate(parts, 1)}
-        return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
+        for fold, part in enumerate(parts):
+            numbers = (repeat + 1) * (config.split.repeats > 1), (fold + 1) * (config.split.folds > 0)
+            found[block_name(*numbers)] = part
+    return found
 
 
 def check_data(config: Config) -> None:
@@ -151,23 +158,16 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
 def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
     from gcnbatch.data.importers.smiles import import_smiles
 
-    with ExitStack() as stack:
-        stack.callback(_remove_empty, out.parent)
-        summary = import_smiles(
-            path,
-            out,
-            FeaturizerOptions(),
-            smiles_column=columns.smiles,
-            target_columns=list(columns.targets) or None,
-            skip_bad_rows=True,
-        )
-        for line in summary.notes:
-            say(line)
-
-
-def _remove_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    summary = import_smiles(
+        path,
+        out,
+        FeaturizerOptions(),
+        smiles_column=columns.smiles,
+        target_columns=list(columns.targets) or None,
+        skip_bad_rows=True,
+    )
+    for line in summary.notes:
+        say(line)
 
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:
@@ -248,7 +248,7 @@ def _summarise(
 ) -> dict[str, Any]:
     """Write mean and deviation over the parts, and the predictions of all test rows: the mean where parts share one."""
     summary = {**results[0], "folds": results, **average(results)}
-    for part in ("train", "valid", "test"):
+    for part in ("train", "valid", "test", "uncertainty"):
         summary.pop(part, None)
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}

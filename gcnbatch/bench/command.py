@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,20 +73,13 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
     names = chosen_methods(asked.methods)
     wanted = asked.problems()
     before = records.read(compare) if compare else []
-    target = folder or folders.default_folder("bench-spmm")
-    folders.check_new(target)
-    folders.make(target)
-    try:
+    with folders.results(folder, "bench-spmm") as (target, _):
         outcome = run(wanted, names, asked.repeats, asked.device, say)
         if not outcome.records:
             reasons = [*outcome.wrong, *spmm_tables.absent(outcome.absent)]
             raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
-    except BaseException:
-        with suppress(OSError):
-            target.rmdir()
-        raise
-    records.write(target / ROWS, outcome.records)
-    spmm_plots.draw(target / PLOT, outcome.records)
+        records.write(target / ROWS, outcome.records)
+        spmm_plots.draw(target / PLOT, outcome.records)
     return Done(target, outcome, records.compare(before, outcome.records) if compare else [])
 
 

@@ -8,19 +8,35 @@ import gc
 import os
 import signal
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 
-from gcnbatch import __version__
+from gcnbatch import __version__, machine
 from gcnbatch.cli import baseline, bench, compare, compare_runs, data, infer, info, kernels, report, train, tune
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
 from gcnbatch.text import printable
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
+_READER_GONE = 128 + signal.SIGPIPE  # what a shell reports for a program that SIGPIPE has ended
+
+
+class _Commands(typer.core.TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; end quietly when the reader of a pipe, such as head, has what it wanted."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            for stream in (sys.stdout, sys.stderr):  # Python must not find the closed pipe again when it exits
+                if stream is not None:
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            raise typer.Exit(_READER_GONE) from None
+
 
 app = typer.Typer(
     name="gcnbatch",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -53,6 +69,18 @@ def root(
     ] = False,
 ) -> None:
     """Train graph convolutional networks on many small graphs or one large graph."""
+    machine.check()
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of a closed stdin, stdout or stderr, so that no file of ours gets its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for progress bars, until the end)
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -80,6 +108,7 @@ def main() -> None:
     """
     ending = [signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP])]
     previous = {number: signal.signal(number, signal.default_int_handler) for number in ending}
+    _open_standard_streams()
     atexit.register(gc.freeze)  # else Python's exit scans all imported objects several times
     try:
         sys.exit(app(standalone_mode=False))
@@ -91,17 +120,14 @@ def main() -> None:
         os._exit(error.exit_code)  # a normal exit lets PyCUDA print an error for each object that it cannot free
     except GcnbatchError as error:
         _fail(str(error), error.exit_code)
-    except MemoryError:
-        _fail("out of memory. Use a smaller batch, or lower data.memory_mb so that the set is read in slices.", 3)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             name = printable(max(str(error.filename).split(os.sep), key=len), 40)
-            _fail(
-                str(InputError(f"the name '{name}'", "too long for a file", "at most 255 bytes")), InputError.exit_code
-            )
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _fail(str(InputError(f"the name '{name}'", "too long for a file", "at most 255 bytes")), 2)
+        explained = machine.explain(error)
+        if explained is None:
             raise
-        _fail(f"{error.filename or 'disk'}: {error.strerror}. Free some disk space and run again.", 3)
+        _fail(str(explained), explained.exit_code)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

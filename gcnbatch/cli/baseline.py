@@ -30,6 +30,7 @@ def baseline(
         int | None, typer.Option("--seed", help="Seed of the forest and of the split, as for train.")
     ] = None,
     folds: Annotated[int | None, typer.Option("--folds", help="k of k-fold cross-validation.")] = None,
+    repeats: Annotated[int | None, typer.Option("--repeats", help="Splits with different seeds.")] = None,
     trees: Annotated[int, TREES] = 100,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; see train --keys.")
@@ -66,6 +67,7 @@ def baseline(
         ("data", "path"): None if data is None else str(data),
         ("seed",): seed,
         ("split", "folds"): folds,
+        ("split", "repeats"): repeats,
     }
     columns = TableColumns(smiles_column, tuple(split_names(target_columns)))
     folder, metrics = start(

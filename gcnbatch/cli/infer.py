@@ -47,7 +47,7 @@ def infer(
         ),
     ],
     out: Annotated[
-        str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl or .h5 file; - for CSV on stdout.")
+        str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl, .h5 or .parquet file; - for CSV on stdout.")
     ] = "-",
     backend: Annotated[str, typer.Option("--backend", help=BACKENDS)] = "auto",
     device: Annotated[
@@ -91,6 +91,21 @@ def infer(
     spreadsheet: Annotated[
         bool, typer.Option("--spreadsheet", help="CSV: put ' before texts that a spreadsheet would run (=, +, -, @).")
     ] = False,
+    top: Annotated[
+        int, typer.Option("--top", min=0, metavar="N", help="Write only the N rows with the highest values, sorted.")
+    ] = 0,
+    threshold: Annotated[
+        float | None, typer.Option("--threshold", metavar="X", help="Write only rows with a value of at least X.")
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by", metavar="TASK", help="Whose value --top and --threshold take.", show_default="the only one"
+        ),
+    ] = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a killed prediction was stopped (.csv, .jsonl).")
+    ] = False,
     level: Annotated[
         float, typer.Option("--level", metavar="P", help="Level of intervals and sets: share of right ones.")
     ] = 0.9,
@@ -110,6 +125,7 @@ def infer(
     from gcnbatch.errors import InputError
     from gcnbatch.infer import infer as predict
     from gcnbatch.infer.inputs import CsvOptions
+    from gcnbatch.infer.selection import Selection
 
     *runs, data = paths
     if not runs:
@@ -139,6 +155,8 @@ def infer(
                 TableFormat(delimiter, decimal),
             ),
             spreadsheet=spreadsheet,
+            selection=Selection(top, threshold, by),
+            resume=resume,
             level=None if plain else level,
             applicability=applicability,
             quiet=quiet,

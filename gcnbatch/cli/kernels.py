@@ -32,12 +32,14 @@ def build(
     from gcnbatch.progress import counter
     from gcnbatch.resources import cuda_sources
 
-    names, sources = loader.architectures(arch), Sources(cuda_sources()).values()
-    cache = KernelCache(replaceable=False)
-    with counter(len(sources) * len(names), " files", leave=False) as bar:
-        built = [cache.build(sources, name, lambda file: bar.update()) for name in names]
+    names, sources = loader.architectures(arch), list(Sources(cuda_sources()).values())
+    wanted = [(KernelCache(replaceable=False), sources)]
+    wanted.append((KernelCache(cohort=True, replaceable=False), [one for one in sources if one.knows_cohorts]))
+    with counter(sum(len(of) for _, of in wanted) * len(names), " files", leave=False) as bar:
+        built = [cache.build(of, name, lambda file: bar.update()) for name in names for cache, of in wanted]
     failures = list({str(error): error for errors in built for error in errors.values()}.values())
-    _show([found for name in names for source in sources if (found := cache.find(source, name))])
+    found = [cache.find(one, name) for name in names for cache, of in wanted for one in of]
+    _show([cubin for cubin in found if cubin])
     for failure in failures[1:]:
         typer.echo(f"error: {failure}", err=True)
     if failures:

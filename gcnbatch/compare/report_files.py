@@ -89,12 +89,15 @@ def measurements(
 
 
 def write(folder: Path, content: dict[str, Any], traces: Sequence[Trace]) -> None:
-    """Write all files of the report into `folder`; speeds only if the backends agree."""
+    """Write all files of the report into `folder`; speeds only if the backends agree.
+
+    The figures come first, so that a full disk leaves them.
+    """
+    fileio.write_json(folder / JSON, content)
     pictures = charts.draw(folder, content, traces)
     shown = report_tables.build(content)
     fileio.write_text(folder / MARKDOWN, report_tables.markdown(content, shown, pictures))
     fileio.write_text(folder / HTML, page.render(content, shown, [folder / name for name in pictures]))
-    fileio.write_json(folder / JSON, content)
 
 
 def _speedups(seconds: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +58,7 @@ def compare(
     Raises
     ------
     InputError
-        For an unknown backend, a folder that is not empty, and data that cannot be used.
+        For an unknown backend, a folder that is not empty or in use, and data that cannot be used.
     BackendUnavailable
         When no backend can be compared here. A failing backend is left out, and the report gives the reason.
     MachineError
@@ -67,10 +66,7 @@ def compare(
     """
     effort = effort or Effort()
     states = _wanted(names, config.device)
-    target = folder or folders.default_folder(f"compare-{config.name}")
-    folders.check_new(target)
-    folders.make(target)
-    try:
+    with folders.results(folder, f"compare-{config.name}") as (target, _):
         if trace_file is not None:
             _check_writable(trace_file)
         backends = _open(states, config, say)
@@ -78,13 +74,9 @@ def compare(
             _leave_out_refused(states, backends, workload, say)
             found = _Comparison(config, workload, states, backends, effort, bar, say)
             content = found.report()
-    except BaseException:
-        with suppress(OSError):
-            target.rmdir()
-        raise
-    report_files.write(target, content, found.traces)
-    if trace_file is not None and found.traces:
-        fileio.write_json(trace_file, timeline.events(found.traces))
+        report_files.write(target, content, found.traces)
+        if trace_file is not None and found.traces:
+            fileio.write_json(trace_file, timeline.events(found.traces))
     return target, content
 
 

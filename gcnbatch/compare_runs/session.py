@@ -120,21 +120,19 @@ def compare(
         When the runs cannot be compared, or a score is not defined.
     """
     runs = read_runs(folders_of_runs)
-    target = out or folders.default_folder("compare-runs")
-    folders.check_new(target)
-    chosen = _metric(runs, metric)
-    blocks = sorted({fit.block for fit in runs[0].fits})
-    scores = np.array([_column(run, blocks, chosen) for run in runs]).T
-    if len(blocks) > 1:
-        pairs, method = paired.differences(scores, overlap(runs[0].fits), level), FOLDS
-    else:
-        pairs, method = _one_split(runs, chosen, level), ONE_SPLIT
-    found = Comparison(chosen, level, method, runs, blocks, scores, pairs)
-    folders.make(target)
-    _write_scores(target / "scores.csv", found)
-    plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
-    fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT))
-    fileio.write_json(target / "comparison.json", found.as_dict())
+    with folders.results(out, "compare-runs") as (target, _):
+        chosen = _metric(runs, metric)
+        blocks = sorted({fit.block for fit in runs[0].fits})
+        scores = np.array([_column(run, blocks, chosen) for run in runs]).T
+        if len(blocks) > 1:
+            pairs, method = paired.differences(scores, overlap(runs[0].fits), level), FOLDS
+        else:
+            pairs, method = _one_split(runs, chosen, level), ONE_SPLIT
+        found = Comparison(chosen, level, method, runs, blocks, scores, pairs)
+        fileio.write_json(target / "comparison.json", found.as_dict())
+        _write_scores(target / "scores.csv", found)
+        plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
+        fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT))
     return target, found
 
 

@@ -1,12 +1,8 @@
-"""Converts one chunk of SMILES into arrays, in a worker process; imports NumPy and RDKit only.
-
-The 75 atom features are those of DeepChem's graph convolution: element symbol (44, the last for all other elements),
-degree 0-10, implicit valence 0-6, formal charge, radical electrons, hybridisation (sp, sp2, sp3, sp3d, sp3d2; else all
-zero), aromaticity, hydrogens 0-4. A value beyond a one-hot range counts as the last of the range.
-"""
+"""Converts one chunk of SMILES into arrays, in a worker process; imports NumPy and RDKit only."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -15,51 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.atom_features import ATOM_FEATURES, AtomTable
+from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, MoleculeReader, Structure
 from gcnbatch.data.refusals import MAX_ATOMS, complaint, excess, first_line
+from gcnbatch.data.scaffolds import Scaffolds
 from gcnbatch.errors import InputError, MachineError
 
-SYMBOLS = (
-    *(
-        "C",
-        "N",
-        "O",
-        "S",
-        "F",
-        "Si",
-        "P",
-        "Cl",
-        "Br",
-        "Mg",
-        "Na",
-        "Ca",
-        "Fe",
-        "As",
-        "Al",
-        "I",
-        "B",
-        "V",
-        "K",
-        "Tl",
-        "Yb",
-    ),
-    *("Sb", "Sn", "Ag", "Pd", "Co", "Se", "Ti", "Zn", "H", "Li", "Ge", "Cu", "Au", "Ni", "Cd", "In", "Mn", "Zr", "Cr"),
-    *("Pt", "Hg", "Pb", "other"),
-)
-HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
-FEATURE_NAMES = (
-    *(f"symbol={symbol}" for symbol in SYMBOLS),
-    *(f"degree={n}" for n in range(11)),
-    *(f"implicit_valence={n}" for n in range(7)),
-    "formal_charge",
-    "radical_electrons",
-    *(f"hybridisation={name.lower()}" for name in HYBRIDISATIONS),
-    "aromatic",
-    *(f"hydrogens={n}" for n in range(5)),
-)
-ATOM_FEATURES = "deepchem75"
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 STANDARDIZERS = ("largest_fragment", "neutralize")
-MAX_MURCKO_ATOMS = 300  # RDKit decomposes larger molecules too slowly
+_CHANNELS = {SINGLE: 0, DOUBLE: 1, TRIPLE: 2, AROMATIC: 3}  # places in BOND_CHANNELS
+# Atoms that RDKit changes where it looks at stereochemistry: a centre that is none gets its hydrogen back, and
+# hydrogens of their own are joined to their neighbours.
+# A text with a blank is refused with them.
+_STEREO = re.compile(r"[@\s]|\[\d*(?:H|#1)")
 
 
 @dataclass(frozen=True)
@@ -183,40 +147,51 @@ def load_rdkit() -> Any:
     return Chem
 
 
-class _AtomTable:
-    """Table of distinct atoms by their RDKit values, so that features are computed once per distinct atom."""
+class _Featurizer:
+    """What is made once per process: RDKit, its steps, known atoms and known scaffolds."""
 
-    def __init__(self, chem: Any) -> None:
-        self.rows: dict[tuple[int, ...], int] = {}
-        self.features: list[NDArray[np.int8]] = []
-        periodic = chem.GetPeriodicTable()
-        self._symbols = {periodic.GetAtomicNumber(symbol): place for place, symbol in enumerate(SYMBOLS[:-1])}
-        self._hybridisations = [getattr(chem.HybridizationType, name) for name in HYBRIDISATIONS]
+    def __init__(self) -> None:
+        self.chem = load_rdkit()
+        self.reader = MoleculeReader(self.chem)
+        self.scaffolds = Scaffolds(self.chem, self.reader.table.atoms)
+        steps = self.chem.SanitizeFlags
+        chirality = steps.SANITIZE_CLEANUPCHIRALITY | steps.SANITIZE_CLEANUPATROPISOMERS
+        self._steps, self._done = int(steps.SANITIZE_ALL) & ~int(chirality), steps.SANITIZE_NONE
+        self._organic_steps = self._steps & ~int(steps.SANITIZE_CLEANUP_ORGANOMETALLICS)
 
-    def add(self, key: tuple[int, ...]) -> int:
-        """Add an atom and return its row; `key` as `_atom_rows` builds it."""
-        number, degree, valence, charge, radicals, hybridisation, aromatic, hydrogens = key
-        x = np.zeros(len(FEATURE_NAMES), dtype=np.int8)
-        x[self._symbols.get(number, len(SYMBOLS) - 1)] = 1
-        x[44 + min(degree, 10)] = 1
-        x[55 + min(valence, 6)] = 1
-        x[62] = charge
-        x[63] = radicals
-        x[64:69] = [hybridisation == known for known in self._hybridisations]
-        x[69] = aromatic
-        x[70 + min(hydrogens, 4)] = 1
-        self.features.append(x)
-        self.rows[key] = len(self.features) - 1
-        return self.rows[key]
+    def read(self, text: str, options: FeaturizerOptions) -> Any:
+        """Return what `read_molecule` returns without the stereochemistry of bonds, a third of RDKit's time.
+
+        Atoms, bonds and scaffolds are the same.
+        """
+        if options.largest_fragment or options.neutralize or _STEREO.search(text):
+            return read_molecule(text, options)
+        molecule = self.chem.MolFromSmiles(text, sanitize=False)
+        steps = self._steps if "[" in text else self._organic_steps  # metals are written in brackets
+        if molecule is None or self.chem.SanitizeMol(molecule, steps, catchErrors=True) != self._done:
+            return None
+        return molecule
+
+    def convert(self, text: str, options: FeaturizerOptions) -> tuple[Any, Structure | None, str]:
+        """Return molecule, structure and ""; without a structure, the reason, with a molecule if that is its size."""
+        if reason := excess(text, options.max_nodes):
+            return text, None, reason
+        molecule = self.read(text, options)
+        count = 0 if molecule is None else molecule.GetNumAtoms()
+        if count == 0:
+            return None, None, complaint(self.chem, text)
+        if 0 < options.max_nodes < count:
+            return molecule, None, f"{count} atoms, more than {options.max_nodes}"
+        return molecule, self.reader.read(molecule), ""
 
 
 @cache
-def _atom_table() -> _AtomTable:
-    return _AtomTable(load_rdkit())
+def _featurizer() -> _Featurizer:
+    return _Featurizer()
 
 
 def read_molecule(text: str, options: FeaturizerOptions) -> Any:
-    """Return the RDKit molecule that becomes a graph; None where the SMILES cannot be read."""
+    """Return the complete RDKit molecule, standardised as `options` say; None where the SMILES cannot be read."""
     # RDKit would drop everything after a blank, as the name of the molecule.
     molecule = None if len(text.split()) > 1 else load_rdkit().MolFromSmiles(text)
     if molecule is None or not (options.largest_fragment or options.neutralize):
@@ -239,125 +214,68 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
 
     A SMILES is taken from `smiles` when the one before is done.
     """
-    chem = load_rdkit()
-    table = _atom_table()
-    implicit = chem.ValenceType.IMPLICIT
-    loop_channel = len(BOND_CHANNELS) if options.bond_channels else 0
-    atoms: list[int] = []
-    src: list[int] = []
-    dst: list[int] = []
-    channel: list[int] = []
-    rows, node_ptr, edge_ptr, cores, bad = [], [0], [0], [], []
+    tools = _featurizer()
+    rows: list[int] = []
+    bad: list[BadMolecule] = []
+    molecules: list[Any] = []
+    structures: list[Structure] = []
     for index, text in enumerate(smiles, first):
-        if reason := excess(text, options.max_nodes):
-            bad.append(BadMolecule(index, reason, too_large=True))
-            continue
         try:
-            molecule = read_molecule(text, options)
-            count = 0 if molecule is None else molecule.GetNumAtoms()
-            if count == 0:
-                bad.append(BadMolecule(index, complaint(chem, text)))
-                continue
-            if 0 < options.max_nodes < count:
-                reason = f"{count} atoms, more than {options.max_nodes}"
-                bad.append(BadMolecule(index, reason, too_large=True))
-                continue
-            found = _atom_rows(molecule, count, table, implicit)
-            core = _scaffold(chem, molecule) if scaffolds else ""
+            molecule, structure, refusal = tools.convert(text, options)
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
             bad.append(BadMolecule(index, first_line(error)))
             continue
-        atoms += found
-        for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
-            begin, end = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-            src += (begin, end)
-            dst += (end, begin)
-            kind = _bond_channel(chem, bond) if options.bond_channels else 0
-            channel += (kind, kind)
-        if options.self_loops:
-            src += range(count)
-            dst += range(count)
-            channel += [loop_channel] * count
+        if structure is None:
+            bad.append(BadMolecule(index, refusal, too_large=molecule is not None))
+            continue
         rows.append(index)
-        node_ptr.append(len(atoms))
-        edge_ptr.append(len(src))
+        structures.append(structure)
         if scaffolds:
-            cores.append(core)
-    features = np.stack(table.features) if table.features else np.zeros((0, len(FEATURE_NAMES)), np.int8)
+            molecules.append(molecule)
+    cores, failures = tools.scaffolds.of(molecules, structures) if scaffolds else ([], {})
+    for place, reason in reversed(failures.items()):
+        bad.append(BadMolecule(rows.pop(place), reason))
+        del structures[place], cores[place]
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
-        node_ptr=np.array(node_ptr, dtype=np.int64),
-        edge_ptr=np.array(edge_ptr, dtype=np.int64),
-        src=np.array(src, dtype=np.int32),
-        dst=np.array(dst, dtype=np.int32),
-        channel=np.array(channel, dtype=np.uint8),
-        x=features[np.array(atoms, dtype=np.int64)],
+        **_arrays(structures, tools.reader.table, options),
         scaffolds=tuple(cores),
-        bad=tuple(bad),
+        bad=tuple(sorted(bad, key=lambda row: row.index)),
     )
 
 
-def _atom_rows(molecule: Any, count: int, table: _AtomTable, implicit: Any) -> list[int]:
-    """Return the row of each atom in the table; `implicit` names RDKit's implicit valence."""
-    rows = []
-    # By index: RDKit's iterators ask for the number of atoms or bonds at every step.
-    for atom in map(molecule.GetAtomWithIdx, range(count)):
-        key = (
-            atom.GetAtomicNum(),
-            atom.GetDegree(),
-            atom.GetValence(implicit),
-            atom.GetFormalCharge(),
-            atom.GetNumRadicalElectrons(),
-            atom.GetHybridization(),
-            atom.GetIsAromatic(),
-            atom.GetTotalNumHs(),
-        )
-        row = table.rows.get(key)
-        rows.append(table.add(key) if row is None else row)
-    return rows
+def _arrays(structures: list[Structure], table: AtomTable, options: FeaturizerOptions) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `MoleculeArrays`: both directions of each bond, then the self-loops of each molecule."""
+    n_atoms = np.array([len(structure.atoms) for structure in structures], np.int64)
+    n_bonds = np.array([len(structure.types) for structure in structures], np.int64)
+    n_edges = 2 * n_bonds + (n_atoms if options.self_loops else 0)
+    node_ptr, bond_ptr, edge_ptr = (_pointers(counts) for counts in (n_atoms, n_bonds, n_edges))
+    ends = np.array([end for structure in structures for end in structure.ends], np.int32).reshape(-1, 2)
+    src, dst = np.zeros((2, edge_ptr[-1]), np.int32)
+    channel = np.zeros(edge_ptr[-1], np.uint8)
+    at = 2 * np.arange(len(ends)) + np.repeat(edge_ptr[:-1] - 2 * bond_ptr[:-1], n_bonds)
+    src[at], dst[at], src[at + 1], dst[at + 1] = ends[:, 0], ends[:, 1], ends[:, 1], ends[:, 0]
+    if options.bond_channels:
+        types = np.array([_CHANNELS[kind] for structure in structures for kind in structure.types], np.uint8)
+        channel[at] = channel[at + 1] = types
+    if options.self_loops:
+        node = np.arange(node_ptr[-1]) - np.repeat(node_ptr[:-1], n_atoms)
+        at = node + np.repeat(edge_ptr[:-1] + 2 * n_bonds, n_atoms)
+        src[at] = dst[at] = node
+        channel[at] = len(BOND_CHANNELS) if options.bond_channels else 0
+    degrees = np.bincount((ends + np.repeat(node_ptr[:-1], n_bonds)[:, None]).ravel(), minlength=int(node_ptr[-1]))
+    atoms = np.array([row for structure in structures for row in structure.atoms], np.int64)
+    return {
+        "node_ptr": node_ptr,
+        "edge_ptr": edge_ptr,
+        "src": src,
+        "dst": dst,
+        "channel": channel,
+        "x": table.features(atoms, degrees),
+    }
 
 
-def _bond_channel(chem: Any, bond: Any) -> int:
-    if bond.GetIsAromatic():
-        return 3
-    kind = bond.GetBondType()
-    if kind == chem.BondType.DOUBLE:
-        return 1
-    return 2 if kind == chem.BondType.TRIPLE else 0
-
-
-def _scaffold(chem: Any, molecule: Any) -> str:
-    """Return the Murcko scaffold as SMILES without stereochemistry: rings and the chains between them."""
-    if not molecule.GetRingInfo().NumRings():
-        return ""
-    if molecule.GetNumAtoms() > MAX_MURCKO_ATOMS:
-        return _large_scaffold(chem, molecule)
-    return str(chem.MolToSmiles(chem.MurckoDecompose(molecule), isomericSmiles=False))
-
-
-def _large_scaffold(chem: Any, molecule: Any) -> str:
-    """Return rings, the chains between them and atoms multiply bonded to them, in linear time.
-
-    RDKit's decomposition takes cubic time: a minute for 3,000 atoms.
-    """
-    neighbours = [{other.GetIdx() for other in atom.GetNeighbors()} for atom in molecule.GetAtoms()]
-    in_ring = [atom.IsInRing() for atom in molecule.GetAtoms()]
-    core = set(range(len(neighbours)))
-    ends = [atom for atom in core if len(neighbours[atom]) < 2]
-    while ends:
-        atom = ends.pop()
-        if atom not in core or in_ring[atom]:
-            continue
-        core.discard(atom)
-        for other in neighbours[atom]:
-            neighbours[other].discard(atom)
-            if len(neighbours[other]) < 2:
-                ends.append(other)
-    kept = set(core)
-    for bond in molecule.GetBonds():
-        pair = {bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()}
-        if bond.GetBondTypeAsDouble() >= 2.0 and pair & core:
-            kept |= pair
-    return str(chem.MolFragmentToSmiles(molecule, atomsToUse=sorted(kept), isomericSmiles=False))
+def _pointers(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

@@ -6,15 +6,17 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, starmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data import guard
+from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.featurizer import (
     BadMolecule,
     FeaturizerOptions,
@@ -25,10 +27,12 @@ from gcnbatch.data.featurizer import (
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
+from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
 from gcnbatch.worker import WorkerDied, Workers
 
 CHUNK = 256  # molecules a worker takes at a time
+SMALL_FILE = 1 << 16  # bytes of a file that is read before a process could start
 
 
 def featurize(
@@ -39,6 +43,8 @@ def featurize(
     progress: bool = False,
     scaffolds: bool = False,
     total: int | None = None,
+    ahead: int = 0,
+    workers: Workers | None = None,
 ) -> Iterator[MoleculeArrays]:
     """Yield the graphs of `smiles` in the order of the input, about a chunk at a time.
 
@@ -48,7 +54,7 @@ def featurize(
     Parameters
     ----------
     smiles : iterable of str
-        One per molecule; surrounding blanks are ignored. It is read a few chunks ahead of the output.
+        One per molecule; surrounding blanks are ignored. It is read a few chunks and `ahead` rows before the output.
     options : FeaturizerOptions
         Contents of a graph.
     processes : int
@@ -59,6 +65,10 @@ def featurize(
         Also compute Murcko scaffolds.
     total : int or None
         Number of molecules, where `smiles` has no length.
+    ahead : int
+        Molecules that the worker processes convert while the caller works on others.
+    workers : Workers or None
+        Processes of `early_workers`; None: they are started here.
 
     Raises
     ------
@@ -68,15 +78,32 @@ def featurize(
     load_rdkit()
     if isinstance(smiles, Sized):
         total = len(smiles)
-    workers = processes or len(os.sched_getaffinity(0))
+    count = _count(processes)
     if total is not None:
-        workers = min(workers, -(-total // CHUNK))
+        count = min(count, -(-total // CHUNK))
     chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
     with counter(total, " molecules", quiet=not progress) as bar:
-        results = _in_processes(chunks, workers) if workers > 1 else chain.from_iterable(starmap(guarded, chunks))
+        if workers is not None:
+            results = _in_processes(chunks, workers, 3 * count + ahead // CHUNK)
+        elif count > 1:
+            results = _in_new_processes(chunks, count, 3 * count + ahead // CHUNK)
+        else:
+            results = chain.from_iterable(starmap(guarded, chunks))
         for result in results:
             bar.update(len(result.rows) + len(result.bad))
             yield result
+
+
+@contextmanager
+def early_workers(source: StrPath, processes: int = 0) -> Iterator[Workers | None]:
+    """Start the processes of `featurize` while the caller reads `source`; None for a small file, or for one process."""
+    count, path = _count(processes), Path(source)
+    if count == 1 or not path.is_file() or path.stat().st_size < SMALL_FILE:
+        yield None
+        return
+    load_rdkit()
+    with Workers(count, featurizer_worker.prepare, quiet=True) as workers:
+        yield workers
 
 
 def graph_part(
@@ -124,37 +151,32 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         first += len(chunk)
 
 
-def _in_processes(chunks: Iterator[tuple[Any, ...]], count: int) -> Iterator[MoleculeArrays]:
-    """Run the chunks in `count` processes and yield the results in order; few chunks are in flight at a time."""
-    with Workers(count, _prepare, quiet=True) as workers:
-        waiting: deque[tuple[Future[MoleculeArrays], tuple[Any, ...]]] = deque()
-
-        def begin(most: int) -> None:
-            for chunk in islice(chunks, most):
-                waiting.append((workers.submit(_timed, guard.SECONDS, *chunk), chunk))
-
-        begin(3 * count)
-        while waiting:
-            under_way, chunk = waiting.popleft()
-            try:
-                results = [under_way.result()]
-            except (WorkerDied, MemoryError):
-                results = guarded(*chunk)
-            begin(1)
-            yield from results
+def _count(processes: int) -> int:
+    return processes or len(os.sched_getaffinity(0))
 
 
-def _prepare() -> None:
-    """Prepare a worker process."""
-    load_rdkit()
-    guard.limit_worker()
+def _in_new_processes(chunks: Iterator[tuple[Any, ...]], count: int, most: int) -> Iterator[MoleculeArrays]:
+    with Workers(count, featurizer_worker.prepare, quiet=True) as workers:
+        yield from _in_processes(chunks, workers, most)
 
 
-def _timed(
-    seconds: float, smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool
-) -> MoleculeArrays:
-    """Convert a chunk in a worker process, which ends if a molecule takes too long."""
-    return featurize_chunk(guard.timed(smiles, seconds), first, options, scaffolds)
+def _in_processes(chunks: Iterator[tuple[Any, ...]], workers: Workers, most: int) -> Iterator[MoleculeArrays]:
+    """Run the chunks in processes and yield the results in order; at most `most` are begun and not yielded."""
+    waiting: deque[tuple[Future[MoleculeArrays], tuple[Any, ...]]] = deque()
+
+    def begin(some: int) -> None:
+        for chunk in islice(chunks, some):
+            waiting.append((workers.submit(featurizer_worker.featurize_timed, guard.SECONDS, *chunk), chunk))
+
+    begin(most)
+    while waiting:
+        under_way, chunk = waiting.popleft()
+        try:
+            results = [under_way.result()]
+        except (WorkerDied, MemoryError):
+            results = guarded(*chunk)
+        begin(1)
+        yield from results
 
 
 def guarded(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> list[MoleculeArrays]:

@@ -160,10 +160,13 @@ class Dataset:
                 raise InputError(place, ascii(texts[-1]), "printable UTF-8")
         return texts
 
-    def check(self) -> None:
-        """Check every value against the rules of the format; raise InputError for the first violation."""
+    def check(self, load: bool = True) -> None:
+        """Check every value against the rules of the format; raise InputError for the first violation.
+
+        With `load`, a set that fits in memory is kept there.
+        """
         checks.check_targets(self.path, self.header, self.y)
-        if self.fits_in_memory:
+        if load and self.fits_in_memory:
             self.load()
         entries = 0
         for start, part in self.blocks():

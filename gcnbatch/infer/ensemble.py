@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.domain import Domain
 from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
+from gcnbatch.infer.journal import Journal, can_resume, open_resumable, task_of
 from gcnbatch.infer.members import Member, load_members
+from gcnbatch.infer.selection import Selection, Selector
 from gcnbatch.infer.trust import Trust, load_trust
-from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
+from gcnbatch.predictions import STDOUT, Predictions, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
 from gcnbatch.uncertainty.model import LEVEL
 
 Say = Callable[[str], object]
+_Options = tuple[CsvOptions, Selection, bool, float | None, bool]  # table, selection, spreadsheet, level, applicability
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ def infer(
     spreadsheet: bool = False,
     level: float | None = LEVEL,
     applicability: bool = False,
+    selection: Selection | None = None,
+    resume: bool = False,
     quiet: bool = False,
     say: Say = lambda line: None,
 ) -> InferenceSummary:
@@ -93,6 +100,10 @@ def infer(
         Level of conformal intervals and sets, from 0.5 to below 1. None: predictions alone.
     applicability : bool
         Add similarity and embedding distance to the nearest training molecule.
+    selection : Selection or None
+        Rows to write; None: all.
+    resume : bool
+        Go on where a killed prediction with the same data, models and options was stopped (.csv and .jsonl).
     quiet : bool
         No progress.
     say : callable
@@ -106,61 +117,116 @@ def infer(
     check_target(out)
     if out != STDOUT and Path(out).resolve() == data.resolve():
         raise InputError(f"output {out}", "the data file itself", "another file")
+    chosen, options = selection or Selection(), csv or CsvOptions()
+    if resume:
+        _check_resume(out, chosen)
     choice = BackendChoice(backend, device, cuda)
     members = load_members(runs, say)
+    selector = Selector(chosen, members[0].header)
     trust = load_trust(members, level)
     size = batch_size or 0
     domain = Domain(members, choice, size) if applicability else None
     started = time.monotonic()
-    with open_input(data, members, csv or CsvOptions(), size) as source, open_sink(out, spreadsheet) as sink:
+    with (
+        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume) as output,
+        open_input(data, members, options, size, output.rows) as source,
+        shared_processors() if source.featurised else nullcontext(),
+    ):
         for note in (*source.notes, *trust.notes):
             say(note)
-        rows, unreadable, figures, name = _predict(
-            source, members, trust, domain, choice, sink, size, on_bad_row == "fail", quiet
-        )
-        if figures is not None and source.trained_on:
+        if begun := output.rows:
+            say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
+        model = _Model(members, choice, size, trust, domain)
+        done = _predict(source, model, output, selector, on_bad_row == "fail", quiet)
+        if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
-    if unreadable:
-        say(f"{unreadable} of {rows} rows could not be read; see column error")
-    return InferenceSummary(rows, unreadable, len(members), name, round(time.monotonic() - started, 3), figures)
+    if done.unreadable:
+        say(f"{done.unreadable} of {done.rows} rows could not be read; see column error")
+    seconds = round(time.monotonic() - started, 3)
+    return InferenceSummary(begun + done.rows, done.unreadable, len(members), done.backend, seconds, done.figures)
+
+
+def _check_resume(out: str, selection: Selection) -> None:
+    if not can_resume(out):
+        raise InputError("--resume", f"output {out}", "a .csv or .jsonl file: these can be continued")
+    if selection.top:
+        raise InputError("--resume", "with --top, which writes at the end only", "--threshold in its place")
+
+
+@contextmanager
+def _open_output(out: str, data: Path, members: list[Member], options: _Options, resume: bool) -> Iterator[Journal]:
+    table, selection, spreadsheet, level, applicability = options
+    if can_resume(out):
+        known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
+        task = task_of(data, members, known | {"level": level, "applicability": applicability})
+        with open_resumable(out, task, resume, spreadsheet) as journal:
+            yield journal
+    else:
+        with open_sink(out, spreadsheet) as sink:
+            yield Journal(sink)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What predicts a part: the members, how they run, and what gives further columns."""
+
+    members: list[Member]
+    choice: BackendChoice
+    batch_size: int
+    trust: Trust
+    domain: Domain | None
+
+    def predict(self, part: Part, progress: Callable[[int], object]) -> tuple[Predictions, str]:
+        """Return the table of a part, and the backend that computed."""
+        single, backend = _outputs(part, self.members, self.choice, self.batch_size, progress)
+        outputs, std = _combined(part, single)
+        beside = self.trust.columns(single) | (self.domain.columns(part.data, part.smiles()) if self.domain else {})
+        more = {column: _spread(part, values) for column, values in beside.items()}
+        return Predictions(self.members[0].header, part.ids, outputs, std, part.errors, part.kept, more), backend
+
+
+@dataclass
+class _Done:
+    """What was predicted: numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
+
+    backend: str
+    rows: int = 0
+    unreadable: int = 0
+    figures: dict[str, Any] | None = None
 
 
 def _predict(
     source: Input,
-    members: list[Member],
-    trust: Trust,
-    domain: Domain | None,
-    choice: BackendChoice,
-    sink: Sink,
-    batch_size: int,
+    model: _Model,
+    output: Journal,
+    selector: Selector,
     fail: bool,
     quiet: bool,
-) -> tuple[int, int, dict[str, Any] | None, str]:
-    """Return the numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
-    header = members[0].header
-    rows = unreadable = 0
-    figures, name = None, choice.fastest.name
+) -> _Done:
+    header, count = model.members[0].header, len(model.members)
+    done = _Done(model.choice.fastest.name)
     labels: list[NDArray[Any]] = []
     predicted: list[NDArray[np.float32]] = []
-    with counter(source.n_graphs * len(members), " graphs", quiet=quiet) as bar:
+    before = output.rows  # metrics of a part of the rows would mislead
+    with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
+        bar.update(before * count)
         for part in source.parts:
             if fail:
-                _refuse_bad_row(part, rows)
-            single, name = _outputs(part, members, choice, batch_size, bar.update)
-            outputs, std = _combined(part, single)
-            beside = trust.columns(single) | (domain.columns(part.data, part.smiles()) if domain else {})
-            more = {column: _spread(part, values) for column, values in beside.items()}
-            sink.append(Predictions(header, part.ids, outputs, std, part.errors, part.kept, more))
-            rows += len(part.ids)
-            unreadable += len(part.ids) - len(part.rows)
-            bar.update((len(part.ids) - len(part.rows)) * len(members))
-            if part.y is not None and (known := _labelled(part.y) & np.isfinite(outputs).all(axis=1)).any():
+                _refuse_bad_row(part, output.rows)
+            table, done.backend = model.predict(part, bar.update)
+            output.append(selector.take(table), len(part.ids))
+            done.rows += len(part.ids)
+            done.unreadable += len(part.ids) - len(part.rows)
+            bar.update((len(part.ids) - len(part.rows)) * count)
+            if not before and part.y is not None and (known := _known(part.y, table.outputs)).any():
                 labels.append(part.y[known])
-                predicted.append(outputs[known])
+                predicted.append(table.outputs[known])
+    if (rest := selector.rest()) is not None:
+        output.append(rest, 0)
     if labels:
         y, outputs = np.concatenate(labels), np.concatenate(predicted)
-        figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
-    return rows, unreadable, figures, name
+        done.figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+    return done
 
 
 def _outputs(
@@ -205,7 +271,7 @@ def _refuse_bad_row(part: Part, first: int) -> None:
         )
 
 
-def _labelled(y: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows (R,) have a label."""
+def _known(y: NDArray[Any], outputs: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which rows (R,) have a label and a prediction."""
     known: NDArray[np.bool_] = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
-    return np.asarray(known.any(axis=1))
+    return np.asarray(known.any(axis=1) & np.isfinite(outputs).all(axis=1))

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.importers.dialect import DECIMAL_COMMA, TableFormat
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
-from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.data.importers.molecule_tables import find_columns
 from gcnbatch.data.molecule_graphs import CHUNK, featurize, graph_part, missing_targets
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
@@ -26,12 +26,15 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
+from gcnbatch.infer.folders import open_tables
 from gcnbatch.infer.labels import LabelColumns
 from gcnbatch.infer.members import Member, check_fit, same_outputs
 from gcnbatch.text import quoted
 
 PART_ROWS = 4096  # molecules in memory at a time, unless a batch is larger
 SAMPLE_ROWS = 1000  # in which a decimal comma is detected
+WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
+PART_BYTES = 1 << 25
 ALL_COLUMNS = "all"
 
 
@@ -80,12 +83,15 @@ class Input:
         Whether the models were trained on it.
     notes : tuple of str
         What was detected, for the user.
+    featurised : bool
+        Whether other processes make the graphs while the models predict.
     """
 
     n_graphs: int
     parts: Iterator[Part]
     trained_on: bool = False
     notes: tuple[str, ...] = ()
+    featurised: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,12 @@ class CsvOptions:
 
 
 @contextmanager
-def open_input(path: Path, members: Sequence[Member], options: CsvOptions, batch_size: int) -> Iterator[Input]:
-    """Open `path` by its ending and check that it fits every member.
+def open_input(
+    path: Path, members: Sequence[Member], options: CsvOptions, batch_size: int, skip: int = 0
+) -> Iterator[Input]:
+    """Open `path` by its ending and check that it fits every member; a folder is that of files of molecules.
+
+    The parts begin after the first `skip` rows.
 
     Raises
     ------
@@ -116,10 +126,12 @@ def open_input(path: Path, members: Sequence[Member], options: CsvOptions, batch
     if name.endswith(HDF5_ENDINGS):
         if options.keep_columns:
             raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
-        with Dataset(path, DataConfig().memory_mb) as dataset:
+        with Dataset(path, DataConfig().memory_mb, check=False) as dataset:
+            by_parts = dataset.header.level == "graph" and dataset.nbytes > WHOLE_BYTES
+            dataset.check(load=not by_parts)
             _check_members(members, path, dataset.header)
-            yield _whole(dataset, members[0].header)
-    elif name.endswith(MOLECULE_ENDINGS):
+            yield _stored(dataset, members[0].header, by_parts, skip)
+    elif path.is_dir() or name.endswith(MOLECULE_ENDINGS):
         header = members[0].header
         if (header.featurizer or {}).get("kind") != "smiles":
             raise InputError(
@@ -128,7 +140,7 @@ def open_input(path: Path, members: Sequence[Member], options: CsvOptions, batch
                 f"an HDF5 data set, as {members[0].place} was not trained on a set made from SMILES",
             )
         _check_members(members, path, header)
-        yield from _molecules(path, header, options, max(PART_ROWS, batch_size))
+        yield from _molecules(path, header, options, max(PART_ROWS, batch_size), skip)
     else:
         known = ", ".join((*HDF5_ENDINGS, *MOLECULE_ENDINGS))
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
@@ -139,12 +151,33 @@ def _check_members(members: Sequence[Member], path: Path, header: Header) -> Non
         check_fit(member, str(path), header, "Prepare the data as for the run.", outputs=False)
 
 
-def _whole(dataset: Dataset, trained: Header) -> Input:
-    data = dataset.load() if dataset.fits_in_memory else dataset
-    y = dataset.y if same_outputs(dataset.header, trained) else None
-    part = Part(dataset.ids, data, np.arange(len(dataset.ids), dtype=np.int64), y=y, smiles=dataset.smiles)
+def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int) -> Input:
+    """Return the Input of a data set: one part, or parts of about PART_BYTES."""
+    known = same_outputs(dataset.header, trained)
+    texts = cache(dataset.smiles)
+
+    def smiles_of(rows: slice) -> list[str] | None:
+        return None if (found := texts()) is None else found[rows]
+
+    def part(first: int, data: GraphSet | Dataset) -> Part:
+        rows = slice(first, first + data.n_graphs if by_parts or skip else None)
+        ids = dataset.ids[rows]
+        y = dataset.y[rows] if known else None
+        return Part(ids, data, np.arange(len(ids), dtype=np.int64), y=y, smiles=partial(smiles_of, rows))
+
+    def parts() -> Iterator[Part]:
+        if by_parts:
+            for first, graphs in dataset.blocks(PART_BYTES):
+                if first + graphs.n_graphs > skip:
+                    rest = max(skip - first, 0)
+                    yield part(first + rest, graphs.take(np.arange(rest, graphs.n_graphs)) if rest else graphs)
+        elif not skip:
+            yield part(0, dataset.load() if dataset.fits_in_memory else dataset)
+        elif skip < dataset.n_graphs:
+            yield part(skip, dataset.read(np.arange(skip, dataset.n_graphs)))
+
     source = dataset.header.source
-    return Input(dataset.n_graphs, iter([part]), bool(source) and source == trained.source)
+    return Input(dataset.n_graphs, parts(), bool(source) and source == trained.source)
 
 
 # ------------------------------------------------------------------------------------------------ molecules
@@ -160,10 +193,10 @@ class _Columns:
     labels: LabelColumns | None
 
 
-def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int) -> Iterator[Input]:
+def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int, skip: int) -> Iterator[Input]:
     """Yield the Input of a file of molecules; a first pass counts the rows and checks the table."""
     recorded = header.featurizer or {}
-    with open_molecules(path, options.format) as source:
+    with open_tables(path, options.format) as source:
         wished = {
             key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
             for key in ("smiles_column", "id_column")
@@ -180,9 +213,9 @@ def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int) 
         total = len(sample) + sum(1 for _ in rows)
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
-    trained_on = columns.labels is not None and header.source.get("sha256") == sha256(path)
-    with closing(_parts(path, header, columns, total, options, part_rows)) as parts:
-        yield Input(total, parts, trained_on, notes)
+    trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
+    with closing(_parts(path, header, columns, (skip, total), options, part_rows)) as parts:
+        yield Input(total, parts, trained_on, notes, featurised=True)
 
 
 def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, int]:
@@ -198,18 +231,20 @@ def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, 
 
 
 def _parts(
-    path: Path, header: Header, columns: _Columns, total: int, options: CsvOptions, part_rows: int
+    path: Path, header: Header, columns: _Columns, between: tuple[int, int], options: CsvOptions, part_rows: int
 ) -> Generator[Part]:
+    """Yield parts of the rows from the first to before the second number in `between`."""
+    skip, total = between
     waiting: deque[list[str]] = deque()  # records that are read but not yet yielded, with the id in front
-    with open_molecules(path, options.format) as source:
+    with open_tables(path, options.format) as source:
 
         def smiles() -> Iterator[str]:
-            for number, record in enumerate(source.rows, 1):
+            for number, record in islice(enumerate(source.rows, 1), skip, None):
                 waiting.append([record[columns.id] if columns.id >= 0 else str(number), *record])
                 yield record[columns.smiles]
 
         featurizer = FeaturizerOptions.from_header(header.featurizer)
-        chunks = featurize(smiles(), featurizer, processes=options.processes, total=total)
+        chunks = featurize(smiles(), featurizer, processes=options.processes, total=total - skip, ahead=part_rows)
         first = 0
         while group := list(islice(chunks, -(-part_rows // CHUNK))):
             rows = sum(len(chunk.rows) + len(chunk.bad) for chunk in group)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gcnbatch.backends.base import Backend, CohortRunner, Runner
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
-from gcnbatch.runners import fused_graphs, fused_kipf
+from gcnbatch.runners import fused_cohort, fused_graphs, fused_kipf
 from gcnbatch.runners.cohort import SingleCohort
 from gcnbatch.runners.task import RunnerTask
 
@@ -43,11 +43,13 @@ def make_runner(backend: Backend, task: RunnerTask) -> Runner:
 
 
 def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
-    """Return 1: the kernels train one model."""
-    return 1
+    """Return how many of these tasks of one architecture, from the front, train in the same launches."""
+    assert isinstance(backend, FusedBackend)
+    is_graphs = tasks[0].source.header.level == "graph"
+    return fused_cohort.size(backend, tasks) if is_graphs and len(tasks) > 1 else 1
 
 
 def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
-    """Return the cohort of one task."""
-    (task,) = tasks
-    return SingleCohort(make_runner(backend, task))
+    """Return the cohort of these tasks, at most `cohort_size` many."""
+    assert isinstance(backend, FusedBackend)
+    return SingleCohort(make_runner(backend, tasks[0])) if len(tasks) == 1 else fused_cohort.FusedCohort(backend, tasks)

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
-from gcnbatch.backends.cuda.fused.engine import FusedEngine
+from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, Layer, ReadoutLayer, Relu
 from gcnbatch.model.parameters import ParameterLayout
-from gcnbatch.runners.fused_state import FusedState
+from gcnbatch.runners.fused_state import FusedState, rates_of_steps
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -76,9 +76,8 @@ class FusedGraphsRunner(FusedState):
     def __init__(self, backend: FusedBackend, task: RunnerTask) -> None:
         super().__init__(backend, task)
         stack = describe(task.model, self.layout, task.loss.target)
-        weights = label_weights(task.targets, task.loss.target, task.loss.weights)
-        on = (task.source, task.targets, weights, task.seed)
-        self._engine: FusedEngine = backend.graphs_engine(stack, self._model(), self._optimizer(), *on)
+        of = (stack, self._model(), self._optimizer(), task.source)
+        self._engine: FusedEngine = backend.graphs_engine(*of, [labels_of(task)])
         self._epoch: tuple[int, Sequence[Int64], float] | None = None
         self._last = -1
 
@@ -90,7 +89,7 @@ class FusedGraphsRunner(FusedState):
         return self._engine.about()
 
     def expect(self, batches: Sequence[Int64]) -> None:
-        self._engine.expect(batches)
+        self._engine.expect([batches])
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch = epoch, batches, learning_rate
@@ -98,31 +97,31 @@ class FusedGraphsRunner(FusedState):
     def step(self, index: int) -> None:
         if self._epoch is not None:
             epoch, batches, learning_rate = self._epoch
-            self._engine.begin_epoch(epoch, batches, self._rates(len(batches), index, learning_rate), index)
+            rates = rates_of_steps(self._task.train, self._updates, len(batches), index, learning_rate)
+            self._engine.begin_epoch([EngineEpoch(epoch, batches, rates, index)])
             self._epoch, self._last = None, len(batches) - 1
         self._updates += 1
         self._engine.step()
         if index == self._last:  # no further step can join the queued ones in one graph launch
             self._engine.flush()
 
-    def _rates(self, steps: int, first: int, learning_rate: float) -> NDArray[np.float32]:
-        """Return learning rate and Adam's bias corrections per step, (steps, 3); step `first` is the next update."""
-        train = self._task.train
-        rates = np.full((steps, 3), learning_rate)
-        updates = np.maximum(self._updates + 1 + np.arange(steps) - first, 1).astype(np.float64)
-        rates[:, 1], rates[:, 2] = 1.0 / (1.0 - train.beta1**updates), 1.0 / (1.0 - train.beta2**updates)
-        return rates.astype(np.float32)
-
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         self._engine.gradients(graphs, totals)
         return self._gradient_views
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
-        return self._engine.predict(graphs)
+        (found,) = self._engine.predict([graphs])
+        assert found is not None
+        return found
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         super().load_state(state)
         self._engine.parameters_changed()
+
+
+def labels_of(task: RunnerTask) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Return the targets of a task and the weight of each graph's labels."""
+    return task.targets, label_weights(task.targets, task.loss.target, task.loss.weights)
 
 
 def label_weights(targets: NDArray[Any], target: str, loss_weights: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
-from gcnbatch.runners.state import ModelState
+from gcnbatch.backends.base import Array
+from gcnbatch.backends.cuda.fused.shared.model import VALUES, DeviceModel, UpdateRule, member_values
+from gcnbatch.backends.cuda.runtime.copies import aligned
+from gcnbatch.config_sections import TrainConfig
+from gcnbatch.model.layers import Dropout
+from gcnbatch.model.parameters import ParameterLayout
+from gcnbatch.runners.state import MOMENTS, ModelState
 
 
 class Engine(Protocol):
@@ -36,15 +42,24 @@ class FusedState(ModelState):
             self._l2,
             self._loss_weights,
             self._totals,
-            packed=(),
+            self._zeros(self.layout.n_buffers),
+            self._values(),
         )
+
+    def _values(self) -> Array:
+        """Upload the numbers that members of a cohort may differ in."""
+        rates = [layer.rate for layer in self._task.model.layers if isinstance(layer, Dropout)]
+        values = member_values(self._task.seed, max(rates, default=0.0), self._task.train.clip_norm)
+        array = self._zeros(len(values), np.uint8)
+        self._at.write(array, values)
+        return array
 
     def _optimizer(self) -> UpdateRule:
         """Return the optimiser's settings."""
         train = self._task.train
         is_sgd, decays = train.optimizer == "sgd", bool(train.weight_decay or train.l2)
         beta1 = train.momentum if is_sgd else train.beta1
-        return UpdateRule(is_sgd, beta1, train.beta2, train.epsilon, train.clip_norm, decays)
+        return UpdateRule(is_sgd, beta1, train.beta2, train.epsilon, train.clip_norm > 0, decays)
 
     def take_loss(self) -> tuple[float, float]:
         self._engine.flush()
@@ -60,3 +75,19 @@ class FusedState(ModelState):
 
     def close(self) -> None:
         self._engine.close()
+
+
+def state_bytes(layout: ParameterLayout, train: TrainConfig, loss_weights: int) -> int:
+    """Return the bytes of a model's arrays in an arena."""
+    floats = [layout.n_trainable] * (4 + len(MOMENTS[train.optimizer])) + [layout.n_buffers] * 2 + [loss_weights]
+    return sum(aligned(4 * count) for count in floats) + aligned(2 * 8) + aligned(VALUES.size)
+
+
+def rates_of_steps(
+    train: TrainConfig, updates: int, steps: int, first: int, learning_rate: float
+) -> NDArray[np.float32]:
+    """Return learning rate and Adam's bias corrections per step, (steps, 3); step `first` follows `updates` updates."""
+    rates = np.full((steps, 3), learning_rate)
+    number = np.maximum(updates + 1 + np.arange(steps) - first, 1).astype(np.float64)
+    rates[:, 1], rates[:, 2] = 1.0 / (1.0 - train.beta1**number), 1.0 / (1.0 - train.beta2**number)
+    return rates.astype(np.float32)

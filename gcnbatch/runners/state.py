@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,22 +22,30 @@ class ModelState:
     """Parameters, gradients, moments and running statistics of a model: flat float32 arrays, and views by name.
 
     A runner adds `_backward` and the missing methods of `gcnbatch.backends.base.Runner`.
+
+    Parameters
+    ----------
+    backend : Backend
+    task : RunnerTask
+    zeros : callable or None
+        Allocates an array as `Backend.zeros` does; None: that of the backend.
     """
 
-    def __init__(self, backend: Backend, task: RunnerTask) -> None:
+    def __init__(self, backend: Backend, task: RunnerTask, zeros: Callable[..., Array] | None = None) -> None:
         self.backend = backend.name
         self._at, self._task = backend, task
+        self._zeros: Callable[..., Array] = zeros or backend.zeros
         self.layout = task.model.layout()
         size = self.layout.n_trainable
-        self._flat, self._gradients = backend.zeros(size), backend.zeros(size)
-        self._buffers = backend.zeros(self.layout.n_buffers)
-        self._moments = {name: backend.zeros(size) for name in MOMENTS[task.train.optimizer]}
+        self._flat, self._buffers = self._zeros(size), self._zeros(self.layout.n_buffers)
+        self._moments = {name: self._zeros(size) for name in MOMENTS[task.train.optimizer]}
+        self._totals = self._zeros(2, np.float64)
+        self._gradients = self._zeros(size)
         self._parameters = self._views(self._flat, True) | self._views(self._buffers, False)
         self._gradient_views = self._views(self._gradients, True)
         self._weight_decay, self._l2 = (self._upload(values) for values in _decay(self.layout, task.train))
         self._loss_weights = self._upload(task.loss.weights)
         self._updates = 0
-        self._totals = backend.zeros(2, np.float64)
         for name, value in self.layout.initial(task.seed).items():
             backend.write(self._parameters[name], value)
 
@@ -67,10 +75,17 @@ class ModelState:
         return float(loss), float(weight)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        found = {name: self._at.read(value) for name, value in self._parameters.items()}
-        for moment, flat in self._moments.items():
-            found |= {f"{moment}/{name}": self._at.read(value) for name, value in self._views(flat, True).items()}
-        return found | {"updates": np.array([self._updates], dtype=np.int64), "loss": self._at.read(self._totals)}
+        found = {name: self._at.read(value) for name, value in self._arrays().items()}
+        return found | {"updates": np.array([self._updates], dtype=np.int64)}
+
+    def _arrays(self) -> dict[str, Array]:
+        """Return the arrays of the training state by name."""
+        moments = {
+            f"{moment}/{name}": value
+            for moment, flat in self._moments.items()
+            for name, value in self._views(flat, True).items()
+        }
+        return self._parameters | moments | {"loss": self._totals}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         for name, value in self._parameters.items():
@@ -87,7 +102,7 @@ class ModelState:
         return {name: self._at.view(flat, slot.start, slot.spec.shape) for name, slot in slots.items()}
 
     def _upload(self, values: NDArray[np.float32]) -> Array:
-        array = self._at.zeros(len(values))
+        array = self._zeros(len(values))
         self._at.write(array, values)
         return array
 

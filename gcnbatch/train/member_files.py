@@ -51,8 +51,7 @@ class MemberFiles:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write an epoch's row to the history."""
-        with open(self.folder / HISTORY, "a", encoding="utf-8", opener=_no_link) as stream:
-            stream.write(json.dumps(row, allow_nan=False) + "\n")
+        fileio.append_line(self.folder / HISTORY, json.dumps(row, allow_nan=False))
 
     def history(self, epochs: int) -> list[dict[str, Any]]:
         """Return the first `epochs` rows of the history."""
@@ -124,8 +123,3 @@ def _trim(path: Path, epochs: int) -> list[dict[str, Any]]:
     lines = run_files.read_text(path, "the history").splitlines(keepends=True)[:epochs] if path.exists() else []
     fileio.write_text(path, "".join(lines))
     return rows
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Open a file of the run folder; a symbolic link could lead outside."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -52,7 +52,7 @@ def plan(experiment: Experiment) -> list[Planned]:
             numbers = list(_numbers(config, repeat, fold, model))
             name = "-".join(f"{what}{number + 1}" for what, number, _ in numbers)
             title = ", ".join(f"{what} {number + 1} of {count}" for what, number, count in numbers)
-            own = experiment.like(_seeded(config, repeat, model)) if numbers else experiment
+            own = experiment.like(seeded(config, repeat, model)) if numbers else experiment
             found.append(Planned(name, title, own, split))
     return found
 
@@ -80,7 +80,7 @@ def data_file(config: Config, folder: Path) -> Path:
 
 
 def _splits(experiment: Experiment, repeat: int) -> list[Split]:
-    config = _seeded(experiment.config, repeat, 0)
+    config = seeded(experiment.config, repeat, 0)
     about = (config.split, config.seed, experiment.split_rows)
     return splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
 
@@ -93,7 +93,7 @@ def _numbers(config: Config, repeat: int, fold: int, model: int) -> Iterator[tup
             yield what, number, count
 
 
-def _seeded(config: Config, repeat: int, model: int) -> Config:
+def seeded(config: Config, repeat: int, model: int) -> Config:
     """Return the configuration with the seeds of a member."""
     seed = (splits.split_seed(config.split, config.seed) + repeat) % _SEEDS
     split = config.split.model_copy(update={"seed": seed})

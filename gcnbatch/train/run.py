@@ -8,8 +8,6 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 
 from __future__ import annotations
 
-import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -23,7 +21,7 @@ from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data import splits
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import report, run_files
 from gcnbatch.train.experiment import Experiment
@@ -34,7 +32,7 @@ from gcnbatch.train.plan import GENERATED, Planned, data_file, has_members, memb
 from gcnbatch.train.processes import fit_in_processes, processes
 from gcnbatch.train.report import INLINE, Report
 from gcnbatch.train.schedule import rates_differ
-from gcnbatch.train.stop import Interrupted
+from gcnbatch.train.stop import resumable
 from gcnbatch.train.summary import summarise
 
 CONFIG, ENVIRONMENT, DIGEST = "config.toml", "env.json", "data.sha256"
@@ -50,26 +48,26 @@ def start(
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    Nothing is created before the backend is open and the data set is checked. `write` writes a fit's report,
-    run by `writers`.
+    A run that is refused leaves no folder. `write` writes a fit's report, run by `writers`.
 
     Raises
     ------
     InputError
-        When the folder is not empty, or data and configuration do not match.
+        When the folder is not empty or another process writes there, or data and configuration do not match.
     """
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
     if not config.data.path and not config.data.synthetic:
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
         )
-    target = folder or folders.default_folder(config.name)
-    folders.check_new(target, f"Choose another -o, or go on with --resume {target}.")
     if config.data.path:
         absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": absolute})
+    hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
-        stack.enter_context(_resumable(target))
+        held = stack.enter_context(folders.results(folder, config.name, hint))
+        target = held.folder
+        stack.enter_context(resumable("train", target / CONFIG))
         if config.data.synthetic:
             _create(target, config)
             _generate(config, target)
@@ -77,10 +75,11 @@ def start(
             planned, backend = stack.enter_context(_prepared(config, target, choice))
         except InputError:
             if config.data.synthetic:
-                shutil.rmtree(target)
+                for made in target.iterdir():
+                    made.unlink()
             raise
         _create(target, config.model_copy(update={"backend": backend.name}))
-        return target, _fit(target, config, planned, backend, quiet, say, write, writers)
+        return target, _fit(held, config, planned, backend, quiet, say, write, writers)
 
 
 def resume(
@@ -105,34 +104,35 @@ def resume(
     Raises
     ------
     InputError
-        When `folder` is not a run, the data changed, or the run cannot be extended.
+        When `folder` is not a run, another process trains there, the data changed, or the run cannot be extended.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
-    run_files.refuse_links(folder)
-    config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
-    longer = config if epochs is None else _extended(config, epochs)
-    extended, config = longer != config, longer
-    if (folder / report.METRICS).exists() and not extended:
-        say(f"{folder} is already finished")
-        return run_files.read_metrics(folder / report.METRICS, members=has_members(config))
-    for place in (folder, *member_folders(folder)):
-        fileio.remove_abandoned(place)
-    tree = config.model_dump(mode="json")
-    replaced = {("backend",): backend_name, ("device",): device, ("cuda", "resident"): resident, ("jobs",): jobs}
-    for path, value in replaced.items():
-        if value is not None:
-            put(tree, path, value)
-    config = resolve(tree, where="--resume")
-    choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    with _resumable(folder):
-        if config.data.synthetic and not (folder / GENERATED).exists():
-            _generate(config, folder)
-        with _prepared(config, folder, choice) as (planned, backend):
-            if extended:
-                _check_digest(folder, planned[0].experiment)
-                _reopen(folder, longer)
-            return _fit(folder, config, planned, backend, quiet, say)
+    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
+        run_files.refuse_links(folder)
+        config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        longer = config if epochs is None else _extended(config, epochs)
+        extended, config = longer != config, longer
+        if (folder / report.METRICS).exists() and not extended:
+            say(f"{folder} is already finished")
+            return run_files.read_metrics(folder / report.METRICS, members=has_members(config))
+        for place in (folder, *member_folders(folder)):
+            fileio.remove_abandoned(place)
+        tree = config.model_dump(mode="json")
+        replaced = {("backend",): backend_name, ("device",): device, ("cuda", "resident"): resident, ("jobs",): jobs}
+        for path, value in replaced.items():
+            if value is not None:
+                put(tree, path, value)
+        config = resolve(tree, where="--resume")
+        choice = BackendChoice(config.backend, config.device, config.cuda, say)
+        with resumable("train", folder / CONFIG):
+            if config.data.synthetic and not (folder / GENERATED).exists():
+                _generate(config, folder)
+            with _prepared(config, folder, choice) as (planned, backend):
+                if extended:
+                    _check_digest(folder, planned[0].experiment)
+                    _reopen(folder, longer)
+                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
 
 
 def _extended(config: Config, epochs: int) -> Config:
@@ -160,21 +160,6 @@ def _reopen(folder: Path, config: Config) -> None:
 
 
 @contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """Add the command that resumes the run to the error of an interrupt or of the machine."""
-    go_on = f"Go on with: gcnbatch train --resume {shlex.quote(str(folder))}"
-    try:
-        yield
-    except MachineError as error:
-        if (folder / CONFIG).exists():
-            error.advise(go_on)
-        raise
-    except (Interrupted, KeyboardInterrupt) as stop:
-        what = str(stop) if isinstance(stop, Interrupted) else "stopped"
-        raise Interrupted(what, hint=go_on if (folder / CONFIG).exists() else "Nothing was written.") from None
-
-
-@contextmanager
 def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[list[Planned], Backend]]:
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
     with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
@@ -190,14 +175,13 @@ def _generate(config: Config, folder: Path) -> None:
 
 
 def _create(folder: Path, config: Config) -> None:
-    folders.make(folder)
     fileio.write_text(folder / CONFIG, config.to_toml())
     about = {**environment.host(), "backend": config.backend, "command": sys.argv[1:]}
     fileio.write_json(folder / ENVIRONMENT, about)
 
 
 def _fit(
-    folder: Path,
+    held: folders.Held,
     config: Config,
     planned: list[Planned],
     backend: Backend,
@@ -207,18 +191,18 @@ def _fit(
     writers: Executor = INLINE,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
+    folder, lock = held
     experiment = planned[0].experiment
     _check_digest(folder, experiment)
     if count := splits.left_out(experiment.config.split, experiment.split_rows):
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
-    with folders.locked(folder) as lock:
-        known = _known_metrics(folder, planned, say)
-        missing = [one for one in planned if one.name not in known]
-        if (count := processes(backend, config.jobs, len(missing))) > 1:
-            there = config.model_copy(update={"backend": backend.name})
-            known |= fit_in_processes(folder, there, missing, count, say, lock)
-        elif missing:
-            known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
+    known = _known_metrics(folder, planned, say)
+    missing = [one for one in planned if one.name not in known]
+    if (count := processes(backend, config.jobs, len(missing))) > 1:
+        there = config.model_copy(update={"backend": backend.name})
+        known |= fit_in_processes(folder, there, missing, count, say, lock)
+    elif missing:
+        known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
     results = [known[one.name] for one in planned]
     return summarise(folder, planned, results) if planned[0].name else results[0]
 

@@ -120,7 +120,7 @@ def read_text(path: Path, expected: str) -> str:
         When it is not a regular file, too large or not UTF-8.
     """
     with fileio.open_regular(path, expected, follow=False) as stream:
-        raw = stream.read(_MOST_BYTES + 1)
+        raw = stream.read(min(os.fstat(stream.fileno()).st_size, _MOST_BYTES) + 1)  # Python allocates all of it first
     if len(raw) > _MOST_BYTES:
         raise InputError(str(path), f"more than {_MOST_BYTES >> 20} MiB", expected, _HINT)
     try:

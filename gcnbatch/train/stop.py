@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 
+from gcnbatch import machine
 from gcnbatch.errors import GcnbatchError
 
 
@@ -40,3 +45,30 @@ class StopRequest:
         if self.made:
             raise KeyboardInterrupt
         self.made = True
+
+
+@contextmanager
+def resumable(command: str, config: Path) -> Iterator[None]:
+    """Add the command that goes on to an error of the machine and to an interrupt.
+
+    Parameters
+    ----------
+    command : {"train", "tune"}
+    config : Path
+        A file of the folder; without it, there is nothing to go on with.
+    """
+    go_on = f"Go on with: gcnbatch {command} --resume {shlex.quote(str(config.parent))}"
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as stop:
+        what = str(stop) if isinstance(stop, Interrupted) else "stopped"
+        raise Interrupted(what, hint=go_on if config.exists() else "Nothing was written.") from None
+    except Exception as error:
+        explained = machine.explain(error)
+        if explained is None:
+            raise
+        if config.exists():
+            explained.advise(go_on)
+        if explained is error:
+            raise
+        raise explained from error

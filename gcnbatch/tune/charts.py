@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain
+from gcnbatch.tune.record import value_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,11 +27,11 @@ def history(trials: Sequence[FrozenTrial], maximize: bool, monitor: str) -> Figu
     for state, label, marker, colour in (("COMPLETE", "complete", "o", BLUE), ("PRUNED", "pruned", "x", GREY)):
         found = [trial for trial in trials if trial.state.name == state and trial.value is not None]
         if found:
-            numbers, values = [trial.user_attrs["number"] for trial in found], [trial.value for trial in found]
+            numbers, values = [trial.user_attrs["number"] for trial in found], [value_of(trial) for trial in found]
             ax.plot(numbers, values, linestyle="", marker=marker, color=colour, markersize=4, label=label)
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if complete:
-        best = (np.maximum if maximize else np.minimum).accumulate([trial.value for trial in complete])
+        best = (np.maximum if maximize else np.minimum).accumulate([value_of(trial) for trial in complete])
         ax.step([trial.user_attrs["number"] for trial in complete], best, where="post", color=ORANGE, label="best")
         legend_above(ax, columns=3)
     ax.set(xlabel="trial", ylabel=monitor)

@@ -128,3 +128,9 @@ def _cut(path: Path) -> None:
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
         fileio.write_text(path, whole)
+
+
+def value_of(trial: FrozenTrial) -> float:
+    """Return the value of a trial that has one."""
+    assert trial.value is not None
+    return float(trial.value)

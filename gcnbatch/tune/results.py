@@ -15,6 +15,7 @@ from gcnbatch.pages.elements import Html, paragraph, picture, section, table
 from gcnbatch.text import csv_cell
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.tune import charts, library
+from gcnbatch.tune.record import value_of
 from gcnbatch.tune.space import Space, configured
 from gcnbatch.tune.study import Study
 
@@ -43,7 +44,7 @@ def write(
     if best is None:
         say("no trial is complete; trials.csv has the reasons")
     else:
-        values = space.suggest(_Fixed(best.params))
+        values = space.suggest(library.optuna().trial.FixedTrial(best.params))
         summary["best"] = {
             "number": best.user_attrs["number"],
             "value": best.value,
@@ -60,22 +61,6 @@ def _alone(config: Any) -> Any:
     """Return the configuration of a run on the split whose test rows the search left out."""
     split = config.split.model_copy(update={"folds": 0, "repeats": 1})
     return config.model_copy(update={"split": split})
-
-
-class _Fixed:
-    """Suggests known parameters."""
-
-    def __init__(self, parameters: dict[str, Any]) -> None:
-        self._parameters = parameters
-
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> Any:
-        return self._parameters[name]
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> Any:
-        return self._parameters[name]
-
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> Any:
-        return self._parameters[name]
 
 
 def _state(trial: FrozenTrial) -> str:
@@ -107,7 +92,7 @@ def _report(name: str, study: Study, names: Sequence[str], summary: dict[str, An
     if not complete:
         return document(f"Study: {name}", [lead, paragraph("No trial is complete.", "verdict")], failed=True)
     best, shares = summary["best"], _importance(study)
-    ranked = sorted(complete, key=lambda trial: -trial.value if maximize else trial.value)
+    ranked = sorted(complete, key=value_of, reverse=maximize)
     drawn = {
         "History": charts.history(study.trials, maximize, monitor),
         "Importance": charts.importance(shares) if shares else None,

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,14 +27,14 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.train import run_files
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.plan import GENERATED, data_file
 from gcnbatch.train.processes import pool
 from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
-from gcnbatch.train.stop import Interrupted
+from gcnbatch.train.stop import resumable
 from gcnbatch.tune import library, results
 from gcnbatch.tune.processes import TrialProcesses
 from gcnbatch.tune.progress import Watch
@@ -104,13 +102,14 @@ def start(
     tree = read_toml(space or DEFAULT)
     read_space(tree, config, str(space or "default space"), known_only=space is None)
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    target = folder or folders.default_folder(f"{config.name}-tune")
-    folders.check_new(target, f"Choose another -o, or go on with --resume {target}.")
     if config.data.path:
         absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": absolute})
+    hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
-        stack.enter_context(_resumable(target))
+        held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
+        target = held.folder
+        stack.enter_context(resumable("tune", target / CONFIG))
         if config.data.synthetic:
             _generate(config, target)
         try:
@@ -119,18 +118,18 @@ def start(
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
         except InputError:
             if config.data.synthetic:
-                shutil.rmtree(target)
+                for made in target.iterdir():
+                    made.unlink()
             raise
         config = config.model_copy(update={"backend": backend.name})
         rounds = _rounds(backend, experiment)
         count = TRIALS if limits == Limits() else limits.trials
-        folders.make(target)
         fileio.write_text(target / SPACE, tomli_w.dumps(tree))
         fileio.write_json(target / SETTINGS, asdict(_Settings(count, rounds.trials, rounds.alike)))
         fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": sys.argv[1:]})
         fileio.write_text(target / DIGEST, f"{experiment.fingerprint}  {experiment.dataset.path}\n")
         fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
-        return target, _search(target, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
+        return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
 
 
 def resume(
@@ -158,40 +157,43 @@ def resume(
     if not (folder / CONFIG).is_file() or not (folder / SETTINGS).is_file():
         expected = f"a folder with {CONFIG} and {SETTINGS}"
         raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
-    run_files.refuse_links(folder)
-    fileio.remove_abandoned(folder)
-    tree = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
-    config = resolve(tree | (replaced or {}), where="--resume")
-    place = folder / SETTINGS
-    known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
-    given = limits or Limits()
-    count = given.trials or (known.trials if given.minutes is None else None)
-    choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    with _resumable(folder), _opened(config, folder) as experiment:
-        if run_files.read_text(folder / DIGEST, "the data's digest").split()[:1] != [experiment.fingerprint]:
-            raise InputError(str(experiment.dataset.path), "changed since the study began", hint="Restore it.")
-        splits = search_splits(config, experiment.split_rows)
-        backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-        return _search(folder, config, experiment, backend, Limits(count, given.minutes), quiet, say)
+    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
+        run_files.refuse_links(folder)
+        fileio.remove_abandoned(folder)
+        tree = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
+        config = resolve(tree | (replaced or {}), where="--resume")
+        place = folder / SETTINGS
+        known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+        given = limits or Limits()
+        count = given.trials or (known.trials if given.minutes is None else None)
+        choice = BackendChoice(config.backend, config.device, config.cuda, say)
+        with resumable("tune", folder / CONFIG), _opened(config, folder) as experiment:
+            if run_files.read_text(folder / DIGEST, "the data's digest").split()[:1] != [experiment.fingerprint]:
+                raise InputError(str(experiment.dataset.path), "changed since the study began", hint="Restore it.")
+            splits = search_splits(config, experiment.split_rows)
+            backend = choice.backend_for([experiment.task(split)[0] for split in splits])
+            return _search(
+                folders.Held(folder, lock), config, experiment, backend, Limits(count, given.minutes), quiet, say
+            )
 
 
 def _search(
-    folder: Path, config: Config, experiment: Experiment, backend: Backend, limits: Limits, quiet: bool, say: Say
+    held: folders.Held, config: Config, experiment: Experiment, backend: Backend, limits: Limits, quiet: bool, say: Say
 ) -> dict[str, Any]:
     """Search in a folder that has all files of a study; write and return the results."""
+    folder, lock = held
     space = read_space(read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
     found = run_files.read_json(folder / SETTINGS, "a study")
     rounds = Rounds(int(found["at_once"]), bool(found["alike"]))
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize
-    with folders.locked(folder) as lock:
-        record = Record(folder, direction(experiment), space.names)
-        study = Study(space, record, rounds, config.seed, direction(experiment))
-        with ExitStack() as stack:
-            run = _runner(stack, folder, config, experiment, backend, rounds, lock)
-            with Watch(study, limits.trials, deadline, experiment.monitor, quiet) as watch:
-                study.search(count, deadline, run, watch.show)
-        return results.write(folder, study, space, experiment, say)
+    record = Record(folder, direction(experiment), space.names)
+    study = Study(space, record, rounds, config.seed, direction(experiment))
+    with ExitStack() as stack:
+        run = _runner(stack, folder, config, experiment, backend, rounds, lock)
+        with Watch(study, limits.trials, deadline, experiment.monitor, quiet) as watch:
+            study.search(count, deadline, run, watch.show)
+    return results.write(folder, study, space, experiment, say)
 
 
 def _runner(
@@ -228,20 +230,4 @@ def _opened(config: Config, folder: Path) -> Iterator[Experiment]:
 def _generate(config: Config, folder: Path) -> None:
     from gcnbatch.data import synthetic
 
-    folders.make(folder)
     synthetic.write(config.data.synthetic, folder / GENERATED)
-
-
-@contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """Add the command that resumes the study to the error of an interrupt or of the machine."""
-    go_on = f"Go on with: gcnbatch tune --resume {shlex.quote(str(folder))}"
-    try:
-        yield
-    except MachineError as error:
-        if (folder / CONFIG).exists():
-            error.advise(go_on)
-        raise
-    except (Interrupted, KeyboardInterrupt):
-        hint = f"All finished trials are saved. {go_on}" if (folder / CONFIG).exists() else "Nothing was written."
-        raise Interrupted("stopped", hint=hint) from None

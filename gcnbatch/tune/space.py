@@ -13,7 +13,7 @@ from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from optuna.trial import Trial
+    from optuna.trial import BaseTrial
 
 DEFAULT = Path(__file__).with_name("space.toml")
 _RANGE, _CHOICES = {"low", "high", "log", "step", "repeat"}, {"choices", "repeat"}
@@ -51,7 +51,7 @@ class Dimension:
     step: float | None = None
     repeat: Dimension | None = None
 
-    def suggest(self, trial: Trial) -> Any:
+    def suggest(self, trial: BaseTrial) -> Any:
         """Return the value of the key in this trial."""
         if self.choices:
             labels = [_label(choice) for choice in self.choices]
@@ -88,7 +88,7 @@ class Space:
         """Names of the parameters of a trial."""
         return [name for dimension in self.dimensions for name in dimension.names]
 
-    def suggest(self, trial: Trial) -> dict[str, Any]:
+    def suggest(self, trial: BaseTrial) -> dict[str, Any]:
         """Return the values of a trial by key."""
         return {dimension.key: dimension.suggest(trial) for dimension in self.dimensions}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.tune import library
-from gcnbatch.tune.record import Record
+from gcnbatch.tune.record import Record, value_of
 from gcnbatch.tune.space import Space
 from gcnbatch.tune.trials import Asked, Outcome
 
@@ -70,7 +70,7 @@ class Study:
         """The complete trial with the best value, the first of equals."""
         complete = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
         sign = -1.0 if self.direction == "maximize" else 1.0
-        return min(complete, key=lambda trial: sign * trial.value, default=None)
+        return min(complete, key=lambda trial: sign * value_of(trial), default=None)
 
     def search(self, count: int, deadline: float, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
         """Run trials until there are `count` of them; begin no round after the deadline.

@@ -5,7 +5,9 @@
 - isotonic: the non-decreasing step function of least squared error (Zadrozny and Elkan, KDD 2002), with values kept off
   0 and 1 by 1 / (n + 2).
 
-Of a binary task, cross-validation on the validation rows chooses the kind with the smaller Brier score.
+- identity: what is calibrated already stays as it is.
+
+Of a binary task, cross-validation on the validation rows chooses the kind with the smallest Brier score.
 """
 
 from __future__ import annotations
@@ -61,19 +63,31 @@ class Isotonic(BaseModel):
         return np.asarray(np.interp(p.astype(np.float64), self.x, self.y))
 
 
-Calibrator = Annotated[Union[Temperature, Isotonic], Field(discriminator="kind")]
+class Identity(BaseModel):
+    """The map that changes nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    kind: Literal["identity"] = "identity"
+
+    def apply(self, p: NDArray[np.floating]) -> Float64:
+        """Return the probabilities."""
+        return p.astype(np.float64)
 
 
-def fit_binary(y: NDArray[np.bool_], p: NDArray[np.floating], draws: np.random.Generator) -> Temperature | Isotonic:
-    """Return the better map of probabilities `p (n,)` of a task with labels `y (n,)`.
+AnyCalibrator = Union[Identity, Temperature, Isotonic]
+Calibrator = Annotated[AnyCalibrator, Field(discriminator="kind")]
 
-    `draws` deals the rows into folds; both kinds see the same ones.
+
+def fit_binary(y: NDArray[np.bool_], p: NDArray[np.floating], draws: np.random.Generator) -> AnyCalibrator:
+    """Return the best map of probabilities `p (n,)` of a task with labels `y (n,)`.
+
+    `draws` deals the rows into folds; all kinds see the same ones. The first of equals is taken.
     """
     fold = np.empty(len(y), dtype=np.int64)
     for label in (False, True):
         rows = draws.permutation(np.flatnonzero(y == label))
         fold[rows] = np.arange(len(rows)) % FOLDS
-    fits: tuple[Callable[..., Temperature | Isotonic], ...] = (fit_temperature, fit_isotonic)
+    fits: tuple[Callable[..., AnyCalibrator], ...] = (lambda y, p: Identity(), fit_temperature, fit_isotonic)
     scores = []
     for fit in fits:
         errors = [

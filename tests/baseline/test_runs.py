@@ -67,6 +67,16 @@ def test_folds_are_those_of_train_and_every_row_is_predicted(folder: Path, tmp_p
     assert metrics["out_of_fold"]["labelled"] == 80
 
 
+def test_repeats_are_those_of_train(folder: Path, tmp_path: Path) -> None:
+    train_on(folder / "m.h5", tmp_path / "run", split={"folds": 2, "repeats": 2})
+    baseline.start(config(folder / "m.h5", folds=2, repeats=2), tmp_path / "b", 5)
+    own, other = read_fits(tmp_path / "b"), read_fits(tmp_path / "run")
+    assert [fit.block for fit in own] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for fit, same in zip(own, other, strict=True):
+        assert fit.folder.name == same.folder.name
+        assert (fit.folder / "splits.json").read_bytes() == (same.folder / "splits.json").read_bytes()
+
+
 def test_beside_a_run_the_baseline_uses_its_rows_and_metrics_say_who_wins(folder: Path) -> None:
     said: list[str] = []
     metrics = baseline.add_to_run(folder / "folds", 5, said.append)

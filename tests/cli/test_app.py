@@ -102,6 +102,11 @@ def test_examples_keep_their_lines(call: Call) -> None:
         (MemoryError(), 3, "error: out of memory. Use a smaller batch, or lower data.memory_mb so that "),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "f"), 3, "error: f: No space left on device. Free some "),
         (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), 3, "error: disk: Disk quota exceeded. Free some disk "),
+        (OSError(errno.EROFS, "Read-only file system", "f"), 3, "error: f: Read-only file system. Check the folder "),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), 3, "error: out of memory. Use a smaller batch, "),
+        (OSError(errno.EMFILE, "Too many open files"), 3, "error: Too many open files. Raise ulimit -n, or end other "),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 3, "error: Resource temporarily unavail"),
+        (RuntimeError("can't start new thread"), 3, "error: can't start new thread. Raise ulimit -u, or end other "),
     ],
 )
 def test_errors_become_one_line_and_their_code(

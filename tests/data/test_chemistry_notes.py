@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.add_splits import SplitTable, add_splits
-from gcnbatch.data.featurizer import MAX_MURCKO_ATOMS, FeaturizerOptions, featurize_chunk
+from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk
 from gcnbatch.data.importers.chemistry import structure_keys
 from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.scaffolds import MAX_MURCKO_ATOMS
 from gcnbatch.data.store import Dataset
 
 PLAIN = FeaturizerOptions()

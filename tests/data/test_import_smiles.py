@@ -13,7 +13,8 @@ import pytest
 from gcnbatch import worker
 from gcnbatch.data import featurizer, guard
 from gcnbatch.data import molecule_graphs as molecules
-from gcnbatch.data.featurizer import BOND_CHANNELS, FEATURE_NAMES, FeaturizerOptions, load_rdkit
+from gcnbatch.data.atom_features import FEATURE_NAMES
+from gcnbatch.data.featurizer import BOND_CHANNELS, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.normalize import symmetric_weights
@@ -383,7 +384,7 @@ def test_an_error_of_rdkits_code_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("\n\n****\nPre-condition Violation\n" + text * 99 + "\nBOOST: 1_85")
 
     monkeypatch.setattr(featurizer, "read_molecule", page)
-    (part,) = molecules.featurize(["C"], PLAIN, processes=1)
+    (part,) = molecules.featurize(["F[C@H](Cl)Br"], PLAIN, processes=1)
     assert part.bad[0].reason == "RDKit: Pre-condition Violation"
 
 

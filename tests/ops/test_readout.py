@@ -35,13 +35,13 @@ def test_readout(backend: Adapter, case: Case, kind: str):
     assert_parity(backend, readout(case, kind))
 
 
-def last_winner(right, h, node_ptr, kind):
-    r, _ = right(h, node_ptr, kind)
-    winner = np.full(r.shape, -1)
+def last_winner(right, dr, node_ptr, kind, saved):
+    h, r = saved
+    dh = np.zeros_like(h)
     for b, (first, end) in enumerate(pairwise(node_ptr)):
         if first < end:
-            winner[b] = end - 1 - h[first:end][::-1].argmax(axis=0)
-    return r, winner
+            dh[end - 1 - (h[first:end][::-1] == r[b]).argmax(axis=0), np.arange(h.shape[1])] = dr[b]
+    return dh
 
 
 def a_node_missing(right, h, node_ptr, kind):
@@ -51,7 +51,7 @@ def a_node_missing(right, h, node_ptr, kind):
 
 
 MUTANTS = {
-    "the last of equal values": ("max", mutant(readout=last_winner)),
+    "the last of equal values": ("max", mutant(readout_backward=last_winner)),
     "a node missing": ("sum", mutant(readout=a_node_missing)),
     "sum for mean": ("mean", mutant(readout=lambda right, h, node_ptr, kind: right(h, node_ptr, "sum"))),
     "float16 values": ("sum", mutant(readout=lambda right, h, node_ptr, kind: right(half(h), node_ptr, kind))),

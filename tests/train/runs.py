@@ -59,7 +59,8 @@ def command(*arguments: object) -> list[str]:
 
 def environment() -> dict[str, str]:
     """Return the environment of a process with one BLAS thread, like this process, to which tests compare its bits."""
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(places)}
 
 
 def gcnbatch(*arguments: object, cwd: Path | None = None, check: int | None = 0) -> subprocess.CompletedProcess[str]:

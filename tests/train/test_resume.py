@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gcnbatch import fileio
+from gcnbatch import fileio, folders
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train import run
@@ -207,3 +208,35 @@ def test_folds_that_follow_folds_with_other_rates_say_so(tmp_path: Path, data: P
         "those that follow have those of now",
         "fold 2 of 2",
     ]
+
+
+# ------------------------------------------------------------------------------------------------ faults
+
+
+def test_a_clock_that_is_set_back_changes_nothing(
+    tmp_path: Path, data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    years = iter(range(10**9, 0, -(10**6)))
+    monkeypatch.setattr(time, "time", lambda: float(next(years)))
+    assert killed(data, tmp_path / "run", THOROUGH, OpsRunner, "step", 6)
+    assert run.resume(tmp_path / "run", quiet=True)["seconds"] >= 0
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path, data: Path) -> None:
+    step, refused = OpsRunner.step, []
+
+    def meddling(self: OpsRunner, index: int) -> None:
+        if not refused:
+            with pytest.raises(
+                InputError, match=r"run: another process writes there; .*Wait until it ends\.$"
+            ) as error:
+                run.resume(tmp_path / "run", quiet=True)
+            refused.append(error)
+        step(self, index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folders, "ORPHANS_SECONDS", 0.0)
+        patch.setattr(OpsRunner, "step", meddling)
+        fit(data, tmp_path / "run", *THOROUGH)
+    assert refused

@@ -49,11 +49,20 @@ def test_isotonic_map_is_scikit_learns_but_off_0_and_1() -> None:
 def test_the_kind_that_fits_is_chosen() -> None:
     p = sigmoid(Z[:4000])
     steps = np.where(p < 0.3, 0.45, np.where(p < 0.7, 0.5, 0.55))
-    for truth, kind in ((sigmoid(0.5 * Z[:4000] - 1), "temperature"), (steps, "isotonic")):
+    kinds = {"temperature": sigmoid(0.5 * Z[:4000] - 1), "isotonic": steps}
+    for kind, truth in kinds.items():
         found = calibration.fit_binary(labels_of(truth), p, np.random.default_rng(0))
         assert found.kind == kind
     again = calibration.fit_binary(labels_of(steps), p, np.random.default_rng(0))
     assert again == found
+
+
+def test_what_is_calibrated_stays_nearly_as_it_is() -> None:
+    p = sigmoid(Z[:4000])
+    found = [calibration.fit_binary(labels_of(p, seed), p, np.random.default_rng(0)) for seed in range(5)]
+    assert "identity" in {one.kind for one in found}
+    for one in found:
+        np.testing.assert_allclose(one.apply(p), p, atol=0.06)
 
 
 def test_temperature_of_classes_recovers_a_known_scale() -> None:

@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from gcnbatch.backends import cpu
-from gcnbatch.backends.blas import BlasThreads
+from gcnbatch.backends.blas import BlasThreads, shared_processors
 from gcnbatch.backends.cpu import CpuOps, ops
 from gcnbatch.backends.registry import open_backend
 
@@ -41,14 +41,17 @@ def test_loops_are_compiled_without_a_cache_folder(monkeypatch: pytest.MonkeyPat
 
 def test_small_products_use_one_thread_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu_ops, asked = CpuOps(), []
-    monkeypatch.setattr(ops._threads, "_one", None)
+    monkeypatch.setattr(ops._threads, "_shares", None)
     monkeypatch.setattr(ops._threads, "_libraries", [(SimpleNamespace(set_num_threads=asked.append), 7)], raising=False)
     small, large = np.ones((100, 100), np.float32), np.ones((1000, 301), np.float32)
     cpu_ops.matmul(small, small)
     cpu_ops.matmul_backward(small, small, small)
     cpu_ops.matmul(large, np.ones((301, 100), np.float32))
     cpu_ops.matmul(small, small)
-    assert asked == [1, 7, 1]
+    with shared_processors():
+        cpu_ops.matmul(large, np.ones((301, 100), np.float32))
+    cpu_ops.matmul(large, np.ones((301, 100), np.float32))
+    assert asked == [1, 7, 1, 3, 7]
 
 
 def test_blas_threads_are_set_and_restored() -> None:

@@ -6,8 +6,7 @@
 
 namespace fused {
 
-// All that staging reads and writes; it lies in device memory, because `epoch` changes between launches of a captured
-// graph. Differences from Stage:
+// All that staging reads and writes. Differences from Stage:
 //   the batch     shape (2,), its number of tiles; tile_ptr (tiles + 1,), first graph of each tile; tile_rows (tiles,), rows
 //                 in use; node_ptr (B,), first row of a graph; n_nodes (B,); rowsum (144 tiles,); indptr (144 tiles + 1,),
 //                 columns counted inside the tile; u panels, zeros in rows of no graph
@@ -28,7 +27,7 @@ struct Fp16Stage {
   const float *set_t_values, *set_rowsum;
   const Fp16* set_u;
   const int* set_targets;
-  long long n_steps, epoch, K, T, tiles;
+  long long K, T, tiles;
 };
 
 // Stage rows first … first + n - 1 of a tile of u from the set, or zeros where `source` is null.
@@ -51,7 +50,7 @@ struct StagedStep {
   const int* tile_starts;
 
   __device__ __forceinline__ explicit StagedStep(const Fp16Stage& at) : step(at.progress[0]) {
-    const bool exists = step < at.n_steps;
+    const bool exists = step >= at.progress[4] && step < at.progress[5];
     begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
     tiles = exists ? at.tile_counts[step] : 0;
     tile_starts = at.tile_starts + step * (at.tiles + 1);
@@ -121,7 +120,7 @@ __device__ __forceinline__ void stage_tiles(const Fp16Stage& at, int block, int 
   wait();
   if (of.tiles > 0 && block == 0 && threadIdx.x == 0) {
     const int N = at.rows[of.pointers() + of.B];
-    *reinterpret_cast<int4*>(at.size) = make_int4(N, of.B, of.step, static_cast<int>(at.epoch));
+    *reinterpret_cast<int4*>(at.size) = make_int4(N, of.B, of.step, at.progress[6]);
     at.shape[0] = of.tiles;
   }
 }

@@ -6,15 +6,16 @@
 //
 // G is the gradient of the batch norm's output. The first blocks compute G_prev and partial sums of its columns, the others
 // partial sums of dW'; neither waits for the other.
-// Source: own. Shapes: g_prev (N, F), sums_prev (dx blocks, columns_of(F), 2): sums of G_prev and of G_prev xhat_prev;
-//   partials (dw blocks, K, columns_of(P)); sums (parts, columns_of(P), 2): one part per tile of rows, or per
+// Source: own. Shapes: g_prev (N, F), sums_prev (parts, columns_of(F), 2): sums of G_prev and of G_prev xhat_prev;
+//   partials (dw_sums, K, columns_of(P)); sums (parts_of_sums, columns_of(P), 2): one part per tile of rows, or per
 //   graph; stats (2, P): mean, inverse; t_indptr (N C + 1,): row i C + c is node i of A_c^T.
 // `kind` is a LayerKind: the first layer has only dW'; in a dense layer V = dY. Sizes come from the shape.
-// Launch: 512 threads, `dx_blocks` + `dw_blocks`; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60 + 60 tiles.
+// Launch: 512 threads, `dx_blocks` + `dw_blocks`, members in z; each works on tiles of 16 rows. Batch 50 of 19 nodes: 60
+//   tiles, for a model alone 60 + 60 blocks.
 // Shared memory: dynamic; see `narrow.geometry.backward`. Accesses as in the forward phase; dW' reads rows of U and dY
 //   16 bytes at a time; the lanes of half a warp read the same.
 // Traffic: reads 8 (nnz P + N P) + 4 (N F + N K + F C P blocks), writes 4 (N F + K P blocks); everything in L2.
-// Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
+// Determinism: one writer per output, fixed order: repeats to the bit for a given number of parts, whatever the blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
 #pragma once
 
@@ -59,18 +60,20 @@ __device__ __forceinline__ void set_backward(const OfY& of, float* scratch, cons
 // A warp computes a row of V, as NeighbourActivations does for U. The entries of rows i C … i C + C - 1 of the transpose are
 // the neighbours of node i, channel by channel.
 struct NeighbourGradients {
-  int n, node, channel;
+  int begin, n, node, channel;
   float value;
   float2 y[BATCH], g[BATCH];
 
-  __device__ __forceinline__ void open(const int* t_indptr, const int* t_indices, const float* t_values, int i,
-                                       bool exists, int C, bool identity) {
-    if (identity) {
-      n = exists, node = i, channel = 0, value = 1.f;
-      return;
-    }
-    n = exists ? t_indptr[(i + 1) * C] - t_indptr[i * C] : 0;
-    read(t_indptr, t_indices, t_values, i, C, threadIdx.x % 32);
+  __device__ __forceinline__ void find(const int* t_indptr, int i, bool exists, int C, bool identity) {
+    begin = i, n = exists;
+    if (identity) return;
+    begin = exists ? t_indptr[i * C] : 0;
+    n = exists ? t_indptr[(i + 1) * C] - begin : 0;
+  }
+  __device__ __forceinline__ void open(const int* t_indptr, const int* t_indices, const float* t_values, int i, int C,
+                                       bool identity) {
+    node = begin, channel = 0, value = 1.f;
+    if (!identity) read(t_indptr, t_indices, t_values, i, C, threadIdx.x % 32);
   }
 
   __device__ __forceinline__ void read(const int* t_indptr, const int* t_indices, const float* t_values, int i, int C,
@@ -78,7 +81,7 @@ struct NeighbourGradients {
     node = channel = 0;
     value = 0.f;
     if (k >= n) return;
-    const int entry = t_indptr[i * C] + k;
+    const int entry = begin + k;
     node = t_indices[entry];
     value = t_values[entry];
 #pragma unroll 1
@@ -120,104 +123,140 @@ struct NeighbourGradients {
   }
 };
 
-// Copy rows first … of a (N, columns) matrix to a tile of TILE rows, with zeros beyond the last row and column.
-__device__ __forceinline__ void load_rows(float* tile, int tile_stride, const float* from, int first, int N,
-                                          int columns) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int r = threadIdx.x / 32; r < TILE; r += WARPS) {
-    const int i = first + r;
-    if (columns % 4 == 0) {
-#pragma unroll 1
-      for (int q = 4 * lane; q < columns; q += 128) {
-        *reinterpret_cast<float4*>(tile + r * tile_stride + q) =
-            i < N ? *reinterpret_cast<const float4*>(from + i * columns + q) : make_float4(0.f, 0.f, 0.f, 0.f);
-      }
-    } else {
-#pragma unroll 1
-      for (int q = lane; q < columns_of(columns); q += 32)
-        tile[r * tile_stride + q] = i < N && q < columns ? from[i * columns + q] : 0.f;
-    }
-  }
-}
+// A warp's row of a (N, columns) matrix on its way to a tile: the first four columns of each lane are prefetched.
+struct PrefetchedRow {
+  float4 held;
 
-// A block's rows for dW': U, and Y, which is replaced by dY. A thread loads the first GROUP columns of the first tile's G
-// before it waits for the columns.
+  // The columns from q on, 4 at a time; zeros beyond the last row and column.
+  __device__ __forceinline__ static float4 load(const float* from, int i, int N, int columns, int q) {
+    return i < N ? load4(from + i * columns + q, columns - q, columns % 4 == 0) : make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+  __device__ __forceinline__ void fetch(const float* from, int i, int N, int columns) {
+    const int q = 4 * (threadIdx.x % 32);
+    if (q < columns) held = load(from, i, N, columns, q);
+  }
+  __device__ __forceinline__ void put(float* row, const float* from, int i, int N, int columns) const {
+#pragma unroll 1
+    for (int q = 4 * (threadIdx.x % 32); q < columns; q += 128)
+      *reinterpret_cast<float4*>(row + q) = q < 128 ? held : load(from, i, N, columns, q);
+  }
+};
+
+// A block's rows for dW': U, and Y, which is replaced by dY; a warp has a row. The next tile is prefetched into registers,
+// with the first GROUP columns of its G.
 struct RowTiles {
-  float *u, *dy;
-  int u_stride, dy_stride;
+  float *u_row, *dy_row, *u, *dy;
+  int u_stride, dy_stride, fetched;  // the tile in registers
+  PrefetchedRow of_u, of_y;
   float g[GROUP / 32];
 
   __device__ RowTiles(float* shared, int P, int K)
-      : u(shared), dy(shared + TILE * (K + 4)), u_stride(K + 4), dy_stride(columns_of(P) + 4), g() {}
-
-  __device__ __forceinline__ void load(const float* from_u, const float* y, int first, int N, int P, int K) const {
-    load_rows(u, u_stride, from_u, first, N, K);
-    load_rows(dy, dy_stride, y, first, N, P);
+      : u(shared), dy(shared + TILE * (K + 4)), u_stride(K + 4), dy_stride(columns_of(P) + 4), fetched(-1), g() {
+    u_row = u + threadIdx.x / 32 * u_stride, dy_row = dy + threadIdx.x / 32 * dy_stride;
   }
 
-  __device__ __forceinline__ void fetch(const float* from_g, int first, int N, int P) {
+  __device__ __forceinline__ void fetch(const float* from_u, const float* y, int first, int N, int P, int K) {
+    const int i = first + threadIdx.x / 32;
+    of_u.fetch(from_u, i, N, K);
+    of_y.fetch(y, i, N, P);
+    fetched = first;
+  }
+  __device__ __forceinline__ void fetch_g(const float* from_g, int first, int N, int P) {
     const int i = first + threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int c = 0; c < GROUP / 32; ++c) g[c] = i < N && lane + 32 * c < P ? from_g[i * P + lane + 32 * c] : 0.f;
   }
 
-  // Replace Y by dY; a warp accesses only the rows that it loaded.
-  __device__ __forceinline__ void finish(const OfY& of, int first, int N, int P, bool is_fetched) const {
-    const int i = first + threadIdx.x / 32, lane = threadIdx.x % 32;
-    float* row = dy + threadIdx.x / 32 * dy_stride;
+  // Store the tile that is prefetched, with Y.
+  __device__ __forceinline__ void put(const float* from_u, const float* y, int N, int P, int K) const {
+    const int i = fetched + threadIdx.x / 32;
+    of_u.put(u_row, from_u, i, N, K);
+    of_y.put(dy_row, y, i, N, P);
+  }
+  // Replace Y by dY; a warp accesses only the row that it stored.
+  __device__ __forceinline__ void finish(const OfY& of, int N, int P) const {
+    const int i = fetched + threadIdx.x / 32, lane = threadIdx.x % 32;
     __syncwarp();
-    const auto set = [&](int p, float g_of_row) { row[p] = i < N && p < P ? of.dy(row[p], g_of_row, p) : 0.f; };
+    const auto set = [&](int p, float g_of_row) { dy_row[p] = i < N && p < P ? of.dy(dy_row[p], g_of_row, p) : 0.f; };
 #pragma unroll
     for (int c = 0; c < GROUP / 32; ++c)
-      if (is_fetched && lane + 32 * c < columns_of(P)) set(lane + 32 * c, g[c]);
+      if (lane + 32 * c < columns_of(P)) set(lane + 32 * c, g[c]);
 #pragma unroll 1
-    for (int p = lane + (is_fetched ? GROUP : 0); p < columns_of(P); p += 32)
-      set(p, i < N && p < P ? of.g[i * P + p] : 0.f);
+    for (int p = lane + GROUP; p < columns_of(P); p += 32) set(p, i < N && p < P ? of.g[i * P + p] : 0.f);
   }
 };
 static_assert(TILE == WARPS, "a warp has one row of a tile");
 
-// This block's partial sum of dW', 4 x 4 outputs per thread; `tiles` hold U and Y of the first tile of rows.
-__device__ __forceinline__ void weight_gradient(float* partial, const RowTiles& tiles, const OfY& of, const float* u,
-                                                int N, int part, int parts, int P, int K) {
-  const int columns = columns_of(P) / 4, outputs = K / 4 * columns;
-  const bool is_only = parts * TILE >= N;  // one tile of rows, kept for all groups of outputs
-  bool is_loaded = true, is_finished = false;
+// How the tiles of rows are dealt to the partial sums of dW'. Tiles are dealt to `parts` (RowsOfParts), parts to `sums`: as
+// many sums as parts, or LANES sums, which the update's lanes would otherwise add in the same order. So both have equal bits.
+struct TilesOfSums {
+  int N, parts, sums;
+
+  __device__ __forceinline__ bool has(int sum) const { return sum < min(sums, parts_in_use(N, parts)); }
+  // The tile after one of part `part` in the sum that has this part; N: none.
+  __device__ __forceinline__ int next(int& part, int first) const { return next_tile(part, first, parts, sums, N); }
+};
+
+// A block's partial sums of dW', 4 x 4 outputs per thread. `tiles` hold the first tile of rows, U and Y. If there are more outputs,
+// all tiles are read again.
+__device__ __forceinline__ void weight_gradient(float* partials, RowTiles& tiles, const OfY& of, const float* u,
+                                                const TilesOfSums& dealt, int block, int blocks, int P, int K) {
+  const int columns = columns_of(P) / 4, outputs = K / 4 * columns, N = dealt.N;
+  const auto fetch = [&](int first) {
+    tiles.fetch(u, of.y, first, N, P, K);
+    tiles.fetch_g(of.g, first, N, P);
+  };
+  bool is_put = true;
 #pragma unroll 1
-  for (int group = 0; group < outputs; group += THREADS) {
-    const int output = group + threadIdx.x, k = output / columns * 4, p = output % columns * 4;
-    float4 sum[4] = {};
+  for (int s = block; dealt.has(s); s += blocks) {
 #pragma unroll 1
-    for (int first = part * TILE; first < N; first += parts * TILE) {
-      if (!is_loaded) {
-        __syncthreads();  // all threads have read the previous tiles
-        tiles.load(u, of.y, first, N, P, K);
-        is_finished = false;
-      }
-      is_loaded = is_only;
-      if (!is_finished) {
-        tiles.finish(of, first, N, P, first == part * TILE && group == 0);
-        __syncthreads();
-      }
-      is_finished = true;
-      if (output < outputs) {
+    for (int group = 0; group < outputs; group += THREADS) {
+      const int output = group + threadIdx.x, k = output / columns * 4, p = output % columns * 4;
+      float4 total[4] = {}, sum[4] = {};  // of the parts before, and of this part
+      int part = s;
+#pragma unroll 1
+      for (int first = s * TILE; first < N;) {
+        if (tiles.fetched != first) fetch(first);
+        if (!is_put) tiles.put(u, of.y, N, P, K);
+        is_put = false;
+        tiles.finish(of, N, P);
+        __syncthreads();  // the tiles are filled
+        int next_part = part;
+        const int next = dealt.next(next_part, first), following = s + blocks;
+        const bool is_last_group = group + THREADS >= outputs, has_more = SHARES_LAUNCHES && dealt.has(following);
+        if (is_prefetched(next, N)) {
+          fetch(next);
+        } else if (is_last_group && has_more) {
+          fetch(following * TILE);
+        }
+        if (output < outputs) {
 #pragma unroll 4
-        for (int r = 0; r < TILE; ++r) {
-          const float4 a = *reinterpret_cast<const float4*>(tiles.u + r * tiles.u_stride + k);
-          const float4 b = *reinterpret_cast<const float4*>(tiles.dy + r * tiles.dy_stride + p);
-          sum[0] = add_product(sum[0], a.x, b);
-          sum[1] = add_product(sum[1], a.y, b);
-          sum[2] = add_product(sum[2], a.z, b);
-          sum[3] = add_product(sum[3], a.w, b);
+          for (int r = 0; r < TILE; ++r) {
+            const float4 a = *reinterpret_cast<const float4*>(tiles.u + r * tiles.u_stride + k);
+            const float4 b = *reinterpret_cast<const float4*>(tiles.dy + r * tiles.dy_stride + p);
+            sum[0] = add_product(sum[0], a.x, b);
+            sum[1] = add_product(sum[1], a.y, b);
+            sum[2] = add_product(sum[2], a.z, b);
+            sum[3] = add_product(sum[3], a.w, b);
+          }
+        }
+        first = next;
+        if (first < N || !is_last_group || has_more) __syncthreads();  // the tiles may be overwritten
+        if (first < N && next_part == part) continue;
+        part = next_part;
+        if constexpr (SHARES_LAUNCHES) {
+#pragma unroll
+          for (int r = 0; r < 4; ++r) total[r] = combine(total[r], sum[r]), sum[r] = make_float4(0.f, 0.f, 0.f, 0.f);
         }
       }
-    }
-    if (output < outputs) {
-      float* out = partial + (static_cast<long long>(part) * K + k) * columns_of(P) + p;
+      if (output < outputs) {
+        float* out = partials + (static_cast<long long>(s) * K + k) * columns_of(P) + p;
 #pragma unroll
-      for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(out + r * columns_of(P)) = sum[r];
+        for (int r = 0; r < 4; ++r)
+          *reinterpret_cast<float4*>(out + r * columns_of(P)) = SHARES_LAUNCHES ? total[r] : sum[r];
+      }
     }
+    if constexpr (!SHARES_LAUNCHES) break;  // a block has one sum
   }
 }
 
@@ -229,16 +268,29 @@ struct NarrowBackwardParams {
   const unsigned char* kept_prev;
   const int *t_indptr, *t_indices;
   const float *t_values, *packed;
-  float keep_scale;
-  int parts, parts_are_graphs, dx_blocks, dw_blocks, F, C, P, K, kind;
+  const MemberValues* of_dropout;
+  Members members;
+  // Of tiles; of `sums` and whether these are of graphs; of dW'; blocks of either kind.
+  int parts, parts_of_sums, sums_are_of_graphs, dw_sums, dx_blocks, dw_blocks;
+  int F, C, P, K, kind;
 
   // The previous layer's statistics are final: `stats_prev` is read.
   __device__ __forceinline__ Statistics statistics_prev() const {
-    return {nullptr, const_cast<float*>(stats_prev), nullptr, nullptr, gamma_prev, beta_prev, 0, 0.f, 0.f};
+    return {nullptr,
+            const_cast<float*>(members.of_step(stats_prev)),
+            nullptr,
+            nullptr,
+            members.of_model_or_null(gamma_prev),
+            members.of_model_or_null(beta_prev),
+            0,
+            0.f,
+            0.f};
   }
   // The number of partial sums of G with rows or graphs, for a batch of N nodes.
-  __device__ __forceinline__ int parts_of_sums(int N) const {
-    return sums == nullptr ? 0 : parts_are_graphs ? min(parts, size[1]) : parts_in_use(N, parts);
+  __device__ __forceinline__ int sums_in_use(int N) const {
+    return sums == nullptr      ? 0
+           : sums_are_of_graphs ? min(parts_of_sums, members.of_step(size)[1])
+                                : parts_in_use(N, parts_of_sums);
   }
 };
 
@@ -253,7 +305,8 @@ struct BackwardShared {
 
   __device__ __forceinline__ BackwardShared(float4* shared4, const NarrowBackwardParams& params, const Shape& shape)
       : partial(reinterpret_cast<float*>(shared4)),
-        of(of_y_at(partial + PARTIAL_FLOATS, params.y, params.g, shape.P)),
+        of(of_y_at(partial + PARTIAL_FLOATS, params.members.of_step(params.y), params.members.of_step(params.g),
+                   shape.P)),
         prev(columns_at(of.dgamma + columns_of(shape.P), shape.F)),
         sums(prev.beta + columns_of(shape.F)),
         tile(sums + 2 * columns_of(shape.F)) {}
@@ -262,37 +315,43 @@ struct BackwardShared {
 // Blocks that compute dW'.
 template <class Shape>
 __device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, const Shape& shape,
-                                            const BackwardShared<Shape>& at, int part, int parts) {
-  const int N = params.size[0], P = shape.P, K = shape.K;
-  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the next kernel
+                                            const BackwardShared<Shape>& at, int block) {
+  const int N = params.members.of_step(params.size)[0], P = shape.P, K = shape.K;
+  if (blockIdx.x > 0 && (block >= params.dw_blocks || block * TILE >= N)) return;  // makes room for the next kernel
   RowTiles tiles(at.tile, P, K);
-  tiles.load(params.u, params.y, part * TILE, N, P, K);  // kernels before the previous one wrote U and Y
+  tiles.fetch(params.members.of_step(params.u), params.members.of_step(params.y), block * TILE, N, P,
+              K);  // kernels before the previous one wrote U and Y
+  tiles.put(params.members.of_step(params.u), params.members.of_step(params.y), N, P, K);
   wait_for_previous();
-  if (part * TILE >= N) return;
-  tiles.fetch(params.g, part * TILE, N, P);
-  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  if (block * TILE >= N) return;
+  tiles.fetch_g(params.members.of_step(params.g), block * TILE, N, P);
+  set_backward(at.of, at.partial, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
+               params.members.of_step(params.sums), params.sums_in_use(N), N, P);
   __syncthreads();
-  weight_gradient(params.partials, tiles, at.of, params.u, N, part, parts, P, K);
+  const TilesOfSums dealt = {N, params.parts, params.dw_sums};
+  weight_gradient(params.members.of_step(params.partials), tiles, at.of, params.members.of_step(params.u), dealt, block,
+                  params.dw_blocks, P, K);
 }
 
-// The warp's row of V, from `gather`, which has already fetched the first tile's first neighbours.
+// The warp's row of V, from `gather`, which has already fetched its first neighbours.
 template <class Shape>
 __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather, const NarrowBackwardParams& params,
-                                         const Shape& shape, const OfY& of, int i, int N, bool is_first) {
+                                         const Shape& shape, const OfY& of, int i) {
   const int C = shape.C, P = shape.P, lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int q = 4 * lane; q < C * columns_of(P) + 4; q += 128)
     *reinterpret_cast<float4*>(row + q) = make_float4(0.f, 0.f, 0.f, 0.f);
   __syncwarp();
-  if (!is_first) gather.open(params.t_indptr, params.t_indices, params.t_values, i, i < N, C, shape.kind == DENSE);
 #pragma unroll 1
   for (int k = 0; k < gather.n; k += BATCH) {
-    if (k > 0 && k % 32 == 0) gather.read(params.t_indptr, params.t_indices, params.t_values, i, C, k + lane);
+    if (k > 0 && k % 32 == 0)
+      gather.read(params.members.of_step(params.t_indptr), params.members.of_step(params.t_indices),
+                  params.members.of_step(params.t_values), i, C, k + lane);
 #pragma unroll 1
     for (int p = 0; p < P; p += 64) {
-      if (!is_first || k + p > 0) {
-        gather.fetch(gather.y, params.y, k, p, P);
-        gather.fetch(gather.g, params.g, k, p, P);
+      if (k + p > 0) {
+        gather.fetch(gather.y, params.members.of_step(params.y), k, p, P);
+        gather.fetch(gather.g, params.members.of_step(params.g), k, p, P);
       }
       gather.add(row, of, k, p, C, P);
     }
@@ -302,80 +361,106 @@ __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather,
 // Blocks that compute G_prev.
 template <class Shape>
 __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, const Shape& shape,
-                                            const BackwardShared<Shape>& at, int part, int parts) {
-  const int N = params.size[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
-  if (blockIdx.x > 0 && (part >= parts || part * TILE >= N)) return;  // makes room for the next kernel
-  const float keep_scale = shape.keep_scale(params.keep_scale);
-  const unsigned char* kept_prev = shape.kept(params.kept_prev);
+                                            const BackwardShared<Shape>& at, int block) {
+  const int N = params.members.of_step(params.size)[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
+  if (blockIdx.x > 0 && block * TILE >= N) return;  // makes room for the next kernel
+  const float keep_scale = shape.values(params.members.of_model_or_null(params.of_dropout)).keep_scale;
+  const unsigned char* kept_prev = shape.kept(params.members.of_step_or_null(params.kept_prev));
   const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
   Weights<2> weights;
   const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // weights stay in registers for all tiles
   NeighbourGradients gather;
-  float y_own[2] = {};  // Y of the previous layer, for this thread's elements of the first tile's product
+  float2 y_own = make_float2(0.f, 0.f);  // Y of the previous layer, for this thread's elements of the first tile
   // Kernels before the previous one wrote Y and the previous layer's statistics; G, its sums and stats are newer.
-  weights.load_transposed(params.packed, 0, width, first_column(), packed_stride, F);
-  gather.open(params.t_indptr, params.t_indices, params.t_values, part * TILE + warp, part * TILE + warp < N, C,
-              shape.kind == DENSE);
-  gather.fetch(gather.y, params.y, 0, 0, P);
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int i = part * TILE + own_row(), f = own_column() + c * COLUMN_STEP;
-    if (i < N && f < F) y_own[c] = params.y_prev[i * F + f];
-  }
+  weights.load_transposed(params.members.of_step(params.packed), 0, width, first_column(), packed_stride, F);
+  const auto find = [&](int i) {
+    gather.find(params.members.of_step(params.t_indptr), i, i < N, C, shape.kind == DENSE);
+  };
+  const auto open = [&](int i) {
+    gather.open(params.members.of_step(params.t_indptr), params.members.of_step(params.t_indices),
+                params.members.of_step(params.t_values), i, C, shape.kind == DENSE);
+  };
+  find(block * TILE + warp);
+  open(block * TILE + warp);
+  gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
+  const auto y_at = [&](int i, int f) {
+    return load2(params.members.of_step(params.y_prev) + i * F + f, i < N && f < F, i < N && f + 1 < F, F % 2 == 0);
+  };
+  y_own = y_at(block * TILE + own_row(), own_column());
   set_columns(at.prev, at.partial, params.statistics_prev(), N, F, false);
   wait_for_previous();
-  if (part * TILE >= N) return;
+  if (block * TILE >= N) return;
 
-  gather.fetch(gather.g, params.g, 0, 0, P);
-  set_backward(at.of, at.partial, params.stats, params.gamma, params.sums, params.parts_of_sums(N), N, P);
+  gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
+  set_backward(at.of, at.partial, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
+               params.members.of_step(params.sums), params.sums_in_use(N), N, P);
   for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS) at.sums[f] = 0.f;
+  int part = block;
   bool is_first = true;
 #pragma unroll 1
-  for (int first = part * TILE; first < N; first += parts * TILE) {
+  for (int first = part * TILE; first < N;) {
     const int rows = min(TILE, N - first);
     __syncthreads();  // columns and sums are filled; all threads have read the previous tile
-    fill_row(at.tile + warp * stride, gather, params, shape, at.of, first + warp, N, is_first);
+    if (!SHARES_LAUNCHES && !is_first) {
+      find(first + warp);
+      open(first + warp);
+      gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
+      gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
+    }
+    fill_row(at.tile + warp * stride, gather, params, shape, at.of, first + warp);
     __syncthreads();
+    int next_part = part;
+    const int next = next_tile(next_part, first, params.parts, params.dx_blocks, N);
+    if (is_prefetched(next, N)) find(next + warp);
 #pragma unroll 1
     for (int group = 0; group < F; group += GROUP) {
       const int place = (first + own_row()) * F + group + own_column();
-      bool exists[2];
-      float y_at[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        exists[c] = own_row() < rows && group + own_column() + c * COLUMN_STEP < F;
-        y_at[c] = y_own[c];
-        if (exists[c] && !(is_first && group == 0)) y_at[c] = params.y_prev[place + c * COLUMN_STEP];
-      }
+      const float2 y = is_first && group == 0 ? y_own : y_at(first + own_row(), group + own_column());
       float4 share[4] = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < width; chunk += weights.CHUNK) {
         if (!is_alone && !(is_first && group + chunk == 0))
-          weights.load_transposed(params.packed, chunk, width, group + first_column(), packed_stride, F);
+          weights.load_transposed(params.members.of_step(params.packed), chunk, width, group + first_column(),
+                                  packed_stride, F);
         add_chunk(share, at.tile, stride, chunk, width, weights);
       }
+      if (group == 0 && is_prefetched(next, N)) open(next + warp);
       const float2 dz = fold_slices(share, at.partial);
+      if (group == 0 && is_prefetched(next, N)) {
+        gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
+        gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
+      }
+      float2 of_columns[2] = {};  // G and G xhat
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int f = group + own_column() + c * COLUMN_STEP;
-        float2 sum = make_float2(0.f, 0.f);
-        if (exists[c]) {
-          const Column column = at.prev.column(f);
-          const bool open = column.normal(y_at[c]) > 0.f && is_kept(kept_prev, place + c * COLUMN_STEP);
-          sum.x = open ? (c == 0 ? dz.x : dz.y) * keep_scale : 0.f;
-          sum.y = sum.x * column.x_hat(y_at[c]);
-          params.g_prev[place + c * COLUMN_STEP] = sum.x;
-        }
+        const int f = group + own_column() + c;
+        if (own_row() >= rows || f >= F) continue;
+        const Column column = at.prev.column(f);
+        const float own_y = c == 0 ? y.x : y.y;
+        const bool is_open = column.normal(own_y) > 0.f && is_kept(kept_prev, place + c);
+        of_columns[c].x = is_open ? (c == 0 ? dz.x : dz.y) * keep_scale : 0.f;
+        of_columns[c].y = of_columns[c].x * column.x_hat(own_y);
+      }
+      store_pair(params.members.of_step(params.g_prev) + place, make_float2(of_columns[0].x, of_columns[1].x),
+                 own_row() < rows ? F - group - own_column() : 0, F % 2 == 0);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int f = group + own_column() + c;
+        float2 sum = of_columns[c];
         sum = make_float2(sum_of_rows(sum.x), sum_of_rows(sum.y));
         if (own_row() == 0 && f < F) at.sums[2 * f] += sum.x, at.sums[2 * f + 1] += sum.y;
       }
       __syncthreads();  // `partial` may be overwritten
     }
     is_first = false;
+    first = next;
+    if (first < N && next_part == part) continue;
+    for (int f = threadIdx.x; params.sums_prev && f < 2 * columns_of(F); f += THREADS) {
+      params.members.of_step(params.sums_prev)[part * 2 * columns_of(F) + f] = at.sums[f];
+      if (SHARES_LAUNCHES) at.sums[f] = 0.f;
+    }
+    part = next_part;
   }
-  if (!params.sums_prev) return;
-  for (int f = threadIdx.x; f < 2 * columns_of(F); f += THREADS)
-    params.sums_prev[part * 2 * columns_of(F) + f] = at.sums[f];
 }
 
 template <class Shape>
@@ -385,12 +470,12 @@ __device__ __forceinline__ void backward_phase(const NarrowBackwardParams& param
   const int block = blockIdx.x;
   if constexpr (!Shape::IS_FIRST) {
     if (shape.kind != FIRST && block < params.dx_blocks) {
-      backward_dx(params, shape, at, block, params.dx_blocks);
+      backward_dx(params, shape, at, block);
     } else {
-      backward_dw(params, shape, at, block - params.dx_blocks, params.dw_blocks);
+      backward_dw(params, shape, at, block - params.dx_blocks);
     }
   } else {
-    backward_dw(params, shape, at, block, params.dw_blocks);
+    backward_dw(params, shape, at, block);
   }
 }
 

@@ -3,15 +3,16 @@
 //   U[i] = [sum over entries (j, c) of row i of value Z_prev[j] | a_1[i] … a_C[i] | 0],   Z_prev recomputed from Y_prev
 //
 // Source: own. Unlike the `batched` operations, it writes only Y, U and column moments to memory.
-// Shapes: y (N, P), u (N, K), moments (gridDim.x, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
+// Shapes: y (N, P), u (N, K), moments (parts, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
 //   x_stride): U itself (FIRST), else the row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
 //   indices = j * C + c, values; packed (K, columns_of(P)); kept (ceil(N P / 8),) dropout bits of this layer.
 // `kind` is a LayerKind. All sizes come from the shape (fused/narrow/shape.cuh).
-// Launch: 512 threads, blocks stride over tiles of 16 rows; batch 50 of 19 nodes: 60 tiles, one block each.
+// Launch: 512 threads, members in z. Tiles of 16 rows are dealt to `parts` (RowsOfParts), blocks stride over these; batch 50
+//   of 19 nodes: 60 tiles and parts, for a model alone a block each.
 // Shared memory: dynamic, see `narrow.geometry.forward`; a warp accesses one row, consecutive columns, or rows that
 //   PRODUCT_STRIDE spreads over the banks.
 // Traffic: reads 4 (nnz F + K P blocks), writes 4 N (P + K); everything in L2.
-// Determinism: one writer per output, fixed order: repeats to the bit for a given number of blocks.
+// Determinism: one writer per output, fixed order: repeats to the bit for a given number of parts, whatever the blocks.
 // Requirements: K a multiple of 8; N times F, P and K below 2^31.
 #pragma once
 
@@ -30,22 +31,23 @@ struct NeighbourActivations {
   const float* y_prev;
   const unsigned char* kept;
   int F, C;
-  int n;  // entries of the row; lane l holds node, channel and value of entry l of the current 32
+  int begin, n;  // entries of the row; lane l holds node, channel and value of entry l of the current 32
   int node, channel;
   float value;
   float2 y[BATCH];
   unsigned wanted;  // a bit per element of y: the element exists and dropout kept it
 
-  // Load the row's first entries; in a dense layer, the row itself.
-  __device__ __forceinline__ void open(const int* indptr, const int* indices, const float* values, int i, bool exists,
-                                       bool identity) {
-    if (identity) {
-      n = exists, node = i, channel = 0, value = 1.f;
-      return;
-    }
-    const int begin = exists ? indptr[i] : 0;
+  // A row is opened in two steps, so that other work hides the latency of both: find its entries, load the first of them.
+  // In a dense layer the row itself is the only entry.
+  __device__ __forceinline__ void find(const int* indptr, int i, bool exists, bool identity) {
+    begin = i, n = exists;
+    if (identity) return;
+    begin = exists ? indptr[i] : 0;
     n = exists ? indptr[i + 1] - begin : 0;
-    read(indices + begin, values + begin, threadIdx.x % 32);
+  }
+  __device__ __forceinline__ void open(const int* indices, const float* values, bool identity) {
+    node = begin, channel = 0, value = 1.f;
+    if (!identity) read(indices + begin, values + begin, threadIdx.x % 32);
   }
 
   __device__ __forceinline__ void read(const int* indices, const float* values, int k) {
@@ -105,18 +107,26 @@ struct NarrowForwardParams {
   const unsigned char* kept_prev;
   const int *indptr, *indices;
   const float *values, *packed;
-  unsigned long long seed, purpose;
-  unsigned threshold;
-  float keep_scale, epsilon_prev, momentum_prev;
-  int parts_prev, x_stride, F, C, P, K, kind;
+  const MemberValues* of_dropout;
+  Members members;
+  unsigned long long purpose;
+  float epsilon_prev, momentum_prev;
+  int parts, parts_prev, x_stride, F, C, P, K, kind;
 
   __device__ __forceinline__ Statistics statistics_prev() const {
-    return {moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev,
-            beta_prev,    parts_prev, epsilon_prev,      momentum_prev};
+    return {members.of_step(moments_prev),
+            members.of_step(stats_prev),
+            members.of_model(running_mean_prev),
+            members.of_model(running_var_prev),
+            members.of_model_or_null(gamma_prev),
+            members.of_model_or_null(beta_prev),
+            parts_prev,
+            epsilon_prev,
+            momentum_prev};
   }
 };
 
-// The block's tile of U in shared memory. Inputs of the first tile are prefetched into registers.
+// The block's tile of U in shared memory. Inputs of the next tile are prefetched into registers.
 template <class Shape>
 struct TileOfU {
   float* rows;  // (TILE, K + 4)
@@ -128,44 +138,60 @@ struct TileOfU {
   // Fetch row `i` of U, before N is known: x has rows up to the end of the last tile.
   __device__ __forceinline__ void fetch_staged(const NarrowForwardParams& params, const Shape& shape, int i) {
     const int lane = threadIdx.x % 32;
-    if (4 * lane < shape.K) own = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + 4 * lane);
+    if (4 * lane < shape.K)
+      own = *reinterpret_cast<const float4*>(params.members.of_step(params.x) + i * params.x_stride + 4 * lane);
   }
-  // Fetch the entries of row `i` and its row sums.
-  __device__ __forceinline__ void fetch_gathered(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
+  // Fetch row `i` in three steps, each after what it needs has arrived: its place, its entries and row sums, its
+  // neighbours. Rows of the first layer take one.
+  __device__ __forceinline__ void find_row(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
+    if (shape.kind != FIRST) {
+      gather.find(params.members.of_step(params.indptr), i, i < N, shape.kind == DENSE);
+    } else if (i < N) {
+      fetch_staged(params, shape, i);
+    }
+  }
+  __device__ __forceinline__ void open_row(const NarrowForwardParams& params, const Shape& shape, int i, int N) {
     const int lane = threadIdx.x % 32;
-    gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
-    if (shape.kind == CONVOLUTION && i < N && lane < shape.C) own.x = params.x[i * params.x_stride + lane];
+    if (shape.kind == FIRST) return;
+    gather.open(params.members.of_step(params.indices), params.members.of_step(params.values), shape.kind == DENSE);
+    if (shape.kind == CONVOLUTION && i < N && lane < shape.C)
+      own.x = params.members.of_step(params.x)[i * params.x_stride + lane];
+  }
+  __device__ __forceinline__ void fetch_neighbours(const Shape& shape) {
+    if (shape.kind != FIRST) gather.fetch(0, 0);
   }
 
-  // The warp computes row `i` of U; `before` rows of the block are done.
+  // The warp computes row `i` of U, which is prefetched; `is_first`: the columns may not be filled yet.
   __device__ __forceinline__ void fill_row(const NarrowForwardParams& params, const Shape& shape,
-                                           const Columns& columns, int i, int N, int before) {
+                                           const Columns& columns, float keep_scale, int i, int N, bool is_first) {
     const int F = shape.F, C = shape.C, K = shape.K, lane = threadIdx.x % 32;
     float* row = rows + threadIdx.x / 32 * stride(shape);
     for (int k = 4 * lane; k < K; k += 128) {
-      float4 given = shape.kind == FIRST && before + k == 4 * lane ? own : make_float4(0.f, 0.f, 0.f, 0.f);
-      if (shape.kind == FIRST && i < N && before + k > 4 * lane)
-        given = *reinterpret_cast<const float4*>(params.x + i * params.x_stride + k);
+      const bool is_held = k == 4 * lane;
+      float4 given = shape.kind == FIRST && is_held ? own : make_float4(0.f, 0.f, 0.f, 0.f);
+      if (shape.kind == FIRST && i < N && !is_held)
+        given = *reinterpret_cast<const float4*>(params.members.of_step(params.x) + i * params.x_stride + k);
       *reinterpret_cast<float4*>(row + k) = given;
     }
     if (shape.kind == FIRST) return;
     __syncwarp();
-    if (before == 0) __syncthreads();  // the columns are filled
-    if (before > 0) gather.open(params.indptr, params.indices, params.values, i, i < N, shape.kind == DENSE);
+    if (is_first) __syncthreads();  // the columns are filled
 #pragma unroll 1
     for (int k = 0; k < gather.n; k += BATCH) {
       if (k > 0 && k % 32 == 0)
-        gather.read(params.indices + params.indptr[i], params.values + params.indptr[i], k + lane);
+        gather.read(params.members.of_step(params.indices) + gather.begin,
+                    params.members.of_step(params.values) + gather.begin, k + lane);
 #pragma unroll 1
       for (int f = 0; f < F; f += 64) {
-        if (k + f + before > 0) gather.fetch(k, f);
-        gather.add(row, columns, shape.keep_scale(params.keep_scale), k, f);
+        if (k + f > 0) gather.fetch(k, f);
+        gather.add(row, columns, keep_scale, k, f);
       }
     }
     if (i < N) {
 #pragma unroll 1
       for (int c = lane; c < C; c += 32)
-        row[C * F + c] = shape.kind == DENSE || before + c == lane ? own.x : params.x[i * params.x_stride + c];
+        row[C * F + c] =
+            shape.kind == DENSE || c == lane ? own.x : params.members.of_step(params.x)[i * params.x_stride + c];
     }
   }
 
@@ -194,78 +220,98 @@ template <class Shape>
 __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params, float4* shared4) {
   const Shape shape(params);
   const int F = shape.F, P = shape.P, K = shape.K, kind = shape.kind, block = blockIdx.x;
-  unsigned char* kept = shape.kept(params.kept);
+  unsigned char* kept = shape.kept(params.members.of_step_or_null(params.kept));
   float* shared = reinterpret_cast<float*>(shared4);
   float* partial = shared + TILE * (K + 4);
   float* moments_of = partial + PARTIAL_FLOATS;  // (columns_of(P), 2)
   const Columns columns = columns_at(moments_of + 2 * columns_of(P), F);
-  TileOfU<Shape> tile = {shared,
-                         {params.y_prev, shape.kept(params.kept_prev), F, shape.C},
-                         make_float4(kind == DENSE ? 1.f : 0.f, 0.f, 0.f, 0.f)};
+  TileOfU<Shape> tile = {
+      shared,
+      {params.members.of_step(params.y_prev), shape.kept(params.members.of_step_or_null(params.kept_prev)), F, shape.C},
+      make_float4(kind == DENSE ? 1.f : 0.f, 0.f, 0.f, 0.f)};
 
   Weights<FORWARD_QUADS> weights;
   if constexpr (Shape::IS_FIXED) __builtin_assume(K <= FORWARD_CHUNK);  // the host takes AnyShape otherwise
   const bool is_alone = P <= GROUP && K <= weights.CHUNK;               // weights stay in registers for all tiles
   // Only the first kernel of a step follows the update, which writes the weights.
   if (kind == FIRST) wait_for_previous();
-  weights.load(params.packed, 0, K, first_column(), columns_of(P));
-  const int N = params.size[0], own_first = block * TILE + threadIdx.x / 32;
+  weights.load(params.members.of_step(params.packed), 0, K, first_column(), columns_of(P));
+  const int N = params.members.of_step(params.size)[0], own_first = block * TILE + threadIdx.x / 32;
   if (kind != FIRST && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the next kernel
   if (kind == FIRST) {
     tile.fetch_staged(params, shape, own_first);
   } else {
-    tile.fetch_gathered(params, shape, own_first, N);
+    tile.find_row(params, shape, own_first, N);
+    tile.open_row(params, shape, own_first, N);
     wait_for_previous();
   }
 
+  const MemberValues values = shape.values(params.members.of_model_or_null(params.of_dropout));
   const auto draw = [&] {
     const long long elements = static_cast<long long>(N) * P;
-    if (kept) draw_kept(block, gridDim.x, kept, params.size, params.seed, params.purpose, params.threshold, elements);
+    if (kept)
+      draw_kept(block, gridDim.x, kept, params.members.of_step(params.size), values.seed, params.purpose,
+                values.threshold, elements);
   };
   if (block * TILE >= N) {
     draw();
     return;
   }
   if (kind != FIRST) {
-    tile.gather.fetch(0, 0);
+    tile.fetch_neighbours(shape);
     set_columns(columns, partial, params.statistics_prev(), N, F, block == 0);
   }
   for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) moments_of[p] = 0.f;
 
-  int before = 0;  // rows of this block in earlier tiles
+  int part = block, before = 0;  // rows of this part in earlier tiles
+  bool is_first = true;
 #pragma unroll 1
-  for (int first = block * TILE; first < N; first += gridDim.x * TILE) {
+  for (int first = part * TILE; first < N;) {
     const int i = first + threadIdx.x / 32, rows = min(TILE, N - first);
-    if (before > 0) __syncthreads();  // all threads have read the previous tile
-    tile.fill_row(params, shape, columns, i, N, before);
+    if (!SHARES_LAUNCHES && !is_first) {
+      tile.find_row(params, shape, i, N);
+      tile.open_row(params, shape, i, N);
+      tile.fetch_neighbours(shape);
+    }
+    tile.fill_row(params, shape, columns, values.keep_scale, i, N, is_first);
     __syncthreads();
+    int next_part = part;
+    const int next = next_tile(next_part, first, params.parts, gridDim.x, N), next_i = next + threadIdx.x / 32;
+    if (is_prefetched(next, N)) tile.find_row(params, shape, next_i, N);
 #pragma unroll 1
     for (int group = 0; group < P; group += GROUP) {
       float4 sum[4] = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < K; chunk += weights.CHUNK) {
-        if (!is_alone && before + group + chunk > 0)
-          weights.load(params.packed, chunk, K, group + first_column(), columns_of(P));
+        if (!is_alone && (!is_first || group + chunk > 0))
+          weights.load(params.members.of_step(params.packed), chunk, K, group + first_column(), columns_of(P));
         add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
       }
+      if (group == 0 && is_prefetched(next, N)) tile.open_row(params, shape, next_i, N);
       const float2 out = fold_slices(sum, partial);
+      if (group == 0 && is_prefetched(next, N)) tile.fetch_neighbours(shape);
       const bool exists = own_row() < rows;
+      store_pair(params.members.of_step(params.y) + (first + own_row()) * P + group + own_column(), out,
+                 exists ? P - group - own_column() : 0, P % 2 == 0);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int p = group + own_column() + c * COLUMN_STEP;
+        const int p = group + own_column() + c;
         const float value = c == 0 ? out.x : out.y;
-        if (exists && p < P) params.y[(first + own_row()) * P + p] = value;
         if (params.moments) join_moments(reinterpret_cast<float2*>(moments_of), value, exists, rows, before, p, P);
       }
-      if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.u, shape, i);
-      __syncthreads();  // `partial` may be overwritten
+      if (params.u && kind != FIRST && group == 0 && i < N) tile.store_row(params.members.of_step(params.u), shape, i);
+      __syncthreads();  // `partial` and the tile may be overwritten
     }
-    before += rows;
+    is_first = false;
+    before += rows, first = next;
+    if (first < N && next_part == part) continue;
+    for (int p = threadIdx.x; params.moments && p < 2 * columns_of(P); p += THREADS) {
+      params.members.of_step(params.moments)[part * 2 * columns_of(P) + p] = moments_of[p];
+      if (SHARES_LAUNCHES) moments_of[p] = 0.f;
+    }
+    part = next_part, before = 0;
   }
   draw();
-  if (!params.moments) return;
-  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS)
-    params.moments[block * 2 * columns_of(P) + p] = moments_of[p];
 }
 
 }  // namespace fused

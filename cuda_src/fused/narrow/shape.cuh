@@ -25,12 +25,12 @@ struct AnyShape {
   template <class Params>
   __device__ __forceinline__ explicit AnyShape(const Params& at) : F(at.F), C(at.C), P(at.P), K(at.K), kind(at.kind) {}
 
-  // Dropout bits, and the scale of kept elements.
+  // Dropout bits, and the member's numbers.
   template <class Bits>
   __device__ __forceinline__ Bits* kept(Bits* bits) const {
     return bits;
   }
-  __device__ __forceinline__ float keep_scale(float scale) const { return scale; }
+  __device__ __forceinline__ MemberValues values(const MemberValues* values) const { return values_at(values); }
 };
 
 // Members that all fixed shapes share.
@@ -43,7 +43,7 @@ struct WithoutDropout {
   __device__ __forceinline__ Bits* kept(Bits*) const {
     return nullptr;
   }
-  __device__ __forceinline__ float keep_scale(float) const { return 1.f; }
+  __device__ __forceinline__ MemberValues values(const MemberValues*) const { return values_at(nullptr); }
 };
 
 // A graph convolution with COLUMNS input and output columns and CHANNELS channels, without dropout.

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 
 // ---- update ----
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(256, 3)
     fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
   update_phase(params, shared4);
@@ -69,24 +69,27 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 // Pack a layer's weights after something other than an update wrote its parameters. For inference (gamma not null), fold
 // batch norm into them and write its shift (P,).
 //
-// Launch: a thread per element of (K, columns_of(P)).
+// Launch: a thread per element of (K, columns_of(P)), members in z.
 struct NarrowPackParams {
   float *packed, *shift;
   const float *weight, *bias, *gamma, *beta, *running_mean, *running_var;
+  Members members;
   float epsilon;
   int F, C, P, K;
 };
 
 extern "C" __global__ void __launch_bounds__(256) fused_narrow_pack(const __grid_constant__ NarrowPackParams params) {
   wait_for_previous();
+  const Members& of = params.members;
   const int F = params.F, C = params.C, P = params.P;
-  const Folding folding = {params.gamma, params.beta, params.running_mean, params.running_var, params.epsilon};
+  const Folding folding = {of.of_model_or_null(params.gamma), of.of_model(params.beta),
+                           of.of_model(params.running_mean), of.of_model(params.running_var), params.epsilon};
   const int e = blockIdx.x * blockDim.x + threadIdx.x, columns = columns_of(P);
   if (e >= params.K * columns) return;
-  if (params.gamma && e < P) params.shift[e] = folding.shift(e);
+  if (params.gamma && e < P) of.of_model(params.shift)[e] = folding.shift(e);
   const int k = e / columns, p = e % columns, c = k / F;
   float value = 0.f;
-  if (p < P && k < C * F) value = params.weight[static_cast<long long>(k % F) * C * P + c * P + p];
-  if (p < P && k >= C * F && k < C * F + C) value = params.bias[(k - C * F) * P + p];
-  params.packed[e] = p < P ? value * folding.slope(p) : 0.f;
+  if (p < P && k < C * F) value = of.of_model(params.weight)[static_cast<long long>(k % F) * C * P + c * P + p];
+  if (p < P && k >= C * F && k < C * F + C) value = of.of_model(params.bias)[(k - C * F) * P + p];
+  of.of_step(params.packed)[e] = p < P ? value * folding.slope(p) : 0.f;
 }

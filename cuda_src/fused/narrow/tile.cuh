@@ -11,14 +11,42 @@
 namespace fused {
 
 constexpr int BATCH = 4;                   // neighbours whose loads a warp has in flight
+constexpr int LANES = 8;                   // threads of the update that sum one element's partial sums
 constexpr int SLICES = 8;                  // slices of K; a warp multiplies one for half of the rows
-constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 2 columns: two-way bank conflicts at most
+constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 4 columns: no bank conflicts (fold_slices)
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
+
+// The next tile of rows of a block: tiles are dealt to parts, and parts to blocks (RowsOfParts). N or more: none. A model
+// alone has a block for each part.
+__device__ __forceinline__ int next_tile(int& part, int first, int parts, int blocks, int N) {
+  if constexpr (!SHARES_LAUNCHES) return first + parts * TILE;
+  if (first + parts * TILE < N) return first + parts * TILE;
+  part += blocks;
+  return part < parts ? min(part * TILE, N) : N;
+}
+
+// Whether to prefetch a tile: blocks of a model alone rarely have a second one. The compiler knows nothing of the value, so it
+// does not merge tests of it and duplicate the code between them.
+__device__ __forceinline__ bool is_prefetched(int first, int N) {
+  if constexpr (!SHARES_LAUNCHES) return false;
+  asm volatile("" : "+r"(first));
+  return first < N;
+}
 
 // Load two neighbouring floats of a row; the second may lie beyond the row's end.
 __device__ __forceinline__ float2 load2(const float* from, bool first, bool second, bool aligned) {
   if (second && aligned) return *reinterpret_cast<const float2*>(from);
   return make_float2(first ? from[0] : 0.f, second ? from[1] : 0.f);
+}
+
+// Store two neighbouring floats of a row, of which `left` exist.
+__device__ __forceinline__ void store_pair(float* to, float2 value, int left, bool aligned) {
+  if (aligned && left > 1) {
+    *reinterpret_cast<float2*>(to) = value;
+    return;
+  }
+  if (left > 0) to[0] = value.x;
+  if (left > 1) to[1] = value.y;
 }
 
 // A thread's weights: four columns, and QUADS times four rows of its slice. A block's registers hold CHUNK rows at a time.
@@ -64,12 +92,11 @@ struct Weights {
 };
 
 // A thread's indices in the product of a tile. It multiplies rows first_row … + 3 by four columns. Of the finished product
-// it owns row own_row of columns own_column and own_column + 32.
+// it owns row own_row of columns own_column and own_column + 1.
 __device__ __forceinline__ int first_row() { return threadIdx.x / 32 / SLICES * 8 + threadIdx.x % 32 / 16 * 4; }
 __device__ __forceinline__ int first_column() { return threadIdx.x % 16 * 4; }
 __device__ __forceinline__ int own_row() { return threadIdx.x % TILE; }
-__device__ __forceinline__ int own_column() { return threadIdx.x / TILE; }
-constexpr int COLUMN_STEP = GROUP / 2;
+__device__ __forceinline__ int own_column() { return threadIdx.x / TILE * 2; }
 
 __device__ __forceinline__ float4 add_product(float4 sum, float x, float4 w) {
   return make_float4(fmaf(x, w.x, sum.x), fmaf(x, w.y, sum.y), fmaf(x, w.z, sum.z), fmaf(x, w.w, sum.w));
@@ -96,20 +123,21 @@ __device__ __forceinline__ void add_chunk(float4 (&sum)[4], const float* tile, i
   }
 }
 
-// Add the partial sums of all slices; return columns own_column and + 32 of row own_row. `partial` may be overwritten after
-// the next barrier.
+// Add the partial sums of all slices; return columns own_column and + 1 of row own_row. `partial` may be overwritten after
+// the next barrier. Pairs of columns are swapped in the lower rows: rows i and i + 8 are in other banks.
 __device__ __forceinline__ float2 fold_slices(const float4 (&sum)[4], float* partial) {
   float* mine = partial + (threadIdx.x / 32 % SLICES * TILE + first_row()) * PRODUCT_STRIDE + first_column();
 #pragma unroll
-  for (int r = 0; r < 4; ++r) *reinterpret_cast<float4*>(mine + r * PRODUCT_STRIDE) = sum[r];
+  for (int r = 0; r < 4; ++r) {
+    const float4 swapped = make_float4(sum[r].z, sum[r].w, sum[r].x, sum[r].y);
+    *reinterpret_cast<float4*>(mine + r * PRODUCT_STRIDE) = first_row() < TILE / 2 ? sum[r] : swapped;
+  }
   __syncthreads();
-  const float* own = partial + own_row() * PRODUCT_STRIDE + own_column();
+  const float* own = partial + own_row() * PRODUCT_STRIDE + (own_column() ^ (own_row() < TILE / 2 ? 0 : 2));
   float2 total = make_float2(0.f, 0.f);
 #pragma unroll
-  for (int s = 0; s < SLICES; ++s) {
-    total.x += own[s * TILE * PRODUCT_STRIDE];
-    total.y += own[s * TILE * PRODUCT_STRIDE + COLUMN_STEP];
-  }
+  for (int s = 0; s < SLICES; ++s)
+    total = combine(total, *reinterpret_cast<const float2*>(own + s * TILE * PRODUCT_STRIDE));
   return total;
 }
 

@@ -4,11 +4,11 @@
 // product (`left` null), or of  left[s] right[s],  a dense layer's inputs and gradients of graph s.
 // Updates are those of dense/optimizer.cu. UPDATE does all in one launch. Clipping needs two: ONLY_GRADIENTS writes
 // gradients and partial sums of their squared norm, APPLY reads both and updates. ONLY_GRADIENTS alone computes gradients.
-// Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,) of (job, first
-//   element); norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
-// Launch: 256 threads; blocks stride over the graphs to stage and the chunks of parameters. Tox21's 9,900 parameters: 310
-//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage.
-// Shared memory: 1 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
+// Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,)
+//   UpdateChunk; norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
+// Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 9,900 parameters: 310
+//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts a chunk has 128 elements.
+// Shared memory: up to 4 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 
@@ -18,7 +18,6 @@
 
 namespace fused {
 
-constexpr int MAX_LANES = 8;
 constexpr int PARTS_AT_ONCE = 8;  // loads in flight per thread
 
 // One parameter array.
@@ -29,9 +28,41 @@ struct Job {
   int start, count;               // in the flat arrays
   int left_stride, right_stride;  // strides between parts
   int parts, unit;                // one part per `unit` rows; 0: one per graph
-  int lanes;                      // threads that sum one element, a power of two
   int F, C, P;                    // element (f, c P + p) is in row c F + f, column p of a part and of `packed`
   int columns, packed_columns;    // columns of such a row
+};
+
+// A chunk of a job's elements, for a block: from `first` on, `width` elements per group of LANES threads.
+struct UpdateChunk {
+  int job, first, width, unused;
+};
+
+// Neighbouring elements of one row.
+template <int WIDTH>
+struct Elements {
+  float of[WIDTH];
+
+  __device__ __forceinline__ static Elements load(const float* from) {
+    Elements to;
+    if constexpr (WIDTH == 4) {
+      const float4 found = *reinterpret_cast<const float4*>(from);
+      to.of[0] = found.x, to.of[1] = found.y, to.of[2] = found.z, to.of[3] = found.w;
+    } else {
+      to.of[0] = *from;
+    }
+    return to;
+  }
+  __device__ __forceinline__ void store(float* to) const {
+    if constexpr (WIDTH == 4) {
+      *reinterpret_cast<float4*>(to) = make_float4(of[0], of[1], of[2], of[3]);
+    } else {
+      *to = of[0];
+    }
+  }
+  __device__ __forceinline__ void add(const Elements& other, float factor = 1.f) {
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) of[w] += other.of[w] * factor;
+  }
 };
 
 // Row and column of element e; see Job.
@@ -40,23 +71,27 @@ __device__ __forceinline__ int2 place_of(const Job& job, int e) {
   return make_int2(c * job.F + f, rest - c * job.P);
 }
 
-// This thread's partial sum of an element's gradient; HAS_LEFT: `left` is not null.
-template <bool HAS_LEFT>
-__device__ __forceinline__ float gradient_of(const Job& job, int2 place, int lane, int N, int B) {
+// This thread's partial sums of the gradients of neighbouring elements; HAS_LEFT: `left` is not null.
+template <int WIDTH, bool HAS_LEFT>
+__device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, int2 place, int lane, int N, int B) {
   const int parts = min(job.parts, job.unit > 0 ? ceil_div(N, job.unit) : B);
   const float* right = job.right + (HAS_LEFT ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
-  float sum = 0.f;
+  constexpr int AT_ONCE = WIDTH == 1 ? PARTS_AT_ONCE : PARTS_AT_ONCE / 2;
+  Elements<WIDTH> sum = {};
 #pragma unroll 1
-  for (int first = lane; first < parts; first += PARTS_AT_ONCE * job.lanes) {
-    float value[PARTS_AT_ONCE];
+  for (int first = lane; first < parts; first += AT_ONCE * LANES) {
+    Elements<WIDTH> value[AT_ONCE] = {};
 #pragma unroll
-    for (int u = 0; u < PARTS_AT_ONCE; ++u) {
-      const int s = first + u * job.lanes;
-      value[u] = s < parts ? right[static_cast<long long>(s) * job.right_stride] : 0.f;
-      if (HAS_LEFT && s < parts) value[u] *= job.left[s * job.left_stride + place.x];
+    for (int u = 0; u < AT_ONCE; ++u) {
+      const int s = first + u * LANES;
+      if (s >= parts) continue;
+      value[u] = Elements<WIDTH>::load(right + static_cast<long long>(s) * job.right_stride);
+      const float factor = HAS_LEFT ? job.left[s * job.left_stride + place.x] : 1.f;
+#pragma unroll
+      for (int w = 0; HAS_LEFT && w < WIDTH; ++w) value[u].of[w] *= factor;
     }
 #pragma unroll
-    for (int u = 0; u < PARTS_AT_ONCE; ++u) sum += value[u];
+    for (int u = 0; u < AT_ONCE; ++u) sum.add(value[u]);
   }
   return sum;
 }
@@ -67,69 +102,83 @@ struct NarrowUpdateParams {
   const Stage* stage;
 };
 
-// UPDATE_THREADS / lanes elements of one job; `wait` may be called more than once.
-template <class Wait>
-__device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, int chunk, float* of_thread, Wait wait) {
+constexpr int UPDATE_GROUPS = UPDATE_THREADS / LANES;  // of threads, each with neighbouring elements
+
+// UPDATE_GROUPS times WIDTH elements of one job. A sum over lanes is in shared memory, lane by lane.
+template <int WIDTH>
+__device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, const UpdateChunk& chunk, int number,
+                                             const Job& job, const int4& at, float* of_thread) {
   const UpdateParams& of = params.common;
   // Before the wait: kernels before the previous one wrote everything but the gradients.
-  const Job job = params.jobs[of.chunks[2 * chunk]];
-  const int elements = UPDATE_THREADS / job.lanes, lane = threadIdx.x / elements;
-  const int e = of.chunks[2 * chunk + 1] + (threadIdx.x & (elements - 1)), i = job.start + e;
+  const int group = threadIdx.x % UPDATE_GROUPS, lane = threadIdx.x / UPDATE_GROUPS;
+  const int e = chunk.first + WIDTH * group, i = job.start + e;
   const bool exists = e < job.count, owns = exists && lane == 0;
-  const int4 at = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
   const int2 place = place_of(job, e);
-  const float p = owns ? of.parameters[i] : 0.f;
-  float of_m = owns ? of.m[i] : 0.f, of_v = owns && !of.sgd ? of.v[i] : 0.f;
-  const float decay = owns ? of.weight_decay[i] : 0.f, penalty = owns ? of.l2[i] : 0.f;
-  const Rate rate = of.rates[at.w];
-  wait();
+  Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
+  if (owns) {
+    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i),
+    decay = decay.load(of.members.of_model(of.weight_decay) + i);
+    penalty = penalty.load(of.members.of_model(of.l2) + i);
+    if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
+  }
+  const Rate rate = of.members.of_step(of.rates)[at.w];
+  wait_for_previous();
 
-  float gradient = 0.f;
   if (of.mode == APPLY) {
-    gradient = (owns ? of.gradients[i] : 0.f) * clip_factor(of.norms, of.n_chunks, of.max_norm);
+    const float factor =
+        clip_factor(of.members.of_step(of.norms), of.n_chunks, of.members.of_model(of.values)->max_norm);
+    if (owns) gradient = gradient.load(of.members.of_model(of.gradients) + i);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
   } else {
     if (exists)
-      gradient =
-          job.left ? gradient_of<true>(job, place, lane, at.y, at.z) : gradient_of<false>(job, place, lane, at.y, at.z);
-    of_thread[threadIdx.x] = gradient;
+      gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.y, at.z)
+                          : gradient_of<WIDTH, false>(job, place, lane, at.y, at.z);
+    gradient.store(of_thread + WIDTH * threadIdx.x);
     __syncthreads();
-    if (lane == 0) {
 #pragma unroll
-      for (int s = 1; s < MAX_LANES; ++s)
-        if (s < job.lanes) gradient += of_thread[threadIdx.x + s * elements];
-    }
+    for (int s = 1; s < LANES; ++s)
+      if (lane == 0) gradient.add(gradient.load(of_thread + WIDTH * (threadIdx.x + s * UPDATE_GROUPS)));
   }
   if (of.mode == ONLY_GRADIENTS) {
-    if (owns) of.gradients[i] = gradient;
-    const double squares = block_sum(owns ? static_cast<double>(gradient) * gradient : 0.0);
-    if (threadIdx.x == 0) of.norms[chunk] = squares;
+    if (owns) gradient.store(of.members.of_model(of.gradients) + i);
+    const double squares = block_sum(owns ? static_cast<double>(gradient.of[0]) * gradient.of[0] : 0.0);
+    if (threadIdx.x == 0) of.members.of_step(of.norms)[number] = squares;
   } else if (owns) {
-    const float value = of.rule().apply(p, gradient, of_m, of_v, decay, penalty, rate);
-    of.m[i] = of_m;
-    if (!of.sgd) of.v[i] = of_v;
-    of.parameters[i] = value;
-    if (job.packed) job.packed[place.x * job.packed_columns + place.y] = value;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w)
+      p.of[w] = of.rule().apply(p.of[w], gradient.of[w], m.of[w], v.of[w], decay.of[w], penalty.of[w], rate);
+    m.store(of.members.of_model(of.m) + i);
+    if (!of.sgd) v.store(of.members.of_model(of.v) + i);
+    p.store(of.members.of_model(of.parameters) + i);
+    if (job.packed) p.store(job.packed + place.x * job.packed_columns + place.y);
   }
-  if (of.mode != APPLY && of.totals && chunk == 0 && threadIdx.x < 32)
-    add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
+  if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
+    add_totals(of.members.of_model(of.totals), of.members.of_step(of.losses), of.n_losses, rate.label_weight);
 }
 
-__device__ __forceinline__ void update_phase(const NarrowUpdateParams params, float4* shared4) {
-  bool is_waiting = true;
-  const auto wait_once = [&] {
-    if (is_waiting) wait_for_previous();
-    is_waiting = false;
-  };
-#pragma unroll 1
-  for (int unit = blockIdx.x; unit < params.common.n_chunks + params.common.n_stages; unit += gridDim.x) {
-    if (unit != blockIdx.x) __syncthreads();  // shared memory may be overwritten
-    if (unit < params.common.n_stages) {      // first: they follow the longest chain of pointers before their wait
-      stage_batch(*params.stage, unit, params.common.n_stages, wait_once);
-    } else {
-      update_chunk(params, unit - params.common.n_stages, reinterpret_cast<float*>(shared4), wait_once);
-    }
+// A block has one unit: a share of the graphs to stage, or a chunk.
+__device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, float4* shared4) {
+  const UpdateParams& of = params.common;
+  const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
+  if (number < 0) {  // first: they follow the longest chain of pointers before their wait
+    bool is_waiting = true;
+    stage_batch(*of.members.of_step(params.stage), blockIdx.x, n_stages, [&] {
+      if (is_waiting) wait_for_previous();
+      is_waiting = false;
+    });
+    return;
   }
-  wait_once();
+  const int4 at = *reinterpret_cast<const int4*>(of.members.of_step(of.progress));  // next step, N, B, step
+  if (SHARES_LAUNCHES && at.z == 0) return wait_for_previous();                     // the member rests
+  const UpdateChunk chunk = reinterpret_cast<const UpdateChunk*>(of.chunks)[number];
+  const Job job = of.members.of_step(params.jobs)[chunk.job];
+  float* of_thread = reinterpret_cast<float*>(shared4);
+  if (SHARES_LAUNCHES && chunk.width == 4) {
+    update_chunk<4>(params, chunk, number, job, at, of_thread);
+  } else {
+    update_chunk<1>(params, chunk, number, job, at, of_thread);
+  }
 }
 
 }  // namespace fused

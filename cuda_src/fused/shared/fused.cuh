@@ -30,6 +30,62 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// ---- members of a cohort ----
+// A cohort trains several models of one architecture in the same launches. Arrays that each member has for itself lie in
+// equal regions of memory, one region after the other. The host passes the arrays of the first region, and a kernel moves
+// these pointers to its member's. All other arrays are shared. A single model is a cohort of one member.
+//
+// The host compiles these sources twice: IN_COHORT 1 for cohorts of several members, 0 for a model alone, which then pays
+// nothing for them.
+constexpr int MAX_MEMBERS = 64;
+#ifndef IN_COHORT
+#define IN_COHORT 0
+#endif
+constexpr bool SHARES_LAUNCHES = IN_COHORT != 0;
+
+// The members of a launch: blocks with blockIdx.z = z work for the member in region places[z]. Members that stopped are not
+// among them. Kernels move a pointer where they use it: moved all at once, they take many registers.
+struct Members {
+  unsigned model, work;  // size of a region in units of 256 bytes: of the model's arrays, and of the step's
+  unsigned char places[MAX_MEMBERS];
+
+  template <class T>
+  __device__ __forceinline__ static T* move(T* first, unsigned units) {
+    const char* from = reinterpret_cast<const char*>(first);
+    return reinterpret_cast<T*>(const_cast<char*>(from + static_cast<unsigned long long>(units) * 256));
+  }
+  // This block's member's array of the model, or of the step.
+  template <class T>
+  __device__ __forceinline__ T* of_model(T* first) const {
+    return SHARES_LAUNCHES ? move(first, places[blockIdx.z] * model) : first;
+  }
+  template <class T>
+  __device__ __forceinline__ T* of_step(T* first) const {
+    return SHARES_LAUNCHES ? move(first, places[blockIdx.z] * work) : first;
+  }
+  // The same for arrays that may be null.
+  template <class T>
+  __device__ __forceinline__ T* of_model_or_null(T* first) const {
+    return first ? of_model(first) : nullptr;
+  }
+  template <class T>
+  __device__ __forceinline__ T* of_step_or_null(T* first) const {
+    return first ? of_step(first) : nullptr;
+  }
+};
+
+// Numbers that members may differ in: key, threshold and scale of dropout; the norm that gradients are clipped to.
+struct MemberValues {
+  unsigned long long seed;
+  unsigned threshold;
+  float keep_scale, max_norm;
+};
+
+// Those of a member; null, in inference: nothing is dropped.
+__device__ __forceinline__ MemberValues values_at(const MemberValues* values) {
+  return values ? *values : MemberValues{0, 0, 1.f, 0.f};
+}
+
 // ---- weights ----
 
 // A copy of the parameters in the layout of W' ("packed"): (K, columns_of(P)), padded with zeros. The update writes both.

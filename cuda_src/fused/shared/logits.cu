@@ -4,7 +4,7 @@
 //
 // Source: own. The readout of training (fused/shared/readout.cuh) uses a block per graph, because it also computes the
 // backward pass; here only throughput counts. Shapes and `kind` as there; `shift` (P,): see `Folding`; null: none.
-// Launch: 256 threads, 8 graphs per block at a time; at most 8 blocks per multiprocessor stride over the graphs.
+// Launch: 256 threads, members in z, 8 graphs per block at a time; blocks stride over the graphs.
 // Shared memory: columns_of(P) + 8 head_floats floats, dynamic; a warp reads consecutive words.
 // Traffic: reads 4 N P, writes 4 B K bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
@@ -18,6 +18,7 @@ struct LogitsParams {
   const int *size, *node_ptr;
   const float *y, *shift;
   const Head* heads;
+  Members members;
   int P, n_heads, head_floats, kind;
 };
 
@@ -26,14 +27,17 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
   const int P = params.P, kind = params.kind;
   float* shift_of = reinterpret_cast<float*>(shared4);
   float* of_graph = shift_of + columns_of(P) + threadIdx.x / 32 * params.head_floats;
-  for (int p = threadIdx.x; p < P; p += blockDim.x) shift_of[p] = params.shift ? params.shift[p] : 0.f;
+  for (int p = threadIdx.x; p < P; p += blockDim.x)
+    shift_of[p] = params.shift ? params.members.of_model(params.shift)[p] : 0.f;
   __syncthreads();
-  const int lane = threadIdx.x % 32, B = params.size[1];
+  const int lane = threadIdx.x % 32, B = params.members.of_step(params.size)[1];
   for (int b = blockIdx.x * 8 + threadIdx.x / 32; b < B; b += gridDim.x * 8) {
-    const int begin = params.node_ptr[b], end = params.node_ptr[b + 1];
+    const int begin = params.members.of_step(params.node_ptr)[b], end = params.members.of_step(params.node_ptr)[b + 1];
     for (int p = lane; p < P; p += 32) {
       const float shift = shift_of[p];
-      const auto z_of = [&](int i) { return positive(params.y[static_cast<long long>(i) * P + p] + shift); };
+      const auto z_of = [&](int i) {
+        return positive(params.members.of_step(params.y)[static_cast<long long>(i) * P + p] + shift);
+      };
       float value = 0.f;
       if (kind == MAX) {
 #pragma unroll 4
@@ -50,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
     __syncwarp();
     float* in = of_graph;
     for (int m = 0; m < params.n_heads; ++m) {
-      const Head head = params.heads[m];
+      const Head head = params.members.of_step(params.heads)[m];
       float* out = in + head.F;
 #pragma unroll 1  // the compiler would otherwise add eight copies of the loop for F = 0
       for (int k = lane; k < head.P; k += 32) {
@@ -58,7 +62,8 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
 #pragma unroll 4
         for (int f = 0; f < head.F; ++f) sum += in[f] * head.weight[f * head.P + k];
         out[k] = m + 1 < params.n_heads ? positive(sum) : sum;
-        if (m + 1 == params.n_heads) params.logits[static_cast<long long>(b) * head.P + k] = sum;
+        if (m + 1 == params.n_heads)
+          params.members.of_step(params.logits)[static_cast<long long>(b) * head.P + k] = sum;
       }
       __syncwarp();
       in = out;

@@ -19,9 +19,11 @@ struct UpdateParams {
   const double* losses;            // (n_losses,)
   const float *weight_decay, *l2;  // (n,); null where nothing decays, if the form allows it
   const Rate* rates;               // (steps,)
-  const int *progress, *chunks;    // (4,): next step, N, B, step; the part of a job that a block updates
+  const int *progress, *chunks;    // (8,): next step, N, B, step; the part of a job that a block updates
+  const MemberValues* values;
+  Members members;
   int n_chunks, n_stages, n_losses, mode, sgd;
-  float beta1, rest1, beta2, rest2, epsilon, max_norm;
+  float beta1, rest1, beta2, rest2, epsilon;
 
   __device__ __forceinline__ Rule rule() const { return {sgd, beta1, rest1, beta2, rest2, epsilon}; }
 };

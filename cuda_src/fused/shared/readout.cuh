@@ -7,10 +7,11 @@
 // Losses and their gradients are those of dense/loss.cu. The host knows the weight of the batch's labels beforehand.
 //
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
-//   (4,): the step to stage next, and N, B, step of this one; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
+//   (8,): the step to stage next, and N, B, step of this one, and four that staging reads; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
 //   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); heads (n_heads,): the last is the output.
 // `kind` is a Pooling, `loss` a Loss.
-// Launch: 512 threads, a graph per block at a time; `graph_blocks` blocks work. Batch 50: 50 blocks.
+// Launch: 512 threads, members in z. Partial sum `part` of `parts_of_graphs` is that of graphs part, part + parts_of_graphs,
+//   …; blocks stride over the partial sums. Batch 50: 50 partial sums of a graph each, 50 blocks for a model alone.
 // Shared memory: dynamic; see `shared.geometry.readout`. Neighbouring threads access neighbouring columns: no bank conflicts.
 // Traffic: reads 8 N P + 4 P K blocks, writes 4 N P bytes; everything in L2.
 // Determinism: a block per graph, fixed order: repeats to the bit.
@@ -36,17 +37,26 @@ struct ReadoutParams {
   const unsigned char* kept;
   const float *targets, *loss_weight;
   const Head* heads;
-  unsigned long long seed;
-  unsigned threshold;
-  float keep_scale, epsilon, momentum;
-  int parts, graph_blocks, P, K, n_heads, head_floats, weight_floats, kind, loss;
+  const MemberValues* values;
+  Members members;
+  float epsilon, momentum;
+  int parts, parts_of_graphs, P, K, n_heads, head_floats, weight_floats, kind, loss;
 
   __device__ __forceinline__ Statistics statistics() const {
-    return {moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum};
+    return {members.of_step(moments),
+            members.of_step(stats),
+            members.of_model(running_mean),
+            members.of_model(running_var),
+            members.of_model_or_null(gamma),
+            members.of_model_or_null(beta),
+            parts,
+            epsilon,
+            momentum};
   }
   // Write the next step's number, and N, B and number of this step; one thread calls.
   __device__ __forceinline__ void note_progress(int N, int B) const {
-    *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
+    const int step = members.of_step(size)[2];
+    *reinterpret_cast<int4*>(members.of_step(progress)) = make_int4(step + 1, N, B, step);
   }
 };
 
@@ -89,7 +99,7 @@ __device__ __forceinline__ int lanes_column() { return threadIdx.x / COLUMN_LANE
 
 // Write R of a graph to `at.forward`.
 __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const ReadoutShared& at,
-                                           const GraphOfBlock& graph) {
+                                           const GraphOfBlock& graph, float keep_scale) {
   const int P = params.P, kind = params.kind, n = graph.n;
 #pragma unroll 1
   for (int first = 0; first < P; first += GROUP) {
@@ -97,9 +107,10 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
     Pooled pooled(kind, n);
     if (p < P) {
       const Column column = at.columns.column(p);
-      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
-        const float z =
-            is_kept(params.kept, (graph.begin + i) * P + p) ? params.keep_scale * positive(column.normal(y)) : 0.f;
+      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+        const float z = is_kept(params.members.of_step_or_null(params.kept), (graph.begin + i) * P + p)
+                            ? keep_scale * positive(column.normal(y))
+                            : 0.f;
         pooled.take(kind, n, z, i);
       });
     }
@@ -115,7 +126,8 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
 }
 
 // Compute the logits of graph b from R; they end at `at.forward + head_floats`. Store the inputs that the update reads.
-__device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b) {
+__device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b,
+                                              const MemberValues& values) {
   float* in = at.forward;
   const float* weights = params.weight_floats > 0 ? at.weights : nullptr;
 #pragma unroll 1
@@ -128,9 +140,9 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
     if (m + 1 < params.n_heads) {
 #pragma unroll 1
       for (int k = threadIdx.x; k < head.P; k += THREADS) {
-        const bool keep =
-            draw(params.size, params.seed, head.purpose, params.threshold, static_cast<long long>(b) * head.P + k);
-        out[k] = keep ? params.keep_scale * positive(out[k]) : 0.f;
+        const bool keep = draw(params.members.of_step(params.size), values.seed, head.purpose, values.threshold,
+                               static_cast<long long>(b) * head.P + k);
+        out[k] = keep ? values.keep_scale * positive(out[k]) : 0.f;
       }
       __syncthreads();
     }
@@ -140,7 +152,8 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
 }
 
 // Compute dR, at `at.backward`, from the gradient of the logits.
-__device__ __forceinline__ void heads_backward(const ReadoutParams& params, const ReadoutShared& at, int b) {
+__device__ __forceinline__ void heads_backward(const ReadoutParams& params, const ReadoutShared& at, int b,
+                                               float keep_scale) {
   int offset = params.head_floats - params.K, weight_offset = params.weight_floats;
 #pragma unroll 1
   for (int m = params.n_heads - 1; m >= 0; --m) {
@@ -155,7 +168,7 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
     if (m > 0) {  // the input went through relu and dropout, so it is 0 wherever the gradient is 0
 #pragma unroll 1
       for (int f = threadIdx.x; f < head.F; f += THREADS)
-        din[f] = at.forward[offset + f] > 0.f ? din[f] * params.keep_scale : 0.f;
+        din[f] = at.forward[offset + f] > 0.f ? din[f] * keep_scale : 0.f;
       __syncthreads();
     }
   }
@@ -163,21 +176,22 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
 
 // Write G of a graph's rows; add the column sums of G and of G xhat to `at.sums`.
 __device__ __forceinline__ void give_graph(const ReadoutParams& params, const ReadoutShared& at,
-                                           const GraphOfBlock& graph) {
+                                           const GraphOfBlock& graph, float keep_scale) {
   const int P = params.P, kind = params.kind, n = graph.n;
 #pragma unroll 1
   for (int first = 0; first < P; first += GROUP) {
     const int p = first + lanes_column();
     float2 sum = make_float2(0.f, 0.f);
     if (p < P) {
-      const float share = at.backward[p] * params.keep_scale * (kind == MEAN ? 1.f / n : 1.f);
+      const float share = at.backward[p] * keep_scale * (kind == MEAN ? 1.f / n : 1.f);
       const int peak = at.peaks[p];
       const Column column = at.columns.column(p);
-      graph.rows.each(params.y + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
         const int place = (graph.begin + i) * P + p;
-        const bool open = column.normal(y) > 0.f && is_kept(params.kept, place) && (kind != MAX || i == peak);
+        const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place) &&
+                          (kind != MAX || i == peak);
         const float own = open ? share : 0.f;
-        params.g[place] = own;
+        params.members.of_step(params.g)[place] = own;
         sum = combine(sum, make_float2(own, own * column.x_hat(y)));
       });
     }
@@ -186,58 +200,65 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
   }
 }
 
-// All graphs of a block; any model.
-__device__ __forceinline__ void readout_phase(const ReadoutParams params, float4* shared4) {
-  const int block = blockIdx.x, P = params.P, K = params.K;
-  if (block >= params.graph_blocks) {
-    wait_for_previous();
-    return;
-  }
+// All partial sums of a block; any model.
+__device__ __forceinline__ void readout_phase(const ReadoutParams& params, float4* shared4) {
+  const int block = blockIdx.x, blocks = gridDim.x, parts = params.parts_of_graphs, P = params.P, K = params.K;
   const ReadoutShared at(shared4, params);
   // Before the wait: kernels before the previous one wrote batch, weights and rates.
-  if (params.weight_floats > 0) copy_weights(at.weights, params.heads, params.n_heads);
+  if (params.weight_floats > 0) copy_weights(at.weights, params.members.of_step(params.heads), params.n_heads);
 #pragma unroll 1
-  for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.heads[m];
+  for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.members.of_step(params.heads)[m];
 #pragma unroll 1
-  for (int k = threadIdx.x; k < K; k += THREADS) at.loss_weight[k] = params.loss_weight[k];
-#pragma unroll 1
-  for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) at.sums[p] = 0.f;
-  const int N = params.size[0], B = params.size[1], n_targets = params.loss == SOFTMAX ? 1 : K;
-  const float label_weight = params.rates[params.size[2]].label_weight;
-  int begin = block < B ? params.node_ptr[block] : 0, end = block < B ? params.node_ptr[block + 1] : 0;
+  for (int k = threadIdx.x; k < K; k += THREADS) at.loss_weight[k] = params.members.of_model(params.loss_weight)[k];
+  const MemberValues values = values_at(params.members.of_model_or_null(params.values));
+  const int N = params.members.of_step(params.size)[0], B = params.members.of_step(params.size)[1],
+            n_targets = params.loss == SOFTMAX ? 1 : K;
+  const float label_weight = params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight;
+  int begin = block < B ? params.members.of_step(params.node_ptr)[block] : 0,
+      end = block < B ? params.members.of_step(params.node_ptr)[block + 1] : 0;
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
-  double total = 0.0;
 #pragma unroll 1
-  for (int b = block; b < B; b += params.graph_blocks) {
-    if (b != block) begin = params.node_ptr[b], end = params.node_ptr[b + 1];
-    GraphOfBlock graph = {b, begin, end - begin};
-    graph.rows.hold(params.y + begin * P + lanes_column(), P, P <= GROUP && lanes_column() < P ? graph.n : 0);
-    float target = 0.f;
-    if (threadIdx.x < n_targets) target = params.targets[b * n_targets + threadIdx.x];
-    if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
-    __syncthreads();  // columns are filled; all threads have read the previous graph
-    if (threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
+  for (int part = block; part < parts; part += blocks) {
 #pragma unroll 1
-    for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS) at.targets[k] = params.targets[b * n_targets + k];
-    pool_graph(params, at, graph);
-    __syncthreads();
-    heads_forward(params, at, b);
-    if (threadIdx.x < 32) {
-      const int logits = params.head_floats - K;
-      total += loss_of_graph(at.backward + logits, at.forward + logits, at.targets, at.loss_weight, K, params.loss,
-                             label_weight);
+    for (int p = threadIdx.x; p < 2 * columns_of(P); p += THREADS) at.sums[p] = 0.f;
+    double total = 0.0;
+#pragma unroll 1
+    for (int b = part; b < B; b += parts) {
+      if (b != block)
+        begin = params.members.of_step(params.node_ptr)[b], end = params.members.of_step(params.node_ptr)[b + 1];
+      GraphOfBlock graph = {b, begin, end - begin};
+      graph.rows.hold(params.members.of_step(params.y) + begin * P + lanes_column(), P,
+                      P <= GROUP && lanes_column() < P ? graph.n : 0);
+      float target = 0.f;
+      if (threadIdx.x < n_targets) target = params.members.of_step(params.targets)[b * n_targets + threadIdx.x];
+      if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
+      __syncthreads();  // columns are filled; all threads have read the previous graph
+      if (threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
+#pragma unroll 1
+      for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS)
+        at.targets[k] = params.members.of_step(params.targets)[b * n_targets + k];
+      pool_graph(params, at, graph, values.keep_scale);
+      __syncthreads();
+      heads_forward(params, at, b, values);
+      if (threadIdx.x < 32) {
+        const int logits = params.head_floats - K;
+        total += loss_of_graph(at.backward + logits, at.forward + logits, at.targets, at.loss_weight, K, params.loss,
+                               label_weight);
+      }
+      __syncthreads();
+      heads_backward(params, at, b, values.keep_scale);
+      give_graph(params, at, graph, values.keep_scale);
     }
     __syncthreads();
-    heads_backward(params, at, b);
-    give_graph(params, at, graph);
-  }
-  __syncthreads();
 #pragma unroll 1
-  for (int p = threadIdx.x; params.sums && p < 2 * columns_of(P); p += THREADS)
-    params.sums[block * 2 * columns_of(P) + p] = at.sums[p];
-  if (threadIdx.x == 0) params.losses[block] = total;
+    for (int p = threadIdx.x; params.sums && p < 2 * columns_of(P); p += THREADS)
+      params.members.of_step(params.sums)[part * 2 * columns_of(P) + p] = at.sums[p];
+    if (threadIdx.x == 0) params.members.of_step(params.losses)[part] = total;
+    if constexpr (!SHARES_LAUNCHES) break;  // a block has one part
+    __syncthreads();                        // sums may be overwritten
+  }
 }
 
 }  // namespace fused

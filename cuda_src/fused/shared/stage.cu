@@ -1,10 +1,15 @@
 // Staging without an update: for an epoch's first step and for batches outside an epoch. All others: beside an update.
 //
-// Launch: 256 threads, blocks stride over the graphs.
+// Launch: 256 threads, members in z; blocks stride over the graphs.
 #include "fused/shared/stage.cuh"
 
 using namespace fused;
 
-extern "C" __global__ void __launch_bounds__(256, 1) fused_stage(const Stage* stage) {
-  stage_batch(*stage, blockIdx.x, gridDim.x, wait_for_previous);
+struct StageParams {
+  const Stage* stage;
+  Members members;
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1) fused_stage(const __grid_constant__ StageParams params) {
+  stage_batch(*params.members.of_step(params.stage), blockIdx.x, gridDim.x, wait_for_previous);
 }

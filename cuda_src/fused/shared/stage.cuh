@@ -14,8 +14,8 @@ struct Stage {
   int *t_indptr, *t_indices;
   float *t_values, *x;
   int* targets;
-  // The epoch: progress (4,): next step, and N, B, number of the last step; graphs: all graphs in order; batch_ptr (S+1,):
-  // each step's first entry of graphs; nodes, edges, t_edges: each graph's first node or edge in its batch, and after a
+  // The epoch: progress (8,): next step, and N, B, number of the last step; first and end of the steps, epoch, unused;
+  // graphs: all graphs in order; batch_ptr (S+1,): each step's first entry of graphs; nodes, edges, t_edges: each graph's first node or edge in its batch, and after a
   // step's graphs the step's total, so that step s begins at batch_ptr[s] + s.
   const int *progress, *batch_ptr, *graphs, *nodes, *edges, *t_edges;
   // The data set: node_ptr (G+1,); CSR with node indices relative to the graph; x (nodes, K); targets (G, T).
@@ -25,7 +25,7 @@ struct Stage {
   const float *set_t_values, *set_x;
   const int* set_targets;
   // panel_rows: x is written as panels of so many rows (in_panel), padded with zeros; 0: as rows of K columns.
-  long long n_steps, epoch, C, K, T, panel_rows;
+  long long C, K, T, panel_rows;
 };
 
 // Copy `count` elements through `change`; all threads of the block share the work.
@@ -88,13 +88,16 @@ __device__ __forceinline__ void stage_x(const Stage& at, int first, const float*
   }
 }
 
-// Stage the next step, if there is one; block `block` of `blocks` takes every blocks-th graph. Before `wait`, the block reads
+// Stage the next step; block `block` of `blocks` takes every blocks-th graph. A member without a step in this epoch gets an
+// empty batch, B = 0: it rests. Before `wait`, the block reads
 // the plan and prefetches its graph into L2. It writes after `wait` only, because other blocks may still read the current
 // batch. `wait` may be called more than once.
 template <class Wait>
 __device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
-  const int step = at.progress[0];
-  const bool exists = step < at.n_steps;
+  const int4 next = *reinterpret_cast<const int4*>(at.progress),
+             about = *reinterpret_cast<const int4*>(at.progress + 4);
+  const int step = next.x;
+  const bool exists = step >= about.x && step < about.y;
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
   const int pointers = begin + step, C = at.C, T = at.T;
 #pragma unroll 1
@@ -116,9 +119,10 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
     copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
   }
   wait();
-  if (exists && block == 0 && threadIdx.x == 0) {
-    const int N = at.nodes[pointers + B];
-    *reinterpret_cast<int4*>(at.size) = make_int4(N, B, step, static_cast<int>(at.epoch));
+  if (block == 0 && threadIdx.x == 0) {
+    const int N = exists ? at.nodes[pointers + B] : 0;
+    *reinterpret_cast<int4*>(at.size) = make_int4(N, B, step, about.z);
+    if (!exists) return;
     at.node_ptr[B] = N;
     at.indptr[N] = at.edges[pointers + B];
     if (at.t_indptr) at.t_indptr[N * C] = at.t_edges[pointers + B];

@@ -18,6 +18,7 @@
 //   without batch norm. gamma, beta (P,). In predictions stats and gamma are null, and beta is the shift (`Folding`). kept: a
 //   bit per element, eight to a byte, or null without dropout; keep_scale = 1 / (1 - rate). round: whether panels are for
 //   TF32; else the residuals follow those of operand B.
+// Launch: the kernels of predictions (propagate, product, weights) have members in the grid's third dimension.
 // Order: size, weights and adjacency are read before the previous kernel has ended: an earlier one wrote them.
 // Determinism: bit-repeatable; every sum has a fixed order; the last block reduces the partial sums.
 // Requires: sm_90a for the products (elsewhere they are empty). Any N, F, C, P; no work is wasted where N is a multiple of
@@ -106,8 +107,19 @@ struct ProductParams {
   unsigned* counters;                             // (P / 64,), zeros
   const float *u, *weight;                        // panels
   const int* size;
+  Members members;
   float epsilon, momentum;
   int P, K, capacity, fresh;
+
+  // The arrays of predictions; training does not share launches.
+  __device__ __forceinline__ ProductParams of_member() const {
+    ProductParams own = *this;
+    own.y = members.of_step(y);
+    own.u = members.of_step(u);
+    own.weight = members.of_step(weight);
+    own.size = members.of_step(size);
+    return own;
+  }
 };
 
 template <int PRODUCTS>
@@ -311,12 +323,12 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
 //   block waits for it: the last one reduces the moments of all tiles and resets it.
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
     fused_wide_product_tf32(const __grid_constant__ ProductParams params) {
-  product<1>(params);
+  product<1>(params.of_member());
 }
 
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
     fused_wide_product_3xtf32(const __grid_constant__ ProductParams params) {
-  product<3>(params);
+  product<3>(params.of_member());
 }
 
 // G_prev (N, F) = kept and z > 0 ? keep_scale dZ : 0 with dZ = V (N, C P) Wᵀ and z = (y_prev - mean) slope + beta, all
@@ -362,5 +374,5 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     fused_wide_weights(const __grid_constant__ WeightPanelsParams params) {
   wait_for_previous();
-  pack(params);
+  pack(params.of_member());
 }

@@ -11,7 +11,7 @@
 //
 // Shapes: as in fused_readout; sums (clusters, P) float2; weight (P, K), bias (K,);
 //   input (B, P) and gradient (B, K) of the dense layer, for the update; losses (8 clusters,).
-// Launch: 512 threads, grid (8, graphs / 8), clusters (8, 1). 100 graphs: 104 blocks.
+// Launch: 512 threads, grid (8, graphs / 8, members), clusters (8, 1). 100 graphs: 104 blocks.
 // Shared memory: dynamic, see shared_at and gcnbatch/backends/cuda/fused/wide/geometry.py. W is read along rows and, with an
 //   odd stride, across them: no bank conflicts; the eight graphs of a feature are two vectors that a warp reads at once.
 // Traffic: reads 8 N P + 4 P K clusters, writes 4 N P bytes; everything in L2.
@@ -62,12 +62,26 @@ struct WideReadout {
   const float* loss_weight;
   const float* weight;
   const float* bias;
+  Members members;
   float keep_scale;
   int P;
   int K;
   int kind;
   int loss;
   int training;
+
+  // The arrays of predictions; training does not share launches.
+  __device__ __forceinline__ WideReadout of_member() const {
+    WideReadout own = *this;
+    own.logits = members.of_step_or_null(logits);
+    own.size = members.of_step(size);
+    own.node_ptr = members.of_step(node_ptr);
+    own.y = members.of_step(y);
+    own.beta = members.of_model_or_null(beta);
+    own.weight = members.of_model(weight);
+    own.bias = members.of_model(bias);
+    return own;
+  }
 
   // Shared memory of a block, for slice() columns. The values of eight graphs for a feature or class are neighbours.
   struct Shared {

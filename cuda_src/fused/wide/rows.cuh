@@ -128,27 +128,29 @@ struct PropagateParams {
   const int *indptr, *indices;  // (N + 1,), (nnz,)
   const float* values;
   const int* size;
+  Members members;
   float keep_scale;
   int F, C, K, capacity, identity, round;
 };
 
+// Only predictions share launches; their `stats`, `gamma` and `kept` are null.
 template <int WIDTH>
 __device__ void propagate(const PropagateParams& params) {
   const int F = params.F, C = params.C, K = params.K, capacity = params.capacity, identity = params.identity;
-  float* u = params.u;
+  float* u = params.members.of_step(params.u);
   const int pair = blockIdx.x * blockDim.y + threadIdx.y, i = C == 1 ? pair : pair / C, c = C == 1 ? 0 : pair % C;
   const int f = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x);
-  const int N = params.size[0];
+  const int N = params.members.of_step(params.size)[0];
   if (blockIdx.x > 0 && i >= padded(N)) return;  // frees the multiprocessor
   constexpr int BATCH = 4;
   Entries<BATCH> entries;
   int k = 0, end = 0;
-  entries.read(params.indices, params.values, 0, 0);
+  entries.read(params.members.of_step(params.indices), params.members.of_step(params.values), 0, 0);
   if (identity) {
     entries.index[0] = i, entries.value[0] = 1.f;
   } else if (i < N) {
-    k = params.indptr[i], end = params.indptr[i + 1];
-    entries.read(params.indices, params.values, k, end);
+    k = params.members.of_step(params.indptr)[i], end = params.members.of_step(params.indptr)[i + 1];
+    entries.read(params.members.of_step(params.indices), params.members.of_step(params.values), k, end);
   }
   wait_for_previous();
   if (i >= padded(N)) return;
@@ -163,7 +165,8 @@ __device__ void propagate(const PropagateParams& params) {
     if (sums_row) u[in_panel(i, C * F + c, capacity)] = 0.f;
     return store<WIDTH>(to, {});
   }
-  const Columns<WIDTH> column(params.stats, params.gamma, params.beta, f, F);
+  const Columns<WIDTH> column(SHARES_LAUNCHES ? nullptr : params.stats, SHARES_LAUNCHES ? nullptr : params.gamma,
+                              params.members.of_model_or_null(params.beta), f, F);
   Vector<WIDTH> sum = {};
   float row_sum = 0.f;
   while (true) {
@@ -174,8 +177,8 @@ __device__ void propagate(const PropagateParams& params) {
     for (int b = 0; b < BATCH; ++b) {
       if (entries.index[b] < 0) continue;
       const long long e = static_cast<long long>(entries.index[b]) * F + f;
-      found[b] = load<WIDTH>(params.y + e);
-      bits[b] = params.kept == nullptr ? 15 : params.kept[e >> 3] >> (e & 7);
+      found[b] = load<WIDTH>(params.members.of_step(params.y) + e);
+      bits[b] = SHARES_LAUNCHES || params.kept == nullptr ? 15 : params.kept[e >> 3] >> (e & 7);
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
@@ -190,7 +193,7 @@ __device__ void propagate(const PropagateParams& params) {
     }
     k += BATCH;
     if (k >= end) break;
-    entries.read(params.indices, params.values, k, end);
+    entries.read(params.members.of_step(params.indices), params.members.of_step(params.values), k, end);
   }
   store<WIDTH>(to, rounded(sum, params.round));
   if (sums_row) u[in_panel(i, C * F + c, capacity)] = rounded<1>({row_sum}, params.round).v[0];
@@ -365,8 +368,23 @@ struct WeightPanelsParams {
   float *forward, *backward, *shift;                       // panels; panels, or null; (P,), in inference
   const float *weight, *bias;                              // (F, C P), (C P,)
   const float *gamma, *beta, *running_mean, *running_var;  // as Folding; null in training
+  Members members;
   float epsilon;
   int F, C, P, round;
+
+  __device__ __forceinline__ WeightPanelsParams of_member() const {
+    WeightPanelsParams own = *this;
+    own.forward = members.of_step(forward);
+    own.backward = members.of_step_or_null(backward);
+    own.shift = members.of_model_or_null(shift);
+    own.weight = members.of_model(weight);
+    own.bias = members.of_model_or_null(bias);
+    own.gamma = members.of_model_or_null(gamma);
+    own.beta = members.of_model_or_null(beta);
+    own.running_mean = members.of_model_or_null(running_mean);
+    own.running_var = members.of_model_or_null(running_var);
+    return own;
+  }
 };
 
 // Thread (x, y) reads column p of row k of W'; both forms are written in whole lines, through shared memory.

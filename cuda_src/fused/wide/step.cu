@@ -27,17 +27,18 @@ using namespace fused;
 //
 // Launch: 256 threads, grid (blocks, layers); a thread draws eight elements at a time. Traffic: writes N P / 8 a layer.
 extern "C" __global__ void __launch_bounds__(DROPOUT_THREADS)
-    fused_wide_dropout(const DropoutLayer* layers, const int* size, unsigned long long seed, unsigned threshold) {
+    fused_wide_dropout(const DropoutLayer* layers, const int* size, const MemberValues* of_dropout) {
   const DropoutLayer layer = layers[blockIdx.y];
+  const MemberValues values = *of_dropout;
   const long long elements = layer.columns * size[0];
   wait_for_previous();
-  draw_kept(blockIdx.x, gridDim.x, layer.kept, size, seed, layer.purpose, threshold, elements);
+  draw_kept(blockIdx.x, gridDim.x, layer.kept, size, values.seed, layer.purpose, values.threshold, elements);
 }
 
 extern "C" __global__ void __launch_bounds__(READOUT_THREADS, 1) CLUSTERS_OF_8
     fused_wide_readout(const __grid_constant__ WideReadout readout) {
   extern __shared__ float4 shared4[];
-  if constexpr (HAS_CLUSTERS) readout.run(reinterpret_cast<float*>(shared4));
+  if constexpr (HAS_CLUSTERS) readout.of_member().run(reinterpret_cast<float*>(shared4));
 }
 
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)

@@ -224,7 +224,7 @@ struct WideUpdate {
 
     Four gradient[HEIGHT];
     if (of.mode == APPLY) {
-      const float factor = clip_factor(of.norms, of.n_chunks, of.max_norm);
+      const float factor = clip_factor(of.norms, of.n_chunks, of.values->max_norm);
 #pragma unroll
       for (int h = 0; h < HEIGHT; ++h) {
         gradient[h] = Four::load(of.gradients + at[h], existing[h]);

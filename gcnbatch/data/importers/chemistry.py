@@ -179,7 +179,7 @@ def structure_keys(arrays: MoleculeArrays | GraphSet, rounds: int = _ROUNDS) -> 
     """
     width = arrays.x.shape[1]
     salt = _mix(np.arange(1, width + 1, dtype=np.uint64))
-    node = (arrays.x.astype(np.uint64) * salt).sum(axis=1, dtype=np.uint64)
+    node: UInt64 = arrays.x.astype(np.uint64) @ salt
     first = np.repeat(arrays.node_ptr[:-1], np.diff(arrays.edge_ptr))
     src, dst = first + arrays.src, first + arrays.dst
     scale = _mix(arrays.channel.astype(np.uint64) + np.uint64(width + 1))

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio
-from gcnbatch.data.featurizer import FEATURE_NAMES, BadMolecule, FeaturizerOptions
+from gcnbatch.data.atom_features import FEATURE_NAMES
+from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
@@ -21,7 +22,7 @@ from gcnbatch.data.importers.labels import class_codes
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.split_columns import read_splits, split_name
 from gcnbatch.data.importers.targets import Targets, number_targets
-from gcnbatch.data.molecule_graphs import featurize, graph_part
+from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
 from gcnbatch.data.outputs import keep_inputs, output_path
 from gcnbatch.data.schema import UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
@@ -73,32 +74,35 @@ def import_smiles(
     report = path.with_suffix(".skipped.csv")
     if skip_bad_rows:
         keep_inputs(report, [source])
-    table = read_molecules(source, smiles_column, id_column, table_format)
-    roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task))
-    targets = _targets(table, [role for role in roles if role.role == "target"])
-    if split_column:
-        _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
-    header = _header(table, options, targets, name)
-    summary = ImportSummary(path, header, columns=tuple(role.cells() for role in roles))
-    notes = MoleculeNotes(table.smiles, options)
-    bad: list[BadMolecule] = []
-    kept: list[NDArray[np.int64]] = []
-    scaffold_number: dict[str, int] = {}
-    with DatasetWriter(path) as writer:
-        for arrays in featurize(table.smiles, options, processes=processes, progress=progress, scaffolds=True):
-            bad.extend(arrays.bad)
-            groups = [scaffold_number.setdefault(scaffold, len(scaffold_number)) for scaffold in arrays.scaffolds]
-            ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
-            part = graph_part(arrays, header, targets.y[arrays.rows], ids, np.array(groups, dtype=np.int32))
-            writer.append(part)
-            summary.add(part)
-            notes.add(arrays)
-            kept.append(arrays.rows)
-        if bad and (not skip_bad_rows or summary.graphs == 0):
-            raise _refusal(table, bad, options)
-        rows = np.concatenate(kept)
-        splits = _splits(table, split_column, rows)
-        writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
+    with early_workers(source, processes) as workers:
+        table = read_molecules(source, smiles_column, id_column, table_format)
+        roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task))
+        targets = _targets(table, [role for role in roles if role.role == "target"])
+        if split_column:
+            _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
+        header = _header(table, options, targets, name)
+        summary = ImportSummary(path, header, columns=tuple(role.cells() for role in roles))
+        notes = MoleculeNotes(table.smiles, options)
+        bad: list[BadMolecule] = []
+        kept: list[NDArray[np.int64]] = []
+        scaffold_number: dict[str, int] = {}
+        with DatasetWriter(path) as writer:
+            for arrays in featurize(
+                table.smiles, options, processes=processes, progress=progress, scaffolds=True, workers=workers
+            ):
+                bad.extend(arrays.bad)
+                groups = [scaffold_number.setdefault(scaffold, len(scaffold_number)) for scaffold in arrays.scaffolds]
+                ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
+                part = graph_part(arrays, header, targets.y[arrays.rows], ids, np.array(groups, dtype=np.int32))
+                writer.append(part)
+                summary.add(part)
+                notes.add(arrays)
+                kept.append(arrays.rows)
+            if bad and (not skip_bad_rows or summary.graphs == 0):
+                raise _refusal(table, bad, options)
+            rows = np.concatenate(kept)
+            splits = _splits(table, split_column, rows)
+            writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
     lines = [*table.notes, *notes.lines(targets.y[rows], splits)]
     if skip_bad_rows:
         _write_report(report, table, bad)

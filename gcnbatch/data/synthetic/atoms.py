@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.featurizer import FEATURE_NAMES, SYMBOLS
+from gcnbatch.data.atom_features import FEATURE_NAMES, SYMBOLS
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.synthetic.skeletons import AROMATIC, Skeletons
 

@@ -113,12 +113,14 @@ class Fake:
                 return fake.devices[self.number][1]
 
             def total_memory(self) -> int:
+                fake.did("total memory")
                 return TOTAL
 
             def get_attribute(self, attribute: str) -> int:
                 return {"sms": 132, "clock": 1_980_000, "memory clock": 2_619_000}[attribute]
 
             def retain_primary_context(self) -> Any:
+                fake.did("retain context")
                 return SimpleNamespace(push=lambda: fake.did("push"), pop=lambda: fake.did("pop"))
 
         class DriverStream(Stream):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +12,22 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused import forms
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort, upload_labels
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
+from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.config_sections import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 
 
 class FusedBackend(CudaBackend):
     """`CudaBackend` with the engine for graph-level data sets."""
+
+    def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
+        super().__init__(name, device, options)
+        self._sets: WeakKeyDictionary[BatchSource, tuple[tuple[type[Form], ...], FusedSet]] = WeakKeyDictionary()
 
     def graphs_refusal(
         self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig
@@ -32,15 +41,38 @@ class FusedBackend(CudaBackend):
         model: DeviceModel,
         rule: UpdateRule,
         source: BatchSource,
-        targets: NDArray[Any],
-        label_weights: NDArray[np.float64],
-        seed: int,
+        labels: Sequence[tuple[NDArray[Any], NDArray[np.float64]]],
     ) -> FusedEngine:
-        """Return the engine of a model on a data set for which `graphs_refusal` returned None."""
+        """Return the engine of a cohort on a data set for which `graphs_refusal` returned None.
+
+        Parameters
+        ----------
+        model : DeviceModel
+            Of the first member.
+        labels : sequence of ((G, T), float64 (G,))
+            Targets and label weights of each member.
+        """
+        training = self._training_forms(stack, source)
+        held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training)
+        device = self.device.for_cohorts() if len(labels) > 1 else self.device
+        cohort = Cohort(device, stack, model, held, upload_labels(self.device, labels), rule.clips)
+        predicting = forms.prediction_form(self.device.compute_capability, self.options.precision)
+        return FusedEngine(cohort, rule, training, predicting)
+
+    def _set_of(self, source: BatchSource, training: tuple[type[Form], ...]) -> FusedSet:
+        """Return the set on the device. It stays there as long as `source` lives: cohorts follow one another."""
+        known = self._sets.get(source)
+        if known is None or known[0] != training:
+            known = self._sets[source] = training, FusedSet(self.device, source, training)
+        return known[1]
+
+    def shares_launches(self, stack: Stack, source: BatchSource) -> bool:
+        """Return whether several models of this architecture train in the same launches."""
+        return all(form.shares_launches for form in self._training_forms(stack, source))
+
+    def _training_forms(self, stack: Stack, source: BatchSource) -> tuple[type[Form], ...]:
         on = self.device.compute_capability, self.options.precision
-        training = forms.training_forms(forms.setting_of(stack, source, *on))
-        held = FusedSet(self.device, source, targets, label_weights, training)
-        return FusedEngine(self.device, stack, model, held, rule, seed, training, forms.prediction_form(*on))
+        return forms.training_forms(forms.setting_of(stack, source, *on))
 
     def limits(self) -> tuple[int, tuple[int, int], CudaConfig]:
         """Return the bytes of device memory for a data set, the device's compute capability, and the options."""

@@ -1,10 +1,10 @@
-"""The engine that runs fused steps of one model on one data set: epochs, steps, predictions, gradients."""
+"""The engine that runs fused steps of a cohort on one data set: epochs, steps, predictions, gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +12,16 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.forms import most_nodes
-from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.arena import arena_of
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
+from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.form import Form
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
-from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.errors import InputError
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.device import Device
 
 EVAL_ELEMENTS = 2**28  # most elements of a node matrix in a prediction: 1 GiB
 EVAL_GRAPHS = 16_384
@@ -32,6 +30,7 @@ EVAL_GRAPHS = 16_384
 FIRST_GRAPH_STEPS = 8  # of an epoch's first graph: short, so that the device starts early
 MAX_GRAPH_STEPS = 64
 FLUSH_GRAPH_STEPS = (8, 1)  # of the graphs that run queued steps when the state is needed early
+MOST_RESTING = 0.25  # share of the launched members that may rest before launches are captured again without them
 
 
 def graph_steps(steps: int) -> list[int]:
@@ -45,35 +44,70 @@ def graph_steps(steps: int) -> list[int]:
     return [first] * (first > 0) + [ceil_div(steps - first - number, graphs) for number in range(graphs)]
 
 
+class EngineEpoch(NamedTuple):
+    """A member's epoch.
+
+    Parameters
+    ----------
+    epoch : int
+        Its number, which keys dropout.
+    batches : list of int64
+    rates : float32, (steps, 3)
+        Each step's learning rate, and Adam's corrections 1 / (1 - beta^t) of both moments.
+    first : int
+        The first step to run.
+    """
+
+    epoch: int
+    batches: Sequence[Int64]
+    rates: NDArray[np.float32]
+    first: int
+
+
+Batches = Sequence[Sequence[Int64] | None]  # of an epoch, by member; None: the member rests
+
+
 @dataclass(frozen=True)
 class PlannedEpoch:
     """The next epoch, planned while the device still runs the current one.
 
-    Epoch number, learning rates and first step are not known yet.
+    Epoch numbers, learning rates and first steps are not known yet.
 
     Parameters
     ----------
-    batches : list of int64
-    plan : EpochPlan
+    batches : list of (list of int64, or None)
+    plans : list of (EpochPlan or None)
     form : Form
         The form that trains the epoch.
     needed : Capacity
         The capacity that its largest batch needs.
-    weights : float32, (steps,)
-        Weight of each batch's labels.
-    at : Workspace or None
-        The workspace that `packed` was made for; None if none is large enough yet.
-    packed : int32
-        The plan as it is uploaded to that workspace.
+    weights : list of float32, (steps,)
+        Weights of the labels of each member's batches.
     """
 
-    batches: Sequence[Int64]
-    plan: EpochPlan
+    batches: Batches
+    plans: Sequence[EpochPlan | None]
     form: Form
     needed: Capacity
-    weights: NDArray[np.float32]
-    at: Workspace | None
-    packed: NDArray[np.int32]
+    weights: Sequence[NDArray[np.float32]]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the longest member."""
+        return max(plan.n_batches for plan in self.plans if plan)
+
+    @property
+    def graphs(self) -> int:
+        """Graphs of the member with the most."""
+        return max(len(plan.graphs) for plan in self.plans if plan)
+
+    def pack(self, at: Workspace) -> NDArray[np.int32]:
+        """Return the upload to a workspace, (members, …), without what `begin_epoch` fills in."""
+        packed = np.zeros((len(self.plans), *at.plan.array.shape), np.int32)
+        for row, plan, weights in zip(packed, self.plans, self.weights, strict=True):
+            if plan:
+                at.pack_plan(row, plan, weights)
+        return packed
 
 
 @dataclass
@@ -81,12 +115,22 @@ class Training:
     """A form's workspace for training, the launches of one step, and the captured graphs by number of steps."""
 
     at: Workspace
-    calls: list[Call]
+    rule: UpdateRule
+    calls: list[Call] = field(default_factory=list)
     graphs: dict[int, Graph] = field(default_factory=dict)
 
-    def can_run(self, needed: Capacity, plan: EpochPlan) -> bool:
+    def can_run(self, planned: PlannedEpoch) -> bool:
         """Return whether the workspace is large enough for an epoch."""
-        return self.at.capacity.holds(needed) and self.at.plan.holds(plan.n_batches, len(plan.graphs))
+        return self.at.capacity.holds(planned.needed) and self.at.plan.holds(planned.steps, planned.graphs)
+
+    def launch_for(self, members: tuple[int, ...]) -> None:
+        """Let launches work for these members, unless they already do, with few that rest."""
+        of_now, few = self.at.launched, (1 - MOST_RESTING) * len(self.at.launched)
+        if self.calls and set(members) <= set(of_now) and len(members) > few:
+            return
+        self.close()
+        self.at.launched = members
+        self.calls = [*self.at.forward(), *self.at.backward(), *self.at.update(self.rule)]
 
     def close(self) -> None:
         """Destroy the captured graphs."""
@@ -98,18 +142,13 @@ class Training:
 class FusedEngine:
     """Runs training steps as replays of captured graphs, and everything else launch by launch.
 
-    The model, the set, the batches and the device determine the form of an epoch; nothing else does.
+    The models, the set, the batches and the device determine the form of an epoch; nothing else does.
 
     Parameters
     ----------
-    device : Device
-    stack : Stack
-    model : DeviceModel
-    data : FusedSet
-        The set with the arrays that the forms in `training` read.
+    cohort : Cohort
+        The models, and the set with the arrays that the forms in `training` read.
     rule : UpdateRule
-    seed : int
-        Seed of dropout.
     training : sequence of Form
         Forms for training. An epoch runs in the first form that all its batches fit; the last form fits all.
     predicting : Form
@@ -117,22 +156,13 @@ class FusedEngine:
     """
 
     def __init__(
-        self,
-        device: Device,
-        stack: Stack,
-        model: DeviceModel,
-        data: FusedSet,
-        rule: UpdateRule,
-        seed: int,
-        training: Sequence[type[Form]],
-        predicting: type[Form],
+        self, cohort: Cohort, rule: UpdateRule, training: Sequence[type[Form]], predicting: type[Form]
     ) -> None:
-        self._device, self._stack, self._data = device, stack, data
-        self._recorder = Recorder(device)
-        of = (device, stack, model, data, seed, self._recorder)
-        self._forms = [form(*of, training=True) for form in training]
-        self._predicting = predicting(*of, training=False)
-        self._packed: set[Form] = set()  # forms whose packed weights are up to date
+        self._cohort, self._device, self._stack, self._data = cohort, cohort.device, cohort.stack, cohort.data
+        self._recorder = Recorder(self._device)
+        self._forms = [form(cohort, self._recorder, training=True) for form in training]
+        self._predicting = predicting(cohort, self._recorder, training=False)
+        self._packed: dict[Workspace, set[int]] = {}  # the members whose packed weights are up to date
         self._rule = rule
         self._training: dict[Form, Training] = {}
         self._now = self._forms[-1]  # the form of the current epoch
@@ -141,59 +171,69 @@ class FusedEngine:
         self._queued = 0  # steps that wait for their CUDA graph to be launched
         self._graph_steps: list[int] = []  # of the epoch's graphs not yet launched
         self._planned: PlannedEpoch | None = None
+        self._upload: tuple[Workspace, NDArray[np.int32]] | None = None  # of the planned epoch
 
     # -------------------------------------------------------------------------------------------- training
 
-    def expect(self, batches: Sequence[Int64]) -> None:
+    def expect(self, batches: Batches) -> None:
         """Plan and pack the next epoch; the device may still run the current one."""
-        (form, plan), weights = self._plan(batches), self._data.weights(batches)
-        needed = form.capacity(plan, max(map(len, batches)))
+        (form, plans), graphs = self._plan(batches), max(len(b) for one in batches if one is not None for b in one)
+        weights = [
+            labels.weights(own) if own is not None else np.zeros(0, np.float32)
+            for labels, own in zip(self._cohort.labels, batches, strict=True)
+        ]
+        needed = form.capacity([plan for plan in plans if plan], graphs)
+        self._planned, self._upload = PlannedEpoch(batches, plans, form, needed, weights), None
         held = self._training.get(form)
-        at = held.at if held and held.can_run(needed, plan) else None
-        packed = at.packed(plan, weights) if at else np.zeros(0, np.int32)
-        self._planned = PlannedEpoch(batches, plan, form, needed, weights, at, packed)
+        if held and held.can_run(self._planned):
+            self._upload = held.at, self._planned.pack(held.at)
 
-    def begin_epoch(self, epoch: int, batches: Sequence[Int64], rates: NDArray[np.float32], first: int) -> None:
-        """Upload the plan of an epoch and stage the batch of step `first`.
-
-        Parameters
-        ----------
-        rates : float32, (steps, 3)
-            Each step's learning rate, and Adam's corrections 1 / (1 - beta^t) of both moments.
-        """
+    def begin_epoch(self, epochs: Sequence[EngineEpoch | None]) -> None:
+        """Upload the plans of an epoch of each member and stage the first batches; a member with None rests."""
         self.flush()
-        if self._planned is None or self._planned.batches is not batches:
+        batches = [one.batches if one else None for one in epochs]
+        if self._planned is None or any(
+            known is not given for known, given in zip(self._planned.batches, batches, strict=True)
+        ):
             self.expect(batches)
         assert self._planned is not None
-        planned, self._planned = self._planned, None
+        planned, upload, self._planned, self._upload = self._planned, self._upload, None, None
         self._now = planned.form
-        at = self._prepared(planned).at
-        packed = planned.packed if at is planned.at else at.packed(planned.plan, planned.weights)
-        at.begin_epoch(epoch, packed, rates, first)
-        self._run([*self._packing(at, self._now), at.stage()])
-        self._remaining = len(batches) - first
+        held = self._prepared(planned)
+        packed = upload[1] if upload and upload[0] is held.at else planned.pack(held.at)
+        running = [(member, one) for member, one in enumerate(epochs) if one]
+        now = min(one.first for _, one in running)
+        for member, one in running:
+            held.at.plan.begin(packed[member], now, one.first, len(one.batches), one.epoch, one.rates)
+        held.launch_for(tuple(member for member, _ in running))
+        held.at.begin_epoch(packed)
+        self._run([*self._packing(held.at), held.at.stage()])
+        self._remaining = planned.steps - now
         self._graph_steps = graph_steps(self._remaining)
 
     def about(self) -> dict[str, int]:
         """Return the device properties that training results depend on, by name."""
         return {name: value for form in self._forms for name, value in form.about().items()}
 
-    def _plan(self, batches: Sequence[Int64]) -> tuple[Form, EpochPlan]:
-        """Return the first form that fits these batches, and its plan of them."""
-        plans = ((form, form.plan(batches)) for form in self._forms)
-        return next((form, plan) for form, plan in plans if plan is not None)
+    def _plan(self, batches: Batches) -> tuple[Form, list[EpochPlan | None]]:
+        """Return the first form that fits these batches, and its plan of each member's."""
+        for form in self._forms:
+            plans = [None if own is None else form.plan(own) for own in batches]
+            if all(plan or own is None for plan, own in zip(plans, batches, strict=True)):
+                return form, plans
+        raise AssertionError("the last form fits all batches")
 
     def _prepared(self, planned: PlannedEpoch) -> Training:
         """Return the workspace, launches and graphs for an epoch; replace those of its form if they are too small."""
         held = self._training.get(planned.form)
-        if held is not None and held.can_run(planned.needed, planned.plan):
+        if held is not None and held.can_run(planned):
             return held
         if held is not None:
             held.close()
+            self._packed.pop(held.at, None)
             del self._training[planned.form], held
-        at = self._workspace(planned.needed, planned.plan.n_batches, len(planned.plan.graphs), planned.form)
-        calls = [*at.forward(), *at.backward(), *at.update(self._rule)]
-        self._training[planned.form] = Training(at, calls)
+        at = self._workspace(planned.needed, planned.steps, planned.graphs, planned.form)
+        self._training[planned.form] = Training(at, self._rule)
         return self._training[planned.form]
 
     def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
@@ -210,18 +250,13 @@ class FusedEngine:
         """Queue the next step of the epoch; the step that completes a graph launches it."""
         if self._device.observer is not None:  # a profiler sees single launches, not those inside a graph
             self.flush()
-            self._packed &= {self._now}
-            self._run(self._calls)
+            self._keep_packed()
+            self._run(self._training[self._now].calls)
             return
         self._queued, self._remaining = self._queued + 1, self._remaining - 1
         if self._queued == (self._graph_steps[0] if self._graph_steps else MAX_GRAPH_STEPS):
             self._launch(self._queued)
             self._graph_steps = self._graph_steps[1:]
-
-    @property
-    def _calls(self) -> list[Call]:
-        """The launches of one step of the current epoch."""
-        return self._training[self._now].calls
 
     def flush(self) -> None:
         """Launch all queued steps, in short graphs."""
@@ -237,52 +272,79 @@ class FusedEngine:
         if steps not in now.graphs:
             now.graphs[steps] = self._recorder.record(now.calls, steps, now.at.same_carveout)
         now.graphs[steps].launch()
-        self._packed &= {self._now}
+        self._keep_packed()
         self._queued -= steps
+
+    def _keep_packed(self) -> None:
+        """Note that a step changed the weights of all launched members, and packed them for its own workspace."""
+        now = self._training[self._now].at
+        for at, members in self._packed.items():
+            if at is not now:
+                members.difference_update(now.launched)
 
     # -------------------------------------------------------------------------------------------- one batch
 
     @property
     def eval_batch_size(self) -> int:
-        """Graphs of a prediction batch: as many as `EVAL_GRAPHS` and `EVAL_ELEMENTS` allow."""
-        nodes = max(self._data.capacity(1).rows, 1)
+        """Graphs of a member's prediction batch: as many as `EVAL_GRAPHS` and `EVAL_ELEMENTS` allow for all members."""
+        nodes = max(self._data.capacity(1).rows, 1) * self._cohort.members
         most = min(EVAL_ELEMENTS // self._stack.widest, most_nodes(self._stack))
         return max(1, min(EVAL_GRAPHS, most // nodes))
 
-    def predict(self, graphs: Int64) -> NDArray[np.float32]:
-        """Return the logits of these graphs, (len(graphs), n_outputs); batch norm uses its running statistics."""
+    def predict(self, rows: Sequence[Int64 | None]) -> list[NDArray[np.float32] | None]:
+        """Return each member's logits of its graphs, (graphs, n_outputs); batch norm uses its running statistics."""
         self.flush()
-        form = self._predicting
-        at = self._staged(graphs, self._data.plan([graphs]), form)
-        self._run([*self._packing(at, form), at.stage(), *at.forward()])
-        return self._device.fetch(at.logits.view(0, (len(graphs), self._stack.n_outputs)))
+        form, asked = self._predicting, [member for member, own in enumerate(rows) if own is not None]
+        if not asked:
+            return [None for _ in rows]
+        at = self._staged(rows, form, [None if own is None else self._data.plan([own]) for own in rows])
+        self._run([*self._packing(at), at.stage(), *at.forward()])
+        most = max(len(own) for own in rows if own is not None)
+        logits = at.logits.view(0, (most, self._stack.n_outputs))
+        found = arena_of(at.logits).fetch(logits)
+        return [None if own is None else found[member, : len(own)] for member, own in enumerate(rows)]
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
-        """Write the gradients of one training step on these graphs to the model; dropout is that of step 0, epoch 0."""
+        """Write the gradients of a training step on these graphs to the only member; dropout of step 0, epoch 0."""
         self.flush()
-        form, plan = self._plan([graphs])
-        at = self._staged(graphs, plan, form)
+        form, plans = self._plan([[graphs]])
+        at = self._staged([graphs], form, plans)
         calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
-        self._run([*self._packing(at, form), at.stage(), *calls])
-        self._packed.discard(self._predicting)  # its weights contain the running statistics, which the step changed
+        self._run([*self._packing(at), at.stage(), *calls])
+        for packed in self._single.values():  # those of predictions contain running statistics, which the step changed
+            if packed is not at:
+                self._packed.pop(packed, None)
 
-    def _staged(self, graphs: Int64, plan: EpochPlan, form: Form) -> Workspace:
-        """Return a workspace for one batch outside of an epoch, with the batch's plan uploaded."""
-        at = self._single.get(form)
-        if at is None or at.capacity.graphs < len(graphs):
-            at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
-        weights = self._data.weights([graphs]) if form.training else np.zeros(1, np.float32)
-        at.begin_epoch(0, at.packed(plan, weights), np.zeros((1, 3), np.float32), 0)
+    def _staged(self, rows: Sequence[Int64 | None], form: Form, plans: Sequence[EpochPlan | None]) -> Workspace:
+        """Return a workspace for one batch of each member outside of an epoch, with the batches' plans uploaded."""
+        at, graphs = self._single.get(form), max(len(own) for own in rows if own is not None)
+        if at is None or at.capacity.graphs < graphs:
+            if at is not None:
+                self._packed.pop(self._single.pop(form), None)
+            del at
+            at = self._single[form] = self._workspace(self._data.capacity(graphs), 1, graphs, form)
+        at.launched = tuple(member for member, own in enumerate(rows) if own is not None)
+        packed = np.zeros((len(rows), *at.plan.array.shape), np.int32)
+        for member, (own, plan) in enumerate(zip(rows, plans, strict=True)):
+            if own is not None and plan is not None:
+                weights = self._cohort.labels[member].weights([own]) if form.training else np.zeros(1, np.float32)
+                at.pack_plan(packed[member], plan, weights)
+                at.plan.begin(packed[member], 0, 0, 1, 0, np.zeros((1, 3), np.float32))
+        at.begin_epoch(packed)
         return at
 
-    def parameters_changed(self) -> None:
-        """Mark all packed weights as out of date: something other than a step wrote the parameters."""
-        self._packed.clear()
+    def parameters_changed(self, member: int = 0) -> None:
+        """Mark a member's packed weights as out of date: something other than a step wrote its parameters."""
+        for members in self._packed.values():
+            members.discard(member)
 
-    def _packing(self, at: Workspace, form: Form) -> list[Call]:
-        calls = [] if form in self._packed else at.pack()
-        self._packed.add(form)
-        return calls
+    def _packing(self, at: Workspace) -> list[Call]:
+        """Return the launches that pack weights, if those of a launched member are out of date."""
+        packed = self._packed.setdefault(at, set())
+        if packed >= set(at.launched):
+            return []
+        packed.update(at.launched)
+        return at.pack()
 
     def _run(self, calls: Sequence[Call]) -> None:
         for call in calls:

@@ -104,8 +104,11 @@ def _index_refusal(source: BatchSource, stack: Stack, train: TrainConfig) -> str
     if max(nodes * prepared.channels, len(prepared.forward.indices)) > MAX_ENTRIES:
         return "more nodes or edges than 32-bit indices can address"
     largest_first, most = np.sort(np.diff(source.node_ptr))[::-1], most_nodes(stack)
+    widest = max(stack.widest, *(layer.n_out for layer in stack.graphs))
     for key in ("batch_size", "eval_batch_size"):
         graphs = getattr(train, key)
+        if min(graphs, source.n_graphs) * widest > MAX_ENTRIES:  # graphs without nodes count here, too
+            return f"train.{key} {graphs:,} with layers of {widest:,} columns: more than 32-bit indices can address"
         needed = int(largest_first[:graphs].sum())
         if needed > most:
             return f"train.{key} {graphs:,} with up to {needed:,} nodes a batch, more than {most:,} with these layers"

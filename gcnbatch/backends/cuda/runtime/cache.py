@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from gcnbatch import fileio
 from gcnbatch.backends.cuda.runtime import compiler as compilers
 from gcnbatch.backends.cuda.runtime.compiler import NVCC_FLAGS, Compiler
-from gcnbatch.backends.cuda.runtime.sources import KernelSource
+from gcnbatch.backends.cuda.runtime.sources import FOR_COHORTS, KernelSource
 from gcnbatch.errors import MachineError
 
 VERSIONS = "compilers.json"
@@ -73,13 +73,17 @@ class KernelCache:
         Default: `cache_folder`.
     fast_math : bool
         Compile with fast-math. Such cubins have names of their own.
+    cohort : bool
+        Compile the kernels of cohorts for several models.
     replaceable : bool
         If the folder cannot be written, use a temporary one instead, with one warning.
     """
 
-    def __init__(self, folder: Path | None = None, fast_math: bool = False, replaceable: bool = True) -> None:
+    def __init__(
+        self, folder: Path | None = None, fast_math: bool = False, cohort: bool = False, replaceable: bool = True
+    ) -> None:
         self.folder, self._replaceable = folder or cache_folder(), replaceable
-        self._more = compilers.FAST_MATH if fast_math else ()
+        self._fast, self._cohort = compilers.FAST_MATH if fast_math else (), cohort
         self._spare: Path | None = None
 
     @cached_property
@@ -180,7 +184,7 @@ class KernelCache:
         if self.find(source, arch) is None and self.compiler:
             path = (self._spare or self.folder) / self._name(source, arch)
             try:
-                compiled = self.compiler.compile(source, arch, self._more)
+                compiled = self.compiler.compile(source, arch, self._more(source))
                 fileio.write_text(path.with_suffix(LOG), compiled.log)
                 fileio.write_text(path.with_suffix(DIGEST), hashlib.sha256(compiled.cubin).hexdigest())
                 fileio.write_with(path, lambda temporary: temporary.write_bytes(compiled.cubin))
@@ -189,9 +193,13 @@ class KernelCache:
         progress(source.name)
         return None
 
+    def _more(self, source: KernelSource) -> tuple[str, ...]:
+        """Return further flags of a source."""
+        return (*self._fast, *(FOR_COHORTS if self._cohort and source.knows_cohorts else ()))
+
     def _name(self, source: KernelSource, arch: str) -> str:
         """Return the cubin's file name; without a compiler, a pattern that matches any compiler."""
-        key = _short("\0".join((source.digest, arch, *NVCC_FLAGS, *self._more)), 24)
+        key = _short("\0".join((source.digest, arch, *NVCC_FLAGS, *self._more(source))), 24)
         by = _short(f"{self.compiler.name} {self.compiler.version}", 12) if self.compiler else "*"
         return f"{source.name.removesuffix('.cu').replace('/', '-')}.{arch}.{key}.{by}.cubin"
 

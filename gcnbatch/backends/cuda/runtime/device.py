@@ -62,6 +62,8 @@ class Device:
         The most bytes that arrays held at once; may be reset to 0.
     kernels : Kernels
         Kernels of `sources`.
+    allocator
+        PyCUDA's memory pool, the only source of device memory (`allocate`, `active_bytes`).
     driver, stream
         PyCUDA's driver module and stream, for libraries that run together with these kernels.
     """
@@ -73,7 +75,8 @@ class Device:
         self.observer: list[Observation] | None = None
         self.kernels = Kernels(self.driver, self.info.capability, cache, sources, self.errors)
         self._sources = sources
-        self._fast: Device | None = None  # `fast_math`
+        self._twins: dict[str, Device] = {}  # `fast_math`, `for_cohorts`
+        self._is_fast = False
         self._workspaces: dict[str, DeviceArray] = {}
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
@@ -84,20 +87,26 @@ class Device:
             self._context.push()
             atexit.register(self._close)
             self.stream = self.driver.Stream()
-            self._pool = self.driver.DeviceMemoryPool()
+            self.allocator = self.driver.DeviceMemoryPool()
         # Small arrays are allocated in slabs, one after the other; a slab is freed with its last array.
         self._slab: Any = None
         self._slab_ptr, self._slab_used = 0, SLAB_BYTES
 
     def fast_math(self) -> Device:
         """Return this device, with the same memory and stream, but with kernels compiled with fast-math; cached."""
-        if self._fast is None:
+        return self._twin("fast_math", KernelCache(fast_math=True), is_fast=True)
+
+    def for_cohorts(self) -> Device:
+        """Return this device, with the same memory and stream, but with kernels for several models; cached."""
+        return self._twin("for_cohorts", KernelCache(fast_math=self._is_fast, cohort=True), self._is_fast)
+
+    def _twin(self, name: str, cache: KernelCache, is_fast: bool) -> Device:
+        if name not in self._twins:
             twin = copy(self)
-            cache = KernelCache(fast_math=True)
             twin.kernels = Kernels(self.driver, self.info.capability, cache, self._sources, self.errors)
-            twin._slab, twin._slab_used = None, SLAB_BYTES
-            self._fast = twin
-        return self._fast
+            twin._slab, twin._slab_used, twin._twins, twin._is_fast = None, SLAB_BYTES, {}, is_fast
+            self._twins[name] = twin
+        return self._twins[name]
 
     # -------------------------------------------------------------------------------------------- properties
 
@@ -160,10 +169,10 @@ class Device:
 
     def _allocate(self, nbytes: int) -> Any:
         try:
-            owner = self._pool.allocate(nbytes)
+            owner = self.allocator.allocate(nbytes)
         except self.driver.Error as error:
             raise self._failure(error, nbytes) from error
-        self.peak_bytes = max(self.peak_bytes, self._pool.active_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.allocator.active_bytes)
         return owner
 
     def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
@@ -229,6 +238,45 @@ class Device:
         finally:
             self._sent.sent(self.event())
 
+    def send_rows(self, host: NDArray[Any], out: DeviceArray, pitch: int) -> None:
+        """As `send`, for row r of `host` (rows, …) to the array that lies r `pitch` bytes after `out`."""
+        if host.shape[1:] != out.shape or host.dtype != out.dtype:
+            raise ValueError(f"{host.dtype} {host.shape} does not fit rows of {out.dtype} {out.shape}")
+        staged = self._sent.take(aligned(host.nbytes))[: host.nbytes]
+        try:
+            rows = staged.view(host.dtype).reshape(host.shape)
+            np.copyto(rows, host)
+            if len(rows) == 1:
+                self.upload_async(rows[0], out)
+                return
+            with self.errors():
+                copy_rows = self.driver.Memcpy2D()
+                copy_rows.set_src_host(staged)
+                copy_rows.set_dst_device(out.ptr)
+                copy_rows.src_pitch, copy_rows.dst_pitch = out.nbytes, pitch
+                copy_rows.width_in_bytes, copy_rows.height = out.nbytes, len(host)
+                copy_rows(self.stream)
+        finally:
+            self._sent.sent(self.event())
+
+    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> NDArray[Any]:
+        """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …)."""
+        nbytes = rows * array.nbytes
+        if not nbytes:
+            return np.empty((rows, *array.shape), array.dtype)
+        if rows == 1:
+            return self.fetch(array)[np.newaxis]
+        host = self._pinned_for(nbytes)
+        with self.errors():
+            copy_rows = self.driver.Memcpy2D()
+            copy_rows.set_src_device(array.ptr)
+            copy_rows.set_dst_host(host)
+            copy_rows.src_pitch, copy_rows.dst_pitch = pitch, array.nbytes
+            copy_rows.width_in_bytes, copy_rows.height = array.nbytes, rows
+            copy_rows(self.stream)
+        self.synchronize()
+        return host.view(array.dtype).reshape(rows, *array.shape).copy()
+
     def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy `array` to `out` on the host or to a new array, and return that; wait for all queued work.
 
@@ -243,19 +291,34 @@ class Device:
 
     def fetch(self, array: DeviceArray) -> NDArray[Any]:
         """Return a host copy of `array`, staged in a pinned buffer: faster than `download` for small arrays."""
-        if self._fetched.nbytes < array.nbytes:
-            self._fetched = self.pinned(max(array.nbytes, 2 * self._fetched.nbytes), np.uint8)
-        return self.download(array, self._fetched[: array.nbytes].view(array.dtype).reshape(array.shape)).copy()
+        host = self._pinned_for(array.nbytes)
+        return self.download(array, host.view(array.dtype).reshape(array.shape)).copy()
+
+    def _pinned_for(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return `nbytes` of the pinned buffer of fetched arrays."""
+        if self._fetched.nbytes < nbytes:
+            self._fetched = self.pinned(max(nbytes, 2 * self._fetched.nbytes), np.uint8)
+        return self._fetched[:nbytes]
 
     def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Return a host array in page-locked memory, from which `upload_async` copies without waiting.
 
         PyCUDA never frees this memory: allocate it once and reuse it.
+
+        Raises
+        ------
+        MachineError
+            When the host has no more memory to lock.
         """
-        if not np.prod(shape):
+        if not prod((shape,) if isinstance(shape, int) else shape):
             return np.empty(shape, dtype)
         with self.errors():
-            found: NDArray[Any] = self.driver.pagelocked_empty(shape, np.dtype(dtype))
+            try:
+                found: NDArray[Any] = self.driver.pagelocked_empty(shape, np.dtype(dtype))
+            except self.driver.MemoryError as error:
+                raise MachineError(
+                    f"page-locked memory for {self._subject}", "out of memory", hint="Free some memory of the host."
+                ) from error
         return found
 
     def workspace(self, name: str, nbytes: int) -> DeviceArray:
@@ -348,7 +411,7 @@ class Device:
     @property
     def active_bytes(self) -> int:
         """Bytes that arrays hold now."""
-        return int(self._pool.active_bytes)
+        return int(self.allocator.active_bytes)
 
     def mapped_flag(self) -> tuple[NDArray[np.int32], DeviceArray]:
         """Return one int32 in page-locked host memory and the device's view of it; cached."""
@@ -394,12 +457,15 @@ class Device:
     def _failure(self, error: Exception, asked: int = 0) -> MachineError:
         return self.out_of_memory(asked) if isinstance(error, self.driver.MemoryError) else self.lost(str(error))
 
+    def _clear_kernels(self) -> None:
+        self.kernels.clear()
+        for twin in self._twins.values():
+            twin._clear_kernels()
+
     def _close(self) -> None:
         self._workspaces.clear()
-        self.kernels.clear()
-        if self._fast is not None:
-            self._fast.kernels.clear()
-        self._pool.stop_holding()
+        self._clear_kernels()
+        self.allocator.stop_holding()
         self._context.pop()
 
 

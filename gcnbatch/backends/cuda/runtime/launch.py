@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from gcnbatch.errors import InputError
+
 MAX_THREADS = 1024
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65_535
@@ -35,8 +37,10 @@ class Launch:
 
     Raises
     ------
+    InputError
+        When the grid is larger than CUDA allows.
     ValueError
-        When no CUDA device could run it.
+        When no CUDA device could run the block.
     """
 
     grid: Dim3
@@ -46,8 +50,15 @@ class Launch:
 
     def __post_init__(self) -> None:
         x, y, z = self.grid
-        if min(self.grid) < 0 or x > MAX_GRID_X or max(y, z) > MAX_GRID_YZ:
-            raise ValueError(f"grid {self.grid}: outside 0 to {MAX_GRID_X} by {MAX_GRID_YZ} by {MAX_GRID_YZ}")
+        if x > MAX_GRID_X or max(y, z) > MAX_GRID_YZ:
+            raise InputError(
+                "model and batch",
+                f"a grid of {x:,} x {y:,} x {z:,} blocks",
+                f"at most {MAX_GRID_X:,} x {MAX_GRID_YZ:,} x {MAX_GRID_YZ:,}",
+                "Lower the batch size, the widths or the number of features, or use --backend cpu.",
+            )
+        if min(self.grid) < 0:
+            raise ValueError(f"grid {self.grid}: below 0")
         if min(self.block) < 1 or self.threads > MAX_THREADS:
             raise ValueError(f"block {self.block}: outside 1 to {MAX_THREADS} threads")
         if self.shared < 0:

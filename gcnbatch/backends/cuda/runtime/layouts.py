@@ -179,6 +179,8 @@ class FixedArray:
     def values(self, value: Any, where: str) -> Sequence[Any]:
         if not isinstance(value, list | tuple | np.ndarray) or len(value) != self.count:
             raise TypeError(f"{where} is {_shown(value)}; expected {self.count} elements")
+        if isinstance(value, np.ndarray) and value.dtype == self.of.dtype:  # packed at every launch
+            return list(value.tolist())
         return [leaf for i, element in enumerate(value) for leaf in self.of.values(element, f"{where}[{i}]")]
 
 

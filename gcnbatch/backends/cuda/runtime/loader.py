@@ -126,14 +126,18 @@ def devices() -> list[DeviceInfo]:
     Raises
     ------
     BackendUnavailable
-        As `load_cuda`.
+        As `load_cuda`, or a device does not answer.
     """
     driver = load_cuda()
     found = []
     for number in range(driver.Device.count()):
-        device = driver.Device(number)
-        sms = device.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT)
-        found.append(DeviceInfo(number, device.name(), device.compute_capability(), device.total_memory(), sms))
+        try:
+            device = driver.Device(number)
+            sms = device.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT)
+            found.append(DeviceInfo(number, device.name(), device.compute_capability(), device.total_memory(), sms))
+        except driver.Error as error:
+            hint = f"See what nvidia-smi says of it; hide it by CUDA_VISIBLE_DEVICES, {_CPU}."
+            raise BackendUnavailable("CUDA", f"device {number} does not answer ({error})", hint=hint) from error
     return found
 
 

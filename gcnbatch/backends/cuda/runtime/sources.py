@@ -23,6 +23,8 @@ from gcnbatch.backends.cuda.runtime.declarations import Declarations, declarator
 from gcnbatch.backends.cuda.runtime.layouts import Kind, Layout, python_name
 from gcnbatch.resources import cuda_sources
 
+COHORT = "IN_COHORT"  # macro of sources that are also compiled for several models (cuda_src/fused/shared/fused.cuh)
+FOR_COHORTS = (f"-D{COHORT}=1",)
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
 _MACRO = r"(?:[A-Z_0-9]+\s+)?"  # for example of an attribute that not every architecture has
@@ -125,6 +127,11 @@ class KernelSource:
         for name, text in sorted(self.headers.items()):
             digest.update(b"\0" + name.encode() + b"\0" + text.encode())
         return digest.hexdigest()
+
+    @cached_property
+    def knows_cohorts(self) -> bool:
+        """Whether it is also compiled for cohorts of several models, with `FOR_COHORTS`."""
+        return any(COHORT in text for text in (self.text, *self.headers.values()))
 
     @cached_property
     def declarations(self) -> Declarations:

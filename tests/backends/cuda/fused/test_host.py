@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.backends.cuda.runtime import loader
@@ -32,6 +32,7 @@ from gcnbatch.compare.workload import opened
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe, label_weights
+from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.fp16 import workspaces as fp16
 from tests.backends.cuda.test_training import MODELS
 from tests.train.runs import configure, write_set
@@ -65,9 +66,15 @@ class HostDevice:
         self.uploaded[array.ptr] = values.copy()
         return array
 
-    def send(self, *copies: tuple[Any, DeviceArray]) -> None:
-        for host, out in copies:
-            self.upload(host, out)
+    def send_rows(self, host: Any, out: DeviceArray, pitch: int) -> None:
+        for row, values in enumerate(host):
+            self.upload(values, replace(out, ptr=out.ptr + row * pitch))
+
+    def for_cohorts(self) -> HostDevice:
+        return self
+
+    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> Any:
+        return np.zeros((rows, *array.shape), array.dtype)
 
 
 CASES = {
@@ -85,19 +92,9 @@ def workspace(
     device: Any = HostDevice()
     with opened(configure(f"data.path={path}", *assignments)) as work:
         task = work.task
-        layout = task.model.layout()
-        stack = describe(task.model, layout, task.loss.target)
-        flat = [device.empty(layout.n_trainable) for _ in range(6)]
-        weights = device.upload(task.loss.weights)
-        totals = device.empty(2, np.float64)
-        buffers = device.empty(layout.n_buffers)
-        moments, of_parameters = (flat[2], flat[3]), (flat[4], flat[5])
-        model = DeviceModel(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, ())
-        labels = label_weights(task.targets, "binary", task.loss.weights)
-        held = data.FusedSet(device, task.source, task.targets, labels, (form,))
+        cohort = cohort_of(device, task, (form,))
         recorder: Any = None
-        on_set = form(device, stack, model, held, 0, recorder, training)
-        at = on_set.workspace(held.capacity(8), steps=3, graphs=24)
+        at = form(cohort, recorder, training).workspace(cohort.data.capacity(8), steps=3, graphs=24)
     return device, at
 
 
@@ -107,7 +104,7 @@ def test_every_launch_names_all_arguments_of_its_kernel(
     assignments: tuple[str, ...], form: type[Form], tmp_path: Path
 ) -> None:
     write_set(tmp_path / "data.h5", n_channels=3)
-    rule = UpdateRule("sgd" in str(assignments), 0.9, 0.999, 1e-8, float("clip" in str(assignments)))
+    rule = UpdateRule("sgd" in str(assignments), 0.9, 0.999, 1e-8, "clip" in str(assignments))
     entries = Sources(cuda_sources()).entries
     for training in (True, False):
         device, at = workspace(tmp_path / "data.h5", assignments, training, form)
@@ -125,7 +122,7 @@ def test_every_launch_names_all_arguments_of_its_kernel(
 def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", n_channels=1)
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
     names = [call.entry.removeprefix("fused_narrow_") for call in calls]
     forward, backward = ["forward_first_64x1", "forward_64x1"], ["backward_64x1", "backward_first_64x1"]
@@ -157,7 +154,7 @@ def test_graphs_of_an_epoch_cover_its_steps_and_have_nearly_equal_lengths(steps:
 def test_a_step_of_wide_layers_is_two_launches_forward_and_three_backward_a_layer(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[256,256]", "model.dropout=0.5"), True, WideTf32)
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
     names = [call.entry.removeprefix("fused_wide_") for call in (*at.forward(), *at.backward(), *at.update(rule))]
     first, second = ["product_tf32", "dropout"], ["propagate", "product_tf32"]
     back = ["propagate_backward", "product_dx_tf32", "product_dw_tf32", "propagate_backward", "product_dw_tf32"]
@@ -168,8 +165,10 @@ def test_an_fp16_step_is_three_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", 60, n_channels=1)
     device: Any = HostDevice()
     at, plan, _ = fp16.workspace(device, tmp_path / "data.h5", ("model.widths=[256,256]",), [np.arange(60)])
-    at.begin_epoch(0, at.packed(plan, np.zeros(1, np.float32)), np.zeros((1, 3), np.float32), 0)
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+    packed = np.zeros((1, *at.plan.array.shape), np.int32)
+    at.pack_plan(packed[0], plan, np.zeros(1, np.float32))
+    at.begin_epoch(packed)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
     calls = [*at.forward(), *at.backward(), *at.update(rule)]
     assert [call.entry for call in calls] == ["fused_fp16_step_256", "fused_fp16_weight_gradient", "fused_fp16_update"]
     entries = Sources(cuda_sources()).entries
@@ -238,7 +237,7 @@ def test_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatc
     monkeypatch.setattr(data, "ROWS_AT_ONCE", 4)
     device: Any = HostDevice()
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        held = data.FusedSet(device, work.task.source, work.task.targets, np.ones(graphs.n_graphs), (Narrow,))
+        held = data.FusedSet(device, work.task.source, (Narrow,))
     sizes, most = np.diff(graphs.node_ptr), held.capacity(8)
     order = np.argsort(sizes, kind="stable")
     batches = [order[:5], order[5:13]]
@@ -289,11 +288,11 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
     device, at = workspace(tmp_path / "data.h5", (), True)
     monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
     done: list[str] = []
-    plan, pack = data.FusedSet.plan, StagedEpoch.packed
+    plan, pack = data.FusedSet.plan, StagedEpoch.pack
     monkeypatch.setattr(data.FusedSet, "plan", lambda *given: (done.append("planned"), plan(*given))[1])
-    monkeypatch.setattr(StagedEpoch, "packed", lambda *given: (done.append("packed"), pack(*given))[1])
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    fused = engine.FusedEngine(device, at._stack, at._model, at._data, rule, 0, (Narrow,), Wide)
+    monkeypatch.setattr(StagedEpoch, "pack", lambda *given: (done.append("packed"), pack(*given))[1])
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
+    fused = engine.FusedEngine(at._cohort, rule, (Narrow,), Wide)
     first, second, rates = (
         list(np.arange(16).reshape(2, 8)),
         list(np.arange(16, 32).reshape(2, 8)),
@@ -302,9 +301,9 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
     uploads = []
     for batches, expected in ((first, None), (second, second), (second, first), (second, None)):
         if expected is not None:
-            fused.expect(expected)
+            fused.expect([expected])
         done.clear()
-        fused.begin_epoch(0, batches, rates, 0)
+        fused.begin_epoch([engine.EngineEpoch(0, batches, rates, 0)])
         assert done == ([] if expected is batches else ["planned", "packed"])
         uploads.append(device.uploaded[fused._training[fused._forms[0]].at.plan.progress.ptr])
     np.testing.assert_array_equal(uploads[1], uploads[2])
@@ -334,7 +333,6 @@ def test_prediction_weights_are_packed_again_after_every_change(
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
     monkeypatch.setattr(HostDevice, "observer", None if replayed else [], raising=False)  # [] stands for a profiler
-    monkeypatch.setattr(HostDevice, "fetch", lambda _, array: np.zeros(array.shape), raising=False)
     launched: list[str] = []
 
     def launch(_: HostDevice, entry: str, launch: Launch, **arguments: Any) -> None:
@@ -345,9 +343,8 @@ def test_prediction_weights_are_packed_again_after_every_change(
     write_set(tmp_path / "data.h5")
     device, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), True, form)
     device.compute_capability = capability
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    of: Any = (device, at._stack, at._model, at._data, rule, 0)
-    fused = engine.FusedEngine(*of, training=(form,), predicting=prediction_form(capability, precision))
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
+    fused = engine.FusedEngine(at._cohort, rule, (form,), prediction_form(capability, precision))
     assert fused.eval_batch_size == engine.EVAL_GRAPHS
     graph = SimpleNamespace(launch=lambda: launched.append("graph"), close=lambda: None)
     monkeypatch.setattr(fused._recorder, "record", lambda calls, steps, carveout: graph)
@@ -356,7 +353,7 @@ def test_prediction_weights_are_packed_again_after_every_change(
 
     def folds() -> bool:
         launched.clear()
-        fused.predict(graphs)
+        fused.predict([graphs])
         assert [name for name in launched if "product" in name or "forward" in name] == multiplied
         return packing in launched
 
@@ -366,7 +363,7 @@ def test_prediction_weights_are_packed_again_after_every_change(
     assert folds()
     fused.gradients(graphs, device.empty(2, np.float64))  # changes the running statistics
     assert folds()
-    fused.begin_epoch(0, [graphs], np.ones((1, 3), np.float32), 0)
+    fused.begin_epoch([engine.EngineEpoch(0, [graphs], np.ones((1, 3), np.float32), 0)])
     assert not folds()
     launched.clear()
     fused.step()
@@ -379,13 +376,13 @@ def test_prediction_weights_are_packed_again_after_every_change(
 def test_prediction_weights_contain_batch_norm(form: type[Form], packing: str, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), False, form)
-    for number, (layer, call) in enumerate(zip(at._stack.nodes, at.pack(), strict=True)):
+    for layer, call in zip(at._stack.nodes, at.pack(), strict=True):
         given, norm = call.arguments, layer.norm
         assert norm is not None
         assert call.entry == packing
         assert isinstance(given, dict)
         at_places = {
-            "shift": at._model.shifts[number],
+            "shift": at._model.shifts.view(norm.running_mean, layer.n_out),
             "gamma": at._model.parameter(norm.gamma, layer.n_out),
             "beta": at._model.parameter(norm.beta, layer.n_out),
             "running_mean": at._model.buffer(norm.running_mean, layer.n_out),

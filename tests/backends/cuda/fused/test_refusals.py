@@ -13,14 +13,13 @@ import pytest
 from gcnbatch.backends.cuda.fused import engine, forms
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
-from gcnbatch.backends.cuda.fused.shared.data import FusedSet
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import make_runner, refusal
-from gcnbatch.runners.fused_graphs import describe, label_weights
+from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.test_host import HostDevice
 from tests.train.runs import configure, write_set
 
@@ -96,6 +95,21 @@ def test_batches_beyond_32_bit_indices_are_refused_before_training(
     )
 
 
+def test_batches_of_many_graphs_with_wide_layers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pooled rows and logits have a row per graph, also per graph without nodes."""
+    graphs = write_set(tmp_path / "data.h5")
+    about = (f"data.path={tmp_path / 'data.h5'}", "model.widths=[8]", "model.head=[100]", "train.batch_size=1000000")
+    limit = max(graphs.n_graphs * 100, graphs.n_nodes * graphs.header.n_channels, len(graphs.src) + graphs.n_nodes)
+    monkeypatch.setattr(forms, "most_nodes", lambda stack: graphs.n_nodes)
+    with opened(configure(*about)) as work:
+        monkeypatch.setattr(forms, "MAX_ENTRIES", limit)
+        assert refusal(fused_backend(), work.task) is None
+        monkeypatch.setattr(forms, "MAX_ENTRIES", graphs.n_graphs * 100 - 1)
+        assert refusal(fused_backend(), work.task) == (
+            "train.batch_size 1,000,000 with layers of 100 columns: more than 32-bit indices can address"
+        )
+
+
 def test_a_prediction_batch_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
@@ -103,16 +117,12 @@ def test_a_prediction_batch_that_is_too_large_is_refused(tmp_path: Path, monkeyp
     graphs = write_set(tmp_path / "data.h5")
     device: Any = HostDevice()
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
-        weights = label_weights(work.task.targets, "binary", work.task.loss.weights)
-        held = FusedSet(device, work.task.source, work.task.targets, weights, (Narrow,))
-    empty = device.empty(1)
-    model = DeviceModel(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    fused = engine.FusedEngine(device, stack, model, held, rule, 0, (Narrow,), Narrow)
+        cohort = cohort_of(device, work.task, (Narrow,))
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
+    fused = engine.FusedEngine(cohort, rule, (Narrow,), Narrow)
     assert fused.eval_batch_size == 1
     with pytest.raises(InputError) as error:
-        fused.predict(np.arange(graphs.n_graphs))
+        fused.predict([np.arange(graphs.n_graphs)])
     assert str(error.value) == (
         f"backend fused: up to {graphs.n_nodes:,} nodes in a batch of {graphs.n_graphs} graphs; "
         "expected at most 0 with these layers. Give smaller batches, or --backend batched."

@@ -39,7 +39,7 @@ def test_geometry_helpers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((1, 65_536, 1), (32, 1, 1)), r"grid \(1, 65536, 1\): outside 0 to 2147483647 by 65535 by 65535"),
+        (((1, -1, 1), (32, 1, 1)), r"grid \(1, -1, 1\): below 0"),
         (((1, 1, 1), (32, 33, 1)), r"block \(32, 33, 1\): outside 1 to 1024 threads"),
         (((1, 1, 1), (0, 1, 1)), r"block \(0, 1, 1\): outside"),
         (((1, 1, 1), (1, 1, 1), -4), "shared memory of -4 bytes"),
@@ -48,6 +48,13 @@ def test_geometry_helpers() -> None:
 def test_a_launch_that_no_device_could_run_is_refused(arguments, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Launch(*arguments)
+
+
+def test_a_grid_beyond_the_limits_of_cuda_is_the_users_error() -> None:
+    with pytest.raises(
+        InputError, match=r"^model and batch: a grid of 1 x 65,536 x 1 blocks; expected at most 2,147,48"
+    ):
+        Launch((1, 65_536, 1), (32, 1, 1))
 
 
 def test_views_share_memory_and_stay_inside() -> None:
@@ -414,6 +421,24 @@ def test_a_lost_device_raises_device_lost(opened: Device, fake: Fake, where: str
             "synchronize event": opened.event().synchronize,
         }[where]()
     assert opened.launches == 0
+
+
+def test_a_device_that_does_not_answer_is_named(fake: Fake) -> None:
+    fake.failures["total memory"] = fake.driver.LogicError("cuDeviceTotalMem failed: GPU is lost")
+    with pytest.raises(
+        BackendUnavailable, match=r"^CUDA: device 0 does not answer \(cuDev.* GPU is lost\)\. See what nv"
+    ):
+        open_device(0)
+
+
+def test_a_full_device_does_not_open(fake: Fake) -> None:
+    """Another process has taken all memory, so that not even a context has room."""
+    fake.failures["retain context"] = fake.driver.MemoryError("cuDevicePrimaryCtxRetain failed: out of memory")
+    fake.failures["memory"] = fake.driver.LogicError("invalid device context")
+    with pytest.raises(
+        MachineError, match=r"^device 0 \(Fake 90\): out of memory\. Lower train\..*end other programs on"
+    ):
+        open_device(0)
 
 
 def test_a_cubin_that_the_driver_does_not_load_is_a_machine_error(opened: Device, fake: Fake) -> None:

@@ -8,14 +8,14 @@ from functools import cached_property
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.features import Fp16Features, bytes_of_features
-from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, packed_weights
+from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, plan_tiles, tiles_of
+from gcnbatch.backends.cuda.fused.shared.arena import Memory
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime.device import Device
-from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import BatchSource
 
 
@@ -72,10 +72,6 @@ class Fp16(Form):
         """Return the tiles that batches are dealt to."""
         return {"tiles": self.most_tiles} if self.most_tiles else {}
 
-    def _packed_weights(self) -> tuple[DeviceArray, ...]:
-        return packed_weights(self._device, self._stack)
-
-    def workspace(self, capacity: Capacity, steps: int, graphs: int) -> Fp16Workspace:
-        plan = StagedEpoch(self._device, steps, graphs, tiles_of(capacity.rows, self.most_tiles))
-        on = (self._device, self._stack, self.model, self._data, capacity, plan, self._seed)
-        return Fp16Workspace(*on, self._features, self.most_tiles)
+    def _made(self, memory: Memory, capacity: Capacity, steps: int, graphs: int) -> Fp16Workspace:
+        plan = StagedEpoch(memory, steps, graphs, tiles_of(capacity.rows, self.most_tiles))
+        return Fp16Workspace(self._cohort, memory, capacity, plan, self._features, self.most_tiles)

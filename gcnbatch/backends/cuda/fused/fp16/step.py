@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,26 +16,16 @@ from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.features import Fp16Features
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, tiles_of
-from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.arena import Memory
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
+from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
-from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
+from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
 from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide.jobs import chunk_places
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.device import Device
-
-
-def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
-    """Return arrays for each layer's weights as fp16 panels, forward and then, but for the first, backward."""
-    return tuple(
-        device.zeros((1 + (number > 0), layer.n_out * geometry.columns_of_u(layer.n_in)), np.uint16)
-        for number, layer in enumerate(stack.nodes)
-    )
 
 
 @dataclass(frozen=True)
@@ -107,19 +97,16 @@ class Fp16Workspace(Workspace):
 
     def __init__(
         self,
-        device: Device,
-        stack: Stack,
-        model: DeviceModel,
-        data: FusedSet,
+        cohort: Cohort,
+        memory: Memory,
         capacity: Capacity,
         plan: StagedEpoch,
-        seed: int,
         features: Fp16Features,
         most_tiles: int,
     ) -> None:
         self._features, self.tiles = features, tiles_of(capacity.rows, most_tiles)
-        super().__init__(device, stack, model, data, capacity, plan, seed, training=True)
-        self._head_dw = device.empty((self._width + 1, stack.n_outputs))
+        super().__init__(cohort, memory, capacity, plan, training=True)
+        self._head_dw = memory.empty((self._width + 1, self._stack.n_outputs))
         self._places = self._place_table()
 
     # -------------------------------------------------------------------------------------------- arrays
@@ -130,37 +117,45 @@ class Fp16Workspace(Workspace):
         return self._stack.nodes[0].n_out
 
     def _allocate_batch(self) -> None:
-        device, at, rows = self._device, self.capacity, geometry.TILE_ROWS * self.tiles
-        self._graph_blocks = self.tiles  # each leaves a sum of losses
-        self._size, self._shape = device.zeros(4, np.int32), device.zeros(2, np.int32)
-        self._tile_ptr, self._tile_rows = device.zeros(self.tiles + 1, np.int32), device.zeros(self.tiles, np.int32)
-        self._node_ptr, self._n_nodes = device.zeros(at.graphs, np.int32), device.zeros(at.graphs, np.int32)
+        memory, at, rows = self._memory, self.capacity, geometry.TILE_ROWS * self.tiles
+        self._graph_parts = self.tiles  # each leaves a sum of losses
+        self._size, self._shape = memory.zeros(4, np.int32), memory.zeros(2, np.int32)
+        self._tile_ptr, self._tile_rows = memory.zeros(self.tiles + 1, np.int32), memory.zeros(self.tiles, np.int32)
+        self._node_ptr, self._n_nodes = memory.zeros(at.graphs, np.int32), memory.zeros(at.graphs, np.int32)
         self._rows = self._csr(rows, at.edges)
         self._t_rows = self._rows if self._data.symmetric else self._csr(rows, at.t_edges)
-        self._row_sums, self._x = device.zeros(rows), self._panels(self._features.columns)
-        self._targets = device.empty((at.graphs, self._data.targets.shape[1]), self._data.targets.dtype)
-        self._exchange = device.zeros(
+        self._row_sums, self._x = memory.zeros(rows), self._panels(self._features.columns)
+        targets = self._cohort.labels[0].targets
+        self._targets = memory.empty((at.graphs, targets.shape[1]), targets.dtype)
+        self._exchange = memory.zeros(
             geometry.exchange_bytes(len(self._stack.nodes), self.tiles, self._width), np.uint8
         )
 
     def _panels(self, columns: int) -> DeviceArray:
-        return self._device.zeros(
+        return self._memory.zeros(
             (self.tiles, columns // geometry.PANEL, geometry.TILE_ROWS, geometry.PANEL), np.uint16
         )
 
     def _layer_arrays(self, layer: NodeLayer) -> Any:
-        device, width, is_first = self._device, layer.n_out, layer is self._stack.nodes[0]
+        memory, width, is_first = self._memory, layer.n_out, layer is self._stack.nodes[0]
         return Fp16Arrays(
             u=self._x if is_first else self._panels(width),
-            y=device.empty((self.tiles, geometry.TILE_ROWS * width)),
+            y=memory.empty((self.tiles, geometry.TILE_ROWS * width)),
             dy=self._panels(width),
             v=None if is_first else self._panels(width),
-            scale=device.zeros(1),
-            bias_partials=device.zeros((self.tiles, width)),
-            dbias=device.zeros(width),
-            dgamma=device.zeros(width),
-            dbeta=device.zeros(width),
-            partials=device.empty((self._gradient_geometry.splits, layer.n_in, width)),
+            scale=memory.zeros(1),
+            bias_partials=memory.zeros((self.tiles, width)),
+            dbias=memory.zeros(width),
+            dgamma=memory.zeros(width),
+            dbeta=memory.zeros(width),
+            partials=memory.empty((self._gradient_geometry.splits, layer.n_in, width)),
+        )
+
+    def _packed_weights(self) -> tuple[DeviceArray, ...]:
+        """Allocate each layer's weights as fp16 panels, forward and then, but for the first, backward."""
+        return tuple(
+            self._memory.zeros((1 + (number > 0), layer.n_out * geometry.columns_of_u(layer.n_in)), np.uint16)
+            for number, layer in enumerate(self._stack.nodes)
         )
 
     def _arrays(self, number: int) -> Fp16Arrays:
@@ -202,7 +197,7 @@ class Fp16Workspace(Workspace):
     # -------------------------------------------------------------------------------------------- staging
 
     def _stage_table(self) -> DeviceArray:
-        """Upload an Fp16Stage (fused/fp16/stage.cuh); its epoch's number follows in `begin_epoch`."""
+        """Upload an Fp16Stage (fused/fp16/stage.cuh)."""
         data, views, features = self._data, self.plan.views, self._features
         of_plan = ("progress", "batch_ptr", "graphs", "edges", "t_edges", "tile_starts", "tile_counts")
         fields: dict[str, Any] = {name: views[name] for name in of_plan} | {"rows": views["nodes"]}
@@ -211,14 +206,13 @@ class Fp16Workspace(Workspace):
         fields |= {"size": self._size, "shape": self._shape, "tile_ptr": self._tile_ptr, "tile_rows": self._tile_rows}
         fields |= {"node_ptr": self._node_ptr, "n_nodes": self._n_nodes, "rowsum": self._row_sums, "u": self._x}
         fields |= {"set_node_ptr": data.node_ptr, "set_rowsum": features.row_sums, "set_u": features.u}
-        fields |= {"targets": self._targets.astype_view(np.int32), "set_targets": data.targets.astype_view(np.int32)}
-        fields |= {"n_steps": self.plan.steps, "epoch": 0, "K": features.columns}
-        fields |= {"T": data.targets.shape[1], "tiles": self.tiles}
-        return self._upload_stage(declared("fused/fp16/stage.cuh").layout("Fp16Stage"), fields)
+        fields |= {"targets": self._targets.astype_view(np.int32), "K": features.columns}
+        fields |= {"T": self._targets.shape[1], "tiles": self.tiles}
+        return self._upload_stages(declared("fused/fp16/stage.cuh").layout("Fp16Stage"), fields)
 
-    def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
+    def pack_plan(self, host: NDArray[np.int32], plan: EpochPlan, weights: NDArray[np.float32]) -> None:
         assert isinstance(plan, TiledPlan)
-        return super().packed(plan.in_tiles(self.tiles), weights)
+        super().pack_plan(host, plan.in_tiles(self.tiles), weights)
 
     @property
     def _stage_blocks(self) -> int:

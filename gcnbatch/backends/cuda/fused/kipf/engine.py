@@ -6,6 +6,7 @@ the numbers of the steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from gcnbatch.backends.cuda.fused.kipf.step import Launches, Prediction, TwoLaye
 from gcnbatch.backends.cuda.fused.shared import geometry as geometry_fused
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import BatchSource, PreparedSet
 from gcnbatch.data.graphs import Int64
@@ -75,9 +77,21 @@ def refusal(
     if size > budget:
         return f"a data set of {size / 2**20:,.0f} MiB with {budget / 2**20:,.0f} MiB of device memory for it"
     nodes = len(prepared.forward.row_length)
-    if max(nodes, header.n_features) * max(layers.hidden, header.n_outputs, ELEMENTS_OF_A_BLOCK) > MAX_ENTRIES:
+    if most_elements(nodes, prepared.stored_x, layers.hidden, header.n_outputs) > MAX_ENTRIES:
         return "more nodes or features than 32-bit indices can address"
     return _cost_refusal(prepared, np.flatnonzero(targets[:, 0] >= 0), layers)
+
+
+def most_elements(nodes: int, x: Any, hidden: int, outputs: int) -> int:
+    """Return the length of the longest array that the kernels address by 32 bits.
+
+    These are node matrices, whose rows are padded to whole vectors of four columns; the parameters; and the elements
+    that dropout draws bits for, in whole blocks.
+    """
+    widest = 4 * ceil_div(max(hidden, outputs), 4)
+    stored = math.prod(x.shape) if isinstance(x, np.ndarray) else x.nnz
+    parameters = (x.shape[1] + hidden + 1) * widest
+    return int(max(nodes * widest, parameters, stored + nodes * hidden + 2 * ELEMENTS_OF_A_BLOCK))
 
 
 def _cost_refusal(prepared: PreparedSet, labelled: Int64, layers: TwoLayers) -> str:

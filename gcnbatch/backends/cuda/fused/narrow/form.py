@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from gcnbatch.backends.cuda.fused.narrow import geometry
-from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace, packed_weights
+from gcnbatch.backends.cuda.fused.narrow.step import NarrowWorkspace
+from gcnbatch.backends.cuda.fused.shared.arena import Memory
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.runtime.launch import Launch
-from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class Narrow(Form):
     """Form whose blocks hold a layer's weights in registers."""
 
-    name = "narrow"
+    name, shares_launches = "narrow", True
 
     @classmethod
     def trains(cls, setting: Setting) -> bool:
@@ -36,10 +36,5 @@ class Narrow(Form):
     def columns(cls, n_in: int, channels: int) -> int:
         return columns_of_u(n_in, channels)
 
-    def _packed_weights(self) -> tuple[DeviceArray, ...]:
-        return packed_weights(self._device, self._stack)
-
-    def workspace(self, capacity: Capacity, steps: int, graphs: int) -> NarrowWorkspace:
-        plan = StagedEpoch(self._device, steps, graphs)
-        on = (self._device, self._stack, self.model, self._data, capacity, plan, self._seed)
-        return NarrowWorkspace(*on, self.training)
+    def _made(self, memory: Memory, capacity: Capacity, steps: int, graphs: int) -> NarrowWorkspace:
+        return NarrowWorkspace(self._cohort, memory, capacity, StagedEpoch(memory, steps, graphs), self.training)

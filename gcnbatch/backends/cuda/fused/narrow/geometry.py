@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
-from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, THREADS, TILE, columns_of
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.cuda.fused.shared import geometry as shared
+from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, THREADS, TILE, UPDATE_THREADS, columns_of
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-PARTIAL_FLOATS = declared("fused/narrow/tile.cuh").constant("PARTIAL_FLOATS")
+PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for name in ("PARTIAL_FLOATS", "LANES"))
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
-MAX_LANES = declared("fused/narrow/update.cuh").constant("MAX_LANES")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
-MANY_PARTS = 16  # from so many partial sums on, MAX_LANES threads add those of one element
+FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
+DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
+MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
+MANY_SUMS = 8  # from so many members on, a block adds partial sums of weight gradients as the update would
 
 
-def blocks(rows: int, multiprocessors: int) -> int:
-    """Return the number of blocks for the tiles of `rows` rows: one per tile, at most one per multiprocessor."""
-    return max(1, min(ceil_div(rows, TILE), multiprocessors))
+class Dealt(NamedTuple):
+    """How the tiles of a batch are dealt to partial sums, and these to blocks.
+
+    Partial sums decide the bits of results: they depend on the batch alone. Blocks do not: they follow from how many
+    members share the device.
+
+    Parameters
+    ----------
+    parts : int
+        Partial sums of columns: one per tile, at most one per multiprocessor.
+    dw_sums : int
+        Partial sums of a weight gradient: as many, or LANES, in which a block adds what the update would add.
+    """
+
+    parts: int
+    dw_sums: int
+
+    def forward_blocks(self, members: int, multiprocessors: int) -> int:
+        """Return the blocks of a member in the forward pass."""
+        at_once = multiprocessors // members
+        return (
+            min(self.parts, FEW_BLOCKS) if at_once < FEW_BLOCKS else shared.blocks(self.parts, members, multiprocessors)
+        )
+
+    def backward_blocks(self, is_first: bool, members: int, multiprocessors: int) -> tuple[int, int]:
+        """Return the blocks of a member for the gradient of the previous layer, and for that of the weights."""
+        if members == 1:
+            return (0 if is_first else self.parts), self.dw_sums
+        at_once = max(multiprocessors // members, FEW_BLOCKS)
+        if is_first:
+            return 0, min(self.dw_sums, at_once)
+        dw = min(self.dw_sums, max(1, int(DW_SHARE * at_once)))
+        return min(self.parts, at_once - dw), dw
+
+
+def dealt(rows: int, members: int, multiprocessors: int) -> Dealt:
+    """Return how the tiles of up to `rows` rows are dealt for a cohort of `members`."""
+    parts = max(1, min(ceil_div(rows, TILE), multiprocessors))
+    return Dealt(parts, parts if members < MANY_SUMS else min(LANES, parts))
 
 
 def forward(blocks: int, n_in: int, n_out: int, k: int) -> Launch:
@@ -38,6 +83,14 @@ def specialised_readout(blocks: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
-def lanes(parts: int) -> int:
-    """Return how many threads add the `parts` partial sums of one element of a gradient."""
-    return MAX_LANES if parts >= MANY_PARTS else min(next_power_of_two(parts), MAX_LANES)
+def chunks(jobs: Sequence[Mapping[str, Any]], widest: int) -> NDArray[np.int32]:
+    """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks, 4).
+
+    A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four.
+    """
+    groups, found = UPDATE_THREADS // LANES, []
+    for number, job in enumerate(jobs):
+        is_even = all(job[name] % 4 == 0 for name in ("start", "count", "P", "columns", "packed_columns"))
+        width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
+        found += [(number, first, width, 0) for first in range(0, job["count"], groups * width)]
+    return np.array(found, np.int32)

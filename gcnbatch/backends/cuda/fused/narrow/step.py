@@ -5,31 +5,27 @@ A layer of 64 columns and 1 channel without dropout has specialised kernels with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gcnbatch import philox
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
-from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
+from gcnbatch.backends.cuda.fused.shared.arena import Memory
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
+from gcnbatch.backends.cuda.fused.shared.data import Capacity
+from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
 from gcnbatch.backends.cuda.fused.shared.step import LayerArrays, Normed, Workspace, csr_fields
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.device import Device
-
 FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED = "_64x1"  # suffix of specialised kernels
-
-
-def packed_weights(device: Device, stack: Stack) -> tuple[DeviceArray, ...]:
-    """Return an array for each layer's packed weights, (K, P rounded up to 4)."""
-    return tuple(device.zeros((layer.k, shared.columns_of(layer.n_out))) for layer in stack.nodes)
 
 
 class NarrowWorkspace(Workspace):
@@ -37,39 +33,44 @@ class NarrowWorkspace(Workspace):
 
     update_entry = "fused_narrow_update"
 
+    def __init__(self, cohort: Cohort, memory: Memory, capacity: Capacity, plan: StagedEpoch, training: bool) -> None:
+        self._dealt = geometry.dealt(capacity.rows, cohort.members, cohort.device.multiprocessors)
+        super().__init__(cohort, memory, capacity, plan, training)
+        if training:
+            self._jobs = self._job_tables()
+
     # -------------------------------------------------------------------------------------------- arrays
 
     def _allocate_x(self) -> DeviceArray:
         """Allocate whole tiles of rows: kernels read them before they know the batch's size."""
-        return self._device.zeros((shared.TILE * ceil_div(self.capacity.rows, shared.TILE), self._data.k))
+        return self._memory.zeros((shared.TILE * ceil_div(self.capacity.rows, shared.TILE), self._data.k))
 
-    @property
-    def _blocks(self) -> int:
-        """Blocks that share the tiles of a batch; each writes one partial sum of every sum over rows."""
-        return geometry.blocks(self.capacity.rows, self._device.multiprocessors)
+    def _packed_weights(self) -> tuple[DeviceArray, ...]:
+        """Allocate an array for each layer's weights, (K, P rounded up to 4)."""
+        return tuple(self._memory.zeros((layer.k, shared.columns_of(layer.n_out))) for layer in self._stack.nodes)
 
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
-        device, rows, width = self._device, self.capacity.rows, layer.n_out
-        y = device.empty((rows, width))
+        memory, rows, width = self._memory, self.capacity.rows, layer.n_out
+        y = memory.empty((rows, width))
         if not self._training:
             return LayerArrays(y)
         is_first, is_last = layer is self._stack.nodes[0], layer is self._stack.nodes[-1]
-        parts, columns = self._graph_blocks if is_last else self._blocks, shared.columns_of(width)
+        parts, columns = self._dealt.parts, shared.columns_of(width)
         return LayerArrays(
             y,
-            stats=device.empty((2, width)) if layer.norm else None,
-            u=self._x if is_first else device.empty((rows, layer.k)),
-            g=device.empty((rows, width)),
-            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
-            moments=device.empty((self._blocks, columns, 2)) if layer.norm else None,
-            sums=device.empty((parts, columns, 2)) if layer.norm else None,
-            partials=device.empty((self._blocks, layer.k, columns)),
+            stats=memory.empty((2, width)) if layer.norm else None,
+            u=self._x if is_first else memory.empty((rows, layer.k)),
+            g=memory.empty((rows, width)),
+            kept=memory.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
+            moments=memory.empty((parts, columns, 2)) if layer.norm else None,
+            sums=memory.empty((self._graph_parts if is_last else parts, columns, 2)) if layer.norm else None,
+            partials=memory.empty((self._dealt.dw_sums, layer.k, columns)),
         )
 
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
         epsilon, momentum, _ = super()._norm_numbers(number)
         is_folded = self._training and self._stack.nodes[number].norm is not None
-        return epsilon, momentum, self._blocks if is_folded else 0
+        return epsilon, momentum, self._dealt.parts if is_folded else 0
 
     def pack(self) -> list[Call]:
         calls = []
@@ -77,7 +78,7 @@ class NarrowWorkspace(Workspace):
             weight, bias = self._weights_of(layer)
             fields = self._folding(number) | {"packed": packed, "weight": weight, "bias": bias}
             fields |= {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": layer.k}
-            calls.append(Call("fused_narrow_pack", elementwise(packed.size), fields))
+            calls.append(self._call("fused_narrow_pack", elementwise(packed.size), fields))
         return calls
 
     # -------------------------------------------------------------------------------------------- forward
@@ -85,7 +86,7 @@ class NarrowWorkspace(Workspace):
     def _entry(self, phase: str, number: int) -> str:
         """Return the name of a phase's kernel for a layer: the specialised kernel if it supports the layer."""
         layer, columns = self._stack.nodes[number], geometry.SPECIALISED_COLUMNS
-        is_plain = not (layer.is_dense or layer.channels > 1 or self._threshold)
+        is_plain = not (layer.is_dense or layer.channels > 1 or self._drops)
         if is_plain and layer.n_out == columns:
             if number == 0 and layer.k <= geometry.FORWARD_CHUNK:
                 return f"fused_narrow_{phase}_first{SPECIALISED}"
@@ -117,11 +118,16 @@ class NarrowWorkspace(Workspace):
             fields |= self._statistics(number - 1, "_prev")
             fields["x"] = self._x.view(self._data.channels * self._stack.nodes[0].n_in, 1)  # the row sums
         purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
-        fields |= {"seed": self._seed, "purpose": purpose, "threshold": self._threshold}
+        fields |= {"purpose": purpose, "of_dropout": self._of_dropout, "parts": self._dealt.parts}
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
-        fields |= self._shape(number) | {"keep_scale": self._keep_scale}
-        launch = geometry.forward(self._blocks, layer.n_in, layer.n_out, layer.k)
-        return Call(self._entry("forward", number), launch, fields)
+        blocks = self._dealt.forward_blocks(len(self.launched), self._device.multiprocessors)
+        launch = geometry.forward(blocks, layer.n_in, layer.n_out, layer.k)
+        return self._call(self._entry("forward", number), launch, fields | self._shape(number))
+
+    @property
+    def _of_dropout(self) -> DeviceArray | None:
+        """MemberValues, for kernels that need no others than those of dropout; None: nothing is dropped."""
+        return self._model.values if self._drops else None
 
     def _has_specialised_readout(self) -> bool:
         stack = self._stack
@@ -132,14 +138,14 @@ class NarrowWorkspace(Workspace):
             and stack.target != "multiclass"
             and len(stack.graphs) == 1
             and stack.n_outputs <= geometry.MOST_OUTPUTS
-            and not self._threshold
+            and not self._drops
         )
 
     def _readout_call(self) -> Call:
         if not self._has_specialised_readout():
             return super()._readout_call()
         launch = geometry.specialised_readout(self._graph_blocks)
-        return Call(f"fused_narrow_readout{SPECIALISED}", launch, self._readout_fields())
+        return self._call(f"fused_narrow_readout{SPECIALISED}", launch, self._readout_fields())
 
     # -------------------------------------------------------------------------------------------- backward
 
@@ -158,13 +164,14 @@ class NarrowWorkspace(Workspace):
             fields |= {"gamma_prev": known.gamma, "beta_prev": known.beta}
         fields |= {"size": self._size, "y": arrays.y, "g": arrays.g, "sums": arrays.sums, "u": arrays.u}
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "partials": arrays.partials}
-        fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "keep_scale": self._keep_scale}
-        dx_blocks, n_in = (0, 0) if is_first else (self._blocks, layer.n_in)
-        parts = self._graph_blocks if is_last else self._blocks
-        fields |= {"parts": parts, "parts_are_graphs": int(is_last), "dx_blocks": dx_blocks, "dw_blocks": self._blocks}
-        fields |= self._shape(number) | {"F": n_in}
-        launch = geometry.backward(dx_blocks, self._blocks, n_in, layer.channels, layer.n_out, layer.k)
-        return Call(self._entry("backward", number), launch, fields)
+        fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "of_dropout": self._of_dropout}
+        n_in = 0 if is_first else layer.n_in
+        dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, len(self.launched), self._device.multiprocessors)
+        fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if is_last else self._dealt.parts}
+        fields |= {"sums_are_of_graphs": int(is_last), "dw_sums": self._dealt.dw_sums}
+        fields |= {"dx_blocks": dx_blocks, "dw_blocks": dw_blocks} | self._shape(number) | {"F": n_in}
+        launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
+        return self._call(self._entry("backward", number), launch, fields)
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -176,22 +183,25 @@ class NarrowWorkspace(Workspace):
             f, p = layer.n_in, layer.n_out
             jobs.append(job(layer.weight, (f, 1, p), gradient, p, graphs, OF_GRAPHS, left=given, left_stride=f))
             jobs.append(job(layer.bias, (1, 1, p), gradient, p, graphs, OF_GRAPHS))
-        chunks = [
-            (number, first)
-            for number, one in enumerate(jobs)
-            for first in range(0, one["count"], shared.UPDATE_THREADS // one["lanes"])
-        ]
-        upload = self._device.upload
+        chunks = geometry.chunks(jobs, widest=4 if self._has_wide_chunks else 1)
         return (
-            upload(declared("fused/narrow/update.cuh").layout("Job").pack_many(jobs)),
-            upload(np.array(chunks, dtype=np.int32).ravel()),
-            self._device.zeros(len(chunks), np.float64),
+            self._upload_tables(declared("fused/narrow/update.cuh").layout("Job"), jobs),
+            self._device.upload(chunks),
+            self._memory.zeros(len(chunks), np.float64),
         )
+
+    @property
+    def _has_wide_chunks(self) -> bool:
+        """Whether threads of the update have four elements: fewer blocks for many members.
+
+        The norm of clipped gradients is a sum over chunks, so there the members do not matter.
+        """
+        return self._cohort.members >= geometry.MANY_MEMBERS and not self._cohort.clips
 
     def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
         layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]
         f, c, p, columns = layer.n_in, layer.channels, layer.n_out, shared.columns_of(layer.n_out)
-        parts, part, unit = self._blocks, layer.k * columns, shared.TILE
+        parts, part, unit = self._dealt.dw_sums, layer.k * columns, shared.TILE
         assert arrays.partials is not None
         weight = job(layer.weight, (f, c, p), arrays.partials, part, parts, unit, columns=columns, packed=packed)
         place = c * f * columns, c * columns  # of the bias rows, in a partial sum and in the packed weights
@@ -222,5 +232,5 @@ def job(
     f, c, p = shape
     fields: dict[str, Any] = {"left": left, "right": right, "packed": packed, "step": step}
     fields |= {"left_stride": left_stride, "right_stride": right_stride, "parts": parts, "unit": unit}
-    fields |= {"start": start, "count": f * c * p, "lanes": geometry.lanes(parts), "F": f, "C": c, "P": p}
+    fields |= {"start": start, "count": f * c * p, "F": f, "C": c, "P": p}
     return fields | {"columns": columns or p, "packed_columns": columns or p}

@@ -91,10 +91,6 @@ class FusedSet:
     device : Device
     source : BatchSource
         A graph-level set in memory with dense features.
-    targets : (G, T)
-        float32 or int32.
-    label_weights : float64, (G,)
-        Sum of the weights of each graph's labels.
     forms : sequence of SetForm
         The forms that train on the set. The last one determines the layout and rounding of U.
 
@@ -108,8 +104,6 @@ class FusedSet:
         self,
         device: Device,
         source: BatchSource,
-        targets: NDArray[Any],
-        label_weights: NDArray[np.float64],
         forms: Sequence[SetForm],
     ) -> None:
         prepared = source.prepared
@@ -121,14 +115,12 @@ class FusedSet:
             "edges": prepared.forward.entry_ptr,
             "t_edges": prepared.transpose.entry_ptr,
         }
-        self._label_weights = label_weights
         self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
         self.sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in self._own_ptrs.items()}
         sizes = (np.sort(np.diff(ptr))[::-1] for ptr in self._ptrs.values())
         # by number of graphs
         self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
-        self.targets = device.upload(targets)
         self.x = device.empty((int(source.node_ptr[-1]), self.k))
         found = {form.name: form.features(device, source) for form in forms}
         self.features = {name: features for name, features in found.items() if features is not None}
@@ -153,12 +145,6 @@ class FusedSet:
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return the offsets of every batch and graph: "nodes", "edges" and, unless A is symmetric, "t_edges"."""
         return plan_epoch(batches, self._own_ptrs)
-
-    def weights(self, batches: Sequence[Int64]) -> NDArray[np.float32]:
-        """Return the weight of each batch's labels."""
-        sizes = [len(graphs) for graphs in batches]
-        starts = np.cumsum([0, *sizes[:-1]])
-        return np.add.reduceat(self._label_weights[np.concatenate(batches)], starts).astype(np.float32)
 
 
 def _upload_rows(device: Device, rows: PreparedRows) -> tuple[DeviceArray, DeviceArray, DeviceArray]:

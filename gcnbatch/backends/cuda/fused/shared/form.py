@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
-from gcnbatch.backends.cuda.fused.shared.data import Capacity, Features, FusedSet
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
+from gcnbatch.backends.cuda.fused.shared.arena import Memory, in_arena
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
+from gcnbatch.backends.cuda.fused.shared.data import Capacity, Features
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.runtime.launch import Launch
-from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import MAX_ENTRIES
 
@@ -54,17 +54,11 @@ class Setting:
 
 
 class Form(ABC):
-    """A form of the step for one model on one data set, for training or for inference.
+    """A form of the step for a cohort, for training or for inference.
 
     Parameters
     ----------
-    device : Device
-    stack : Stack
-    model : DeviceModel
-        The model without packed weights.
-    data : FusedSet
-    seed : int
-        Seed of dropout.
+    cohort : Cohort
     recorder : Recorder
     training : bool
 
@@ -77,29 +71,19 @@ class Form(ABC):
         Whether every batch that fits the device fits the form.
     most_rows : int
         Maximum number of nodes in a batch.
-    model : DeviceModel
-        The model with packed weights and, for inference, the shifts of batch norm.
+    shares_launches : bool
+        Whether it trains several members in the same launches.
     """
 
     name: ClassVar[str]
     condition: ClassVar[str] = ""
     fits_all: ClassVar[bool] = True
     most_rows: ClassVar[int] = MAX_ENTRIES
+    shares_launches: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        device: Device,
-        stack: Stack,
-        model: DeviceModel,
-        data: FusedSet,
-        seed: int,
-        recorder: Recorder,
-        training: bool,
-    ) -> None:
-        self._device, self._stack, self._data, self._seed, self._recorder = device, stack, data, seed, recorder
-        self.training = training
-        shifts = () if training else tuple(device.zeros(layer.n_out) for layer in stack.nodes)
-        self.model = replace(model, packed=self._packed_weights(), shifts=shifts)
+    def __init__(self, cohort: Cohort, recorder: Recorder, training: bool) -> None:
+        self._cohort, self._recorder, self.training = cohort, recorder, training
+        self._stack, self._data = cohort.stack, cohort.data
 
     # -------------------------------------------------------------------------------------------- supported models
 
@@ -146,8 +130,8 @@ class Form(ABC):
         """Return the offsets of each graph in its batch, or None if a batch does not fit the form."""
         return self._data.plan(batches)
 
-    def capacity(self, plan: EpochPlan, graphs: int) -> Capacity:
-        """Return the capacity for an epoch whose batches have at most `graphs` graphs."""
+    def capacity(self, plans: Sequence[EpochPlan], graphs: int) -> Capacity:
+        """Return the capacity for epochs of all members whose batches have at most `graphs` graphs."""
         return self._data.capacity(graphs)
 
     def about(self) -> dict[str, int]:
@@ -156,10 +140,11 @@ class Form(ABC):
 
     # -------------------------------------------------------------------------------------------- the step
 
-    @abstractmethod
-    def _packed_weights(self) -> tuple[DeviceArray, ...]:
-        """Return arrays for each node layer's weights in the layout that the kernels read."""
+    def workspace(self, capacity: Capacity, steps: int, graphs: int) -> Workspace:
+        """Return the arrays and launches for epochs of up to `steps` steps and `graphs` graphs in total."""
+        members = self._cohort.members
+        return in_arena(self._cohort.device, members, lambda memory: self._made(memory, capacity, steps, graphs))
 
     @abstractmethod
-    def workspace(self, capacity: Capacity, steps: int, graphs: int) -> Workspace:
-        """Return the arrays and launches for epochs of `steps` steps and `graphs` graphs in total."""
+    def _made(self, memory: Memory, capacity: Capacity, steps: int, graphs: int) -> Workspace:
+        """Build the workspace in `memory`."""

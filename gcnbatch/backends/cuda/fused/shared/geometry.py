@@ -15,6 +15,7 @@ FOLD_FLOATS = _COLUMNS.constant("FOLD_FLOATS")
 UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS")
 WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
 FLOAT_BYTES = 4
+MOST_WAVES = 16  # of blocks of a launch that only copies
 HEAD_FLOATS = declared("fused/shared/heads.cuh").layout("Head").size // FLOAT_BYTES
 
 
@@ -61,17 +62,31 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
-def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int) -> Launch:
+def blocks(parts: int, members: int, slots: int) -> int:
+    """Return the blocks of a member that share `parts` equal parts of its work, of which `slots` run at once.
+
+    Each takes as many parts as all members need to run in one wave, and all take nearly the same number.
+
+    >>> [blocks(60, members, 132) for members in (1, 2, 4, 16, 64, 500)]
+    [60, 60, 30, 8, 2, 1]
+    """
+    at_once = max(1, slots // members)
+    return ceil_div(parts, ceil_div(parts, at_once))
+
+
+def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int, members: int = 1) -> Launch:
     """Return the launch of `fused_logits`: 8 graphs per block, at most 8 blocks per multiprocessor."""
     shared = FLOAT_BYTES * (columns_of(n_out) + 8 * head_floats)
-    return Launch((max(1, min(ceil_div(graphs, 8), 8 * multiprocessors)), 1, 1), (256, 1, 1), shared)
+    wanted = max(1, ceil_div(graphs, 8))
+    return Launch((blocks(wanted, members, 8 * multiprocessors), 1, 1), (256, 1, 1), shared)
 
 
-def update(chunks: int, stage_blocks: int) -> Launch:
+def update(blocks: int) -> Launch:
     """Return the launch of a form's update: blocks that stage, and blocks that update."""
-    return Launch((chunks + stage_blocks, 1, 1), (UPDATE_THREADS, 1, 1), FLOAT_BYTES * UPDATE_THREADS)
+    return Launch((blocks, 1, 1), (UPDATE_THREADS, 1, 1), 4 * FLOAT_BYTES * UPDATE_THREADS)
 
 
-def stage(graphs: int, multiprocessors: int) -> Launch:
+def stage(graphs: int, multiprocessors: int, members: int = 1) -> Launch:
     """Return the launch of `fused_stage`: one graph per block, at most 4 blocks per multiprocessor."""
-    return Launch((max(1, min(graphs, 4 * multiprocessors)), 1, 1), (UPDATE_THREADS, 1, 1))
+    wanted = max(1, min(graphs, 4 * multiprocessors))
+    return Launch((blocks(wanted, members, MOST_WAVES * 4 * multiprocessors), 1, 1), (UPDATE_THREADS, 1, 1))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
+VALUES = declared("fused/shared/fused.cuh").layout("MemberValues")
 # `mode` of the update kernels: the whole update, or one half of it
 UPDATE, ONLY_GRADIENTS, APPLY = declared("fused/shared/optimizer.cuh").enum("UpdateMode").values()
 
@@ -27,11 +32,10 @@ class DeviceModel:
     weight_decay, l2 : DeviceArray
     loss_weights : DeviceArray, (n_outputs,)
     totals : DeviceArray, (2,) float64
-    packed : tuple of DeviceArray
-        Each node layer's weights and biases in the layout that the kernels read. For inference, batch norm is folded
-        into them.
-    shifts : tuple of DeviceArray
-        For inference: the part of each node layer's batch norm that is added to Y, (n_out,).
+    shifts : DeviceArray, like `buffers`
+        For inference: at the place of each running mean, the part of the batch norm that is added to Y.
+    values : DeviceArray
+        MemberValues (``cuda_src/fused/shared/fused.cuh``): the numbers that members of a cohort may differ in.
     """
 
     trainable: DeviceArray
@@ -42,8 +46,8 @@ class DeviceModel:
     l2: DeviceArray
     loss_weights: DeviceArray
     totals: DeviceArray
-    packed: tuple[DeviceArray, ...]
-    shifts: tuple[DeviceArray, ...] = ()
+    shifts: DeviceArray
+    values: DeviceArray
 
     def parameter(self, start: int, length: int) -> DeviceArray:
         """Return trainable values from `start` on."""
@@ -56,11 +60,17 @@ class DeviceModel:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The optimizer: SGD or Adam; `max_norm` 0: no clipping; not `decays`: neither weight decay nor L2."""
+    """The optimizer: SGD or Adam, with or without clipping, and with weight decay or L2, or neither (`decays`)."""
 
     sgd: bool
     beta1: float
     beta2: float
     epsilon: float
-    max_norm: float
+    clips: bool
     decays: bool = True
+
+
+def member_values(seed: int, dropout: float, max_norm: float) -> NDArray[np.uint8]:
+    """Return the bytes of MemberValues, for a rate of dropout and the norm to clip gradients to."""
+    fields = {"seed": seed, "threshold": floor(dropout * 2**32), "keep_scale": 1.0 / (1.0 - dropout)}
+    return np.frombuffer(VALUES.pack(fields | {"max_norm": max_norm}), np.uint8)

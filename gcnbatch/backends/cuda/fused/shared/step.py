@@ -7,9 +7,9 @@ its update. The engine captures the launches into CUDA graphs, or runs them one 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from math import floor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,20 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared import geometry
-from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.arena import Arena, Memory, arena_of, of_member
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
+from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
-from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, DeviceModel, UpdateRule
-from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
+from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, UpdateRule
+from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm
+from gcnbatch.backends.cuda.runtime.copies import ALIGNMENT
 from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.layouts import Layout
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.device import Device
-
+MAX_MEMBERS = declared("fused/shared/fused.cuh").constant("MAX_MEMBERS")
 READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
 _TARGETS = {"SIGMOID": "binary", "SOFTMAX": "multiclass", "SQUARED": "regression"}
 LOSSES = tuple(_TARGETS[name] for name in declared("fused/shared/loss.cuh").enum("Loss"))  # the target of each loss
@@ -70,14 +72,12 @@ class Workspace(ABC):
 
     Parameters
     ----------
-    device : Device
-    stack : Stack
-    model : DeviceModel
-    data : FusedSet
+    cohort : Cohort
+    memory : Memory
+        Where arrays of the step are allocated, for all members.
     capacity : Capacity
+        Of a batch of any member.
     plan : StagedEpoch
-    seed : int
-        Seed of dropout.
     training : bool
         True: batch statistics, dropout, a backward pass. False: running statistics, logits only.
 
@@ -95,28 +95,19 @@ class Workspace(ABC):
     may_skip_decay = False
     same_carveout = False
 
-    def __init__(
-        self,
-        device: Device,
-        stack: Stack,
-        model: DeviceModel,
-        data: FusedSet,
-        capacity: Capacity,
-        plan: StagedEpoch,
-        seed: int,
-        training: bool,
-    ) -> None:
+    def __init__(self, cohort: Cohort, memory: Memory, capacity: Capacity, plan: StagedEpoch, training: bool) -> None:
         self.panel_rows = 0  # rows of the panels that x is staged into; 0: x is staged row by row
-        self._device, self._stack, self._model, self._data = device, stack, model, data
-        self.capacity, self.plan, self._seed, self._training = capacity, plan, seed, training
-        self._keep_scale = 1.0 / (1.0 - stack.dropout) if training else 1.0
-        self._threshold = floor(stack.dropout * 2**32) if training else 0
-        self._graph_blocks = max(1, min(capacity.graphs, device.multiprocessors))
+        self._cohort, self._device, self._memory = cohort, cohort.device, memory
+        self._stack, self._model, self._data = cohort.stack, cohort.model, cohort.data
+        self.capacity, self.plan, self._training = capacity, plan, training
+        self.launched = tuple(range(cohort.members))
+        self._drops = training and self._stack.dropout > 0
+        self._graph_parts = max(1, min(capacity.graphs, self._device.multiprocessors))
         self._allocate_batch()
-        self._layers = [self._layer_arrays(layer) for layer in stack.nodes]
-        self.logits = device.empty((capacity.graphs, stack.n_outputs))
-        self._losses = device.zeros(self._graph_blocks, np.float64)
-        self._packed = model.packed
+        self._layers = [self._layer_arrays(layer) for layer in self._stack.nodes]
+        self.logits = memory.empty((capacity.graphs, self._stack.n_outputs))
+        self._losses = memory.zeros(self._graph_parts, np.float64)
+        self._packed = self._packed_weights()
         self._heads = self._head_table()
         self._stage = self._stage_table()
         self._jobs: Any = None
@@ -126,6 +117,10 @@ class Workspace(ABC):
     @abstractmethod
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
         """Allocate the arrays of a node layer."""
+
+    @abstractmethod
+    def _packed_weights(self) -> tuple[DeviceArray, ...]:
+        """Allocate each node layer's weights in the layout that the kernels read."""
 
     @abstractmethod
     def pack(self) -> list[Call]:
@@ -145,52 +140,89 @@ class Workspace(ABC):
 
     # -------------------------------------------------------------------------------------------- arrays
 
+    @property
+    def launched(self) -> tuple[int, ...]:
+        """The members that launches work for."""
+        return self._launched
+
+    @launched.setter
+    def launched(self, members: tuple[int, ...]) -> None:
+        self._launched = members
+        owner, places = self._model.trainable.owner, np.zeros(MAX_MEMBERS, np.uint8)
+        places[: len(members)] = members
+        model = owner.stride if isinstance(owner, Arena) else 0
+        self._members = {"model": model // ALIGNMENT, "work": self._memory.stride // ALIGNMENT, "places": places}
+
+    def _call(self, entry: str, launch: Launch, fields: dict[str, Any]) -> Call:
+        """Return the launch of a kernel for all launched members, which are its grid's last dimension."""
+        (x, y, z), members = launch.grid, len(self.launched)
+        launch = launch if z == members else replace(launch, grid=(x, y, members))
+        return Call(entry, launch, fields | {"members": self._members})
+
     def _allocate_batch(self) -> None:
         """Allocate the arrays of the staged batch; a symmetric adjacency is its own transpose."""
-        device, at, channels = self._device, self.capacity, self._data.channels
-        self._size = device.zeros(4, np.int32)
-        self._node_ptr = device.zeros(at.graphs + 1, np.int32)
+        memory, at, channels, targets = self._memory, self.capacity, self._data.channels, self._cohort.labels[0].targets
+        self._size = memory.zeros(4, np.int32)
+        self._node_ptr = memory.zeros(at.graphs + 1, np.int32)
         self._rows = self._csr(at.rows, at.edges)
         self._t_rows = self._rows if self._data.symmetric else self._csr(at.rows * channels, at.t_edges)
         self._x = self._allocate_x()
-        self._targets = device.empty((at.graphs, self._data.targets.shape[1]), self._data.targets.dtype)
+        self._targets = memory.empty((at.graphs, targets.shape[1]), targets.dtype)
 
     def _allocate_x(self) -> DeviceArray:
         """Allocate U of the first layer, which is part of the staged batch."""
-        return self._device.zeros((self.capacity.rows, self._data.k))
+        return self._memory.zeros((self.capacity.rows, self._data.k))
 
     def _csr(self, rows: int, entries: int) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        device = self._device
-        return device.zeros(rows + 1, np.int32), device.empty(max(entries, 1), np.int32), device.empty(max(entries, 1))
+        memory = self._memory
+        return memory.zeros(rows + 1, np.int32), memory.empty(max(entries, 1), np.int32), memory.empty(max(entries, 1))
 
     def _head_table(self) -> DeviceArray:
         """Upload a Head (fused/shared/heads.cuh) for each dense layer on graphs."""
-        device, graphs = self._device, self.capacity.graphs
-        self._head_inputs = [device.empty((graphs, layer.n_in)) for layer in self._stack.graphs]
-        self._head_gradients = [device.empty((graphs, layer.n_out)) for layer in self._stack.graphs]
+        memory, graphs = self._memory, self.capacity.graphs
+        self._head_inputs = [memory.empty((graphs, layer.n_in)) for layer in self._stack.graphs]
+        self._head_gradients = [memory.empty((graphs, layer.n_out)) for layer in self._stack.graphs]
         table: list[dict[str, Any]] = []
         for layer, given, gradient in zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True):
             weight, bias = self._weights_of(layer)
             purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
             arrays = {"weight": weight, "bias": bias, "input": given, "gradient": gradient}
             table.append(arrays | {"F": layer.n_in, "P": layer.n_out, "purpose": purpose})
-        return device.upload(declared("fused/shared/heads.cuh").layout("Head").pack_many(table))
+        return self._upload_tables(declared("fused/shared/heads.cuh").layout("Head"), table)
+
+    def _upload_tables(
+        self,
+        layout: Layout,
+        structs: Sequence[Mapping[str, Any]],
+        own: Sequence[Mapping[str, Any]] | None = None,
+    ) -> DeviceArray:
+        """Upload structs for every member, with pointers to that member's arrays; `own` are fields of each member."""
+        members = self._memory.members
+        fields = own or [{} for _ in range(members)]
+        tables = [
+            {**{n: of_member(v, k) for n, v in one.items()}, **fields[k]} for k in range(members) for one in structs
+        ]
+        return self._memory.upload_each(layout.pack_many(tables).reshape(members, len(structs)))
 
     def _folding(self, number: int) -> dict[str, Any]:
         """Return the arrays of batch norm that `pack` folds into a layer's weights; in training, all are None."""
-        norm, width, of = self._stack.nodes[number].norm, self._stack.nodes[number].n_out, self._model
+        norm, width = self._stack.nodes[number].norm, self._stack.nodes[number].n_out
         if norm is None or self._training:
             return dict.fromkeys(("shift", "gamma", "beta", "running_mean", "running_var")) | {"epsilon": 1.0}
         gamma, beta = self._affine(norm, width)
         mean, var = self._running(norm, width)
         folded = {"gamma": gamma, "beta": beta, "running_mean": mean, "running_var": var, "epsilon": norm.epsilon}
-        return folded | {"shift": of.shifts[number]}
+        return folded | {"shift": self._shift(norm, width)}
 
     def _affine(self, norm: Norm, width: int) -> tuple[DeviceArray, DeviceArray]:
         return self._model.parameter(norm.gamma, width), self._model.parameter(norm.beta, width)
 
     def _running(self, norm: Norm, width: int) -> tuple[DeviceArray, DeviceArray]:
         return self._model.buffer(norm.running_mean, width), self._model.buffer(norm.running_var, width)
+
+    def _shift(self, norm: Norm, width: int) -> DeviceArray:
+        """Return the part of a layer's batch norm that predictions add to Y."""
+        return self._model.shifts.view(norm.running_mean, width)
 
     def _weights_of(self, layer: NodeLayer | GraphLayer) -> tuple[DeviceArray, DeviceArray]:
         width = layer.n_out * (layer.channels if isinstance(layer, NodeLayer) else 1)
@@ -202,7 +234,7 @@ class Workspace(ABC):
     # -------------------------------------------------------------------------------------------- staging
 
     def _stage_table(self) -> DeviceArray:
-        """Upload a Stage (fused/shared/stage.cuh); `begin_epoch` sets its epoch number."""
+        """Upload a Stage (fused/shared/stage.cuh)."""
         data, layout = self._data, declared("fused/shared/stage.cuh").layout("Stage")
         of_plan = ("progress", "batch_ptr", "graphs", "nodes", "edges", "t_edges")
         own_t = (None, None, None) if data.symmetric else self._t_rows
@@ -210,32 +242,27 @@ class Workspace(ABC):
         fields |= csr_fields(self._rows) | csr_fields(own_t, "t_")
         fields |= csr_fields(data.rows, "set_") | csr_fields(data.t_rows, "set_t_")
         fields |= {"size": self._size, "node_ptr": self._node_ptr, "set_node_ptr": data.node_ptr}
-        fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32)}
-        fields |= {"set_x": data.x, "set_targets": data.targets.astype_view(np.int32)}
-        fields |= {"C": data.channels, "K": data.k, "T": data.targets.shape[1], "panel_rows": self.panel_rows}
-        fields |= {"n_steps": self.plan.steps, "epoch": 0}
-        return self._upload_stage(layout, fields)
+        fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32), "set_x": data.x}
+        fields |= {"C": data.channels, "K": data.k, "T": self._targets.shape[1], "panel_rows": self.panel_rows}
+        return self._upload_stages(layout, fields)
 
-    def _upload_stage(self, layout: Layout, fields: dict[str, Any]) -> DeviceArray:
-        """Upload the struct that staging reads, and keep the address of its epoch number for `begin_epoch`."""
-        table = self._device.upload(layout.pack_many([fields]))
-        begin = dict(zip(layout.fields, layout.offsets, strict=True))["epoch"]
-        self._epoch = table.astype_view(np.int64).view(begin // 8, 1)
-        return table
+    def _upload_stages(self, layout: Layout, fields: dict[str, Any]) -> DeviceArray:
+        """Upload the struct that staging reads for every member, with the member's targets in the set."""
+        own = [{"set_targets": labels.targets.astype_view(np.int32)} for labels in self._cohort.labels]
+        return self._upload_tables(layout, [fields], own)
 
-    def packed(self, plan: EpochPlan, weights: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return the plan of an epoch and its label weights as one array, for `begin_epoch`."""
-        return self.plan.packed(plan, weights)
+    def pack_plan(self, host: NDArray[np.int32], plan: EpochPlan, weights: NDArray[np.float32]) -> None:
+        """Write a member's plan of an epoch and its label weights to `host`, its row of the upload."""
+        self.plan.pack(host, plan, weights)
 
-    def begin_epoch(self, epoch: int, packed: NDArray[np.int32], rates: NDArray[np.float32], first: int) -> None:
-        """Upload an epoch. Staging begins with step `first`; the epoch number keys dropout."""
-        number = np.array([epoch], np.int64), self._epoch
-        self._device.send((self.plan.begun(packed, rates, first), self.plan.array), number)
+    def begin_epoch(self, packed: NDArray[np.int32]) -> None:
+        """Upload the members' epochs, (members, …), packed and begun by `plan`."""
+        arena_of(self.plan.array).fill(self.plan.array, packed)
 
     def stage(self) -> Call:
-        """Return the launch that stages the plan's next batch."""
-        launch = geometry.stage(self.capacity.graphs, self._device.multiprocessors)
-        return Call("fused_stage", launch, {"stage": self._stage})
+        """Return the launch that stages the plans' next batches."""
+        launch = geometry.stage(self.capacity.graphs, self._device.multiprocessors, len(self.launched))
+        return self._call("fused_stage", launch, {"stage": self._stage})
 
     @property
     def _stage_blocks(self) -> int:
@@ -250,7 +277,7 @@ class Workspace(ABC):
         if layer.norm is None:
             return Normed()
         if not self._training:
-            return Normed(beta=self._model.shifts[number])
+            return Normed(beta=self._shift(layer.norm, layer.n_out))
         running, affine = self._running(layer.norm, layer.n_out), self._affine(layer.norm, layer.n_out)
         return Normed(arrays.moments, arrays.stats, *running, *affine)
 
@@ -270,37 +297,41 @@ class Workspace(ABC):
         if not self._training:
             return self._logits_call()
         stack, width = self._stack, self._stack.nodes[-1].n_out
-        launch = geometry.readout(
-            self._graph_blocks, width, len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats
-        )
-        return Call("fused_readout", launch, self._readout_fields())
+        sizes = (len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats)
+        return self._call("fused_readout", geometry.readout(self._graph_blocks, width, *sizes), self._readout_fields())
+
+    @property
+    def _graph_blocks(self) -> int:
+        """Blocks of a member that share the partial sums over graphs."""
+        return geometry.blocks(self._graph_parts, len(self.launched), self._device.multiprocessors)
 
     def _readout_fields(self) -> dict[str, Any]:
         """Return the fields of ReadoutParams (fused/shared/readout.cuh)."""
         stack, arrays = self._stack, self._layers[-1]
         fields = self._statistics(len(self._layers) - 1)
         fields |= {"y": arrays.y, "g": arrays.g, "sums": arrays.sums, "kept": arrays.kept, "losses": self._losses}
-        fields |= {"size": self._size, "node_ptr": self._node_ptr, "graph_blocks": self._graph_blocks}
+        fields |= {"size": self._size, "node_ptr": self._node_ptr}
         fields |= {"rates": self.plan.rates, "progress": self.plan.progress}
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
-        fields |= {"seed": self._seed, "threshold": self._threshold, "keep_scale": self._keep_scale}
+        fields |= {"values": self._model.values, "parts_of_graphs": self._graph_parts}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
         return fields | {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target)}
 
     def _logits_call(self) -> Call:
         stack, last = self._stack, self._stack.nodes[-1]
-        launch = geometry.logits(self.capacity.graphs, last.n_out, stack.head_floats, self._device.multiprocessors)
+        sizes, among = (last.n_out, stack.head_floats), (self._device.multiprocessors, len(self.launched))
+        launch = geometry.logits(self.capacity.graphs, *sizes, *among)
         fields: dict[str, Any] = {"logits": self.logits, "size": self._size, "node_ptr": self._node_ptr}
         fields |= {"y": self._layers[-1].y, "shift": self._normed(len(self._layers) - 1).beta}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
-        return Call("fused_logits", launch, fields | {"P": last.n_out, "kind": READOUTS.index(stack.readout)})
+        return self._call("fused_logits", launch, fields | {"P": last.n_out, "kind": READOUTS.index(stack.readout)})
 
     # -------------------------------------------------------------------------------------------- update
 
     def update(self, rule: UpdateRule) -> list[Call]:
         """Return the launches that reduce the gradients, update the parameters and stage the next batch."""
-        if rule.max_norm:
+        if rule.clips:
             return [self._update_call(rule, ONLY_GRADIENTS, self._model.totals), self._update_call(rule, APPLY)]
         return [self._update_call(rule, UPDATE, self._model.totals)]
 
@@ -319,8 +350,10 @@ class Workspace(ABC):
         common |= {"weight_decay": None if skips else of.weight_decay, "l2": None if skips else of.l2}
         common |= {"gradients": of.gradients, "norms": norms, "totals": totals, "losses": self._losses}
         common |= {"rates": self.plan.rates, "progress": self.plan.progress, "chunks": chunks}
-        common |= {"n_chunks": n_chunks, "n_stages": stages, "n_losses": self._graph_blocks}
-        common |= {"mode": mode, "sgd": int(rule.sgd), "epsilon": rule.epsilon, "max_norm": rule.max_norm}
+        common |= {"n_chunks": n_chunks, "n_stages": stages, "n_losses": len(self._losses)}
+        common |= {"mode": mode, "sgd": int(rule.sgd), "epsilon": rule.epsilon, "values": of.values}
+        common |= {"members": self._members}
         common |= {"beta1": rule.beta1, "rest1": 1.0 - rule.beta1, "beta2": rule.beta2, "rest2": 1.0 - rule.beta2}
         fields = {"common": common, "jobs": jobs, "stage": self._stage}
-        return Call(self.update_entry, geometry.update(n_chunks, stages), fields)
+        launch = geometry.update(n_chunks + stages)
+        return Call(self.update_entry, replace(launch, grid=(launch.grid[0], 1, len(self.launched))), fields)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
+from gcnbatch.backends.cuda.fused.shared.arena import Memory
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.wide import geometry
-from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace, packed_weights
+from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
-from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class Wide(Form):
@@ -42,17 +43,14 @@ class Wide(Form):
     def columns(cls, n_in: int, channels: int) -> int:
         return geometry.PANEL * ceil_div(columns_of_u(n_in, channels), geometry.PANEL)
 
-    def capacity(self, plan: EpochPlan, graphs: int) -> Capacity:
+    def capacity(self, plans: Sequence[EpochPlan], graphs: int) -> Capacity:
         """Return the need of the epoch's largest batch; results do not depend on it."""
+        (plan,) = plans
         return self._data.capacity_of(plan, graphs)
 
-    def _packed_weights(self) -> tuple[DeviceArray, ...]:
-        return packed_weights(self._device, self._stack, self.training)
-
-    def workspace(self, capacity: Capacity, steps: int, graphs: int) -> WideWorkspace:
-        plan = StagedEpoch(self._device, steps, graphs)
-        on = (self._device, self._stack, self.model, self._data, capacity, plan, self._seed)
-        return WideWorkspace(*on, self.training, self.products)
+    def _made(self, memory: Memory, capacity: Capacity, steps: int, graphs: int) -> WideWorkspace:
+        plan = StagedEpoch(memory, steps, graphs)
+        return WideWorkspace(self._cohort, memory, capacity, plan, self.training, self.products)
 
 
 class WideTf32(Wide):

@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gcnbatch import philox
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
-from gcnbatch.backends.cuda.fused.shared.data import Capacity, FusedSet
+from gcnbatch.backends.cuda.fused.shared.arena import Memory
+from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
+from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
-from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
+from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
 from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide import geometry
 from gcnbatch.backends.cuda.fused.wide.jobs import chunk_places, job
@@ -23,15 +24,6 @@ from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.device import Device
-
-
-def packed_weights(device: Device, stack: Stack, training: bool = True) -> tuple[DeviceArray, ...]:
-    """Return arrays for each layer's weights as panels, forward and then, for training, backward."""
-    plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in stack.nodes)
-    return tuple(device.zeros(plan.forward_floats + training * plan.backward_floats) for plan in plans)
 
 
 @dataclass(frozen=True)
@@ -66,18 +58,16 @@ class WideWorkspace(Workspace):
 
     def __init__(
         self,
-        device: Device,
-        stack: Stack,
-        model: DeviceModel,
-        data: FusedSet,
+        cohort: Cohort,
+        memory: Memory,
         capacity: Capacity,
         plan: StagedEpoch,
-        seed: int,
         training: bool,
         products: str,
     ) -> None:
         self._products = products
-        super().__init__(device, stack, model, data, capacity, plan, seed, training)
+        self._keep_scale = 1.0 / (1.0 - cohort.stack.dropout) if training else 1.0
+        super().__init__(cohort, memory, capacity, plan, training)
 
     # -------------------------------------------------------------------------------------------- arrays
 
@@ -103,13 +93,13 @@ class WideWorkspace(Workspace):
         nodes = self._stack.nodes
         self.panel_rows = geometry.panels(self.capacity.rows, 1)[0]
         if self._clustered:
-            self._graph_blocks = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
+            self._graph_parts = geometry.CLUSTER * ceil_div(self.capacity.graphs, geometry.CLUSTER)
         widest = max(width for layer in nodes for width in (layer.n_in, layer.n_out))
-        self._partials = self._device.empty((geometry.tiles(self.capacity.rows), widest, 2))
-        self._counters = self._device.zeros(ceil_div(widest, geometry.TILE_COLUMNS), np.uint32)
+        self._partials = self._memory.empty((geometry.tiles(self.capacity.rows), widest, 2))
+        self._counters = self._memory.zeros(ceil_div(widest, geometry.TILE_COLUMNS), np.uint32)
         if self._training:
-            self._g = self._device.empty((self.capacity.rows, max(layer.n_out for layer in nodes)))
-            self._dy_t = self._device.zeros(2 * self.panel_rows * max(layer.n_out for layer in nodes))
+            self._g = self._memory.empty((self.capacity.rows, max(layer.n_out for layer in nodes)))
+            self._dy_t = self._memory.zeros(2 * self.panel_rows * max(layer.n_out for layer in nodes))
             self._v = self._panels(max(geometry.v_columns(layer.channels, layer.n_out) for layer in nodes))
         elif len(nodes) > 1:
             self._u = self._panels(max(layer.k for layer in nodes[1:]))
@@ -117,25 +107,30 @@ class WideWorkspace(Workspace):
     def _allocate_x(self) -> DeviceArray:
         return self._panels(self._data.k)
 
+    def _packed_weights(self) -> tuple[DeviceArray, ...]:
+        """Allocate each layer's weights as panels, forward and then, for training, backward."""
+        plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in self._stack.nodes)
+        return tuple(self._memory.zeros(plan.forward_floats + self._training * plan.backward_floats) for plan in plans)
+
     def _panels(self, columns: int) -> DeviceArray:
-        return self._device.zeros(geometry.panels(self.capacity.rows, columns)[1])
+        return self._memory.zeros(geometry.panels(self.capacity.rows, columns)[1])
 
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
-        device, rows, width = self._device, self.capacity.rows, layer.n_out
-        y = device.empty((rows, width))
+        memory, rows, width = self._memory, self.capacity.rows, layer.n_out
+        y = memory.empty((rows, width))
         is_first = layer is self._stack.nodes[0]
         if not self._training:
             return LayerArrays(y, u=self._x if is_first else self._u)
         sums = self._partial_sums(layer)
         return LayerArrays(
             y,
-            stats=device.empty((2, width)) if layer.norm else None,
+            stats=memory.empty((2, width)) if layer.norm else None,
             u=self._x if is_first else self._panels(layer.k),
             g=self._g,
-            kept=device.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
-            sums=device.empty((sums.number, sums.stride, 2)) if layer.norm else None,
-            partials=device.empty((self._dw(layer).splits, layer.k, width)),
-            totals=device.zeros((2, width)) if layer.norm else None,
+            kept=memory.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
+            sums=memory.empty((sums.number, sums.stride, 2)) if layer.norm else None,
+            partials=memory.empty((self._dw(layer).splits, layer.k, width)),
+            totals=memory.zeros((2, width)) if layer.norm else None,
         )
 
     def _partial_sums(self, layer: NodeLayer) -> PartialSums:
@@ -144,7 +139,7 @@ class WideWorkspace(Workspace):
             return PartialSums(layer.n_out, geometry.tiles(self.capacity.rows), 0)
         if self._clustered:
             return PartialSums(layer.n_out, ceil_div(self.capacity.graphs, geometry.CLUSTER), geometry.CLUSTER)
-        return PartialSums(shared.columns_of(layer.n_out), self._graph_blocks, 1)
+        return PartialSums(shared.columns_of(layer.n_out), self._graph_parts, 1)
 
     def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
         rows = self._data.capacity(self.capacity.graphs).rows  # not this epoch's: results depend on the splits
@@ -164,7 +159,7 @@ class WideWorkspace(Workspace):
             (forward, backward), (weight, bias) = self._weight_panels(number), self._weights_of(layer)
             fields = self._folding(number) | {"forward": forward, "backward": backward, "weight": weight, "bias": bias}
             fields |= dict(zip("FCP", shape, strict=True)) | {"round": self._round}
-            calls.append(Call("fused_wide_weights", geometry.weight_panels(*shape).launch, fields))
+            calls.append(self._call("fused_wide_weights", geometry.weight_panels(*shape).launch, fields))
         return calls
 
     # -------------------------------------------------------------------------------------------- forward
@@ -188,7 +183,7 @@ class WideWorkspace(Workspace):
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
         fields |= {"weight": weight, "bias": bias, "keep_scale": self._keep_scale, "P": head.n_in, "K": head.n_out}
         fields |= {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target), "training": int(training)}
-        return Call("fused_wide_readout", geometry.readout(self.capacity.graphs, head.n_in, head.n_out), fields)
+        return self._call("fused_wide_readout", geometry.readout(self.capacity.graphs, head.n_in, head.n_out), fields)
 
     def _dropout_calls(self) -> list[Call]:
         """Return the launch that draws the bits of dropout; it follows the first product, which waits for the batch."""
@@ -201,7 +196,7 @@ class WideWorkspace(Workspace):
             return []
         self._drawn = self._device.upload(declared("fused/wide/step.cu").layout("DropoutLayer").pack_many(drawn))
         launch = geometry.dropout(self.capacity.rows, max(layer.n_out for layer in self._stack.nodes), len(drawn))
-        fields = {"layers": self._drawn, "size": self._size, "seed": self._seed, "threshold": self._threshold}
+        fields = {"layers": self._drawn, "size": self._size, "of_dropout": self._model.values}
         return [Call("fused_wide_dropout", launch, fields)]
 
     def _propagate_call(self, number: int) -> Call:
@@ -210,7 +205,8 @@ class WideWorkspace(Workspace):
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "beta": normed.beta, "size": self._size}
         fields |= csr_fields(self._rows) | {"keep_scale": self._keep_scale, "F": layer.n_in, "C": layer.channels}
         fields |= {"K": layer.k, "capacity": self.panel_rows, "identity": int(layer.is_dense), "round": self._round}
-        return Call("fused_wide_propagate", geometry.propagate(self.capacity.rows, layer.n_in, layer.channels), fields)
+        launch = geometry.propagate(self.capacity.rows, layer.n_in, layer.channels)
+        return self._call("fused_wide_propagate", launch, fields)
 
     def _product_call(self, number: int) -> Call:
         layer, arrays, normed = self._stack.nodes[number], self._layers[number], self._normed(number)
@@ -221,7 +217,7 @@ class WideWorkspace(Workspace):
         fields |= {"epsilon": epsilon, "momentum": momentum, "P": layer.n_out, "K": layer.k}
         fields |= {"capacity": self.panel_rows, "fresh": int(number == 0)}
         launch = geometry.product(self.capacity.rows, layer.n_out, self._products)
-        return Call(f"fused_wide_product_{self._products}", launch, fields)
+        return self._call(f"fused_wide_product_{self._products}", launch, fields)
 
     # -------------------------------------------------------------------------------------------- backward
 

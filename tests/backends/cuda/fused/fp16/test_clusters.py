@@ -9,17 +9,15 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
-from gcnbatch.backends.cuda.fused.shared.data import FusedSet
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
-from gcnbatch.runners.fused_graphs import describe
+from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.test_host import HostDevice
 from tests.train.runs import configure, write_set
 
@@ -66,13 +64,9 @@ def most_tiles(machine: Machine, path: Path, monkeypatch: pytest.MonkeyPatch, wi
     write_set(path, n_channels=1)
     device: Any = Hopper()
     with opened(configure(f"data.path={path}", f"model.widths=[{width},{width}]")) as work:
-        source = work.task.source
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
-        held = FusedSet(device, source, work.task.targets, np.ones(source.n_graphs), (Fp16, WideTf32))
-    empty = device.empty(1)
-    model = DeviceModel(empty, empty, empty, (empty,), empty, empty, empty, empty, ())
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
-    fused = engine.FusedEngine(device, stack, model, held, rule, 0, (Fp16, WideTf32), WideTf32)
+        cohort = cohort_of(device, work.task, (Fp16, WideTf32))
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
+    fused = engine.FusedEngine(cohort, rule, (Fp16, WideTf32), WideTf32)
     return fused.about().get("tiles", 0)
 
 

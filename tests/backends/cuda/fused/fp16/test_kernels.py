@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, padded
-from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule, member_values
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.registry import open_backend
@@ -128,6 +128,14 @@ def test_weights_are_written_as_swizzled_panels(device: Any, F: int, P: int) -> 
 # ---- staging
 
 
+def begin_epoch(at: Fp16Workspace, plan: Any, epoch: int, rates: Array) -> None:
+    """Upload an epoch's plan, its rates and label weights, (steps, 4)."""
+    packed = np.zeros((1, *at.plan.array.shape), np.int32)
+    at.pack_plan(packed[0], plan, rates[:, 3])
+    at.plan.begin(packed[0], 0, 0, plan.n_batches, epoch, rates[:, :3])
+    at.begin_epoch(packed)
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path) -> None:
     """Two batches, the second smaller: it overwrites everything of the first that a kernel reads."""
@@ -137,12 +145,12 @@ def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path
     rng = np.random.default_rng(0)
     batches = [rng.permutation(60), rng.permutation(60)[:7]]
     at, plan, task = workspace(device, tmp_path / "data.h5", model, batches)
-    at.begin_epoch(3, at.packed(plan, np.zeros(2, np.float32)), np.zeros((2, 3), np.float32), 0)
+    begin_epoch(at, plan, 3, np.zeros((2, 4), np.float32))
     for step, batch in enumerate(batches):
-        device.upload(np.array([step, 0, 0, 0], np.int32), at.plan.progress)
+        device.upload(np.array([step, 0, 0, 0], np.int32), at.plan.progress.view(0, 4))
         run(device, at.stage())
         assert_staged(device, at, task, batch, step, symmetric)
-    device.upload(np.array([2, 0, 0, 0], np.int32), at.plan.progress)
+    device.upload(np.array([2, 0, 0, 0], np.int32), at.plan.progress.view(0, 4))
     run(device, at.stage())  # no step is left
     assert_staged(device, at, task, batches[1], 1, symmetric)
 
@@ -209,7 +217,7 @@ def test_update_sums_gradients_and_packs_the_weights(device: Any, sgd: bool, max
     batches = [np.arange(50), np.arange(37)]
     at, plan, task = workspace(device, tmp_path / "data.h5", MODEL, batches)
     rates = np.array([[0.1, 0, 0, 0], [0.01, 2.0, 3.0, 5.0]], np.float32)
-    rule = UpdateRule(sgd, 0.9, 0.99, 1e-3, max_norm, decays=True)
+    rule = UpdateRule(sgd, 0.9, 0.99, 1e-3, max_norm > 0, decays=True)
     of, layout, rng = at._model, task.model.layout(), np.random.default_rng(7)
     before = {}
     for name in ("trainable", "weight_decay", "l2"):
@@ -224,13 +232,14 @@ def test_update_sums_gradients_and_packs_the_weights(device: Any, sgd: bool, max
         if slot.spec.trainable:
             used[slot.start : slot.stop] = True
     losses = rng.random(at.tiles)
+    device.upload(member_values(0, 0.0, max_norm), of.values)
     for _ in range(2):
         device.upload(before["trainable"], of.trainable)
         for moment, value in zip(of.moments, moments, strict=True):
             device.upload(value, moment)
         device.upload(np.zeros(2), of.totals)
-        at.begin_epoch(0, at.packed(plan, rates[:, 3]), rates[:, :3], 0)
-        device.upload(np.array([1, int(np.diff(plan.batch_ptr)[1]), 37, 1], np.int32), at.plan.progress)
+        begin_epoch(at, plan, 0, rates)
+        device.upload(np.array([1, int(np.diff(plan.batch_ptr)[1]), 37, 1], np.int32), at.plan.progress.view(0, 4))
         device.upload(losses, at._losses)
         run(device, *at.pack(), *at.update(rule))
         found = device.download(of.trainable)

@@ -12,14 +12,13 @@ from gcnbatch.backends.cuda.fused.forms import setting_of
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.features import Fp16Features
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
-from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, packed_weights
+from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace
 from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, plan_tiles, tiles_of
-from gcnbatch.backends.cuda.fused.shared.data import FusedSet
+from gcnbatch.backends.cuda.fused.shared.arena import Memory, in_arena
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
-from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.compare.workload import opened
-from gcnbatch.runners.fused_graphs import describe, label_weights
+from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.train.runs import configure
 
 Array = NDArray[Any]
@@ -66,21 +65,19 @@ def workspace(
     graphs = max(map(len, batches))
     with opened(configure(f"data.path={path}", *assignments)) as work:
         task = work.task
-        layout = task.model.layout()
-        stack = describe(task.model, layout, task.loss.target)
-        flat = [device.zeros(layout.n_trainable) for _ in range(6)]
-        loss_weights, buffers = device.upload(task.loss.weights), device.zeros(layout.n_buffers)
-        totals, packed = device.zeros(2, np.float64), packed_weights(device, stack)
-        arrays = (flat[0], buffers, flat[1], (flat[2], flat[3]), flat[4], flat[5], loss_weights, totals, packed)
-        labels = label_weights(task.targets, task.loss.target, task.loss.weights)
-        assert Fp16.trains(setting_of(stack, task.source, (9, 0), "tf32"))
-        held = FusedSet(device, task.source, task.targets, labels, (Fp16, WideTf32))
+        cohort = cohort_of(device, task, (Fp16, WideTf32))
+        held = cohort.data
+        assert Fp16.trains(setting_of(cohort.stack, task.source, (9, 0), "tf32"))
         features = held.features[Fp16.name]
         assert isinstance(features, Fp16Features)
         capacity = held.capacity(graphs)
         tiles = tiles_of(capacity.rows, most_tiles)
-        plan = StagedEpoch(device, len(batches), sum(map(len, batches)), tiles)
-        at = Fp16Workspace(device, stack, DeviceModel(*arrays), held, capacity, plan, 0, features, most_tiles)
+        sizes = (len(batches), sum(map(len, batches)), tiles)
+
+        def make(memory: Memory) -> Fp16Workspace:
+            return Fp16Workspace(cohort, memory, capacity, StagedEpoch(memory, *sizes), features, most_tiles)
+
+        at = in_arena(device, 1, make)
     tiled = plan_tiles(batches, held.sizes, tiles)
     assert tiled is not None
     return at, tiled, task

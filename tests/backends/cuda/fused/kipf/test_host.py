@@ -30,7 +30,7 @@ from tests.backends.cuda.fused.test_host import HostDevice
 from tests.backends.cuda.fused.test_refusals import fused_backend
 from tests.train.runs import configure, write_set
 
-ADAM = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, max_norm=0.0)
+ADAM = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
 ONE_GRAPH = {"n_graphs": 1, "max_nodes": 60, "level": "node", "target": "multiclass", "n_channels": 1}
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "sparse": ({"features": "csr"}, ()),
@@ -64,7 +64,9 @@ def launches_of(task: RunnerTask, device: Any) -> Launches:
     assert not isinstance(layers, str)
     flat = [device.empty(size) for _ in range(6)]
     weights, totals = device.upload(task.loss.weights), device.empty(2, np.float64)
-    model = DeviceModel(flat[0], device.empty(0), flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, ())
+    model = DeviceModel(
+        flat[0], device.empty(0), flat[1], (flat[2], flat[3]), flat[4], flat[5], weights, totals, *[device.empty(0)] * 2
+    )
     return Launches(device, layers, model, graph_of(task), 3.0, ADAM, 7, StepSchedule(device, ADAM))
 
 

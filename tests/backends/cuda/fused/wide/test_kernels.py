@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS
 from gcnbatch.backends.cuda.fused.wide import geometry
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.registry import open_backend
@@ -19,6 +20,8 @@ from gcnbatch.reference.rounding import product_bound
 pytestmark = pytest.mark.gpu
 
 Array = NDArray[Any]
+ALONE = {"model": 0, "work": 0, "places": np.zeros(MAX_MEMBERS, np.uint8)}
+SHARED = ("fused_wide_weights", "fused_wide_propagate", "fused_wide_product_tf32", "fused_wide_product_3xtf32")
 EPSILON, MOMENTUM, KEEP_SCALE = 1e-5, 0.1, 1.25
 SPARE = 200  # rows of capacity beyond N
 PRECISIONS = ["tf32", "3xtf32"]
@@ -89,7 +92,8 @@ class Layer:
                 name: on_device(np.full(out, np.nan, np.float32) if isinstance(out, tuple) else out)
                 for name, out in outputs.items()
             }
-            self.device.launch(entry, launch, **written, **given)
+            alone = {"members": ALONE} if entry in SHARED else {}
+            self.device.launch(entry, launch, **written, **given, **alone)
             runs.append([self.device.download(out) for out in written.values() if out is not None])
         for first, second in zip(*runs, strict=True):
             np.testing.assert_array_equal(first, second)

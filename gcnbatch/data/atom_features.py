@@ -1,0 +1,97 @@
+"""The 75 atom features, those of DeepChem's graph convolution.
+
+Element symbol (44, the last for all other elements), degree 0-10, implicit valence 0-6, formal charge, radical
+electrons, hybridisation (sp, sp2, sp3, sp3d, sp3d2; else all zero), aromaticity, hydrogens 0-4. A value beyond a
+one-hot range counts as the last of the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+SYMBOLS = (
+    *("C", "N", "O", "S", "F", "Si", "P", "Cl", "Br", "Mg", "Na", "Ca", "Fe", "As", "Al", "I", "B", "V", "K", "Tl"),
+    *("Yb", "Sb", "Sn", "Ag", "Pd", "Co", "Se", "Ti", "Zn", "H", "Li", "Ge", "Cu", "Au", "Ni", "Cd", "In", "Mn", "Zr"),
+    *("Cr", "Pt", "Hg", "Pb", "other"),
+)
+HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
+FEATURE_NAMES = (
+    *(f"symbol={symbol}" for symbol in SYMBOLS),
+    *(f"degree={n}" for n in range(11)),
+    *(f"implicit_valence={n}" for n in range(7)),
+    "formal_charge",
+    "radical_electrons",
+    *(f"hybridisation={name.lower()}" for name in HYBRIDISATIONS),
+    "aromatic",
+    *(f"hydrogens={n}" for n in range(5)),
+)
+ATOM_FEATURES = "deepchem75"
+_DEGREE, _MAX_DEGREE = FEATURE_NAMES.index("degree=0"), 10
+
+
+class Atom(NamedTuple):
+    """An atom of a sanitised RDKit molecule, without its neighbours.
+
+    `hybridisation` is the number of RDKit's ``HybridizationType``; `no_implicit`: written in brackets, so that RDKit
+    adds no hydrogens.
+    """
+
+    number: int
+    charge: int
+    hybridisation: int
+    explicit_hydrogens: int
+    implicit_valence: int
+    radicals: int
+    aromatic: bool
+    no_implicit: bool
+
+
+class AtomTable:
+    """Distinct atoms, so that features are computed once for each.
+
+    Parameters
+    ----------
+    atomic_number : callable
+        Atomic number of an element symbol.
+    hybridisations : sequence of int
+        Numbers of HYBRIDISATIONS in RDKit.
+    """
+
+    def __init__(self, atomic_number: Callable[[str], int], hybridisations: list[int]) -> None:
+        self.atoms: list[Atom] = []
+        self._rows: dict[Atom, int] = {}
+        self._features: list[NDArray[np.int8]] = []
+        self._symbols = {atomic_number(symbol): place for place, symbol in enumerate(SYMBOLS[:-1])}
+        self._hybridisations = hybridisations
+
+    def row(self, atom: Atom) -> int:
+        """Return the number of this atom in the table; a new atom is added."""
+        found = self._rows.get(atom)
+        if found is None:
+            found = self._rows[atom] = len(self.atoms)
+            self.atoms.append(atom)
+            self._features.append(self._of(atom))
+        return found
+
+    def features(self, rows: NDArray[np.int64], degrees: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the features (N, 75) of atoms with these rows (N,) and numbers of neighbours (N,)."""
+        table = np.stack(self._features) if self._features else np.zeros((0, len(FEATURE_NAMES)), np.int8)
+        x = table[rows]
+        x[np.arange(len(x)), _DEGREE + np.minimum(degrees, _MAX_DEGREE)] = 1
+        return x
+
+    def _of(self, atom: Atom) -> NDArray[np.int8]:
+        """Return the features (75,) but the degree."""
+        x = np.zeros(len(FEATURE_NAMES), dtype=np.int8)
+        x[self._symbols.get(atom.number, len(SYMBOLS) - 1)] = 1
+        x[55 + min(atom.implicit_valence, 6)] = 1
+        x[62] = atom.charge
+        x[63] = atom.radicals
+        x[64:69] = [atom.hybridisation == known for known in self._hybridisations]
+        x[69] = atom.aromatic
+        x[70 + min(atom.explicit_hydrogens + atom.implicit_valence, 4)] = 1
+        return x

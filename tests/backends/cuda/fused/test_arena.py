@@ -1,0 +1,183 @@
+"""Memory of the members of a cohort, how their work is dealt to blocks, and a cohort's engine, without a GPU."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.base import MemberEpoch
+from gcnbatch.backends.cuda.fused import engine
+from gcnbatch.backends.cuda.fused.narrow import geometry
+from gcnbatch.backends.cuda.fused.shared.arena import Arena, Measured, Region, in_arena, of_member
+from gcnbatch.backends.cuda.fused.shared.geometry import TILE, blocks
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.compare.workload import opened
+from gcnbatch.resources import cuda_sources
+from gcnbatch.runners.fused_cohort import FusedCohort
+from tests.backends.cuda.fused.test_host import HostDevice
+from tests.backends.cuda.fused.test_refusals import fused_backend
+from tests.train.runs import configure, write_set
+
+
+def test_an_array_has_the_same_place_in_every_region() -> None:
+    device: Any = HostDevice()
+    first, second = in_arena(device, 3, lambda memory: (memory.empty(5), memory.upload(np.arange(4, dtype=np.int32))))
+    stride = first.owner.stride
+    assert stride == 2 * 256
+    assert second.ptr == first.ptr + 256
+    assert [of_member(first, member).ptr - first.ptr for member in range(3)] == [0, stride, 2 * stride]
+    for member in range(3):
+        np.testing.assert_array_equal(device.uploaded[second.ptr + member * stride], np.arange(4))
+    shared = DeviceArray(64, (1,), np.dtype(np.float32))
+    assert of_member(shared, 2) is shared
+    assert of_member(7, 2) == 7
+
+
+def test_regions_agree_and_take_no_more_than_they_were_made_for() -> None:
+    device: Any = HostDevice()
+    arena = Arena(device, 2, 2 * 256)
+    regions = [Region(arena, member) for member in range(2)]
+    arrays = [[region.zeros(10), region.zeros(2, np.float64)] for region in regions]
+    assert [late.ptr - early.ptr for early, late in zip(*arrays, strict=True)] == [arena.stride] * 2
+    assert regions[0].zeros(0).ptr == 0
+    with pytest.raises(AssertionError, match="more arrays than the region was made for"):
+        regions[0].zeros(1)
+    with pytest.raises(AssertionError, match="was not measured"):
+        [arena.empty(256) for _ in range(2)]
+
+
+def test_measured_arrays_count_whole_steps_of_the_alignment() -> None:
+    measured = Measured(2)
+    measured.zeros((3, 5))
+    measured.upload(np.zeros(65, np.float32))
+    assert measured.nbytes == 256 + 512
+
+
+@pytest.mark.parametrize("rows", [1, 40, 2000, 5000])
+def test_partial_sums_of_columns_do_not_depend_on_the_members(rows: int) -> None:
+    for members in (1, 2, 7, 33, 64):
+        dealt = geometry.dealt(rows, members, 132)
+        assert dealt.parts == min(-(-rows // TILE), 132)
+        assert dealt.dw_sums in (dealt.parts, min(geometry.LANES, dealt.parts))
+        assert 1 <= dealt.forward_blocks(members, 132) <= dealt.parts
+        for is_first in (True, False):
+            dx, dw = dealt.backward_blocks(is_first, members, 132)
+            assert dx == 0 if is_first else 1 <= dx <= dealt.parts
+            assert 1 <= dw <= dealt.dw_sums
+
+
+def test_a_model_alone_has_a_block_for_each_tile() -> None:
+    dealt = geometry.dealt(950, 1, 132)
+    assert dealt.forward_blocks(1, 132) == 60
+    assert dealt.backward_blocks(False, 1, 132) == (60, 60)
+    assert dealt.backward_blocks(True, 1, 132) == (0, 60)
+
+
+@pytest.mark.parametrize("parts", [1, 7, 60, 132])
+def test_blocks_of_members_fill_one_wave(parts: int) -> None:
+    for members in (1, 2, 5, 64, 200):
+        found = blocks(parts, members, 132)
+        assert 1 <= found <= parts
+        assert members * found <= max(132, members)
+
+
+def test_chunks_cover_every_element_once() -> None:
+    jobs: list[dict[str, int]] = [
+        {"start": 0, "count": 300, "P": 12, "columns": 12, "packed_columns": 12, "step": 1, "right_stride": 300},
+        {"start": 300, "count": 64, "P": 64, "columns": 64, "packed_columns": 64, "step": 2, "right_stride": 128},
+        {"start": 364, "count": 33, "P": 33, "columns": 36, "packed_columns": 36, "step": 1, "right_stride": 36},
+    ]
+    for widest, expected in ((1, [1, 1, 1]), (4, [4, 1, 1])):
+        table = geometry.chunks(jobs, widest)
+        for number, job in enumerate(jobs):
+            own = table[table[:, 0] == number]
+            assert set(own[:, 2]) == {expected[number]}
+            step = 32 * expected[number]
+            np.testing.assert_array_equal(own[:, 1], np.arange(0, job["count"], step))
+
+
+@pytest.fixture
+def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedCohort:
+    """Four members on a device without memory; graphs and launches are logged in `launched`."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(HostDevice, "observer", None, raising=False)
+    entries = Sources(cuda_sources()).entries
+    launched: list[tuple[str, int]] = []
+
+    def launch(_: HostDevice, entry: str, launch: Any, **arguments: Any) -> None:
+        assert entries[entry].pack(arguments)
+        launched.append((entry, launch.grid[2]))
+
+    monkeypatch.setattr(HostDevice, "launch", launch, raising=False)
+    write_set(tmp_path / "data.h5", n_channels=1)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
+        made = FusedCohort(fused_backend(), [replace(work.task, seed=seed) for seed in range(4)])
+
+    class Logged:
+        def __init__(self, steps: int, members: int) -> None:
+            self.about = f"{steps} steps", members
+
+        def launch(self) -> None:
+            launched.append(self.about)
+
+        def close(self) -> None:
+            launched.append(("closed", self.about[1]))
+
+    def record(calls: Any, steps: int, carveout: bool) -> Logged:
+        for call in calls:
+            assert entries[call.entry].pack(call.arguments)
+        (members,) = {call.launch.grid[2] for call in calls}
+        return Logged(steps, members)
+
+    monkeypatch.setattr(made._engine._recorder, "record", record)
+    monkeypatch.setattr(made, "launched", launched, raising=False)
+    return made
+
+
+def epochs(steps: list[int | None], first: int = 0) -> list[MemberEpoch | None]:
+    return [None if n is None else MemberEpoch(0, [np.arange(8)] * n, 0.1, first) for n in steps]
+
+
+def run(cohort: FusedCohort, given: list[MemberEpoch | None]) -> list[Any]:
+    launched: list[Any] = getattr(cohort, "launched")  # noqa: B009
+    launched.clear()
+    cohort.begin_epoch(given)
+    for index in range(12):
+        cohort.step(index)
+    return [what for what in launched if "steps" in what[0] or what[0] == "closed"]
+
+
+def test_members_that_stopped_leave_the_launches_when_they_are_many(cohort: FusedCohort) -> None:
+    assert run(cohort, epochs([10, 10, 10, 10])) == [("8 steps", 4), ("2 steps", 4)]
+    assert engine.MOST_RESTING == 0.25
+    assert run(cohort, epochs([10, 9, None, 10])) == [("closed", 4), ("closed", 4), ("8 steps", 3), ("2 steps", 3)]
+    assert run(cohort, epochs([None, 9, None, None])) == [("closed", 3), ("closed", 3), ("8 steps", 1), ("1 steps", 1)]
+    assert run(cohort, epochs([None, None, 3, 2])) == [("closed", 1), ("closed", 1), ("3 steps", 2)]
+    assert run(cohort, epochs([None, None, None, None])) == []
+
+
+def test_each_member_counts_its_own_updates(cohort: FusedCohort) -> None:
+    run(cohort, epochs([10, 7, None, 1]))
+    assert [int(cohort.state(member)["updates"][0]) for member in range(4)] == [10, 7, 0, 1]
+    run(cohort, [*epochs([10, 7], first=7), *epochs([2, 1], first=1)])
+    assert [int(cohort.state(member)["updates"][0]) for member in range(4)] == [13, 7, 1, 1]
+
+
+def test_an_epoch_begins_with_the_first_step_of_any_member(cohort: FusedCohort) -> None:
+    assert run(cohort, epochs([5, None, 3, None], first=3)) == [("2 steps", 1)]
+    assert cohort._steps == range(3, 5)
+
+
+def test_members_predict_their_own_rows(cohort: FusedCohort) -> None:
+    found = cohort.predict([np.arange(3), None, np.arange(5), None])
+    assert [None if own is None else own.shape for own in found] == [(3, 2), None, (5, 2), None]
+    assert cohort.predict([None] * 4) == [None] * 4
