@@ -6,15 +6,13 @@ colour-blind readers can distinguish.
 
 from __future__ import annotations
 
-import base64
 import io
 import warnings
-from io import BytesIO
 from typing import TYPE_CHECKING
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import html, printable
+from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,14 +57,14 @@ def rehearse() -> None:
     figure.savefig(io.BytesIO(), format="png")
 
 
-def image(figure: Figure, alt: str) -> str:
-    """Return an HTML element with the figure in it; `alt` is plain text."""
-    stream = BytesIO()
+def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file."""
+    stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        _lay_out(figure)
         figure.savefig(stream, format="png", metadata={"Software": None})
-    encoded = base64.b64encode(stream.getvalue()).decode("ascii")
-    return f'<figure><img alt="{html(alt)}" src="data:image/png;base64,{encoded}"></figure>'
+    return stream.getvalue()
 
 
 def save(figure: Figure, path: StrPath) -> None:

@@ -60,6 +60,7 @@ def baseline(
     from gcnbatch.cli.configuration import load
     from gcnbatch.cli.train import show
     from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.run_report.files import update
     from gcnbatch.text import printable
 
     options = {
@@ -77,6 +78,7 @@ def baseline(
         lambda line: None if quiet else typer.echo(printable(line), err=True),
         progress=not quiet,
     )
+    update(folder)
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
         return

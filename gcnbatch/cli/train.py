@@ -111,6 +111,7 @@ def train(
         free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs"), ("jobs",)}
         fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
+        from gcnbatch.run_report.files import update
         from gcnbatch.train import run
 
         folder = resume
@@ -135,6 +136,10 @@ def train(
                 folder, metrics = run.start(settings, out, quiet, say, write, writers)
             else:
                 folder, metrics = run.start(settings, out, quiet, say, write)
+            from gcnbatch.run_report.files import update
+
+            if not (applicability or baseline):
+                write.call(update, folder)
     if applicability:
         from gcnbatch.infer import domain_report
         from gcnbatch.runners.choice import BackendChoice
@@ -144,12 +149,18 @@ def train(
         from gcnbatch.baseline import add_to_run
 
         metrics = add_to_run(folder, say=say, progress=not quiet)
+    update(folder)
+    _print(folder, metrics, as_json, quiet)
+
+
+def _print(folder: Path, metrics: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    """Print the metrics and the run's path."""
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
-    elif not quiet:
+        return
+    if not quiet:
         show(metrics)
-    if not as_json:
-        typer.echo(str(folder))
+    typer.echo(str(folder))
 
 
 def _members(tree: dict[str, Any]) -> int:

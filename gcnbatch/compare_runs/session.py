@@ -12,17 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, folders
-from gcnbatch.compare_runs import bootstrap, paired, plot
+from gcnbatch.compare_runs import bootstrap, page, paired, plot
 from gcnbatch.compare_runs.paired import Difference
 from gcnbatch.compare_runs.same_rows import ComparedRun, open_data, read_runs
 from gcnbatch.compare_runs.scores import Block, overlap, scores_by_block
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
 from gcnbatch.text import csv_cell
 from gcnbatch.train import metrics
 from gcnbatch.train.fitted import block_name
 from gcnbatch.train.report import PREDICTIONS
 
+PLOT = "comparison.png"
 FOLDS = "Differences within folds; joint intervals of all pairs by Tukey's HSD, corrected for rows that folds share"
 ONE_SPLIT = (
     "One split: intervals by resampling its test rows; they do not cover another split or seed (see train --folds)"
@@ -103,7 +105,7 @@ class Comparison:
 def compare(
     folders_of_runs: Sequence[Path], out: Path | None = None, metric: str = "", level: float = 0.95
 ) -> tuple[Path, Comparison]:
-    """Compare finished runs and write ``comparison.json``, ``scores.csv`` and ``comparison.png``; return the folder.
+    """Compare finished runs and write ``comparison.json``, ``scores.csv``, a plot and a page; return the folder.
 
     Parameters
     ----------
@@ -129,7 +131,8 @@ def compare(
         found = Comparison(chosen, level, method, runs, blocks, scores, pairs)
         fileio.write_json(target / "comparison.json", found.as_dict())
         _write_scores(target / "scores.csv", found)
-        plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / "comparison.png")
+        plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
+        fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT))
     return target, found
 
 

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch import fileio
-from gcnbatch.figures import image
-from gcnbatch.text import csv_cell, html
+from gcnbatch.figures import png
+from gcnbatch.pages.document import REPORT, document
+from gcnbatch.pages.elements import Html, paragraph, picture, section, table
+from gcnbatch.text import csv_cell
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.tune import charts, library
 from gcnbatch.tune.record import value_of
 from gcnbatch.tune.space import Space, configured
 from gcnbatch.tune.study import Study
-from gcnbatch.webpage import document
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-BEST, TABLE, REPORT = "best.toml", "trials.csv", "report.html"
+BEST, TABLE = "best.toml", "trials.csv"
 _LISTED = 10  # trials in the report's table
 _DRAWN = 5  # learning curves
 
@@ -86,41 +87,36 @@ def _table(trials: Sequence[FrozenTrial], names: Sequence[str]) -> str:
 def _report(name: str, study: Study, names: Sequence[str], summary: dict[str, Any]) -> str:
     maximize, monitor = study.direction == "maximize", summary["objective"]
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
-    body = [
-        f"<h1>Study: {html(name)}</h1>",
-        f'<p class="soft">{summary["trials"]} trials: {counts}; {html(monitor)}, {summary["direction"]}d</p>',
-    ]
+    lead = paragraph(f"{summary['trials']} trials: {counts}; {monitor}, {summary['direction']}d", "lead")
     complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
     if not complete:
-        return document(f"Study: {name}", [*body, '<p class="verdict">No trial is complete.</p>'], "failed")
-    best = summary["best"]
-    body.append(f'<p class="verdict">Best: {html(monitor)} {best["value"]:.4f} in trial {best["number"]}.</p>')
+        return document(f"Study: {name}", [lead, paragraph("No trial is complete.", "verdict")], failed=True)
+    best, shares = summary["best"], _importance(study)
     ranked = sorted(complete, key=value_of, reverse=maximize)
-    body += ["<section><h2>Best trials</h2>", _html_table(ranked[:_LISTED], names), "</section>"]
-    body += [
-        "<section><h2>History</h2>",
-        image(charts.history(study.trials, maximize, monitor), "History"),
-        "</section>",
-    ]
-    if shares := _importance(study):
-        drawn = image(charts.importance(shares), "Importance of each key")
-        body += ["<section><h2>Importance</h2>", drawn, "</section>"]
-    drawn = image(charts.parallel(complete, names, maximize, monitor), "Parallel coordinates")
-    body += ["<section><h2>Parallel coordinates</h2>", drawn, "</section>"]
-    body += ["<section><h2>Learning curves</h2>", image(charts.curves(ranked[:_DRAWN], monitor), "Learning curves")]
-    return document(f"Study: {name}", [*body, "</section>"])
+    drawn = {
+        "History": charts.history(study.trials, maximize, monitor),
+        "Importance": charts.importance(shares) if shares else None,
+        "Parallel coordinates": charts.parallel(complete, names, maximize, monitor),
+        "Learning curves": charts.curves(ranked[:_DRAWN], monitor),
+    }
+    return document(
+        f"Study: {name}",
+        [
+            lead,
+            paragraph(f"Best: {monitor} {best['value']:.4f} in trial {best['number']}.", "verdict"),
+            section("Best trials", _best(ranked[:_LISTED], names)),
+            *(section(title, picture(png(figure), title)) for title, figure in drawn.items() if figure),
+        ],
+    )
 
 
-def _html_table(trials: Sequence[FrozenTrial], names: Sequence[str]) -> str:
-    head = "".join(f"<th>{html(name)}</th>" for name in ("trial", "value", "best epochs", *names))
+def _best(trials: Sequence[FrozenTrial], names: Sequence[str]) -> Html:
     rows = []
     for trial in trials:
         epochs = " ".join(str(epoch) for epoch in trial.user_attrs["epochs"])
         cells = [str(trial.user_attrs["number"]), f"{trial.value:.4f}", epochs]
-        cells += [_shown(trial.params.get(name)) for name in names]
-        rows.append("<tr>" + "".join(f"<td>{html(cell)}</td>" for cell in cells) + "</tr>")
-    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>'
+        rows.append([*cells, *(_shown(trial.params.get(name)) for name in names)])
+    return table(["trial", "value", "best epochs", *names], rows, words=())
 
 
 def _shown(value: Any) -> str:

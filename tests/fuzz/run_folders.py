@@ -1,4 +1,4 @@
-"""Run folders with damaged files: resume and infer refuse them in one line or go on, and write nothing outside."""
+"""Run folders with damaged files: resume, report and infer refuse them in a line or go on; none writes outside."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.infer import infer
+from gcnbatch.run_report.files import write
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train import checkpoint, run
 from gcnbatch.train.checkpoint import Checkpoint
@@ -133,7 +134,7 @@ def _describe(path: Path, key: str, inner: str, value: Any, dropped: bool) -> No
 
 
 def verdict(bases: Path, place: Path, kind: str, damage: list[Damage]) -> list[str]:
-    """Damage a copy of a run, resume it, predict with it; return what they say."""
+    """Damage a copy of a run, resume it, write its report, predict with it; return what they say."""
     folder = place / "run"
     shutil.copytree(bases / kind, folder)
     (place / "outside").mkdir()
@@ -142,6 +143,7 @@ def verdict(bases: Path, place: Path, kind: str, damage: list[Damage]) -> list[s
         how(folder / name)
     lines = [
         _line(lambda: run.resume(folder, quiet=True)),
+        _line(lambda: write(folder)),
         _line(lambda: infer([folder], bases / "set.h5", str(place / "p.csv"), quiet=True)),
     ]
     assert [path.name for path in (place / "outside").iterdir()] == ["file"]

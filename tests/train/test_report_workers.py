@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -17,11 +18,12 @@ from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import MachineError
+from gcnbatch.run_report import files
 from gcnbatch.train import report_workers as module
 from gcnbatch.train import run
 from gcnbatch.train.metrics import activate
 from gcnbatch.train.report import INLINE, Report
-from gcnbatch.train.report_workers import report_workers
+from gcnbatch.train.report_workers import Writer, report_workers
 from gcnbatch.worker import Workers
 from tests.test_worker import meet
 from tests.train.runs import environment
@@ -222,6 +224,7 @@ def test_training_starts_workers_on_a_gpu_only(
     monkeypatch.setattr(loader, "wake", lambda number: object() if has_gpu else None)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(run, "start", start)
+    monkeypatch.setattr(files, "update", print)
     monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path)])
     with pytest.raises(SystemExit) as left:
         app.main()
@@ -277,3 +280,11 @@ def test_workers_start_before_large_libraries_are_imported() -> None:
         [sys.executable, "-c", STARTING], capture_output=True, text=True, env=environment(), check=False
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_pages_are_written_in_a_worker_and_here_where_it_fails(write: Writer) -> None:
+    assert write.call(os.getpid) != os.getpid()
+    assert write.call(lambda place: f"{place}!", "here") == "here!"  # cannot be pickled
+    with report_workers(enabled=False) as alone:
+        assert alone.call(os.getpid) == os.getpid()

@@ -1,0 +1,152 @@
+"""Figures of a run as texts: values with their intervals or their spread over models, for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gcnbatch.pages.elements import MISSING, Cell
+from gcnbatch.run_report.record import Record
+from gcnbatch.run_report.resample import Interval, Intervals
+from gcnbatch.train.metrics import METRICS, higher_is_better
+from gcnbatch.train.plots import LABELS
+
+_HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
+
+
+def number(value: object, metric: str = "") -> str:
+    """Return a number for a table; a dash for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return MISSING
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3f}" if metric and higher_is_better(metric) else f"{value:.4g}"
+
+
+def deviation(value: object, metric: str) -> str:
+    """Return a standard deviation for the small line of a cell: two digits of an error, three places of a score."""
+    if isinstance(value, float) and not higher_is_better(metric):
+        return f"± {value:.2g}"
+    return f"± {number(value, metric)}"
+
+
+def _usual(names: Collection[str]) -> tuple[str, ...]:
+    """Return the metrics of the kind of target that has these figures, in their usual order."""
+    return METRICS["binary" if "pr_auc" in names else "regression" if "r2" in names else "multiclass"]
+
+
+def label(metric: str) -> str:
+    """Return the name of a metric for readers."""
+    return LABELS.get(metric, metric)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of a run with their uncertainty: intervals by resampling, or the spread over folds or models."""
+
+    record: Record
+    intervals: Intervals | None
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics of the test rows, or of the other rows if there are none, in their usual order."""
+        found = self.record.test or self._of_part("train")
+        return [name for name in _usual(found) if name in found]
+
+    @property
+    def task_metrics(self) -> list[str]:
+        """Metrics that each task has."""
+        found = {key for table in self.tasks().values() if isinstance(table, dict) for key in table}
+        return [name for name in _usual(found) if name in found]
+
+    @property
+    def spread(self) -> str:
+        """What the smaller lines of a table are, as a sentence."""
+        several = f"±: standard deviation over {self.record.models}." if len(self.record.fits) > 1 else ""
+        if self.intervals:
+            return (
+                f"95 % intervals from {self.intervals.resamples:,} resamples of the test rows. They cover other test "
+                f"rows from the same source, not another split or another seed. {several}"
+            ).rstrip()
+        if several:
+            return several
+        if self.record.tested:
+            return "No intervals: there are too many test rows to resample."
+        return f"No intervals: {self.record.why_not}."
+
+    def tasks(self) -> dict[str, Any]:
+        """Return the figures of the test rows by task."""
+        found = self.record.test.get("tasks")
+        return found if isinstance(found, dict) else {}
+
+    def parts(self) -> list[tuple[str, list[Cell]]]:
+        """Return a line of the averaged metrics per part; of several models the means, then all test rows together."""
+        lines = []
+        for part in ("train", "valid", "test"):
+            values, spread = self._mean(part) or (self._of_part(part), None)
+            if values:
+                lines.append((part if spread is None else f"{part}, mean", self._cells(part, values, spread)))
+        if self._mean("test") and self.record.test:
+            name = "test, mean of outputs" if self.record.one_split else "test rows together"
+            lines.append((name, self._cells("test", self.record.test, None)))
+        return lines
+
+    def of_task(self, task: str, metric: str) -> Cell:
+        """Return a metric of a task's test rows."""
+        table = self.tasks()[task]
+        value = number(table.get(metric) if isinstance(table, dict) else None, metric)
+        if self.intervals:
+            return value, interval(self.intervals.tasks.get(task, {}).get(metric), metric)
+        values = self._by_fit(task, metric)
+        return (value, deviation(float(np.std(values, ddof=1)), metric)) if len(values) > 1 else value
+
+    def headline(self) -> str:
+        """Return the main figure of the test rows as a sentence; "" if there is none."""
+        names = [name for key, name in _HEADLINES if key in self.record.test and name in self.record.test]
+        if not names:
+            return ""
+        name, tasks = names[0], len(self.tasks())
+        end = f", mean of {tasks:,} tasks" if tasks > 1 else ""
+        if not self.record.one_split and (found := self._mean("test")):
+            value, spread = (of.get(name) for of in found)
+            return f"Test {label(name)} {number(value, name)} {deviation(spread, name)} over {self.record.models}{end}."
+        small = self._small("test", name)
+        between = f" (95 % from {small.replace(MISSING, 'to')})" if small else ""
+        return f"Test {label(name)} {number(self.record.test.get(name), name)}{between}{end}."
+
+    def _of_part(self, part: str) -> dict[str, Any]:
+        found = self.record.metrics.get(part)
+        return found if isinstance(found, dict) else {}
+
+    def _mean(self, part: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Return mean and standard deviation of a part over models; None if there is one."""
+        of = [self.record.metrics.get(key) for key in ("mean", "std")]
+        mean, std = (table.get(part) if isinstance(table, dict) else None for table in of)
+        return (mean, std) if isinstance(mean, dict) and isinstance(std, dict) else None
+
+    def _cells(self, part: str, values: dict[str, Any], spread: dict[str, Any] | None) -> list[Cell]:
+        return [
+            (number(values.get(name), name), deviation(spread.get(name), name) if spread else self._small(part, name))
+            for name in self.metrics
+        ]
+
+    def _small(self, part: str, metric: str) -> str:
+        return interval(self.intervals.mean.get(metric), metric) if self.intervals and part == "test" else ""
+
+    def _by_fit(self, task: str, metric: str) -> Sequence[float]:
+        found = []
+        for fit in self.record.fits:
+            tasks = fit.metrics.get("test", {}).get("tasks")
+            table = tasks.get(task) if isinstance(tasks, dict) else None
+            value = table.get(metric) if isinstance(table, dict) else None
+            if isinstance(value, float):
+                found.append(value)
+        return found
+
+
+def interval(of: Interval, metric: str) -> str:
+    """Return an interval for the small line of a cell."""
+    return f"{number(of[0], metric)} {MISSING} {number(of[1], metric)}" if of else ""

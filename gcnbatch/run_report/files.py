@@ -1,0 +1,57 @@
+"""Writing the report of a run into its folder: ``report.html`` and ``model_card.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gcnbatch import fileio
+from gcnbatch.pages.document import REPORT
+from gcnbatch.run_report import model_card, page, resample
+from gcnbatch.run_report.figures import Figures
+from gcnbatch.run_report.record import read
+from gcnbatch.train import run_files
+from gcnbatch.train.report import METRICS
+
+CARD = "model_card.md"
+Say = Callable[[str], object]
+
+
+def write(folder: Path, check_data: bool = True, say: Say = lambda line: None) -> Path:
+    """Write the page and the model card of a finished run; return the path of the page.
+
+    A model card that somebody has edited is kept.
+
+    Parameters
+    ----------
+    folder : Path
+    check_data : bool
+        Compare the data set with its digest, which reads all of it. A data set that is gone or has changed leaves the
+        page without intervals and examples, and the page says so.
+    say : callable
+        Called with each message for the user.
+
+    Raises
+    ------
+    InputError
+        When the folder is not that of a finished run, or a file in it is damaged.
+    """
+    record = read(folder, check_data)
+    tested, intervals = record.tested, None
+    if tested and record.one_split:
+        intervals = resample.intervals(tested.header.target, tested.y, tested.outputs, tested.header.task_names)
+    figures = Figures(record, intervals)
+    fileio.write_text(folder / REPORT, page.render(figures))
+    card = folder / CARD
+    if card.exists() and not model_card.is_unedited(run_files.read_text(card, "a model card")):
+        say(f"{card} was edited and is kept")
+    else:
+        fileio.write_text(card, model_card.render(figures))
+    return folder / REPORT
+
+
+def update(folder: Path) -> None:
+    """Write the report of a run that trained just now; nothing if the page is newer than the metrics."""
+    page_file, metrics = folder / REPORT, folder / METRICS
+    if not page_file.exists() or page_file.stat().st_mtime_ns < metrics.stat().st_mtime_ns:
+        write(folder, check_data=False)

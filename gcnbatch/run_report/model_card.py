@@ -1,0 +1,89 @@
+"""The model card of a run: what it is, how good it is, and fields that only its author can fill."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from gcnbatch.run_report.figures import Figures, label
+from gcnbatch.run_report.trained import trained
+from gcnbatch.text import markdown
+
+FILL = "*to fill*"
+_SEAL = re.compile(r"\n<!-- sha256 of the text above, as generated: ([0-9a-f]{64}) -->\n\Z")
+
+
+def render(figures: Figures) -> str:
+    """Return the card as Markdown."""
+    record = figures.record
+    facts = dict(trained(record))
+    about = [f"- **{name}:** {markdown(facts[name])}" for name in ("Model", "Trained")]
+    lines = [
+        f"# Model card: {markdown(record.name)}",
+        "",
+        "## Model",
+        "",
+        *about,
+        f"- **Author and contact:** {FILL}",
+        f"- **Licence of the model:** {FILL}",
+        "",
+        "## Intended use",
+        "",
+        f"- **Purpose and users:** {FILL}",
+        f"- **Uses that it must not have:** {FILL}",
+        "",
+        "## Data",
+        "",
+        f"- **Data:** {markdown(facts['Data'])}",
+        f"- **File:** {markdown(facts['File'])}",
+        f"- **Split:** {markdown(facts['Split'])}",
+        f"- **Source and how it was measured:** {FILL}",
+        f"- **Licence of the data:** {FILL}",
+        "",
+        "## Metrics",
+        "",
+        *_metrics(figures),
+        "",
+        "## Limits",
+        "",
+        *_limits(figures),
+        f"- {FILL}: where it fails, and what a wrong prediction costs",
+    ]
+    return seal("\n".join(lines) + "\n")
+
+
+def seal(text: str) -> str:
+    """Return a text with its digest, which shows whether somebody edited it."""
+    return f"{text}\n<!-- sha256 of the text above, as generated: {hashlib.sha256(text.encode()).hexdigest()} -->\n"
+
+
+def is_unedited(text: str) -> bool:
+    """Return whether a card is as it was generated."""
+    found = _SEAL.search(text)
+    return found is not None and seal(text[: found.start()]) == text
+
+
+def _metrics(figures: Figures) -> list[str]:
+    if not figures.metrics:
+        return ["The run has no test rows."]
+    lines = [
+        "| rows | " + " | ".join(map(label, figures.metrics)) + " |",
+        "| --- |" + " ---: |" * len(figures.metrics),
+    ]
+    for part, cells in figures.parts():
+        texts = [f"{cell[0]} ({cell[1]})" if cell[1] else cell[0] for cell in cells]
+        lines.append(f"| {part} | " + " | ".join(texts) + " |")
+    return [*lines, "", figures.spread]
+
+
+def _limits(figures: Figures) -> list[str]:
+    record = figures.record
+    lines = ["- The figures hold for rows like the test rows. Inputs unlike the training data may be predicted badly."]
+    if record.metrics["split"]["kind"] == "random":
+        lines.append("- The split is random: test rows may be close to training rows, which flatters the figures.")
+    if undefined := record.test.get("undefined"):
+        lines.append(f"- {len(undefined):,} tasks lack a figure: their test rows have labels of one class or none.")
+    baseline = record.metrics.get("baseline")
+    if isinstance(baseline, dict) and isinstance(baseline.get("verdict"), str):
+        lines.append(f"- {markdown(baseline['verdict'])}")
+    return lines

@@ -1,0 +1,226 @@
+"""The sections of a run's page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gcnbatch.data.molecule_drawings import NO_RDKIT, draw, has_rdkit
+from gcnbatch.pages.document import document
+from gcnbatch.pages.elements import (
+    MISSING,
+    Cell,
+    Html,
+    Pictures,
+    cards,
+    code,
+    details,
+    facts,
+    paragraph,
+    section,
+    table,
+)
+from gcnbatch.run_report import examples
+from gcnbatch.run_report.examples import Example
+from gcnbatch.run_report.figures import Figures, label, number
+from gcnbatch.run_report.record import Record
+from gcnbatch.run_report.trained import environment, trained
+from gcnbatch.text import printable
+from gcnbatch.train.run import CONFIG
+
+LISTED = 500  # tasks or classes in a table
+PLOTS = {
+    "roc_pr.png": "ROC and precision-recall curves",
+    "confusion.png": "Confusion matrix",
+    "parity.png": "Predicted against measured values",
+}
+
+
+def render(figures: Figures) -> str:
+    """Return the page of a run."""
+    record, pictures = figures.record, Pictures()
+    verdict = figures.headline() or "The run has no figures of test rows."
+    baseline = record.metrics.get("baseline")
+    if isinstance(baseline, dict) and isinstance(baseline.get("verdict"), str):
+        verdict += f" {baseline['verdict']}"
+    plots = [
+        section(title, pictures.show(record.folder / name, title)) for name, title in PLOTS.items()
+    ]  # before those of the folds: they matter more
+    body = [
+        paragraph(_about(record), "lead"),
+        paragraph(verdict, "verdict"),
+        section("What was trained", facts(trained(record))),
+        _metrics(figures),
+        _by_task(figures),
+        _by_class(record),
+        *plots,
+        _confusion(record),
+        _uncertainty(record, pictures),
+        section(
+            "Applicability", pictures.show(record.folder / "applicability.png", "Test errors by distance from training")
+        ),
+        _courses(record, pictures),
+        *_examples(record),
+        section("Environment", facts(environment(record))),
+        _repeat(record),
+    ]
+    return document(f"Run {record.name}", body)
+
+
+def _about(record: Record) -> str:
+    kind = f"{record.config.model.kind}" if record.config else str(record.metrics.get("model", ""))
+    data = record.tested.header.name if record.tested else record.data.name
+    return f"{kind} on {data} · {record.folder.resolve().name}"
+
+
+def _metrics(figures: Figures) -> Html:
+    rows = [(part, *cells) for part, cells in figures.parts()]
+    header = ["", *map(label, figures.metrics)]
+    return (
+        section("Metrics", table(header, rows, sortable=False), paragraph(figures.spread, "note")) if rows else Html("")
+    )
+
+
+def _by_task(figures: Figures) -> Html:
+    tasks, metrics = figures.tasks(), figures.task_metrics
+    if len(tasks) < 2 or not metrics:
+        return Html("")
+    counts = [
+        key for key in ("labelled", "positives") if any(key in of for of in tasks.values() if isinstance(of, dict))
+    ]
+    rows: list[list[Cell]] = []
+    for name, of in list(tasks.items())[:LISTED]:
+        own = of if isinstance(of, dict) else {}
+        rows.append([name, *(number(own.get(key)) for key in counts), *(figures.of_task(name, m) for m in metrics)])
+    shown = table(["task", *counts, *map(label, metrics)], rows)
+    return section("Test rows by task", shown, _more(len(tasks), "tasks"))
+
+
+def _by_class(record: Record) -> Html:
+    classes = record.test.get("classes")
+    if not isinstance(classes, dict):
+        return Html("")
+    rows: list[list[Cell]] = []
+    for name, of in list(classes.items())[:LISTED]:
+        own = of if isinstance(of, dict) else {}
+        true, found, right = (own.get(key) for key in ("labelled", "predicted", "correct"))
+        rows.append([name, number(true), number(found), number(right), _share(right, true), _share(right, found)])
+    header = ["class", "labelled", "predicted", "correct", "recall", "precision"]
+    return section("Test rows by class", table(header, rows), _more(len(classes), "classes"))
+
+
+def _confusion(record: Record) -> Html:
+    """Return right and wrong predictions of a binary set by task."""
+    tested = record.tested
+    if not tested or tested.header.target != "binary":
+        return Html("")
+    positive, negative, predicted = tested.y == 1, tested.y == 0, tested.outputs >= 0.5
+    cells = (positive & predicted, negative & predicted, positive & ~predicted, negative & ~predicted)
+    counts = np.stack([np.count_nonzero(cell, axis=0) for cell in cells])[:, :LISTED].tolist()
+    rows = []
+    for name, tp, fp, fn, tn in zip(tested.header.task_names, *counts, strict=False):
+        rows.append([name, *(f"{count:,}" for count in (tp, fp, fn, tn)), _share(tp, tp + fp), _share(tp, tp + fn)])
+    header = ["task", "true positive", "false positive", "false negative", "true negative", "precision", "recall"]
+    return section("Confusion at probability 0.5", table(header, rows), _more(len(tested.header.task_names), "tasks"))
+
+
+def _uncertainty(record: Record, pictures: Pictures) -> Html:
+    """Return calibration and coverage, if the run has them."""
+    mean = record.metrics.get("mean")
+    found = (mean if isinstance(mean, dict) else record.metrics).get("uncertainty")
+    own = found if isinstance(found, dict) else {}
+    tasks = own.get("tasks")
+    every = f"mean of {len(record.fits)}" if len(record.fits) > 1 else "all"
+    lines: dict[str, Any] = {every: own, **(tasks if isinstance(tasks, dict) else {})}
+    lines = {name: of for name, of in lines.items() if isinstance(of, dict)}
+    names = list(dict.fromkeys(key for of in lines.values() for key, value in of.items() if type(value) is float))
+    names = [name for name in names if name != "level"]
+    rows = [[task, *(_three_digits(of.get(name)) for name in names)] for task, of in list(lines.items())[: LISTED + 1]]
+    notes = own.get("notes")
+    said = [str(note) for note in notes[:20]] if isinstance(notes, list) else []
+    level = own.get("level")
+    if isinstance(level, float):
+        said.insert(0, f"Coverage, width and size are those of conformal intervals or sets at the level {level:.0%}.")
+    return section(
+        "Reliability",
+        pictures.show(record.folder / "uncertainty.png", "Reliability on the test rows"),
+        table(["", *map(_uncertainty_name, names)], rows) if names else Html(""),
+        *(paragraph(text, "note") for text in said),
+    )
+
+
+def _uncertainty_name(key: str) -> str:
+    words = key.split("_")
+    return " ".join([{"ece": "ECE", "ence": "ENCE", "brier": "Brier score"}.get(words[0], words[0]), *words[1:]])
+
+
+def _three_digits(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else MISSING
+
+
+def _courses(record: Record, pictures: Pictures) -> Html:
+    """Return the learning curves, of several models one after the other."""
+    if len(record.fits) == 1:
+        return section("Learning curves", pictures.show(record.folder / "learning_curves.png", "Learning curves"))
+    shown = []
+    for fit in record.fits:
+        name, best = fit.folder.name, fit.metrics.get("best_epoch")
+        curves = pictures.show(fit.folder / "learning_curves.png", f"Learning curves of {name}")
+        if curves:
+            shown.append(details(f"{name}: best epoch {number(best)} of {number(fit.metrics.get('epochs'))}", curves))
+    return section("Learning curves", *shown)
+
+
+def _examples(record: Record) -> Iterator[Html]:
+    """Yield the worst errors and the best hits, drawn where the set has molecules."""
+    tested = record.tested
+    if not tested:
+        return
+    found = examples.choose(tested)
+    picked = [one for part in found for one in part]
+    drawings = dict.fromkeys((one.row for one in picked), "")
+    note = ""
+    if tested.smiles is None:
+        if tested.header.level == "graph":
+            note = "The data set stores no SMILES, so no molecules are drawn."
+    elif not has_rdkit():
+        note = f"No molecules are drawn. {NO_RDKIT}."
+    else:
+        smiles = tested.smiles
+        drawings = dict(zip(drawings, draw([smiles[row] for row in drawings]), strict=True))
+
+    def lines(one: Example) -> tuple[Html, list[str]]:
+        below = [printable(tested.smiles[one.row], 120)] if tested.smiles is not None else []
+        return Html(drawings[one.row]), [str(tested.ids[one.row]), one.text, *below]
+
+    for title, part in zip(("Worst errors", "Best hits"), found, strict=True):
+        yield section(title, cards(lines(one) for one in part))
+    if note and picked:
+        yield paragraph(note, "note")
+
+
+def _repeat(record: Record) -> Html:
+    started = paragraph("The run was started with:"), code("gcnbatch " + shlex.join(record.command))
+    if record.config is None:
+        return section("Repeat it", *(started if record.command else ()))
+    again = ["gcnbatch", "train", str(record.folder.resolve() / CONFIG), "-o", "NEW_RUN_DIR"]
+    return section(
+        "Repeat it",
+        *(started if record.command else ()),
+        paragraph("With the resolved configuration, which has every default:"),
+        code(shlex.join(again)),
+        details(CONFIG, code(record.config.to_toml())),
+    )
+
+
+def _share(part: object, whole: object) -> str:
+    if isinstance(part, int) and isinstance(whole, int) and whole > 0:
+        return f"{part / whole:.3f}"
+    return MISSING
+
+
+def _more(count: int, what: str) -> Html:
+    return paragraph(f"The first {LISTED} of {count:,} {what}.", "note") if count > LISTED else Html("")

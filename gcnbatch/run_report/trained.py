@@ -1,0 +1,85 @@
+"""What was trained on what, and where: names and values for the page and the model card."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from gcnbatch.config import Config
+from gcnbatch.model.gcn import build
+from gcnbatch.run_report.figures import number
+from gcnbatch.run_report.record import Record, TestRows
+from gcnbatch.text import listed
+from gcnbatch.train.report import METRICS
+
+
+def trained(record: Record) -> list[tuple[str, str]]:
+    """Return facts about data, split, model and training."""
+    file = f"{record.data}, sha256 {record.digest}"
+    about = [("Data", data(record)), ("File", file), ("Split", split(record))]
+    return [*about, ("Model", _model(record)), ("Trained", _course(record))]
+
+
+def data(record: Record) -> str:
+    """Return name, size and targets of the data set."""
+    tested = record.tested
+    if tested is None:
+        return record.data.name
+    header = tested.header
+    size = f"{tested.graphs:,} graphs" if header.level == "graph" else "one graph, a row per node"
+    tasks = f"{len(header.task_names):,} {header.target} task{'s' if len(header.task_names) > 1 else ''}"
+    return f"{header.name}: {size}, {tasks} ({listed(header.task_names)})"
+
+
+def split(record: Record) -> str:
+    """Return kind, seed and sizes of the split."""
+    found = record.metrics["split"]
+    named = f" {found['name']}" if isinstance(found.get("name"), str) else ""
+    if len(record.fits) > 1:
+        return f"{found['kind']}{named}, {record.models}, seed {found['seed']}"
+    sizes = zip(("training", "validation", "test"), found["sizes"], strict=False)
+    return f"{found['kind']}{named}, seed {found['seed']}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
+
+
+def environment(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield facts about the machine and the software."""
+    found = record.environment
+    cpu, packages = found.get("cpu"), found.get("packages")
+    commit = f", commit {found['commit']}" if found.get("commit") else ""
+    yield "gcnbatch", f"{found.get('gcnbatch', 'unknown')}{commit}"
+    yield "Backend", _backend(record)
+    if isinstance(cpu, dict):
+        yield "CPU", f"{cpu.get('model')}, {cpu.get('usable_cores')} of {cpu.get('cores')} cores usable"
+    yield "Python", f"{found.get('python', 'unknown')}, {found.get('platform', 'unknown')}"
+    if isinstance(packages, dict):
+        yield "Packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    finished = (record.folder / METRICS).stat().st_mtime
+    yield "Finished", time.strftime("%Y-%m-%d %H:%M", time.localtime(finished))
+
+
+def _model(record: Record) -> str:
+    if record.config is None:
+        return str(record.metrics.get("model", "unknown"))
+    model = record.config.model
+    shape = f"{model.kind}, widths {', '.join(map(str, model.widths))}, {model.adjacency} adjacency"
+    return shape + (_parameters(record.config, record.tested) if record.tested else "")
+
+
+def _parameters(config: Config, tested: TestRows) -> str:
+    return f"; {build(config.model, tested.header, tested.graphs == 1).layout().count():,} parameters"
+
+
+def _course(record: Record) -> str:
+    seconds = f"{number(record.metrics['seconds'])} s on {_backend(record)}"
+    if record.config is None:
+        return seconds
+    train, best = record.config.train, record.metrics.get("best_epoch")
+    chosen = f" (best: {best})" if isinstance(best, int) else ""
+    rate = f"learning rate {train.learning_rate:g}, {train.schedule}"
+    epochs = f"{number(record.metrics.get('epochs'))} epochs{chosen}, batch {train.batch_size}"
+    return f"{epochs}, {train.optimizer}, {rate}, seed {record.config.seed}; {seconds}"
+
+
+def _backend(record: Record) -> str:
+    about = [record.metrics.get(key) for key in ("backend", "device", "precision")]
+    return ", ".join(str(value) for value in about if isinstance(value, str))
