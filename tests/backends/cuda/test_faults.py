@@ -95,7 +95,7 @@ def test_no_page_locked_memory_is_one_line(machine: Any) -> None:
         ("nonbatched", ("cuda.spmm=csr",), {}),
         ("fused", ("model.widths=[64]",), {"n_channels": 1}),
         ("fused", ("model.widths=[130]",), {"n_channels": 2}),
-        ("fused", ("model.widths=[128]", "cuda.precision=tf32"), {"n_channels": 1, "n_features": 20}),
+        ("fused", ("model.widths=[128]", "cuda.precision=tf32"), {"n_channels": 1, "n_features": 70}),
     ],
 )
 def test_a_run_resumes_to_equal_bits_after_running_out_of_memory_anywhere(
@@ -128,15 +128,15 @@ from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.cli.app import main
 from gcnbatch.train import plots
-from gcnbatch.train.progress import Bar
+from gcnbatch.train.progress import Progress
 plots.learning_curves = plots.roc_pr = lambda *about: None
-step, steps = Bar.step, iter(range(100))
-def lose(bar, graphs):
-    step(bar, graphs)
+step, steps = Progress.step, iter(range(100))
+def lose(progress):
+    step(progress)
     if next(steps) == 3:
         nowhere = DeviceArray(1 << 46, (64,), devices.FLOAT32)
         devices._open[0].launch("relu_forward", elementwise(64, per_thread=4), y=nowhere, x=nowhere, n=64)
-Bar.step = lose
+Progress.step = lose
 main()
 """
 
