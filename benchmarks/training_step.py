@@ -57,10 +57,10 @@ class Watch:
 
         def exec_module(module):
             execute(module)
-            make = module.make_runner
+            make = module.make_cohort
 
-            def make_runner(backend, task):
-                made = make(backend, task)
+            def make_cohort(backend, tasks):
+                made = make(backend, tasks)
                 step = made.step
 
                 def first_step(index):
@@ -72,7 +72,7 @@ class Watch:
                 made.step = first_step
                 return made
 
-            module.make_runner = make_runner
+            module.make_cohort = make_cohort
 
         spec.loader.exec_module = exec_module
         return spec
