@@ -104,7 +104,7 @@ def _other_value(old: bytes, number: int, value: Any) -> bytes:
     at = number % len(lines)
     try:
         tree = json.loads(lines[at])
-    except ValueError:
+    except (ValueError, RecursionError):  # damaged before
         return old
     here = tree
     while isinstance(here, dict) and here:

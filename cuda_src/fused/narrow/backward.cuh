@@ -365,7 +365,6 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
   const int N = params.members.of_step(params.size)[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
   if (blockIdx.x > 0 && block * TILE >= N) return;  // makes room for the next kernel
   const float keep_scale = shape.values(params.members.of_model_or_null(params.of_dropout)).keep_scale;
-  const unsigned char* kept_prev = shape.kept(params.members.of_step_or_null(params.kept_prev));
   const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;
   Weights<2> weights;
   const bool is_alone = F <= GROUP && width <= weights.CHUNK;  // weights stay in registers for all tiles
@@ -431,6 +430,8 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
         gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);
       }
       float2 of_columns[2] = {};  // G and G xhat
+      // Moved to the member here: held from the start, it would take registers that sm_86 lacks.
+      const unsigned char* kept_prev = shape.kept(params.members.of_step_or_null(params.kept_prev));
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int f = group + own_column() + c;
