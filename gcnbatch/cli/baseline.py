@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +57,7 @@ def baseline(
     from gcnbatch.baseline import start
     from gcnbatch.baseline.runs import TableColumns
     from gcnbatch.cli.configuration import load
-    from gcnbatch.cli.train import show
+    from gcnbatch.cli.train import print_result
     from gcnbatch.data.importers.csv_tables import split_names
     from gcnbatch.run_report.files import update
     from gcnbatch.text import printable
@@ -79,9 +78,4 @@ def baseline(
         progress=not quiet,
     )
     update(folder)
-    if as_json:
-        typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
-        return
-    if not quiet:
-        show(metrics)
-    typer.echo(str(folder))
+    print_result(folder, metrics, as_json, quiet)

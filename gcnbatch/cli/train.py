@@ -150,10 +150,10 @@ def train(
 
         metrics = add_to_run(folder, say=say, progress=not quiet)
     update(folder)
-    _print(folder, metrics, as_json, quiet)
+    print_result(folder, metrics, as_json, quiet)
 
 
-def _print(folder: Path, metrics: dict[str, Any], as_json: bool, quiet: bool) -> None:
+def print_result(folder: Path, metrics: dict[str, Any], as_json: bool, quiet: bool) -> None:
     """Print the metrics and the run's path."""
     if as_json:
         typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
