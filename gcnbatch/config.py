@@ -155,6 +155,8 @@ def _allowed(name: str, field: FieldInfo) -> str:
         return ", ".join(str(choice) or '""' for choice in get_args(kind))
     if get_origin(kind) is tuple:
         number, element = get_args(get_args(kind)[0])
+        if number is str:
+            return "list of texts"
         return f"list; each {_bounds(number, element.metadata)}"
     if kind is str:
         return "text"

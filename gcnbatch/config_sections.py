@@ -17,6 +17,14 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _as_names(value: Any) -> Any:
+    """Return a list of texts, or one text with commas, as a tuple."""
+    if isinstance(value, str):
+        return tuple(filter(None, (name.strip() for name in value.split(","))))
+    return _as_tuple(value)
+
+
+LayerNames = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
 
@@ -112,6 +120,12 @@ class TrainConfig(Section):
     eval_batch_size: int = Field(
         default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
     )
+    from_run: str = Field(
+        default="", description="start from the weights of this run, by name and shape; [model] defaults to its own"
+    )
+    freeze: LayerNames = Field(
+        default=(), description="layers that keep the weights of from_run, such as conv1, conv2; all-conv: convolutions"
+    )
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
     learning_rate: float = Field(default=1e-3, gt=0.0, le=100.0, description="step size at the start")
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0, description="Adam: decay of the first moment")
@@ -149,6 +163,12 @@ class TrainConfig(Section):
     checkpoint_seconds: float = Field(
         default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
     )
+
+    @model_validator(mode="after")
+    def _frozen_from_somewhere(self) -> TrainConfig:
+        if self.freeze and not self.from_run:
+            raise ValueError(f"freeze = {', '.join(self.freeze)} needs from_run, the run whose weights are kept")
+        return self
 
 
 class CudaConfig(Section):

@@ -56,6 +56,10 @@ def check(
     """Return the configuration of a tree that `gather` merged from the other arguments."""
     from gcnbatch.config import resolve
 
+    if isinstance(train := tree.get("train"), dict) and train.get("from_run"):
+        from gcnbatch.train.warm_start import with_model_of
+
+        tree = with_model_of(tree)
     given = [path for path, value in options.items() if value is not None]
     given += [parse_assignment(text)[0] for text in assignments]
     return resolve(tree, str(config) if config is not None else "configuration", given)

@@ -24,6 +24,7 @@ Examples:
   gcnbatch train --data my.h5 --folds 5        5-fold cross-validation
   gcnbatch train --data my.h5 --ensemble 10    ten models for infer to average
   gcnbatch train --data my.h5 --set model.widths=[128,128]
+  gcnbatch train --data my.h5 --from runs/tox21 --freeze all-conv
   gcnbatch train --resume runs/tox21           continue a stopped run
 """
 
@@ -53,6 +54,21 @@ def train(
         int | None, typer.Option("--ensemble", help="Models per split, with different seeds.", show_default=False)
     ] = None,
     jobs: JobsOption = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN_DIR", help="Start from the weights of this run (fine-tuning).", show_default=False
+        ),
+    ] = None,
+    freeze: Annotated[
+        str | None,
+        typer.Option(
+            "--freeze",
+            metavar="LAYERS",
+            help="Layers that keep those weights: conv1,conv2 or all-conv.",
+            show_default=False,
+        ),
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see --keys."),
@@ -101,6 +117,8 @@ def train(
         ("split", "repeats"): repeats,
         ("train", "ensemble"): ensemble,
         ("jobs",): jobs_key(jobs),
+        ("train", "from_run"): None if from_run is None else str(from_run),
+        ("train", "freeze"): freeze,
     }
 
     def say(line: str) -> None:

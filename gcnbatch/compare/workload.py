@@ -17,6 +17,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.state import EVAL_BATCH_SIZE
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.train import warm_start
 from gcnbatch.train.experiment import Experiment, Scaling
 from gcnbatch.train.member import shuffled_batches
 
@@ -110,7 +111,8 @@ def opened(config: Config) -> Iterator[Workload]:
             raise InputError(
                 "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
             )
-        experiment = Experiment(config, stack.enter_context(Dataset(path, config.data.memory_mb)))
+        dataset = stack.enter_context(Dataset(path, config.data.memory_mb))
+        experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
         about = (config.split, config.seed, experiment.split_rows)
         split = splits.make_folds(*about)[0] if config.split.folds else splits.make_split(*about)
         task, scaling = experiment.task(split)

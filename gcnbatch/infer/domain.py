@@ -25,13 +25,14 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.infer.members import Member, Scale
+from gcnbatch.infer.members import Member
 from gcnbatch.model.gcn import build
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import run_files
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import read_split
 from gcnbatch.train.run import DIGEST
+from gcnbatch.train.trained import Scale
 
 _SAMPLE = 1000  # training graphs whose nearest neighbours give the unit
 _PART = re.compile(r"[a-z]+\d+(-[a-z]+\d+)*")

@@ -28,8 +28,9 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.infer.folders import open_tables
 from gcnbatch.infer.labels import LabelColumns
-from gcnbatch.infer.members import Member, check_fit, same_outputs
+from gcnbatch.infer.members import Member
 from gcnbatch.text import quoted
+from gcnbatch.train.trained import check_fit, same_outputs
 
 PART_ROWS = 4096  # molecules in memory at a time, unless a batch is larger
 SAMPLE_ROWS = 1000  # in which a decimal comma is detected

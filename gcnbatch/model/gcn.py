@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Array, Ops
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, nearest
 from gcnbatch.model.layers import (
     BatchNormRelu,
     Context,
@@ -27,51 +29,95 @@ from gcnbatch.model.layers import (
 )
 from gcnbatch.model.parameters import ParameterLayout
 
+ALL_CONVOLUTIONS = "all-conv"  # in a list of frozen layers: every convolution
+
 
 @dataclass(frozen=True)
 class Gcn:
-    """A list of layers from node features to logits, (B, K) for graph-level and (N, K) for node-level sets."""
+    """A list of layers from node features to logits, (B, K) for graph-level and (N, K) for node-level sets.
+
+    The first `frozen` layers are not trained. They compute as in prediction, with running statistics and without
+    dropout, and have no gradients.
+    """
 
     layers: tuple[Layer, ...]
+    frozen: int = 0
 
     @property
     def constant_layers(self) -> int:
-        """Number of leading layers without parameters or dropout: their output for a batch never changes."""
+        """Number of leading layers that are frozen or have neither parameters nor dropout: their output is constant."""
         constant = [isinstance(layer, Propagate) for layer in self.layers]
-        return constant.index(False)
+        return max(constant.index(False), self.frozen)
 
     def layout(self) -> ParameterLayout:
         """Return the layout of all parameters."""
         return ParameterLayout(spec for layer in self.layers for spec in layer.specs())
 
+    def frozen_parameters(self) -> list[str]:
+        """Return the names of the parameters and running statistics that training does not change."""
+        return [spec.name for layer in self.layers[: self.frozen] for spec in layer.specs()]
+
     def prepare(self, ctx: Context, x: Array) -> Array:
         """Return the output of the constant layers for the features `x`."""
-        for layer in self.layers[: self.constant_layers]:
-            x, _ = layer.forward(ctx, x)
-        return x
+        return self._run(ctx, x, range(self.constant_layers))[0]
 
     def forward(self, ctx: Context, x: Array, prepared: bool = False) -> tuple[Array, list[Any]]:
         """Return the logits and each layer's saved values; with `prepared`, `x` is the output of `prepare`."""
         first = self.constant_layers if prepared else 0
-        saved: list[Any] = [None] * first
-        for layer in self.layers[first:]:
-            x, kept = layer.forward(ctx, x)
-            saved.append(kept)
+        logits, saved = self._run(ctx, x, range(first, len(self.layers)))
+        return logits, [None] * first + saved
+
+    def _run(self, ctx: Context, x: Array, numbers: range) -> tuple[Array, list[Any]]:
+        """Return the output of these layers and their saved values; frozen ones save none."""
+        predicting = replace(ctx, training=False) if self.frozen else ctx
+        saved: list[Any] = []
+        for i in numbers:
+            x, kept = self.layers[i].forward(predicting if i < self.frozen else ctx, x)
+            saved.append(None if i < self.frozen else kept)
         return x, saved
 
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
-        """Return the gradient of every parameter by name.
+        """Return the gradient of every parameter that is not frozen by name.
 
         The layers run in reverse order. The gradient by the features is never computed: the first layer with parameters
         needs none by its input.
         """
-        first = next(i for i, layer in enumerate(self.layers) if layer.specs())
+        first = next(i for i, layer in enumerate(self.layers) if i >= self.frozen and layer.specs())
         gradients: Gradients = {}
         dh: Array | None = dlogits
         for i in range(len(self.layers) - 1, first - 1, -1):
             dh, own = self.layers[i].backward(ctx, dh, saved[i], need_dh=i > first)
             gradients.update(own)
         return gradients
+
+
+def freeze(model: Gcn, names: Sequence[str]) -> Gcn:
+    """Return the model with these layers frozen: ``"conv1"`` with its norm, ``"all-conv"`` for every convolution.
+
+    Raises
+    ------
+    InputError
+        For an unknown layer, and for frozen layers behind trained ones: gradients would have to pass through them.
+    """
+    trained = list(dict.fromkeys(_part_of(layer.name) for layer in model.layers if layer.specs()))
+    wanted = set(names) - {ALL_CONVOLUTIONS}
+    if ALL_CONVOLUTIONS in names:
+        wanted |= {name for name in trained if name.startswith("conv")}
+    for name in names:
+        if name != ALL_CONVOLUTIONS and name not in trained:
+            raise InputError("train.freeze", f"'{name}'", "a layer of the model", nearest(name, trained))
+    if len(wanted) == len(trained):
+        raise InputError("train.freeze", "every layer", "fewer: nothing would be trained")
+    if wanted != set(trained[: len(wanted)]):
+        behind = next(name for name in trained if name not in wanted)
+        raise InputError("train.freeze", ", ".join(names), f"the first layers; {behind} comes before one of them")
+    last = max((i for i, layer in enumerate(model.layers) if _part_of(layer.name) in wanted), default=-1)
+    return replace(model, frozen=last + 1)
+
+
+def _part_of(name: str) -> str:
+    """Return the part of the model that a layer belongs to: ``"conv1"`` for norm1 and conv1.dropout."""
+    return re.sub("^norm", "conv", name.partition(".")[0])
 
 
 def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: bool = False) -> Gcn:

@@ -137,6 +137,7 @@ def architecture(task: RunnerTask) -> Hashable:
     return (
         id(task.source),
         layers,
+        task.model.frozen,
         task.loss.target,
         (train.batch_size, train.eval_batch_size),
         (train.optimizer, train.beta1, train.beta2, train.epsilon, train.momentum),

@@ -30,6 +30,8 @@ def refuses(backend: Backend, task: RunnerTask) -> str | None:
     assert isinstance(backend, FusedBackend)
     if task.source.prepared is None:
         return "a data set that is read by slices"
+    if task.model.frozen:
+        return "frozen layers (train.freeze)"
     level = task.source.header.level
     if level not in RUNNERS:
         return f"a {level}-level data set"

@@ -71,6 +71,10 @@ class OpsRunner(ModelState):
     def close(self) -> None:
         self._feed.close()
 
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        super().load_state(state)
+        self._prepared = None
+
     def _forward(self, ctx: Context, batch: Batch) -> tuple[Array, list[Any]]:
         model = self._task.model
         if not model.constant_layers or self._task.source.n_graphs > 1:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Array, Backend
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.graphs import Int64
-from gcnbatch.model.parameters import ParameterLayout
+from gcnbatch.model.gcn import Gcn
 from gcnbatch.runners.task import RunnerTask
 
 EVAL_BATCH_SIZE = 200  # graphs per batch in prediction, as in the papers
@@ -43,10 +43,10 @@ class ModelState:
         self._gradients = self._zeros(size)
         self._parameters = self._views(self._flat, True) | self._views(self._buffers, False)
         self._gradient_views = self._views(self._gradients, True)
-        self._weight_decay, self._l2 = (self._upload(values) for values in _decay(self.layout, task.train))
+        self._weight_decay, self._l2 = (self._upload(values) for values in _decay(task.model, task.train))
         self._loss_weights = self._upload(task.loss.weights)
         self._updates = 0
-        for name, value in self.layout.initial(task.seed).items():
+        for name, value in (self.layout.initial(task.seed) | dict(task.initial)).items():
             backend.write(self._parameters[name], value)
 
     @property
@@ -107,8 +107,11 @@ class ModelState:
         return array
 
 
-def _decay(layout: ParameterLayout, train: TrainConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weight decay and L2 per element of the flat parameters."""
+def _decay(model: Gcn, train: TrainConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return weight decay and L2 per element of the flat parameters; 0 for frozen ones."""
+    layout, frozen = model.layout(), set(model.frozen_parameters())
     decaying = [name for name in layout.names(True) if layout.slots[name].spec.decays]
     penalised = [f"conv{i}.weight" for i in train.l2_layers] or decaying
-    return layout.fill(dict.fromkeys(decaying, train.weight_decay)), layout.fill(dict.fromkeys(penalised, train.l2))
+    factors = ((decaying, train.weight_decay), (penalised, train.l2))
+    decay, l2 = (layout.fill({name: value for name in names if name not in frozen}) for names, value in factors)
+    return decay, l2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import TrainConfig
@@ -28,6 +30,8 @@ class RunnerTask:
     train : TrainConfig
     seed : int
         Seed of the initial weights and of dropout.
+    initial : mapping
+        Parameters and running statistics by name that start with these values instead of those of the seed.
     """
 
     model: Gcn
@@ -36,3 +40,4 @@ class RunnerTask:
     targets: NDArray[Any]
     train: TrainConfig
     seed: int
+    initial: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)

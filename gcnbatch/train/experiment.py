@@ -17,10 +17,11 @@ from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import sha256
-from gcnbatch.model.gcn import Loss, build, uniform_weights
+from gcnbatch.model.gcn import Gcn, Loss, build, freeze, uniform_weights
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import printable
 from gcnbatch.train import metrics
+from gcnbatch.train.checkpoint import Arrays
 
 _NAMED, _NAME = 5, 40  # tasks named in a message, characters of a name
 
@@ -78,13 +79,25 @@ class Experiment:
     config : Config
     dataset : Dataset
         Opened and checked. It is loaded into memory if it fits in `data.memory_mb`, else read in slices.
+    weights : dict of arrays
+        What `gcnbatch.train.warm_start.weights` returned.
+
+    Attributes
+    ----------
+    initial : dict of arrays
+        Those of `weights` that the model has.
     """
 
-    def __init__(self, config: Config, dataset: Dataset, sources: _Sources | None = None) -> None:
+    def __init__(
+        self, config: Config, dataset: Dataset, weights: Arrays | None = None, sources: _Sources | None = None
+    ) -> None:
         self.config, self.dataset = config, dataset
         self._sources = sources = sources or _Sources(dataset)
         self.header: Header = dataset.header
-        self.model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
+        model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
+        self.model = freeze(model, config.train.freeze) if config.train.freeze else model
+        self.weights = weights or {}
+        self.initial = _fitting(self.model, self.weights, config.train.freeze)
         self.y, self.ids = dataset.y, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
         self.monitor = metrics.check_monitor(
@@ -94,7 +107,7 @@ class Experiment:
 
     def like(self, config: Config) -> Experiment:
         """Return the experiment of another configuration on the same data, which are not loaded again."""
-        return Experiment(config, self.dataset, self._sources)
+        return Experiment(config, self.dataset, self.weights, self._sources)
 
     @property
     def split_rows(self) -> SplitRows:
@@ -144,7 +157,8 @@ class Experiment:
         targets = np.full_like(self.y, -1 if self.header.target == "multiclass" else np.nan)
         targets[split.train] = scaling.apply(labels) if self.header.target == "regression" else labels
         loss = Loss(self.header.target, _weights(self.config, self.header, labels))
-        return RunnerTask(self.model, loss, self.source, targets, self.config.train, self.config.seed), scaling
+        about = (self.model, loss, self.source, targets, self.config.train, self.config.seed)
+        return RunnerTask(*about, self.initial), scaling
 
     def _scaling(self, labels: NDArray[Any]) -> Scaling:
         if self.header.target == "regression" and self.config.train.standardize:
@@ -175,6 +189,31 @@ def _labels(column: NDArray[Any]) -> NDArray[Any]:
     """Return the different labels in a column of targets."""
     known = column >= 0 if column.dtype.kind == "i" else ~np.isnan(column)
     return np.unique(column[known])
+
+
+def _fitting(model: Gcn, weights: Arrays, frozen: tuple[str, ...]) -> Arrays:
+    """Return those of the weights whose layer the model has with the same shapes.
+
+    Raises
+    ------
+    InputError
+        When there are none, or a frozen layer has none.
+    """
+    slots = model.layout().slots
+    other = {
+        name.rpartition(".")[0]
+        for name, slot in slots.items()
+        if (value := weights.get(name)) is None or value.shape != slot.spec.shape or value.dtype != np.float32
+    }
+    taken = {name: weights[name] for name in slots if name.rpartition(".")[0] not in other}
+    if weights and not taken:
+        raise InputError("train.from_run", "no layer of that run has the shapes of this model", "a model like that one")
+    if missing := [name for name in model.frozen_parameters() if name not in taken]:
+        layer = missing[0].rpartition(".")[0]
+        raise InputError(
+            "train.freeze", f"{', '.join(frozen)}; that run has no {layer} of this shape", "layers with its weights"
+        )
+    return taken
 
 
 def _check_penalised(config: Config, names: list[str]) -> None:

@@ -79,6 +79,16 @@ def data_file(config: Config, folder: Path) -> Path:
     return folder / GENERATED if config.data.synthetic else Path(config.data.path)
 
 
+def with_absolute_paths(config: Config) -> Config:
+    """Return the configuration with paths that hold in any working folder."""
+    found = config
+    for section, key in (("data", "path"), ("train", "from_run")):
+        table = getattr(config, section)
+        if path := getattr(table, key):
+            found = found.model_copy(update={section: table.model_copy(update={key: str(Path(path).resolve())})})
+    return found
+
+
 def _splits(experiment: Experiment, repeat: int) -> list[Split]:
     config = seeded(experiment.config, repeat, 0)
     about = (config.split, config.seed, experiment.split_rows)

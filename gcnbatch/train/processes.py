@@ -15,6 +15,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import MachineError
+from gcnbatch.train import warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say
 from gcnbatch.train.plan import Planned, data_file, plan
@@ -125,4 +126,5 @@ def _opened(folder: str, config: str) -> tuple[dict[str, Planned], Backend]:
     settings = resolve(json.loads(config))
     dataset = Dataset(data_file(settings, Path(folder)), settings.data.memory_mb, check=False)
     backend = registry.open_backend(settings.backend, settings.device, settings.cuda)
-    return {one.name: one for one in plan(Experiment(settings, dataset))}, backend
+    weights = warm_start.weights(settings, dataset.header, Path(folder))
+    return {one.name: one for one in plan(Experiment(settings, dataset, weights))}, backend

@@ -1,7 +1,8 @@
 """A run: its folder, configuration and data, its members, and resuming.
 
 The folder of a run holds ``config.toml`` (resolved), ``env.json``, ``splits.json``, ``history.jsonl``,
-``metrics.json``, ``last.safetensors`` (to resume), ``best.safetensors`` (to predict), ``predictions.csv`` and plots.
+``metrics.json``, ``last.safetensors`` (to resume), ``best.safetensors`` (to predict), ``predictions.csv`` and plots;
+a run that starts from another has that one's weights in ``initial.safetensors``.
 With folds, repeats or an ensemble, every member has such a folder (``fold1``, ``repeat2-fold1-model3``, …; see
 `gcnbatch.train.plan`), and the run's own files summarise them.
 """
@@ -23,12 +24,20 @@ from gcnbatch.data import splits
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.train import report, run_files
+from gcnbatch.train import report, run_files, warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say, Write
 from gcnbatch.train.member import OTHER_RATES
 from gcnbatch.train.member_files import HISTORY
-from gcnbatch.train.plan import GENERATED, Planned, data_file, has_members, member_folders, plan
+from gcnbatch.train.plan import (
+    GENERATED,
+    Planned,
+    data_file,
+    has_members,
+    member_folders,
+    plan,
+    with_absolute_paths,
+)
 from gcnbatch.train.processes import fit_in_processes, processes
 from gcnbatch.train.report import INLINE, Report
 from gcnbatch.train.schedule import rates_differ
@@ -60,9 +69,7 @@ def start(
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
         )
-    if config.data.path:
-        absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
-        config = config.model_copy(update={"data": absolute})
+    config = with_absolute_paths(config)
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, config.name, hint))
@@ -78,6 +85,9 @@ def start(
                 for made in target.iterdir():
                     made.unlink()
             raise
+        if planned[0].experiment.initial:
+            warm_start.keep(config, target, planned[0].experiment.weights)
+            say(warm_start.describe(planned[0].experiment))
         _create(target, config.model_copy(update={"backend": backend.name}))
         return target, _fit(held, config, planned, backend, quiet, say, write, writers)
 
@@ -124,6 +134,7 @@ def resume(
             if value is not None:
                 put(tree, path, value)
         config = resolve(tree, where="--resume")
+        warm_start.check_kept(config, folder)
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
         with resumable("train", folder / CONFIG):
             if config.data.synthetic and not (folder / GENERATED).exists():
@@ -163,7 +174,7 @@ def _reopen(folder: Path, config: Config) -> None:
 def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[list[Planned], Backend]]:
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
     with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
-        planned = plan(Experiment(config, dataset))
+        planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder)))
         yield planned, choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gcnbatch.backends import registry
 from gcnbatch.config import resolve
 from gcnbatch.data.store import Dataset
+from gcnbatch.train import warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.plan import data_file
 from gcnbatch.train.processes import run_calls
@@ -61,6 +62,6 @@ def _opened(folder: str, config: str) -> Trials:
     """Open the data set and the backend of a study; they stay open for the next trial."""
     settings = resolve(json.loads(config))
     dataset = Dataset(data_file(settings, Path(folder)), settings.data.memory_mb, check=False)
-    experiment = Experiment(settings, dataset)
+    experiment = Experiment(settings, dataset, warm_start.weights(settings, dataset.header, Path(folder)))
     backend = registry.open_backend(settings.backend, settings.device, settings.cuda)
     return Trials(experiment, search_splits(settings, experiment.split_rows), backend)

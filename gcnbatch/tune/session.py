@@ -29,9 +29,9 @@ from gcnbatch.config_tree import read_toml
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice, cohort_size
-from gcnbatch.train import run_files
+from gcnbatch.train import run_files, warm_start
 from gcnbatch.train.experiment import Experiment
-from gcnbatch.train.plan import GENERATED, data_file
+from gcnbatch.train.plan import GENERATED, data_file, with_absolute_paths
 from gcnbatch.train.processes import pool
 from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
 from gcnbatch.train.stop import resumable
@@ -102,9 +102,7 @@ def start(
     tree = read_toml(space or DEFAULT)
     read_space(tree, config, str(space or "default space"), known_only=space is None)
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    if config.data.path:
-        absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
-        config = config.model_copy(update={"data": absolute})
+    config = with_absolute_paths(config)
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
@@ -127,6 +125,7 @@ def start(
         fileio.write_text(target / SPACE, tomli_w.dumps(tree))
         fileio.write_json(target / SETTINGS, asdict(_Settings(count, rounds.trials, rounds.alike)))
         fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": sys.argv[1:]})
+        warm_start.keep(config, target, experiment.weights)
         fileio.write_text(target / DIGEST, f"{experiment.fingerprint}  {experiment.dataset.path}\n")
         fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
         return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
@@ -166,6 +165,7 @@ def resume(
         known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
         given = limits or Limits()
         count = given.trials or (known.trials if given.minutes is None else None)
+        warm_start.check_kept(config, folder)
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
         with resumable("tune", folder / CONFIG), _opened(config, folder) as experiment:
             if run_files.read_text(folder / DIGEST, "the data's digest").split()[:1] != [experiment.fingerprint]:
@@ -224,7 +224,7 @@ def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
 @contextmanager
 def _opened(config: Config, folder: Path) -> Iterator[Experiment]:
     with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
-        yield Experiment(config, dataset)
+        yield Experiment(config, dataset, warm_start.weights(config, dataset.header, folder))
 
 
 def _generate(config: Config, folder: Path) -> None:

@@ -23,7 +23,12 @@ _FREE = {
     *("train.learning_rate", "train.schedule", "train.schedule_every", "train.schedule_factor", "train.schedule_floor"),
     *("train.weight_decay", "train.l2", "train.clip_norm", "train.class_weights", "train.pos_weight"),
 }
-_FIXED = ("train.monitor", "train.ensemble", "train.checkpoint_seconds")  # the objective, and what cannot change it
+_FIXED = (
+    "train.monitor",
+    "train.ensemble",
+    "train.checkpoint_seconds",
+    "train.from_run",
+)  # the objective, and what cannot change it
 
 
 @dataclass(frozen=True)

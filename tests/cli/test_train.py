@@ -211,3 +211,20 @@ def test_a_bare_name_is_a_shipped_configuration(tmp_path: Path, monkeypatch: pyt
     assert (tree["name"], tree["model"]["kind"], tree["train"]["epochs"]) == ("cora", "kipf", 3)
     with pytest.raises(InputError, match="configuration 'coro': not shipped"):
         gather(Path("coro"), {}, [])
+
+
+@pytest.mark.usefixtures("light")
+def test_from_takes_the_model_of_the_run_and_freezes_its_layers(
+    call: Call, tmp_path: Path, finished: tuple[Path, CompletedProcess[str]]
+) -> None:
+    folder, _ = finished
+    write_set(tmp_path / "tasks.h5", n_tasks=1)
+    given = ("--data", tmp_path / "tasks.h5", "--from", folder, "--freeze", "conv1", "--epochs", 1)
+    code, _, said = call("train", *given, "--set", "model.dropout=0.1", "-o", tmp_path / "run")
+    assert (code, said.splitlines()[0]) == (
+        0,
+        f"weights from {folder}: conv1, norm1; new: output; frozen: conv1, norm1",
+    )
+    model, train = (resolved(tmp_path / "run")[section] for section in ("model", "train"))
+    assert model == {**resolved(folder)["model"], "dropout": 0.1}
+    assert (train["from_run"], train["freeze"]) == (str(folder), ["conv1"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
-from gcnbatch.model.gcn import Gcn, build
+from gcnbatch.model.gcn import Gcn, build, freeze
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset, dense
 from tests.model.cases import Case
@@ -70,6 +70,17 @@ def test_both_orders_of_a_convolution_agree() -> None:
     ]
     once, always = (case.outputs(ReferenceOps()) for case in found)
     np.testing.assert_allclose(once, always, rtol=1e-12)
+
+
+def test_frozen_layers_compute_as_in_prediction_and_keep_their_statistics() -> None:
+    case = Case.of(ChemGCNConfig(widths=(4, 3), dropout=0.5), build_graphset(6), [0, 1, 2])
+    model, ctx = freeze(case.model, ["all-conv"]), case.context(ReferenceOps())
+    logits, saved = model.forward(ctx, case.batch.x)
+    np.testing.assert_array_equal(logits, case.outputs(ReferenceOps()))
+    for name, value in ctx.parameters.items():
+        np.testing.assert_array_equal(value, case.parameters[name], err_msg=name)
+    assert model.backward(ctx, logits, saved).keys() == {"output.weight", "output.bias"}
+    assert model.frozen_parameters()[-1] == "norm2.running_var"
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.compare.parity import bounds, distance, longest_sum
 from gcnbatch.compare.reference import jittered, jitters
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
+from gcnbatch.model.gcn import freeze
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset
 from tests.model.cases import Case
@@ -38,6 +40,10 @@ def one_network(model: dict[str, Any], **data: Any) -> Case:
     return Case.of(config, build_graphset(1, **options), [0], one_dense_graph=True)
 
 
+def frozen(case: Case, *layers: str) -> Case:
+    return replace(case, model=freeze(case.model, layers))
+
+
 CASES = {
     **{f"{readout}-{target}": chemgcn({"readout": readout}, target=target)
        for readout in ("sum", "mean", "max") for target in ("binary", "multiclass", "regression")},
@@ -50,6 +56,7 @@ CASES = {
     "sparse features": chemgcn({}, features="csr"),
     "no edges": chemgcn({}, edges_per_node=0),
     "nodes": chemgcn({}, level="node", target="multiclass"),
+    "frozen layers": frozen(chemgcn({"widths": (3, 3, 2), "dropout": 0.3}), "conv1", "conv2"),
     "kipf": kipf({}),
     "kipf without dropout": kipf({"dropout": 0.0}),
     "kipf, three layers, dense features": kipf({"widths": (4, 3)}, features="float32"),
@@ -68,7 +75,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 def test_gradients_equal_central_differences(case: Case) -> None:
     ops, wide, step = ReferenceOps(), case.astype(np.float64), 1e-6
     found = wide.gradients(ops)
-    assert found.keys() == set(case.model.layout().names(trainable=True))
+    assert found.keys() == set(case.model.layout().names(trainable=True)) - set(case.model.frozen_parameters())
     for name, gradient in found.items():
         expected = np.empty_like(gradient)
         for index in np.ndindex(gradient.shape):

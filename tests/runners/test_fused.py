@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
+from gcnbatch.model.gcn import freeze
 from gcnbatch.runners import fused
 from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.cohort import group
 from gcnbatch.runners.fused_graphs import FusedGraphsRunner
 from gcnbatch.runners.fused_kipf import FusedKipfRunner
 from tests.backends.cuda.fused.kipf.test_host import ONE_GRAPH
@@ -62,6 +65,14 @@ def test_gradients_are_read_from_the_engines_arrays(runner) -> None:
     assert {name: array.shape for name, array in gradients.items()} == {
         name: runner.layout.slots[name].spec.shape for name in runner.layout.names(True)
     }
+
+
+def test_frozen_layers_are_refused(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
+        task = replace(work.task, model=freeze(work.task.model, ["conv1"]))
+    assert refusal(fused_backend(), task) == "frozen layers (train.freeze)"
+    assert group([task, work.task]) == [[0], [1]]
 
 
 def test_a_level_without_a_runner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,8 @@ OTHER: dict[str, tuple[str, Any]] = {
     "train.ensemble": ("10", 10),
     "train.batch_size": ("1", 1),
     "train.eval_batch_size": ("1000000", 1_000_000),
+    "train.from_run": ("runs/tox21", "runs/tox21"),
+    "train.freeze": ('"conv1, conv2"', ("conv1", "conv2")),
     "train.optimizer": ("sgd", "sgd"),
     "train.learning_rate": ("1", 1.0),
     "train.beta1": ("0", 0.0),
@@ -77,7 +79,11 @@ OTHER: dict[str, tuple[str, Any]] = {
 
 
 # What a key stands with.
-NEEDED = {"split.name": {"split": {"kind": "predefined"}}, "model.input_dropout": {"model": {"kind": "kipf"}}}
+NEEDED = {
+    "split.name": {"split": {"kind": "predefined"}},
+    "model.input_dropout": {"model": {"kind": "kipf"}},
+    "train.freeze": {"train": {"from_run": "runs/tox21"}},
+}
 
 
 def assigned(*assignments: str, tree: dict[str, Any] | None = None) -> Config:
