@@ -212,7 +212,7 @@ def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatc
     peak_of(tmp_path, 10, 10, 2)  # imports modules
     small = peak_of(tmp_path, 3_000, 30_000, 2)
     assert peak_of(tmp_path, 3_000, 150_000, 2) - small < 120_000  # bytes for edges
-    # The peak itself varies by some 15 kB: a block of rows of 102 columns costs about 300 kB, all numbers as float32 1.2 MB.
+    # A block of rows of 102 columns costs about 300 kB and varies by 15 kB; all numbers as float32 are 1.2 MB.
     assert peak_of(tmp_path, 3_000, 30_000, 102) - small < 100 * 3_000 * np.dtype(np.float32).itemsize / 2
 
 

@@ -1,8 +1,8 @@
 """Every kernel compiles for every architecture without warnings and spills, and within its launch bounds.
 
-nvcc compiles each text that the preprocessor can make of the sources once, or for every architecture if NVRTC is missing.
-NVRTC, which has the same code generator and assembler but other built-in headers, compiles for the other architectures
-and for Hopper's, with all kernels.
+nvcc compiles each text that the preprocessor can make of the sources once, or for every architecture if NVRTC is
+missing. NVRTC, which has the same code generator and assembler but other built-in headers, compiles for the other
+architectures and for Hopper's, with all kernels.
 """
 
 from __future__ import annotations
