@@ -149,6 +149,7 @@ class TrainConfig(Section):
     checkpoint_seconds: float = Field(
         default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
     )
+    tensorboard: bool = Field(default=False, description="write TensorBoard's event file into the folder of each fit")
 
 
 class CudaConfig(Section):

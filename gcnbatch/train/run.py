@@ -23,7 +23,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.train import report, run_files
+from gcnbatch.train import event_file, report, run_files
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say, Write
 from gcnbatch.train.member import OTHER_RATES
@@ -60,6 +60,8 @@ def start(
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
         )
+    if config.train.tensorboard:
+        event_file.check()
     if config.data.path:
         absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": absolute})
@@ -113,6 +115,8 @@ def resume(
         config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
+        if config.train.tensorboard:
+            event_file.check()
         if (folder / report.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
             return run_files.read_metrics(folder / report.METRICS, members=has_members(config))

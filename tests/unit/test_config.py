@@ -73,6 +73,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.input_dropout": ("false", False),
     "cuda.fast_math": ("true", True),
     "train.checkpoint_seconds": ("0", 0.0),
+    "train.tensorboard": ("true", True),
 }
 
 
