@@ -36,7 +36,7 @@ FLOORS = (
         "worker",
         "backends.registry",
     ),
-    ("config", "environment", "figures", "folders", "machine", "pages"),
+    ("config", "environment", "figures", "folders", "machine", "pages", "tables"),
     ("data",),
     ("predictions", "reference"),
     ("backends",),

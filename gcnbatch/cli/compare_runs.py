@@ -33,6 +33,7 @@ def compare_runs(
         typer.Option("--metric", help="Figure of the test rows.", show_default="roc_auc, accuracy or rmse by target"),
     ] = "",
     level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Confidence level.")] = 0.95,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write scores.parquet beside scores.csv.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json.")] = False,
 ) -> None:
     """Compare runs on the same data and splits.
@@ -44,7 +45,7 @@ def compare_runs(
     from gcnbatch.compare_runs.session import compare
     from gcnbatch.text import printable
 
-    folder, found = compare(runs, out, metric, level)
+    folder, found = compare(runs, out, metric, level, parquet)
     report = found.as_dict()
     if as_json:
         typer.echo(json.dumps({**report, "folder": str(folder)}, indent=2))

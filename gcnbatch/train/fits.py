@@ -131,6 +131,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any]) -> Re
         test_ids=experiment.ids[member.split.test],
         history=member.files.history(member.position.epoch),
         course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
+        parquet=experiment.config.parquet,
     )
 
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
@@ -60,8 +60,7 @@ def start(
         raise InputError(
             "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
         )
-    if config.train.tensorboard:
-        event_file.check()
+    _check_libraries(config)
     if config.data.path:
         absolute = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": absolute})
@@ -115,8 +114,7 @@ def resume(
         config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
-        if config.train.tensorboard:
-            event_file.check()
+        _check_libraries(config)
         if (folder / report.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
             return run_files.read_metrics(folder / report.METRICS, members=has_members(config))
@@ -137,6 +135,14 @@ def resume(
                     _check_digest(folder, planned[0].experiment)
                     _reopen(folder, longer)
                 return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
+
+
+def _check_libraries(config: Config) -> None:
+    """Refuse a run whose files need a library that is not installed."""
+    if config.train.tensorboard:
+        event_file.check()
+    if config.parquet:
+        tables.check_parquet("parquet")
 
 
 def _extended(config: Config, epochs: int) -> Config:

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field, TypeAdapter
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
@@ -99,6 +99,8 @@ def start(
         raise InputError("data.path", "empty", "a data set", "Give --data FILE.h5.")
     if config.train.ensemble > 1:
         raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
+    if config.parquet:
+        tables.check_parquet("parquet")
     tree = read_toml(space or DEFAULT)
     read_space(tree, config, str(space or "default space"), known_only=space is None)
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
@@ -162,6 +164,8 @@ def resume(
         fileio.remove_abandoned(folder)
         tree = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
         config = resolve(tree | (replaced or {}), where="--resume")
+        if config.parquet:
+            tables.check_parquet("parquet")
         place = folder / SETTINGS
         known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
         given = limits or Limits()

@@ -23,6 +23,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "backend": ("cpu", "cpu"),
     "device": ("1", 1),
     "jobs": ("4", 4),
+    "parquet": ("true", True),
     "cuda.precision": ("tf32", "tf32"),
     "cuda.spmm": ("swa_coo", "swa_coo"),
     "cuda.resident": ("off", "off"),
