@@ -58,6 +58,7 @@ class Config(Section):
         le=1024,
         description="members that train at once, on the host in processes; 0: as many as the GPU takes, on the host 1",
     )
+    parquet: bool = Field(default=False, description="write each table of the folder (.csv) as .parquet, too")
     data: DataConfig = Field(default_factory=DataConfig)
     split: SplitConfig = Field(default_factory=SplitConfig)
     model: ModelConfig = Field(default_factory=ChemGCNConfig)

@@ -163,6 +163,7 @@ class TrainConfig(Section):
     checkpoint_seconds: float = Field(
         default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
     )
+    tensorboard: bool = Field(default=False, description="write TensorBoard's event file into the folder of each fit")
 
     @model_validator(mode="after")
     def _frozen_from_somewhere(self) -> TrainConfig:

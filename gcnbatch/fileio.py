@@ -239,16 +239,21 @@ def write_text(path: StrPath, text: str) -> None:
 
 
 def append_line(path: StrPath, line: str) -> None:
-    """Append `line` and a newline to a file; a symbolic link is refused.
+    """Append `line` and a newline to a file, as UTF-8; see `append`."""
+    append(path, f"{line}\n".encode())
+
+
+def append(path: StrPath, data: bytes) -> None:
+    """Append to a file; a symbolic link is refused.
 
     Raises
     ------
     MachineError
-        When the disk is full or not writable; the file may end with a part of the line.
+        When the disk is full or not writable; the file may end with a part of the data.
     """
     try:
-        with open(path, "a", encoding="utf-8", opener=_no_link) as stream:
-            stream.write(line + "\n")
+        with open(path, "ab", opener=_no_link) as stream:
+            stream.write(data)
     except OSError as error:
         if disk_hint(error):
             raise _write_error(path, error) from error

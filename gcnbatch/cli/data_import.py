@@ -265,7 +265,7 @@ def plain_csv(
     self_loops: SelfLoops = True,
     name: Name = "",
 ) -> None:
-    """Plain tables (.csv or .csv.gz) of any other graphs. Names of graphs and nodes are arbitrary texts.
+    """Plain tables (.csv, .csv.gz or .parquet) of any other graphs. Names of graphs and nodes are arbitrary texts.
 
     Every node must be in N.csv. Its columns besides graph, node and the node targets are features and contain numbers.
     Each distinct text in the column channel (such as a bond type) becomes an adjacency channel. Omit the column graph

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio, folders
+from gcnbatch import fileio, folders, tables
 from gcnbatch.compare_runs import bootstrap, page, paired, plot
 from gcnbatch.compare_runs.paired import Difference
 from gcnbatch.compare_runs.same_rows import ComparedRun, open_data, read_runs
@@ -19,7 +18,6 @@ from gcnbatch.compare_runs.scores import Block, overlap, scores_by_block
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
-from gcnbatch.text import csv_cell
 from gcnbatch.train import metrics
 from gcnbatch.train.fitted import block_name
 from gcnbatch.train.report import PREDICTIONS
@@ -103,7 +101,11 @@ class Comparison:
 
 
 def compare(
-    folders_of_runs: Sequence[Path], out: Path | None = None, metric: str = "", level: float = 0.95
+    folders_of_runs: Sequence[Path],
+    out: Path | None = None,
+    metric: str = "",
+    level: float = 0.95,
+    parquet: bool = False,
 ) -> tuple[Path, Comparison]:
     """Compare finished runs and write ``comparison.json``, ``scores.csv``, a plot and a page; return the folder.
 
@@ -113,12 +115,16 @@ def compare(
         A metric of the test rows; empty: the one that picks the best epoch by default.
     level : float
         Confidence level, between 0 and 1.
+    parquet : bool
+        Also write ``scores.parquet``.
 
     Raises
     ------
     InputError
         When the runs cannot be compared, or a score is not defined.
     """
+    if parquet:
+        tables.check_parquet("--parquet")
     runs = read_runs(folders_of_runs)
     with folders.results(out, "compare-runs") as (target, _):
         chosen = _metric(runs, metric)
@@ -130,7 +136,7 @@ def compare(
             pairs, method = _one_split(runs, chosen, level), ONE_SPLIT
         found = Comparison(chosen, level, method, runs, blocks, scores, pairs)
         fileio.write_json(target / "comparison.json", found.as_dict())
-        _write_scores(target / "scores.csv", found)
+        tables.write(target / "scores.csv", _scores(found), parquet)
         plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
         fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT))
     return target, found
@@ -171,10 +177,12 @@ def _one_split(runs: Sequence[ComparedRun], metric: str, level: float) -> list[D
         return bootstrap.differences(metric, data.header.target, data.y[rows], outputs, level)
 
 
-def _write_scores(path: Path, found: Comparison) -> None:
-    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("run", "repeat", "fold", found.metric))
-        for at, run in enumerate(found.runs):
-            for (repeat, fold), score in zip(found.blocks, found.scores[:, at].tolist(), strict=True):
-                writer.writerow((csv_cell(run.name), repeat or "", fold or "", score))
+def _scores(found: Comparison) -> tables.Columns:
+    """Return the columns of scores.csv: a row for each run and block."""
+    n, runs = len(found.blocks), found.runs
+    return {
+        "run": [run.name for run in runs for _ in range(n)],
+        "repeat": [repeat or None for repeat, _ in found.blocks] * len(runs),
+        "fold": [fold or None for _, fold in found.blocks] * len(runs),
+        found.metric: found.scores.T.ravel().tolist(),
+    }

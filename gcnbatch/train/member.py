@@ -18,6 +18,7 @@ from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.train import metrics
 from gcnbatch.train.checkpoint import Arrays
+from gcnbatch.train.event_file import EventFile
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.member_files import MemberFiles, is_weight
 from gcnbatch.train.position import Position
@@ -97,7 +98,9 @@ class Member:
             "header": self.header.model_dump(mode="json"),
             "scaling": {"mean": self.scaling.mean.tolist(), "std": self.scaling.std.tolist()},
         }
-        self.files = MemberFiles(folder, str(self.experiment.dataset.path), self.experiment.fingerprint, about)
+        events = EventFile(folder) if self.train.tensorboard else None
+        data = str(self.experiment.dataset.path)
+        self.files = MemberFiles(folder, data, self.experiment.fingerprint, about, events)
 
     def enter(self, state: State) -> Arrays | None:
         """Take a place in a cohort; return the state to load: that of the cohort before, or of the last checkpoint.

@@ -19,6 +19,7 @@ from gcnbatch.train.fitted import Fit, read_fits
 from tests.builders import build_graphset
 from tests.cli.conftest import call
 from tests.infer.runs import import_table, molecule_table, train_on
+from tests.parquet import assert_same_table
 from tests.train.runs import lighten, write_set
 
 __all__ = ["call"]
@@ -40,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(data: Path, **split: object):
-    return resolve({"data": {"path": str(data)}, "split": {"valid": 0.2, "test": 0.3, **split}})
+    return resolve({"data": {"path": str(data)}, "parquet": True, "split": {"valid": 0.2, "test": 0.3, **split}})
 
 
 def test_a_baseline_has_the_rows_and_files_of_a_run_and_the_table_gives_the_same(folder: Path, tmp_path: Path) -> None:
@@ -63,6 +64,8 @@ def test_folds_are_those_of_train_and_every_row_is_predicted(folder: Path, tmp_p
         for part in ("train", "valid", "test"):
             np.testing.assert_array_equal(one.split.parts()[part], other.split.parts()[part])
     assert len((tmp_path / "b" / "predictions.csv").read_text().splitlines()) == 41
+    for place in ("", "fold1"):
+        assert_same_table(tmp_path / "b" / place / "predictions.csv")
     assert metrics["mean"]["test"].keys() == metrics["std"]["test"].keys()
     assert metrics["out_of_fold"]["labelled"] == 80
 

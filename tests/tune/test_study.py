@@ -29,6 +29,7 @@ from gcnbatch.tune.session import Limits
 from gcnbatch.tune.splits import search_splits
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
+from tests.parquet import assert_same_table
 from tests.train.kills import Killed, die_at
 from tests.train.runs import command, configure, environment, write_set
 
@@ -104,6 +105,11 @@ def test_a_study_leaves_these_files_and_a_summary_of_its_best_trial(place: Path,
         assert f"<h2>{title}</h2>" in page
     assert 'src="http' not in page
     assert page.count("<script") == 1
+
+
+def test_the_table_of_trials_is_written_as_parquet_too(place: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "study", "parquet=true", "train.epochs=1", trials=2)
+    assert_same_table(tmp_path / "study" / "trials.csv")
 
 
 def test_the_best_configuration_trains_to_the_value_of_its_trial(study: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "backend": ("cpu", "cpu"),
     "device": ("1", 1),
     "jobs": ("4", 4),
+    "parquet": ("true", True),
     "cuda.precision": ("tf32", "tf32"),
     "cuda.spmm": ("swa_coo", "swa_coo"),
     "cuda.resident": ("off", "off"),
@@ -75,6 +76,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.input_dropout": ("false", False),
     "cuda.fast_math": ("true", True),
     "train.checkpoint_seconds": ("0", 0.0),
+    "train.tensorboard": ("true", True),
 }
 
 
