@@ -59,8 +59,8 @@ def baseline(
     from gcnbatch.cli.configuration import load
     from gcnbatch.cli.train import print_result
     from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.progress import write_line
     from gcnbatch.run_report.files import update
-    from gcnbatch.text import printable
 
     options = {
         ("data", "path"): None if data is None else str(data),
@@ -74,7 +74,7 @@ def baseline(
         out,
         trees,
         columns,
-        lambda line: None if quiet else typer.echo(printable(line), err=True),
+        lambda line: None if quiet else write_line(line),
         progress=not quiet,
     )
     update(folder)

@@ -21,8 +21,9 @@ def report(
 
     Training writes both already. A model card that you edited is kept. The last line on stdout is the page's path.
     """
+    from gcnbatch.progress import write_line
     from gcnbatch.run_report.files import write
     from gcnbatch.train.run_files import refuse_links
 
     refuse_links(run)
-    typer.echo(str(write(run, say=lambda line: typer.echo(line, err=True))))
+    typer.echo(str(write(run, say=write_line)))

@@ -73,6 +73,7 @@ def tune(
 ) -> None:
     """Search for the best configuration. Test rows are never used. The last line on stdout is the study's path."""
     from gcnbatch.cli.configuration import load
+    from gcnbatch.progress import write_line
     from gcnbatch.tune import session
 
     options = {
@@ -88,7 +89,7 @@ def tune(
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(line, err=True)
+            write_line(line)
 
     limits = session.Limits(trials, minutes)
     if resume is None:

@@ -19,7 +19,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import sha256
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.text import printable
+from gcnbatch.text import printable, quoted
 from gcnbatch.train import metrics
 
 _NAMED, _NAME = 5, 40  # tasks named in a message, characters of a name
@@ -157,7 +157,7 @@ class Experiment:
         if len(empty):
             name = self.header.task_names[int(empty[0])]
             raise InputError(
-                f"{self.dataset.path}: task '{name}'",
+                f"{self.dataset.path}: task {quoted(name)}",
                 "no label in the training rows",
                 "at least one",
                 "Leave the task out at import (--target-columns) or choose another split.",
