@@ -16,7 +16,7 @@ from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Molecul
 from gcnbatch.data.refusals import MAX_ATOMS, complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.text import quoted
+from gcnbatch.text import QUOTED, printable, quoted
 
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 STANDARDIZERS = ("largest_fragment", "neutralize")
@@ -98,9 +98,8 @@ class FeaturizerOptions:
         wrong = [name for name, value in flags.items() if not isinstance(value, bool)]
         if wrong or not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
             name = wrong[0] if wrong else "max_nodes"
-            raise InputError(
-                f"featurizer of the data set: {name}", quoted(values.get(name)), "true, false or a node count"
-            )
+            got = printable(repr(values.get(name)), QUOTED)
+            raise InputError(f"featurizer of the data set: {name}", got, "true, false or a node count")
         return cls(**flags, max_nodes=limit)  # type: ignore[arg-type]
 
 

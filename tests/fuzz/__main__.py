@@ -73,6 +73,7 @@ def _targets(folder: Path, keep: Path) -> list[Target]:
         ("folders of numbers", number_folders.changed_folders(), lambda case: number_folders.verdict(*case)),
         ("run folders", damaged, of_run),
         ("tables", tables.hostile_tables(), tables.read_table),
+        ("Parquet files", tables.changed_parquet(), tables.read_parquet),
         ("SMILES", tables.hostile_smiles(), lambda text: tables.read_smiles([text])[0] or "read"),
     ]
 

@@ -6,9 +6,10 @@ many cells, which `check_cells` refuses.
 
 from __future__ import annotations
 
+import csv
 import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,8 +76,8 @@ def read_excel(path: Path) -> MoleculeRows:
             book = calamine.CalamineWorkbook.from_path(str(path))
             sheet = book.get_sheet_by_index(0)
             check_cells(path, sheet.height, sheet.width)
-            records = [[as_text(cell) for cell in row] for row in sheet.to_python() if any(cell != "" for cell in row)]
-        except (calamine.CalamineError, IndexError) as error:
+            records = [_texts(row) for row in sheet.to_python() if any(cell != "" for cell in row)]
+        except (calamine.CalamineError, IndexError, ValueError) as error:
             got = f"not readable as a workbook ({printable(str(error), QUOTED)})"
             return pickle.dumps((InputError(str(path), got, "an Excel file"), [], []))
         except InputError as error:
@@ -147,7 +148,7 @@ def _open_parquet(path: str) -> tuple[int, list[str]]:
 def _next_records() -> list[list[str]]:
     """Return the next rows in a worker process; none at the end."""
     for batch in _opened[-1]:
-        columns = [map(as_text, column.to_pylist()) for column in batch.columns]
+        columns = [_texts(column.to_pylist()) for column in batch.columns]
         if records := list(map(list, zip(*columns, strict=True))):
             return records
     return []
@@ -160,6 +161,20 @@ def _library(module: str, package: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MachineError(package, "not installed", hint="Install it: pip install 'gcnbatch[tables]'") from error
+
+
+def _texts(cells: Iterable[Any]) -> list[str]:
+    """Return cells as texts, which have the limit of a field of text tables.
+
+    Raises
+    ------
+    ValueError
+        For a longer one.
+    """
+    texts = list(map(as_text, cells))
+    if max(map(len, texts), default=0) > csv.field_size_limit():
+        raise ValueError(f"a field of more than {csv.field_size_limit():,} characters")
+    return texts
 
 
 def as_text(cell: Any) -> str:
