@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.baseline.forest import MODEL, Forest
-from gcnbatch.baseline.molecule_features import molecule_features
+from gcnbatch.baseline.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baseline.verdict import verdict
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
@@ -29,6 +29,7 @@ from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
+from gcnbatch.text import QUOTED, printable
 from gcnbatch.train import report, run_files
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import block_name, read_fits
@@ -189,7 +190,10 @@ def _fit(
     """Fit every part into its folder below `target`, and summarise them."""
     smiles = check_molecules(dataset)
     say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
-    features = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
+    found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
+    if found.lost:
+        say(_lost_rows(dataset, found))
+    features = found.x
     folders.make(target)
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
@@ -206,6 +210,13 @@ def _fit(
     if "" in parts:
         return results[0]
     return _summarise(target, dataset, list(parts.values()), outputs, results, config.parquet)
+
+
+def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
+    first = features.lost[0]
+    rows = "row has" if len(features.lost) == 1 else "rows have"
+    row_id = printable(str(dataset.ids[first.index]), QUOTED)
+    return f"{len(features.lost):,} {rows} zeros for all features; the first is {row_id}: {first.reason}"
 
 
 def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -71,10 +70,11 @@ Node targets:    E.csv            N.csv
 
 def _report(summary: ImportSummary) -> None:
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.progress import write_line
     from gcnbatch.text import printable
 
     for note in summary.notes:
-        print(printable(note), file=sys.stderr)
+        write_line(note)
     if summary.columns:
         rows = [("" if cell is None else cell for cell in cells) for cells in summary.columns]
         print("\n".join([*table(("column", "role", "kind", "labelled", "remark"), list(map(tuple, rows)), left=5), ""]))

@@ -105,7 +105,9 @@ def train(
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(printable(line), err=True)
+            from gcnbatch.progress import write_line
+
+            write_line(line)
 
     fixed: dict[str, Any] = {
         "data": data,

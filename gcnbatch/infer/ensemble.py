@@ -25,6 +25,7 @@ from gcnbatch.infer.trust import Trust, load_trust
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import QUOTED, printable
 from gcnbatch.train import metrics
 from gcnbatch.uncertainty.model import LEVEL
 
@@ -130,7 +131,7 @@ def infer(
     domain = Domain(members, choice, size) if applicability else None
     started = time.monotonic()
     with (
-        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume) as output,
+        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
         open_input(data, members, options, size, output.rows) as source,
         shared_processors() if source.featurised else nullcontext(),
     ):
@@ -157,7 +158,7 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool
+    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
 ) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
     if not isinstance(out, str):
@@ -165,7 +166,7 @@ def _open_output(
     elif isinstance(data, Path) and can_resume(out):
         known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
         task = task_of(data, members, known | {"level": level, "applicability": applicability})
-        with open_resumable(out, task, resume, spreadsheet) as journal:
+        with open_resumable(out, task, resume, spreadsheet, say) as journal:
             yield journal
     else:
         with open_sink(out, spreadsheet) as sink:
@@ -271,7 +272,7 @@ def _refuse_bad_row(part: Part, first: int) -> None:
     if part.errors is not None and (bad := np.flatnonzero(part.errors != "")).size:
         at = int(bad[0])
         raise InputError(
-            f"row {first + at + 1}, id {part.ids[at]}",
+            f"row {first + at + 1}, id {printable(str(part.ids[at]), QUOTED)}",
             str(part.errors[at]),
             hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
         )

@@ -10,9 +10,11 @@ import pytest
 
 from gcnbatch.baseline import runs as baseline
 from gcnbatch.baseline import verdict as verdicts
+from gcnbatch.baseline.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baseline.runs import TableColumns
 from gcnbatch.config import resolve
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.guard import Lost
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.train.fitted import Fit, read_fits
@@ -91,6 +93,17 @@ def test_beside_a_run_the_baseline_uses_its_rows_and_metrics_say_who_wins(folder
     assert json.loads((folder / "folds" / "metrics.json").read_text()) == metrics
     assert [fit.folder.name for fit in read_fits(folder / "folds" / "baseline")] == ["fold1", "fold2"]
     assert "baseline: 5 trees for fold2" in said
+
+
+def test_rows_without_features_are_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def features(smiles: list[str], options: FeaturizerOptions, **_: object) -> MoleculeFeatures:
+        found = molecule_features(smiles, options)
+        return MoleculeFeatures(found.x, (Lost(3, "crashes RDKit (SIGSEGV)"),))
+
+    monkeypatch.setattr("gcnbatch.baseline.runs.molecule_features", features)
+    said: list[str] = []
+    baseline.start(config(folder / "m.h5"), tmp_path / "b", 5, say=said.append)
+    assert "1 row has zeros for all features; the first is M3: crashes RDKit (SIGSEGV)" in said
 
 
 @pytest.mark.parametrize(

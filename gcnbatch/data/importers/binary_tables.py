@@ -6,9 +6,10 @@ many cells, which `check_cells` refuses.
 
 from __future__ import annotations
 
+import csv
 import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -79,8 +80,8 @@ def read_excel(path: Path) -> MoleculeRows:
             book = calamine.CalamineWorkbook.from_path(str(path))
             sheet = book.get_sheet_by_index(0)
             check_cells(path, sheet.height, sheet.width)
-            records = [[as_text(cell) for cell in row] for row in sheet.to_python() if any(cell != "" for cell in row)]
-        except (calamine.CalamineError, IndexError) as error:
+            records = [_cell_texts(row) for row in sheet.to_python() if any(cell != "" for cell in row)]
+        except (calamine.CalamineError, IndexError, ValueError) as error:
             got = f"not readable as a workbook ({printable(str(error), QUOTED)})"
             return pickle.dumps((InputError(str(path), got, "an Excel file"), [], []))
         except InputError as error:
@@ -191,7 +192,7 @@ def _column(column: Any) -> Column:
         numbers = column.to_numpy(zero_copy_only=False)
         if numbers.min() >= 0 and numbers.max() < _LARGEST:
             return numbers.astype(np.int64)
-    return [as_text(cell) for cell in column.to_pylist()]
+    return _cell_texts(column.to_pylist())
 
 
 def _library(module: str, package: str) -> Any:
@@ -201,6 +202,20 @@ def _library(module: str, package: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MachineError(package, "not installed", hint="Install it: pip install 'gcnbatch[tables]'") from error
+
+
+def _cell_texts(cells: Iterable[Any]) -> list[str]:
+    """Return cells as texts, which have the limit of a field of text tables.
+
+    Raises
+    ------
+    ValueError
+        For a longer one.
+    """
+    texts = list(map(as_text, cells))
+    if max(map(len, texts), default=0) > csv.field_size_limit():
+        raise ValueError(f"a field of more than {csv.field_size_limit():,} characters")
+    return texts
 
 
 def as_text(cell: Any) -> str:
