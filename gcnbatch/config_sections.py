@@ -25,6 +25,7 @@ def _as_names(value: Any) -> Any:
 
 
 LayerNames = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], BeforeValidator(_as_names)]
+Readouts = Annotated[tuple[Literal["sum", "mean", "max"], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
 
@@ -91,8 +92,14 @@ class ChemGCNConfig(Section):
     )
     batch_norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1.0, description="added to the variance")
     dropout: Fraction = Field(default=0.0, description="dropout after each hidden layer")
+    residual: bool = Field(
+        default=False, description="add the input of a convolution to its output; from the second, where widths agree"
+    )
+    jumping_knowledge: Literal["none", "cat"] = Field(
+        default="none", description="cat: what follows reads the outputs of all convolutions, concatenated"
+    )
     dense: Widths = Field(default=(), description="node-wise dense layers (with ReLU) before the readout")
-    readout: Literal["sum", "mean", "max"] = Field(default="sum", description="nodes to graph")
+    readout: Readouts = Field(default=("sum",), min_length=1, description="nodes to graph; several are concatenated")
     head: Widths = Field(default=(), description="dense layers (with ReLU) between readout and output")
 
 

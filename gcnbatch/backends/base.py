@@ -140,6 +140,15 @@ class Ops(Protocol):
     def relu_backward(self, dy: Array, y: Array, out: Array | None = None) -> Array:
         """Gradient of `relu`: dY where y > 0, else 0; `y` is what `relu` returned, `out` may be dY."""
 
+    def add(self, a: Array, b: Array) -> Array:
+        """A + B, two arrays of one shape. The gradient by both is dY."""
+
+    def concatenate(self, parts: Sequence[Array]) -> Array:
+        """Matrices (N, P_i) side by side: (N, sum of the P_i)."""
+
+    def concatenate_backward(self, dy: Array, widths: Sequence[int]) -> tuple[Array, ...]:
+        """Gradients of `concatenate` by its parts: new arrays (N, P_i), for `widths` P_i."""
+
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero each element with probability `rate`, scale the others by 1 / (1 - rate); return (y, mask), any shape.
 

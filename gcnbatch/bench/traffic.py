@@ -15,7 +15,7 @@ outputs, nnz stored entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import getfullargspec
 from math import prod
 from typing import Any, NamedTuple
@@ -147,6 +147,22 @@ def relu_backward(dy: Array) -> Traffic:
     return Traffic(12 * n, n)
 
 
+def add(a: Array) -> Traffic:
+    """12 n bytes, n flops for n elements."""
+    n = prod(a.shape)
+    return Traffic(12 * n, n)
+
+
+def concatenate(parts: Sequence[Array]) -> Traffic:
+    """8 bytes per element of all parts, no flops."""
+    return Traffic(8 * sum(prod(part.shape) for part in parts), 0)
+
+
+def concatenate_backward(dy: Array) -> Traffic:
+    """8 bytes per element, no flops."""
+    return concatenate([dy])
+
+
 def dropout(x: Array) -> Traffic:
     """9 n bytes including the mask, n flops."""
     n = prod(x.shape)
@@ -236,6 +252,9 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         batch_norm_backward,
         relu,
         relu_backward,
+        add,
+        concatenate,
+        concatenate_backward,
         dropout,
         dropout_backward,
         readout,

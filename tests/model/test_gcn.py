@@ -9,6 +9,7 @@ import pytest
 
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.model.gcn import Gcn, build, freeze
+from gcnbatch.model.layers import Add
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset, dense
 from tests.model.cases import Case
@@ -70,6 +71,32 @@ def test_both_orders_of_a_convolution_agree() -> None:
     ]
     once, always = (case.outputs(ReferenceOps()) for case in found)
     np.testing.assert_allclose(once, always, rtol=1e-12)
+
+
+def hidden(case: Case, layer: int, h: Any) -> Any:
+    """Return ReLU(A (H W + b)) of one channel."""
+    p, a = case.parameters, dense(case.batch.adjacency.forward)
+    return np.maximum(a @ (h @ p[f"conv{layer}.weight"] + p[f"conv{layer}.bias"]), 0)
+
+
+def test_residual_jumping_knowledge_and_concatenated_readouts_equal_their_formulas() -> None:
+    graphs = build_graphset(4, n_channels=1)
+    config = ChemGCNConfig(
+        widths=(5, 5), batch_norm=False, residual=True, jumping_knowledge="cat", readout=("max", "sum")
+    )
+    case = Case.of(config, graphs, [1, 0]).astype(np.float64)
+    first = hidden(case, 1, case.batch.x)
+    h = np.concatenate([first, hidden(case, 2, first) + first], axis=1)
+    parts = np.split(h, [case.batch.node_ptr[1]])
+    readout = np.array([[*part.max(axis=0), *part.sum(axis=0)] for part in parts])
+    expected = readout @ case.parameters["output.weight"] + case.parameters["output.bias"]
+    np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
+
+
+def test_a_residual_connection_needs_equal_widths_and_a_convolution_before() -> None:
+    model = build(ChemGCNConfig(widths=(4, 4, 5, 5), residual=True, dropout=0.1), header(n_features=4))
+    assert [layer for layer in names(model) if "residual" in layer] == ["conv2.residual", "conv4.residual"]
+    assert [layer.of for layer in model.layers if isinstance(layer, Add)] == ["conv1.dropout", "conv3.dropout"]
 
 
 def test_frozen_layers_compute_as_in_prediction_and_keep_their_statistics() -> None:

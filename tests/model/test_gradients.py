@@ -49,6 +49,12 @@ CASES = {
        for readout in ("sum", "mean", "max") for target in ("binary", "multiclass", "regression")},
     "no batch norm": chemgcn({"batch_norm": False}),
     "dropout": chemgcn({"dropout": 0.4}),
+    "residual": chemgcn({"widths": (3, 3, 3), "residual": True, "batch_norm": False}),
+    "jumping knowledge": chemgcn({"widths": (3, 2, 4), "jumping_knowledge": "cat", "dense": (3,)}),
+    "residual, jumping knowledge, three readouts": chemgcn(
+        {"widths": (3, 3, 3), "residual": True, "jumping_knowledge": "cat", "readout": ("sum", "mean", "max")}
+    ),
+    "residual behind frozen layers": frozen(chemgcn({"widths": (3, 3, 3), "residual": True}), "conv1", "conv2"),
     "dense and head": chemgcn({"dense": (4, 3), "head": (3,), "dropout": 0.2}),
     "stored adjacency": chemgcn({"adjacency": "stored"}),
     "one channel": chemgcn({}, n_channels=1),

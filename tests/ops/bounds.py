@@ -251,6 +251,15 @@ class RoundedOps:
     def relu_backward(self, dy: Rounded, y: Rounded, out: Rounded | None = None) -> Rounded:
         return into(out, dy.where(y.value > 0))
 
+    def add(self, a: Rounded, b: Rounded) -> Rounded:
+        return a + b
+
+    def concatenate(self, parts) -> Rounded:
+        return Rounded(*(np.concatenate([getattr(part, what) for part in parts], 1) for what in ("value", "error")))
+
+    def concatenate_backward(self, dy: Rounded, widths) -> tuple[Rounded, ...]:
+        return tuple(dy[:, end - width : end] for width, end in zip(widths, np.cumsum(widths), strict=True))
+
     def dropout(self, x: Rounded, rate: float, key: DropoutKey):
         mask = reference_dropout(x.value, rate, key)[1]
         return self.dropout_backward(x, mask, rate), mask

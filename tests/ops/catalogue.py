@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tests.ops import (
     test_batch_norm,
     test_bias,
+    test_concatenate,
     test_dropout,
     test_linear,
     test_loss,
@@ -25,6 +26,7 @@ DENSE_MODULES = {
     "linear": test_linear,
     "batch norm": test_batch_norm,
     "ReLU": test_relu,
+    "concatenate": test_concatenate,
     "dropout": test_dropout,
     "readout": test_readout,
     "loss": test_loss,

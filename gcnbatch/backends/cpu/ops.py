@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -132,6 +132,15 @@ class CpuOps:
 
     def relu_backward(self, dy: Float, y: Float, out: Float | None = None) -> Float:
         return np.multiply(dy, y > 0, out=out)
+
+    def add(self, a: Float, b: Float) -> Float:
+        return a + b
+
+    def concatenate(self, parts: Sequence[Float]) -> Float:
+        return np.concatenate(list(parts), axis=1)
+
+    def concatenate_backward(self, dy: Float, widths: Sequence[int]) -> tuple[Float, ...]:
+        return tuple(part.copy() for part in np.split(dy, np.cumsum(widths)[:-1], axis=1))
 
     def dropout(self, x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
         drawn = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size).reshape(x.shape)
