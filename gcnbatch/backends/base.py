@@ -134,6 +134,17 @@ class Ops(Protocol):
     ) -> tuple[Array, Array, Array]:
         """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; `out` is (dgamma, dbeta)."""
 
+    def layer_norm(self, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool = False) -> tuple[Array, Any]:
+        """Return y = gamma (x - mean) / sqrt(var + epsilon) + beta, (y, saved); mean and biased variance of each row.
+
+        With `relu`, ReLU is applied to y, and the backward operation includes it.
+        """
+
+    def layer_norm_backward(
+        self, dy: Array, saved: Any, gamma: Array, out: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of `layer_norm`; `out` is (dgamma, dbeta)."""
+
     def relu(self, x: Array, out: Array | None = None) -> Array:
         """max(x, 0), any shape, NaN where x is NaN; `out` may be x."""
 

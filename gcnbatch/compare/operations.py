@@ -47,6 +47,7 @@ ROWS = {
             ("linear", "MatMul + Add"),
             ("spmm", "SpMM"),
             ("batch_norm", "BatchNorm"),
+            ("layer_norm", "LayerNorm"),
             ("relu", "ReLU"),
             ("concatenate", "Concatenate"),
             ("dropout", "Dropout"),

@@ -25,6 +25,7 @@ from gcnbatch.model.layers import (
     GraphConv,
     Junction,
     Layer,
+    LayerNormRelu,
     Propagate,
     ReadoutLayer,
     Relu,
@@ -183,16 +184,20 @@ def _convolutions(config: ChemGCNConfig, header: Header) -> tuple[list[Layer | J
     width = header.n_features
     for i, out in enumerate(config.widths, 1):
         layers.append(GraphConv(f"conv{i}", width, out, header.n_channels))
-        if config.batch_norm:
-            layers.append(BatchNormRelu(f"norm{i}", out, config.batch_norm_epsilon, config.batch_norm_momentum))
-        else:
-            layers.append(Relu(f"conv{i}.relu"))
+        layers.append(_norm(config, f"norm{i}", out) or Relu(f"conv{i}.relu"))
         layers += _dropout(f"conv{i}", config.dropout)
         if config.residual and ends and width == out:
             layers.append(Add(f"conv{i}.residual", ends[-1]))
         ends.append(layers[-1].name)
         width = out
     return layers, ends
+
+
+def _norm(config: ChemGCNConfig, name: str, width: int) -> Layer | None:
+    """Return the norm with its ReLU; None if there is no norm."""
+    if config.norm == "batch":
+        return BatchNormRelu(name, width, config.batch_norm_epsilon, config.batch_norm_momentum)
+    return LayerNormRelu(name, width, config.layer_norm_epsilon) if config.norm == "layer" else None
 
 
 def _dropout(name: str, rate: float) -> list[Layer]:

@@ -175,6 +175,29 @@ class BatchNormRelu:
 
 
 @dataclass(frozen=True)
+class LayerNormRelu:
+    """Layer norm of each node over its columns, then ReLU. `gamma`, `beta` (P,)."""
+
+    name: str
+    width: int
+    epsilon: float
+
+    def specs(self) -> list[ParameterSpec]:
+        shape = (self.width,)
+        return [ParameterSpec(f"{self.name}.gamma", shape, "ones"), ParameterSpec(f"{self.name}.beta", shape, "zeros")]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        gamma, beta = (ctx.parameters[f"{self.name}.{part}"] for part in ("gamma", "beta"))
+        return ctx.ops.layer_norm(h, gamma, beta, self.epsilon, relu=True)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        gamma, beta = f"{self.name}.gamma", f"{self.name}.beta"
+        out = (ctx.gradients[gamma], ctx.gradients[beta]) if gamma in ctx.gradients else None
+        dh, dgamma, dbeta = ctx.ops.layer_norm_backward(dout, saved, ctx.parameters[gamma], out)
+        return dh, {gamma: dgamma, beta: dbeta}
+
+
+@dataclass(frozen=True)
 class Relu:
     """max(x, 0), in place: no layer needs the output of a product once the next layer has read it."""
 

@@ -23,6 +23,7 @@ from gcnbatch.model.layers import (
     GraphConv,
     Junction,
     Layer,
+    LayerNormRelu,
     ReadoutLayer,
     Relu,
 )
@@ -47,6 +48,8 @@ def _unsupported(layer: Layer | Junction) -> str | None:
     """Return the key of the configuration that asks for a layer which the engine does not have, or None."""
     if isinstance(layer, ReadoutLayer) and len(layer.kinds) > 1:
         return "concatenated readouts (model.readout)"
+    if isinstance(layer, LayerNormRelu):
+        return "layer norm (model.norm)"
     if isinstance(layer, Add):
         return "residual connections (model.residual)"
     if isinstance(layer, Concatenate):

@@ -33,7 +33,7 @@ def test_a_chemgcn_stacks_convolution_norm_relu_dropout_dense_readout_head() -> 
 
 
 def test_optional_layers_are_absent_unless_configured() -> None:
-    plain = build(ChemGCNConfig(widths=(4,), batch_norm=False), header())
+    plain = build(ChemGCNConfig(widths=(4,), norm="none"), header())
     assert names(plain) == ["conv1", "conv1.relu", "readout", "output"]
     nodes = build(ChemGCNConfig(widths=(4,)), header(level="node"))
     assert names(nodes) == ["conv1", "norm1", "output"]
@@ -81,9 +81,7 @@ def hidden(case: Case, layer: int, h: Any) -> Any:
 
 def test_residual_jumping_knowledge_and_concatenated_readouts_equal_their_formulas() -> None:
     graphs = build_graphset(4, n_channels=1)
-    config = ChemGCNConfig(
-        widths=(5, 5), batch_norm=False, residual=True, jumping_knowledge="cat", readout=("max", "sum")
-    )
+    config = ChemGCNConfig(widths=(5, 5), norm="none", residual=True, jumping_knowledge="cat", readout=("max", "sum"))
     case = Case.of(config, graphs, [1, 0]).astype(np.float64)
     first = hidden(case, 1, case.batch.x)
     h = np.concatenate([first, hidden(case, 2, first) + first], axis=1)

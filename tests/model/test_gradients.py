@@ -47,9 +47,10 @@ def frozen(case: Case, *layers: str) -> Case:
 CASES = {
     **{f"{readout}-{target}": chemgcn({"readout": readout}, target=target)
        for readout in ("sum", "mean", "max") for target in ("binary", "multiclass", "regression")},
-    "no batch norm": chemgcn({"batch_norm": False}),
+    "no batch norm": chemgcn({"norm": "none"}),
     "dropout": chemgcn({"dropout": 0.4}),
-    "residual": chemgcn({"widths": (3, 3, 3), "residual": True, "batch_norm": False}),
+    "layer norm": chemgcn({"norm": "layer", "dropout": 0.2}),
+    "residual": chemgcn({"widths": (3, 3, 3), "residual": True, "norm": "none"}),
     "jumping knowledge": chemgcn({"widths": (3, 2, 4), "jumping_knowledge": "cat", "dense": (3,)}),
     "residual, jumping knowledge, three readouts": chemgcn(
         {"widths": (3, 3, 3), "residual": True, "jumping_knowledge": "cat", "readout": ("sum", "mean", "max")}
