@@ -98,6 +98,13 @@ class ChemGCNConfig(Section):
     residual: bool = Field(
         default=False, description="add the input of a convolution to its output; from the second, where widths agree"
     )
+    ffn: bool = Field(
+        default=False,
+        description="node-wise feed-forward network after each convolution: twice as wide inside, residual, norm",
+    )
+    virtual_node: bool = Field(
+        default=False, description="after each convolution but the last, each node reads the mean of its graph"
+    )
     jumping_knowledge: Literal["none", "cat"] = Field(
         default="none", description="cat: what follows reads the outputs of all convolutions, concatenated"
     )

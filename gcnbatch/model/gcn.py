@@ -29,6 +29,7 @@ from gcnbatch.model.layers import (
     Propagate,
     ReadoutLayer,
     Relu,
+    VirtualNode,
     Weights,
 )
 from gcnbatch.model.parameters import ParameterLayout
@@ -144,7 +145,7 @@ def freeze(model: Gcn, names: Sequence[str]) -> Gcn:
 
 def _part_of(name: str) -> str:
     """Return the part of the model that a layer belongs to: ``"conv1"`` for norm1 and conv1.dropout."""
-    return re.sub("^norm", "conv", name.partition(".")[0])
+    return re.sub("^(norm|ffn|virtual)", "conv", name.partition(".")[0])
 
 
 def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: bool = False) -> Gcn:
@@ -188,9 +189,26 @@ def _convolutions(config: ChemGCNConfig, header: Header) -> tuple[list[Layer | J
         layers += _dropout(f"conv{i}", config.dropout)
         if config.residual and ends and width == out:
             layers.append(Add(f"conv{i}.residual", ends[-1]))
+        if config.ffn:
+            layers += _feed_forward(config, i, out, layers[-1].name)
+        if config.virtual_node and header.level == "graph" and i < len(config.widths):
+            layers.append(VirtualNode(f"virtual{i}", out))
         ends.append(layers[-1].name)
         width = out
     return layers, ends
+
+
+def _feed_forward(config: ChemGCNConfig, number: int, width: int, before: str) -> list[Layer | Junction]:
+    """Return the layers of norm(H + ReLU(H W1 + b1) W2 + b2) with ReLU, on the output H of layer `before`."""
+    name = f"ffn{number}"
+    return [
+        Dense(f"{name}.expand", width, 2 * width),
+        Relu(f"{name}.relu"),
+        *_dropout(name, config.dropout),
+        Dense(f"{name}.reduce", 2 * width, width),
+        Add(f"{name}.residual", before),
+        _norm(config, f"{name}.norm", width) or Relu(f"{name}.out"),
+    ]
 
 
 def _norm(config: ChemGCNConfig, name: str, width: int) -> Layer | None:

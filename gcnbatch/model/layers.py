@@ -264,6 +264,35 @@ class ReadoutLayer:
 
 
 @dataclass(frozen=True)
+class VirtualNode:
+    """Y = H + v: each node of a graph receives v = ReLU(mean of the graph's rows of H times W + b), (B, P).
+
+    Source: Gilmer et al.: "Neural message passing for quantum chemistry", ICML 2017. Here, the node keeps no state
+    between layers, and reads the mean, so that large graphs do not outweigh small ones. `weight` (P, P), `bias` (P,).
+    """
+
+    name: str
+    width: int
+
+    def specs(self) -> list[ParameterSpec]:
+        return Dense(self.name, self.width, self.width).specs()
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        r, kept = ctx.ops.readout(h, ctx.batch.node_ptr, "mean")
+        v = _product(ctx, r, self.name)
+        v = ctx.ops.relu(v, out=v)
+        return ctx.ops.add(h, ctx.ops.readout_backward(v, ctx.batch.node_ptr, "sum", kept)), (r, kept, v)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        r, kept, v = saved
+        dv = ctx.ops.readout(dout, ctx.batch.node_ptr, "sum")[0]
+        dr, gradients = _product_backward(ctx, ctx.ops.relu_backward(dv, v, out=dv), r, self.name, True, need_dh)
+        if dr is None:
+            return None, gradients
+        return ctx.ops.add(dout, ctx.ops.readout_backward(dr, ctx.batch.node_ptr, "mean", kept)), gradients
+
+
+@dataclass(frozen=True)
 class Add:
     """Sum of the output of the layer before and that of an earlier layer: a residual connection."""
 

@@ -26,6 +26,7 @@ from gcnbatch.model.layers import (
     LayerNormRelu,
     ReadoutLayer,
     Relu,
+    VirtualNode,
 )
 from gcnbatch.model.parameters import ParameterLayout
 from gcnbatch.runners.fused_state import FusedState, rates_of_steps
@@ -50,6 +51,10 @@ def _unsupported(layer: Layer | Junction) -> str | None:
         return "concatenated readouts (model.readout)"
     if isinstance(layer, LayerNormRelu):
         return "layer norm (model.norm)"
+    if isinstance(layer, VirtualNode):
+        return "virtual nodes (model.virtual_node)"
+    if layer.name.startswith("ffn"):
+        return "feed-forward networks (model.ffn)"
     if isinstance(layer, Add):
         return "residual connections (model.residual)"
     if isinstance(layer, Concatenate):

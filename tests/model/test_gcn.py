@@ -91,6 +91,28 @@ def test_residual_jumping_knowledge_and_concatenated_readouts_equal_their_formul
     np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
 
 
+def test_a_feed_forward_network_and_a_virtual_node_equal_their_formulas() -> None:
+    graphs = build_graphset(4, n_channels=1)
+    config = ChemGCNConfig(widths=(5, 4), norm="none", ffn=True, virtual_node=True, readout=("mean",))
+    case = Case.of(config, graphs, [1, 0]).astype(np.float64)
+    p, cut = case.parameters, [case.batch.node_ptr[1]]
+
+    def network(i: int, h: Any) -> Any:
+        inside = np.maximum(h @ p[f"ffn{i}.expand.weight"] + p[f"ffn{i}.expand.bias"], 0)
+        return np.maximum(h + inside @ p[f"ffn{i}.reduce.weight"] + p[f"ffn{i}.reduce.bias"], 0)
+
+    h = network(1, hidden(case, 1, case.batch.x))
+    virtual = [
+        np.maximum(part.mean(axis=0) @ p["virtual1.weight"] + p["virtual1.bias"], 0) for part in np.split(h, cut)
+    ]
+    h = np.concatenate([part + v for part, v in zip(np.split(h, cut), virtual, strict=True)])
+    h = network(2, hidden(case, 2, h))
+    readout = np.stack([part.mean(axis=0) for part in np.split(h, cut)])
+    expected = readout @ p["output.weight"] + p["output.bias"]
+    np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
+    assert freeze(case.model, ["conv1"]).frozen_parameters()[-1] == "virtual1.bias"
+
+
 def test_a_residual_connection_needs_equal_widths_and_a_convolution_before() -> None:
     model = build(ChemGCNConfig(widths=(4, 4, 5, 5), residual=True, dropout=0.1), header(n_features=4))
     assert [layer for layer in names(model) if "residual" in layer] == ["conv2.residual", "conv4.residual"]

@@ -46,6 +46,8 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.dropout": ("0.5", 0.5),
     "model.dense": ("32", (32,)),
     "model.readout": ("max", ("max",)),
+    "model.ffn": ("true", True),
+    "model.virtual_node": ("true", True),
     "model.residual": ("true", True),
     "model.jumping_knowledge": ("cat", "cat"),
     "model.head": ("[4]", (4,)),
