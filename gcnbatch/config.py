@@ -155,7 +155,10 @@ def _allowed(name: str, field: FieldInfo) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(str(choice) or '""' for choice in get_args(kind))
     if get_origin(kind) is tuple:
-        number, element = get_args(get_args(kind)[0])
+        element = get_args(kind)[0]
+        if get_origin(element) is Literal:
+            return f"list of {', '.join(map(str, get_args(element)))}"
+        number, element = get_args(element)
         if number is str:
             return "list of texts"
         return f"list; each {_bounds(number, element.metadata)}"
@@ -232,7 +235,7 @@ def _range(location: list[str], kind: str) -> str:
     if field is None:
         return ""
     number, bounds = field.annotation, field.metadata
-    if len(location) > 2:  # an element of a list
+    if len(location) > 2 and get_origin(get_args(number)[0]) is not Literal:  # an element of a list
         number, element = get_args(get_args(number)[0])
         bounds = element.metadata
     if not bounds or number not in (int, float):

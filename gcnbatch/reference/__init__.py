@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
 from gcnbatch.reference.bias import bias_add, bias_add_backward
+from gcnbatch.reference.concatenate import add, concatenate, concatenate_backward
 from gcnbatch.reference.dropout import dropout, dropout_backward
+from gcnbatch.reference.layer_norm import layer_norm, layer_norm_backward
 from gcnbatch.reference.linear import linear, linear_backward
 from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
 from gcnbatch.reference.matmul import matmul, matmul_backward, sparse_matmul, sparse_matmul_backward
@@ -39,8 +41,13 @@ class ReferenceOps:
     spmm_backward = staticmethod(spmm_backward)
     batch_norm = staticmethod(batch_norm)
     batch_norm_backward = staticmethod(batch_norm_backward)
+    layer_norm = staticmethod(layer_norm)
+    layer_norm_backward = staticmethod(layer_norm_backward)
     relu = staticmethod(relu)
     relu_backward = staticmethod(relu_backward)
+    add = staticmethod(add)
+    concatenate = staticmethod(concatenate)
+    concatenate_backward = staticmethod(concatenate_backward)
     dropout = staticmethod(dropout)
     dropout_backward = staticmethod(dropout_backward)
     readout = staticmethod(readout)

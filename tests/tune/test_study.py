@@ -312,7 +312,7 @@ def test_a_lost_device_ends_the_study_with_the_command_to_resume(
 def test_a_loss_that_is_not_finite_fails_its_trial(place: Path, tmp_path: Path) -> None:
     (tmp_path / "space.toml").write_text("[train]\nlearning_rate = { choices = [1e-3, 100.0] }", encoding="utf-8")
     write_graphset(tmp_path / "set.h5", build_graphset(40, target="regression", missing=0.0, n_tasks=1))
-    about = ("train.optimizer=sgd", "train.epochs=40", "model.batch_norm=false")
+    about = ("train.optimizer=sgd", "train.epochs=40", "model.norm=none")
     summary = search(tmp_path, tmp_path / "study", *about, trials=8)
     failed = [row for row in table(tmp_path / "study") if row["state"] == "failed"]
     assert 0 < len(failed) == summary["failed"] < 8
