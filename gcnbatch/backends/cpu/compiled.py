@@ -50,6 +50,16 @@ def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> 
 
 
 @compiled
+def _sampled_products(a: Any, b: Any, rows: Any, columns: Any, out: Any) -> None:
+    """Write the product of row rows[e] of `a` and row columns[e] of `b` to out[e]."""
+    for entry in range(out.shape[0]):
+        left, right, total = a[rows[entry]], b[columns[entry]], np.float32(0)
+        for p in range(left.shape[0]):
+            total += left[p] * right[p]
+        out[entry] = total
+
+
+@compiled
 def _add_row(y: Any, b: Any) -> None:
     """Add b (P,) to every row of y (N, P), in place.
 
@@ -264,6 +274,11 @@ class CompiledOps(CpuOps):
         dh = np.empty((n * channels, width), np.float32)
         _csr_product(matrix.indptr, matrix.indices, matrix.data, dy, dh)
         return dh.reshape(n, channels * width)
+
+    def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
+        out = np.empty(len(rows), np.float32)
+        _sampled_products(a, b.reshape(-1, a.shape[1]), rows, columns, out)
+        return out
 
     def batch_norm(
         self,
