@@ -328,7 +328,7 @@ class Backend(Protocol):
     def meter(self) -> Meter:
         """Clock and counters."""
 
-    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> Array:
+    def zeros(self, count: int, dtype: type[np.generic] = np.float32) -> Array:
         """Return a flat array (count,) of zeros."""
 
     def view(self, flat: Array, start: int, shape: tuple[int, ...]) -> Array:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
@@ -28,9 +29,12 @@ from gcnbatch.data.graphs import ragged_rows
 from gcnbatch.data.sparse import check_reach
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let Numba compile `function` at its first call, and cache the code on disk if a folder is writable."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+def compiled(function: Callable[..., Any], allowed: frozenset[str] = frozenset({"contract"})) -> Callable[..., Any]:
+    """Let Numba compile `function` at its first call, and cache the code on disk if a folder is writable.
+
+    `allowed` are LLVM's flags of its arithmetic.
+    """
+    options: dict[str, Any] = {"nogil": True, "fastmath": set(allowed), "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder
@@ -49,7 +53,7 @@ def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> 
                 sums[p] += weight * source[p]
 
 
-@compiled
+@partial(compiled, allowed=frozenset({"contract", "reassoc", "nsz"}))  # else a sum is one chain of additions
 def _sampled_products(a: Any, b: Any, rows: Any, columns: Any, out: Any) -> None:
     """Write the product of row rows[e] of `a` and row columns[e] of `b` to out[e]."""
     for entry in range(out.shape[0]):
