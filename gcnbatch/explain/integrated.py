@@ -22,11 +22,12 @@ from gcnbatch.data.graphs import GraphSet, Int64, ragged_rows
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.explain.path import GraphPath, midpoints
-from gcnbatch.infer.members import Member, check_fit, load_members
+from gcnbatch.infer.members import Member, load_members
 from gcnbatch.predictions import output_names
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.input_gradients import InputGradientRunner
 from gcnbatch.text import listed, quoted
+from gcnbatch.train.trained import check_fit
 
 Float64 = NDArray[np.float64]
 
@@ -163,7 +164,7 @@ class Explainer:
         Parameters
         ----------
         graphs : GraphSet
-            It fits the models; see `gcnbatch.infer.members.check_fit`.
+            It fits the models; see `gcnbatch.train.trained.check_fit`.
         progress : callable
             Called with the number of graphs of each finished part, for every member.
         """
