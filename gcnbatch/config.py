@@ -203,6 +203,8 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     kind = ""
     if len(location) > 1 and location[0] == "model" and location[1] in MODEL_KINDS:
         kind = location.pop(1)
+    if location[-1:] == ["0"] and not isinstance(_dig(tree, location[:-1]), list | tuple):
+        location.pop()  # a single value in place of a list
     key = ".".join(location)
     subject = f"{where}: {key}" if key else where
     if first["type"] == "extra_forbidden" and location[-1].lower() in _ALIASES:

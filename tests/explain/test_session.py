@@ -15,7 +15,7 @@ from gcnbatch.cli.app import app
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.explain import Explainer
 from gcnbatch.explain.session import ExplanationSummary, Output, explain
-from gcnbatch.infer import infer
+from gcnbatch.infer import infer, inputs
 from tests.builders import build_graphset
 from tests.infer.runs import read_rows
 
@@ -133,7 +133,7 @@ def test_an_interrupted_command_leaves_nothing(
         return right(self, graphs, *about)
 
     monkeypatch.setattr(Explainer, "explain", interrupted)
-    monkeypatch.setattr("gcnbatch.infer.inputs.PART_ROWS", 1)
+    monkeypatch.setattr(inputs, "PART_ROWS", 1)
     many = tmp_path / "many.csv"
     many.write_text("mol_id,structure\n" + "".join(f"M{at},CCO\n" for at in range(300)))
     with pytest.raises(KeyboardInterrupt):
