@@ -186,6 +186,9 @@ class TrainConfig(Section):
         default=(), description="binary: weight of a positive per task; empty: from class_weights"
     )
     standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")
+    level: float = Field(
+        default=0.9, ge=0.5, lt=1.0, description="share of right values that intervals and sets of labels promise"
+    )
     checkpoint_seconds: float = Field(
         default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
     )

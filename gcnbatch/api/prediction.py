@@ -35,7 +35,7 @@ def infer(
     spreadsheet: bool = False,
     selection: Selection | None = None,
     resume: bool = False,
-    level: float | None = 0.9,
+    level: float | Literal["training"] | None = "training",
     applicability: bool = False,
     quiet: bool = True,
     say: Say = lambda line: None,
@@ -64,8 +64,8 @@ def infer(
         The rows to write; None: all.
     resume : bool
         Go on where a killed prediction was stopped.
-    level : float
-        Level of conformal intervals and sets; None: predictions alone.
+    level : float or "training"
+        Level of conformal intervals and sets; "training": that of the runs; None: predictions alone.
     applicability : bool
         Add similarity and embedding distance to the nearest training molecule.
     quiet, say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gcnbatch.errors import InputError
 
@@ -121,7 +121,7 @@ class Run:
         backend: str = "auto",
         device: int = 0,
         batch_size: int | None = None,
-        level: float | None = 0.9,
+        level: float | Literal["training"] | None = "training",
         applicability: bool = False,
         processes: int = 0,
     ) -> Predictions:
@@ -135,8 +135,8 @@ class Run:
             Backend and GPU.
         batch_size : int
             Graphs per batch; None: chosen by the backend. It does not change the predictions.
-        level : float
-            Level of conformal intervals and sets; None: predictions alone, without calibration.
+        level : float or "training"
+            Level of conformal intervals and sets; "training": that of the runs; None: predictions alone, without calibration.
         applicability : bool
             Add similarity and embedding distance to the nearest training molecule.
         processes : int

@@ -206,7 +206,7 @@ def _fit(
         began = time.monotonic()
         outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
-        results.append(_write(target / place, dataset, split, outputs[-1], course, config.parquet))
+        results.append(_write(target / place, dataset, split, outputs[-1], course, config))
     if "" in parts:
         return results[0]
     return _summarise(target, dataset, list(parts.values()), outputs, results, config.parquet)
@@ -240,7 +240,7 @@ def _write(
     split: Split,
     outputs: NDArray[np.float32],
     course: dict[str, Any],
-    parquet: bool,
+    config: Config,
 ) -> dict[str, Any]:
     folders.make(folder)
     parts = {part: rows for part, rows in split.parts().items() if len(rows)}
@@ -253,7 +253,8 @@ def _write(
         test_ids=dataset.ids[split.test],
         history=[],
         course=course,
-        parquet=parquet,
+        parquet=config.parquet,
+        level=config.train.level,
     ).write()
 
 

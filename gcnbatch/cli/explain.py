@@ -70,7 +70,11 @@ def explain(
     batch_nodes: Annotated[
         int | None,
         typer.Option(
-            "--batch-nodes", min=1, metavar="N", help="Nodes per batch, over all copies.", show_default="8192"
+            "--batch-nodes",
+            min=1,
+            metavar="N",
+            help="Nodes per batch, over all copies.",
+            show_default="chosen by the backend",
         ),
     ] = None,
     on_bad_row: Annotated[
@@ -103,7 +107,6 @@ def explain(
     from gcnbatch.api.options import cuda
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.explain.integrated import BATCH_NODES
     from gcnbatch.explain.session import Output
     from gcnbatch.explain.session import explain as run
     from gcnbatch.infer.inputs import CsvOptions
@@ -127,7 +130,7 @@ def explain(
         backend=backend,
         device=device,
         cuda=cuda(settings(assignments), resident),
-        batch_nodes=batch_nodes or BATCH_NODES,
+        batch_nodes=batch_nodes or 0,
         csv=CsvOptions(smiles_column, id_column, processes, (), TableFormat(delimiter, "")),
         on_bad_row=on_bad_row.value,
         output=Output(not no_drawings, parquet, spreadsheet),

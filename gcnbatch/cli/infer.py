@@ -106,8 +106,14 @@ def infer(
         bool, typer.Option("--resume", help="Go on where a killed prediction was stopped (.csv, .jsonl).")
     ] = False,
     level: Annotated[
-        float, typer.Option("--level", metavar="P", help="Level of intervals and sets: share of right ones.")
-    ] = 0.9,
+        float | None,
+        typer.Option(
+            "--level",
+            metavar="P",
+            help="Level of intervals and sets: share of right ones.",
+            show_default="as in training",
+        ),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Predictions alone, without calibration and sets.")] = False,
     applicability: Annotated[
         bool, typer.Option("--applicability", help="Add nearness to the run's training molecules, from its data set.")
@@ -158,7 +164,7 @@ def infer(
             spreadsheet=spreadsheet,
             selection=Selection(top, threshold, by),
             resume=resume,
-            level=None if plain else level,
+            level=None if plain else "training" if level is None else level,
             applicability=applicability,
             quiet=quiet,
             say=say,

@@ -33,7 +33,7 @@ Float64 = NDArray[np.float64]
 
 ROUNDS = [16, 48, 144, 432]  # positions; a round reuses those of the one before, a third of its own
 TOLERANCE = 0.02  # largest completeness error at which a graph is done, times 1 + |f(graph) - f(baseline)|
-BATCH_NODES = 8192  # nodes of a batch, over all copies of its graphs
+BATCH_NODES = {"host": 8192, "device": 32768}  # nodes of a batch, over all copies of its graphs, by a backend's clock
 
 
 class Bonds(NamedTuple):
@@ -127,7 +127,7 @@ class Explainer:
     steps : int
         Positions on the path; 0: as many of ROUNDS as the completeness error of a graph needs.
     batch_nodes : int
-        Nodes per batch, over all copies of its graphs.
+        Nodes per batch, over all copies of its graphs; 0: chosen by the backend.
 
     Raises
     ------
@@ -141,7 +141,7 @@ class Explainer:
         choice: BackendChoice,
         tasks: Sequence[str] = (),
         steps: int = 0,
-        batch_nodes: int = BATCH_NODES,
+        batch_nodes: int = 0,
     ) -> None:
         self.header = members[0].header
         if self.header.level == "node":
@@ -151,7 +151,7 @@ class Explainer:
         backend = choice.backend_with_operations("explanations")
         self.backend = backend.name
         self._rounds = [steps] if steps else ROUNDS
-        self._batch_nodes = batch_nodes
+        self._batch_nodes = batch_nodes or BATCH_NODES[backend.meter.clock]
         self._members = members
         self._runners = [
             InputGradientRunner(backend, member.model, member.weights, _heads(member)[self.places])

@@ -21,7 +21,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts
 from gcnbatch.explain import drawing
 from gcnbatch.explain.drawing import Panel, mark_values
-from gcnbatch.explain.integrated import BATCH_NODES, TOLERANCE, Attributions, Explainer
+from gcnbatch.explain.integrated import TOLERANCE, Attributions, Explainer
 from gcnbatch.explain.page import INDEX, MOST_CARDS, Card, render
 from gcnbatch.explain.rows import Rows, rows_of
 from gcnbatch.explain.tables import open_tables
@@ -98,7 +98,7 @@ def explain(
     backend: str = "auto",
     device: int = 0,
     cuda: CudaConfig | None = None,
-    batch_nodes: int = BATCH_NODES,
+    batch_nodes: int = 0,
     csv: CsvOptions | None = None,
     on_bad_row: Literal["keep", "fail"] = "keep",
     output: Output | None = None,

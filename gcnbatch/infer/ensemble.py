@@ -21,15 +21,14 @@ from gcnbatch.infer.inputs import CsvOptions, Data, Input, Part, open_input, ref
 from gcnbatch.infer.journal import Journal, can_resume, open_resumable, task_of
 from gcnbatch.infer.members import Member, load_members
 from gcnbatch.infer.selection import Selection, Selector
-from gcnbatch.infer.trust import Trust, load_trust
+from gcnbatch.infer.trust import Level, Trust, load_trust
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
-from gcnbatch.uncertainty.model import LEVEL
 
 Say = Callable[[str], object]
-_Options = tuple[CsvOptions, Selection, bool, float | None, bool]  # table, selection, spreadsheet, level, applicability
+_Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def infer(
     on_bad_row: Literal["keep", "fail"] = "keep",
     csv: CsvOptions | None = None,
     spreadsheet: bool = False,
-    level: float | None = LEVEL,
+    level: Level = "training",
     applicability: bool = False,
     selection: Selection | None = None,
     resume: bool = False,
@@ -97,8 +96,8 @@ def infer(
         A molecule that cannot be read keeps a blank row with the reason, or raises an error.
     spreadsheet : bool
         Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
-    level : float
-        Level of conformal intervals and sets, from 0.5 to below 1. None: predictions alone.
+    level : float, "training" or None
+        Level of conformal intervals and sets, from 0.5 to below 1, or "training". None: predictions alone.
     applicability : bool
         Add similarity and embedding distance to the nearest training molecule.
     selection : Selection or None

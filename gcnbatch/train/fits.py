@@ -132,6 +132,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any]) -> Re
         history=member.files.history(member.position.epoch),
         course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
         parquet=experiment.config.parquet,
+        level=experiment.config.train.level,
     )
 
 

@@ -54,7 +54,7 @@ class Report:
     course : dict
         Other entries of metrics.json: backend, epochs, seconds, split.
     level : float
-        Level of conformal intervals and sets, for the figures of the test rows.
+        Level of conformal intervals and sets, for the figures of the test rows and as the default of `infer`.
     parquet : bool
         Also write predictions.parquet.
     """
@@ -108,7 +108,7 @@ class Report:
         """Start to fit the uncertainty to the validation rows, if there are any."""
         if "valid" not in self.outputs:
             return None
-        return fitter.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"])
+        return fitter.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"], self.level)
 
 
 def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ _FIXED = (
     "train.monitor",
     "train.ensemble",
     "train.checkpoint_seconds",
+    "train.level",
     "train.from_run",
 )  # the objective, and what cannot change it
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gcnbatch import philox
 from gcnbatch.data.schema import Header
@@ -39,6 +39,7 @@ class _About(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     calibrators: list[Calibrator | None]
     notes: list[str]
+    level: float = Field(default=LEVEL, ge=0.5, lt=1)  # runs of before have none
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,18 @@ class Uncertainty:
         Sorted conformal scores of each segment.
     notes : list of str
         What could not be done, and why.
+    level : float
+        Level of intervals and sets that training was asked for; any other can be had as well.
     """
 
     header: Header
     calibrators: list[Calibrator | None]
     scores: list[NDArray[np.float32]]
     notes: list[str]
+    level: float = LEVEL
 
     @classmethod
-    def fit(cls, header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> Uncertainty:
+    def fit(cls, header: Header, y: NDArray[Any], outputs: NDArray[np.float32], level: float = LEVEL) -> Uncertainty:
         """Return the uncertainty that validation rows show; `y` and `outputs` as in `metrics.evaluate`."""
         notes: list[str] = []
         calibrators: list[Calibrator | None] = []
@@ -82,7 +86,7 @@ class Uncertainty:
                 draws = philox.generator(0, "calibration", task)
                 calibrators.append(None if reason else calibration.fit_binary(labels, values, draws))
                 scores += [values[~labels], 1 - values[labels]]
-        return cls(header, calibrators, [np.sort(one).astype(np.float32) for one in scores], notes)
+        return cls(header, calibrators, [np.sort(one).astype(np.float32) for one in scores], notes, level)
 
     # -------------------------------------------------------------------------------------------- predictions
 
@@ -133,7 +137,7 @@ class Uncertainty:
 
     def about(self) -> dict[str, Any]:
         """Return the description to store with the arrays."""
-        return _About(calibrators=self.calibrators, notes=self.notes).model_dump(mode="json")
+        return _About(calibrators=self.calibrators, notes=self.notes, level=self.level).model_dump(mode="json")
 
     @classmethod
     def read(
@@ -173,7 +177,7 @@ class Uncertainty:
         parts = np.split(scores, ends[1:-1])
         if any((np.diff(part) < 0).any() or np.isnan(part).any() for part in parts):
             raise InputError(place, "scores that are not sorted", expected)
-        return cls(header, found.calibrators, parts, found.notes)
+        return cls(header, found.calibrators, parts, found.notes, found.level)
 
 
 def labelled(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from gcnbatch.errors import InputError
 from gcnbatch.infer import infer
-from tests.infer.runs import read_rows, train_on
+from tests.infer.runs import numbers, read_rows, train_on
 from tests.train.runs import write_set
 
 OPTIONS = {"missing": 0.0, "max_nodes": 4}
@@ -90,6 +91,22 @@ def test_a_run_without_uncertainty_predicts_and_says_what_is_missing(folder: Pat
     said: list[str] = []
     assert list(columns(tmp_path, "old", tmp_path / "p.csv", say=said.append)) == ["id", "task0", "task1"]
     assert said[0].endswith("old has no uncertainty.safetensors")
+
+
+def test_the_level_of_training_is_that_of_the_metrics_and_the_default_of_infer(folder: Path, tmp_path: Path) -> None:
+    run = train_on(folder / "regression.h5", tmp_path / "run", split={"valid": 0.4}, train={"level": 0.6, "epochs": 1})
+    assert json.loads((run / "metrics.json").read_text())["uncertainty"]["level"] == 0.6
+    data, out = folder / "regression.h5", tmp_path / "p.csv"
+
+    def width(runs: list[Path], **options: Any) -> float:
+        infer(runs, data, str(out), backend="cpu", quiet=True, **options)
+        rows = numbers(read_rows(out), ["task0_low", "task0_high"])
+        return float((rows[:, 1] - rows[:, 0]).mean())
+
+    assert width([run]) == width([run], level=0.6) < width([run], level=0.9)
+    with pytest.raises(InputError, match=r"--level: trained for 0\.6, 0\.9; expected one level of all runs"):
+        width([run, folder / "regression"])
+    assert width([run, folder / "regression"], level=0.8) > 0
 
 
 def test_a_level_out_of_range_and_a_damaged_file_are_refused(folder: Path, tmp_path: Path) -> None:
