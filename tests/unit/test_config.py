@@ -80,7 +80,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "train.standardize": ("false", False),
     "model.input_dropout": ("false", False),
     "cuda.fast_math": ("true", True),
-    "train.level": 0.8,
+    "train.level": ("0.8", 0.8),
     "train.checkpoint_seconds": ("0", 0.0),
     "train.tensorboard": ("true", True),
 }
