@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.errors import InputError
+from gcnbatch.text import QUOTED, printable
+
+_DEEPEST = 20
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -22,15 +25,40 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         When the file is missing, not UTF-8 or not TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", "a TOML configuration", "See configs/ for examples.") from error
     except UnicodeDecodeError as error:
         raise InputError(str(path), "not text", "a TOML configuration", "Pass a data set with --data.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(str(path), f"cannot be read as TOML ({error})", hint="Fix that line.") from error
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "a TOML configuration") from error
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, place: str) -> dict[str, Any]:
+    """Return TOML as nested tables; `place` is its name in messages.
+
+    Raises
+    ------
+    InputError
+        When it is not TOML, or nested too deep.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        got = f"cannot be read as TOML ({printable(str(error), 2 * QUOTED)})"
+        raise InputError(place, got, hint="Fix that line.") from error
+    except RecursionError:
+        tree = None
+    if tree is None or deeper(tree, _DEEPEST):
+        raise InputError(place, "tables or lists nested too deep", f"at most {_DEEPEST} levels")
+    return tree
+
+
+def deeper(value: Any, levels: int) -> bool:
+    """Whether lists and tables are nested in more than `levels` levels."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inside is not None and (levels == 0 or any(deeper(one, levels - 1) for one in inside))
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
@@ -40,7 +68,7 @@ def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
         raise InputError(f"--set {text}", "no '='", "section.key=value, such as train.epochs=20")
     try:
         value = tomllib.loads(f"value = {raw.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = raw.strip()
     return tuple(part.strip() for part in key.split(".")), value
 

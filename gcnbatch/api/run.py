@@ -136,7 +136,8 @@ class Run:
         batch_size : int
             Graphs per batch; None: chosen by the backend. It does not change the predictions.
         level : float or "training"
-            Level of conformal intervals and sets; "training": that of the runs; None: predictions alone, without calibration.
+            Level of conformal intervals and sets; "training": that of the run; None: predictions alone, without
+            calibration.
         applicability : bool
             Add similarity and embedding distance to the nearest training molecule.
         processes : int

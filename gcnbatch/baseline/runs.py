@@ -21,7 +21,6 @@ from gcnbatch.baseline.forest import MODEL, Forest
 from gcnbatch.baseline.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baseline.verdict import verdict
 from gcnbatch.config import Config, resolve
-from gcnbatch.config_tree import read_toml
 from gcnbatch.data import splits
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Split
@@ -140,7 +139,7 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
     InputError
         When the run is not finished, or its data changed or have no SMILES.
     """
-    config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
     check_data(config)
     with Dataset(Path(config.data.path), config.data.memory_mb) as dataset:
         _check_digest(folder, dataset)

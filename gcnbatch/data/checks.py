@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.config_tree import deeper
 from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.errors import InputError
@@ -53,7 +54,7 @@ def check_header(path: StrPath, header: schema.Header) -> None:
     ):
         if count > most:
             raise InputError(place, f"{key}: {count}", f"at most {most}", "A model has weights for each of them.")
-    if _deeper(header.featurizer, schema.MAX_FEATURIZER_DEPTH):
+    if deeper(header.featurizer, schema.MAX_FEATURIZER_DEPTH):
         raise InputError(place, "featurizer nested too deep", f"at most {schema.MAX_FEATURIZER_DEPTH} levels")
     for task, labels in header.label_names.items():
         if header.target != "binary" or task not in header.task_names:
@@ -71,12 +72,6 @@ def check_header(path: StrPath, header: schema.Header) -> None:
             raise InputError(place, f"{len(header.class_names)} class_names", "at least 2 for a multiclass target")
     elif header.class_names:
         raise InputError(place, f"class_names with a {header.target} target", "none")
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects are nested in more than `levels` levels."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return inside is not None and (levels == 0 or any(_deeper(one, levels - 1) for one in inside))
 
 
 def check_layout(path: StrPath, header: schema.Header, arrays: Mapping[str, Described]) -> None:

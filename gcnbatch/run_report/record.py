@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.config import Config, resolve
-from gcnbatch.config_tree import read_toml
 from gcnbatch.data.checks import check_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
@@ -130,7 +129,7 @@ def read(folder: Path, check_data: bool) -> Record:
     metrics = run_files.read_figures(folder / METRICS)
     config = None
     if (folder / CONFIG).is_file():
-        config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
     environment = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
     digest, _, path = run_files.read_text(folder / DIGEST, "the data set's digest").strip().partition("  ")
     data = folder / GENERATED if (folder / GENERATED).is_file() else Path(path)

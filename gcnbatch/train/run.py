@@ -18,7 +18,7 @@ from typing import Any
 from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
-from gcnbatch.config_tree import put, read_toml
+from gcnbatch.config_tree import put
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
@@ -118,7 +118,7 @@ def resume(
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
     with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
         run_files.refuse_links(folder)
-        config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
         _check_libraries(config)

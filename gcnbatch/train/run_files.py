@@ -14,10 +14,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from gcnbatch import fileio
+from gcnbatch.config_tree import deeper, parse_toml
 from gcnbatch.errors import InputError, misfit
 from gcnbatch.text import quoted
 
 _MOST_BYTES = 1 << 28  # a history of a million epochs; metrics of 4,096 tasks
+_CONFIG_BYTES = 1 << 20
 _DEEPEST = 20  # lists and objects within each other
 _HINT = "Restore the file, or train anew."
 
@@ -112,8 +114,18 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def read_text(path: Path, expected: str) -> str:
-    """Return the text of a file.
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a configuration as nested tables.
+
+    Raises
+    ------
+    InputError
+    """
+    return parse_toml(read_text(path, "a TOML configuration", _CONFIG_BYTES), str(path))
+
+
+def read_text(path: Path, expected: str, most: int = _MOST_BYTES) -> str:
+    """Return the text of a file of at most `most` bytes.
 
     Raises
     ------
@@ -121,9 +133,9 @@ def read_text(path: Path, expected: str) -> str:
         When it is not a regular file, too large or not UTF-8.
     """
     with fileio.open_regular(path, expected, follow=False) as stream:
-        raw = stream.read(min(os.fstat(stream.fileno()).st_size, _MOST_BYTES) + 1)  # Python allocates all of it first
-    if len(raw) > _MOST_BYTES:
-        raise InputError(str(path), f"more than {_MOST_BYTES >> 20} MiB", expected, _HINT)
+        raw = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)  # Python allocates all of it first
+    if len(raw) > most:
+        raise InputError(str(path), f"more than {most >> 20} MiB", expected, _HINT)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -208,14 +220,9 @@ def _parsed(place: str, text: str, expected: str) -> Any:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InputError(place, "not JSON", expected, _HINT) from error
-    if _deeper(value, _DEEPEST):
+    if deeper(value, _DEEPEST):
         raise InputError(place, "JSON nested too deep", expected, _HINT)
     return value
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return inside is not None and (levels == 0 or any(_deeper(one, levels - 1) for one in inside))
 
 
 def _refuse(name: str) -> None:

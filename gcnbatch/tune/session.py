@@ -161,7 +161,7 @@ def resume(
     with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
         run_files.refuse_links(folder)
         fileio.remove_abandoned(folder)
-        tree = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
+        tree = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
         config = resolve(tree | (replaced or {}), where="--resume")
         if config.parquet:
             tables.check_parquet("parquet")
@@ -189,7 +189,7 @@ def report(folder: Path, say: Say = lambda line: None) -> Path:
     _check_study(folder)
     with folders.locked(folder, wait=folders.ORPHANS_SECONDS):
         run_files.refuse_links(folder)
-        config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
         with _reopened(config, folder) as experiment:
             study, space = _study(folder, config, experiment)
             results.write(folder, study, space, experiment, say)
@@ -205,7 +205,7 @@ def _check_study(folder: Path) -> None:
 
 def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study, Space]:
     """Return the search of a folder that has all files of a study, and its space."""
-    space = read_space(read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
+    space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
     place = folder / SETTINGS
     known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
     record = Record(folder, direction(experiment), space.names)

@@ -1,13 +1,12 @@
 """Fuzz by hand, for hours: ``python -m tests.fuzz --hours 8``.
 
 Rounds of data set files, folders of numbers, run folders, tables and SMILES take turns. The first failure ends the run
-with the smallest case that hypothesis finds; data set files that failed are kept.
+with the smallest case that hypothesis finds; cases that failed are kept as files (`tests.fuzz.findings`).
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import random
 import tempfile
 import time
@@ -22,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import data_files, headers, number_folders, run_folders, tables
+from tests.fuzz import data_files, findings, headers, number_folders, run_folders, tables
 from tests.train.runs import lighten
 
 _ROUND = 300  # cases between two lines of progress
@@ -35,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--keep", type=Path, default=Path("fuzz_findings"), help="folder for data sets that fail")
+    parser.add_argument("--keep", type=Path, default=Path("fuzz_findings"), help="folder for cases that fail")
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
     end = time.monotonic() + asked.hours * 3600
@@ -51,30 +50,42 @@ def main() -> None:
             print(f"{target[0]}: {sum(counted.values())} cases: {dict(counted.most_common())}", flush=True)
 
 
-def _targets(folder: Path, keep: Path) -> list[Target]:
+def _targets(folder: Path, kept: Path) -> list[Target]:
     run_folders.write_bases(folder)
 
-    def of_file(raw: bytes) -> str:
-        try:
-            return data_files.verdict(raw)
-        except BaseException:
-            keep.mkdir(exist_ok=True)
-            (keep / f"{hashlib.sha256(raw).hexdigest()[:16]}.h5").write_bytes(raw)
-            raise
+    def of_raw(ending: str, verdict: Callable[[bytes], str]) -> Callable[[bytes], str]:
+        def of(raw: bytes) -> str:
+            try:
+                return verdict(raw)
+            except BaseException:
+                findings.keep(kept, ending, raw)
+                raise
+
+        return of
 
     def of_run(case: tuple[str, list[run_folders.Damage]]) -> str:
         with tempfile.TemporaryDirectory() as place:
-            return run_folders.verdict(folder, Path(place), *case)[0]
+            try:
+                return run_folders.verdict(folder, Path(place), *case)[0]
+            except BaseException:
+                findings.keep_run(kept, folder, *case)
+                raise
+
+    def of_table(case: tables.Table) -> str:
+        return of_raw(case.ending, lambda raw: tables.read_table(case.ending, raw))(case.content())
+
+    def of_smiles(text: str) -> str:
+        return of_raw("smiles", lambda raw: tables.read_smiles([text])[0] or "read")(text.encode())
 
     damaged = st.tuples(st.sampled_from(run_folders.KINDS), st.lists(run_folders.damages(), min_size=1, max_size=3))
     return [
-        ("data set files", data_files.changed_files(), of_file),
-        ("headers", headers.hostile_headers(), of_file),
+        ("data set files", data_files.changed_files(), of_raw("h5", data_files.verdict)),
+        ("headers", headers.hostile_headers(), of_raw("h5", data_files.verdict)),
         ("folders of numbers", number_folders.changed_folders(), lambda case: number_folders.verdict(*case)),
         ("run folders", damaged, of_run),
-        ("tables", tables.hostile_tables(), tables.read_table),
-        ("Parquet files", tables.changed_parquet(), tables.read_parquet),
-        ("SMILES", tables.hostile_smiles(), lambda text: tables.read_smiles([text])[0] or "read"),
+        ("tables", tables.hostile_tables(), of_table),
+        ("Parquet files", tables.changed_parquet(), of_raw("parquet", tables.read_parquet)),
+        ("SMILES", tables.hostile_smiles(), of_smiles),
     ]
 
 

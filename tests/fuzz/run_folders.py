@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,7 +42,8 @@ KEYS = ("position", "header", "model", "scaling", "epoch", "calibrators", "notes
 INNER = ("", "epoch", "step", "best_epoch", "plateau", "finished", "n_features", "mean", "waited")
 HOW = ("content", "cut", "insert", "remove", "folder", "pipe", "link", "dangling", "value", "value")
 KINDS = ("finished", "stopped", "in_folds", "folds")
-Damage = tuple[str, Callable[[Path], object]]
+Change = Callable[[Path], object]
+Damage = tuple[str, Change]
 
 
 def _nested(depth: int) -> bytes:
@@ -63,9 +64,8 @@ def damages(draw: st.DrawFn) -> Damage:
         st.one_of(
             st.binary(max_size=40),
             st.sampled_from(VALUES).map(lambda value: json.dumps(value).encode()),
-            st.sampled_from(
-                [_nested(30), _nested(900), _nested(100_000), b"", b"\0" * 100, b"\xff\xfe", b"a,b\n1,2\n" * 9]
-            ),
+            st.sampled_from([_nested(30), _nested(900), _nested(100_000), b"a=" + b"[" * 5000]),
+            st.sampled_from([b"", b"\0" * 100, b"\xff\xfe", b"a,b\n1,2\n" * 9]),
         )
     )
     part, number = draw(st.floats(0, 1)), draw(st.integers(0, 10**6))
@@ -133,14 +133,20 @@ def _describe(path: Path, key: str, inner: str, value: Any, dropped: bool) -> No
     checkpoint.save(path, Checkpoint(arrays, about))
 
 
-def verdict(bases: Path, place: Path, kind: str, damage: list[Damage]) -> list[str]:
-    """Damage a copy of a run, resume it, write its report, predict with it; return what they say."""
+def damaged(bases: Path, place: Path, kind: str, damage: Sequence[Damage]) -> Path:
+    """Return a damaged copy of a run in `place`, beside a folder ``outside`` that links may lead to."""
     folder = place / "run"
     shutil.copytree(bases / kind, folder)
     (place / "outside").mkdir()
     (place / "outside" / "file").write_text("mine")
     for name, how in damage:
         how(folder / name)
+    return folder
+
+
+def verdict(bases: Path, place: Path, kind: str, damage: Sequence[Damage]) -> list[str]:
+    """Damage a copy of a run, resume it, write its report, predict with it; return what they say."""
+    folder = damaged(bases, place, kind, damage)
     lines = [
         _line(lambda: run.resume(folder, quiet=True)),
         _line(lambda: write(folder)),

@@ -126,12 +126,12 @@ def hostile_smiles(draw: st.DrawFn) -> str:
     return f"{before}{body}{after}"
 
 
-def read_table(case: Table) -> str:
+def read_table(ending: str, raw: bytes) -> str:
     """Read a table as molecules and as edges, under limits; return for each "read" or the line that refuses it."""
     _warm_up()
     with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / f"x.{case.ending}"
-        path.write_bytes(case.content())
+        path = Path(name) / f"x.{ending}"
+        path.write_bytes(raw)
 
         def read() -> str:
             for module, limit, value in SMALL:

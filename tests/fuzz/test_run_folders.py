@@ -10,18 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import DRAWN
-from tests.fuzz.run_folders import KINDS, damages, verdict, write_bases
-from tests.train.runs import lighten
-
-
-@pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        lighten(patch)
-        folder = tmp_path_factory.mktemp("bases")
-        write_bases(folder)
-        yield folder
-
+from tests.fuzz.run_folders import KINDS, damages, verdict
 
 DAMAGE = {"kind": st.sampled_from(KINDS), "damage": st.lists(damages(), min_size=1, max_size=2)}
 

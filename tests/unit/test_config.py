@@ -241,6 +241,12 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_bytes(content)
         with pytest.raises(InputError, match=r"bad\.toml: cannot be read as TOML \(.*\)\. Fix that line\."):
             read_toml(tmp_path / "bad.toml")
+    for content in (b"a = " + b"[" * 5000, b".".join([b"a"] * 22) + b" = 1"):
+        (tmp_path / "deep.toml").write_bytes(content)
+        with pytest.raises(
+            InputError, match=r"deep\.toml: tables or lists nested too deep; expected at most 20 levels"
+        ):
+            read_toml(tmp_path / "deep.toml")
     (tmp_path / "set.h5").write_bytes(b"\x89HDF")
     with pytest.raises(
         InputError, match=r"set\.h5: not text; expected a TOML configuration\. Pass a data set with --data"
