@@ -14,13 +14,15 @@ from typing import Any
 
 from gcnbatch import __version__
 
-PACKAGES = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib", "rdkit", "numba", "pycuda", "cuda-bindings")
+_PLAIN = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib")
 EXTRAS = {
     "rdkit": "chem",
     "numba": "fast",
+    "mpi4py": "mpi",
     "pycuda": "cuda",
     "cuda-bindings": "cuda",
 }  # package -> the extra of gcnbatch that installs it
+PACKAGES = (*_PLAIN, *EXTRAS)
 _CPU_INFO = Path("/proc/cpuinfo")
 _GPU_FIELDS = {
     "name": "name",
@@ -46,7 +48,7 @@ def host() -> dict[str, Any]:
         "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": packages(),
         "cpu": {"model": cpu_model(), "cores": os.cpu_count(), "usable_cores": len(os.sched_getaffinity(0))},
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "blas": blas(),
@@ -58,6 +60,11 @@ def command() -> list[str]:
     program = Path(sys.argv[0] if sys.argv else "")
     ours = program.name == "gcnbatch" or program == Path(__file__).with_name("__main__.py")
     return sys.argv[1:] if ours else []
+
+
+def packages() -> dict[str, str | None]:
+    """Return the versions of the packages that results may depend on; None: not installed."""
+    return {name: _version(name) for name in PACKAGES}
 
 
 def commit() -> str | None:

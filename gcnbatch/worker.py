@@ -207,7 +207,7 @@ def serve(alive: int) -> None:
     os.dup2(2, 1)  # prints of a function go to stderr, not between the answers
     with suppress(EOFError, BrokenPipeError):
         while True:
-            answers.write(_answer(*pickle.load(sys.stdin.buffer)))
+            answers.write(pickled_answer(*pickle.load(sys.stdin.buffer)))
             answers.flush()
 
 
@@ -217,14 +217,26 @@ def _end_with_caller(alive: int) -> None:
     os._exit(1)
 
 
-def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
-    """Return the pickled pair (result, None) or (None, error)."""
+def pickled_answer(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
+    """Return the pickled `answer` of a call."""
+    found = answer(function, args, kwargs)
     try:
-        return pickle.dumps((function(*args, **kwargs), None), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        try:
-            message = pickle.dumps((None, error))
-            pickle.loads(message)
-        except Exception:
-            return pickle.dumps((None, RuntimeError(repr(error))))
-        return message
+        return pickle.dumps((None, _picklable(error)))
+
+
+def answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+    """Return the pair (result, None) or (None, error); the error can be pickled."""
+    try:
+        return function(*args, **kwargs), None
+    except Exception as error:
+        return None, _picklable(error)
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(repr(error))
+    return error

@@ -37,6 +37,7 @@ FLOORS = (
         "backends.registry",
     ),
     ("config", "environment", "figures", "folders", "machine", "pages", "tables"),
+    ("ranks",),
     ("data",),
     ("predictions", "reference"),
     ("backends",),

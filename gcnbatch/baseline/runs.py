@@ -30,11 +30,12 @@ from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, printable
 from gcnbatch.train import report, run_files
+from gcnbatch.train.digest import DIGEST
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import block_name, read_fits
 from gcnbatch.train.plan import GENERATED, seeded
 from gcnbatch.train.report import METRICS, Report
-from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
+from gcnbatch.train.run import CONFIG, ENVIRONMENT
 from gcnbatch.train.summary import average
 
 SETTINGS, BESIDE = "baseline.json", "baseline"

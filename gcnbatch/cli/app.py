@@ -29,6 +29,7 @@ from gcnbatch.cli import (
     tune,
 )
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
+from gcnbatch.ranks.launch import launched
 from gcnbatch.text import printable
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
@@ -115,6 +116,16 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
 
 
 def main() -> None:
+    """Run the command line, under a launcher such as mpirun with all its ranks."""
+    if (several := launched()) is None:
+        _run()
+    else:
+        from gcnbatch.cli import ranked
+
+        ranked.run(several, _run)
+
+
+def _run() -> None:
     """Run the command line; report every expected failure as one line on stderr and an exit code.
 
     SIGTERM and SIGHUP act like Ctrl-C, so that temporary files are removed; training stops at its next step on each. A

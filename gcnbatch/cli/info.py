@@ -25,8 +25,9 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
     from gcnbatch import environment
     from gcnbatch.backends import registry
     from gcnbatch.backends.cuda.runtime import inventory as report
+    from gcnbatch.ranks import inventory as ranks
 
-    found = {**environment.collect(), "cuda": report.collect()}
+    found = {**environment.collect(), "cuda": report.collect(), "ranks": ranks.collect()}
     backends = [_about(registry.entry(state.name), state) for state in registry.status()]
     print(json.dumps({**found, "backends": backends}, indent=2) if as_json else "\n".join(_lines(found, backends)))
 
@@ -54,6 +55,7 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
                 ("BLAS", "; ".join(blas)),
                 *_gpus("; ".join(devices), found),
                 *_cuda(found["cuda"]),
+                *_ranks(found["ranks"]),
                 ("gcnbatch", found["gcnbatch"]),
                 ("Python", f"{found['python']}, {found['platform']}"),
                 *((name, version or _missing(name)) for name, version in found["packages"].items()),
@@ -99,6 +101,11 @@ def _cuda(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("kernel compiler", found["compiler"] or missing["compiler"]),
         ("kernel cache", f"{cache['folder']}: {cache['files']} files, {size(cache['bytes'])}"),
     ]
+
+
+def _ranks(found: dict[str, Any]) -> list[tuple[str, str]]:
+    nccl = ", ".join(f"{name} {version}" for name, version in found["nccl"].items())
+    return [("MPI", found["mpi"] or found["missing"]["mpi"]), ("NCCL", nccl or found["missing"]["nccl"])]
 
 
 def _missing(package: str) -> str:

@@ -12,8 +12,8 @@ from gcnbatch import fileio
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.train import run_files
+from gcnbatch.train.digest import DIGEST
 from gcnbatch.train.fitted import Fit, block_name, read_fits
-from gcnbatch.train.run import DIGEST
 
 _HINT = "Train both with the same --data, split, folds, repeats and seed."
 

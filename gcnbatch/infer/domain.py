@@ -29,9 +29,9 @@ from gcnbatch.infer.members import Member
 from gcnbatch.model.gcn import build
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import run_files
+from gcnbatch.train.digest import DIGEST
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import read_split
-from gcnbatch.train.run import DIGEST
 from gcnbatch.train.trained import Scale
 
 _SAMPLE = 1000  # training graphs whose nearest neighbours give the unit

@@ -18,11 +18,12 @@ from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.predictions import read_outputs
 from gcnbatch.text import printable
 from gcnbatch.train import run_files
+from gcnbatch.train.digest import DIGEST
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import Fit, read_fits
 from gcnbatch.train.plan import GENERATED
 from gcnbatch.train.report import METRICS, PREDICTIONS
-from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
+from gcnbatch.train.run import CONFIG, ENVIRONMENT
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Members of a run in processes of their own, for backends on the host."""
+"""Members of a run in processes of their own, for backends on the host, or on ranks, for all backends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import MachineError
-from gcnbatch.train import warm_start
+from gcnbatch.errors import InputError, MachineError
+from gcnbatch.ranks import world
+from gcnbatch.ranks.pool import RankWorkers
+from gcnbatch.runners.choice import cohort_size
+from gcnbatch.train import digest, warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say
 from gcnbatch.train.plan import Planned, data_file, plan
@@ -28,20 +31,22 @@ _POLL_SECONDS = 0.1
 
 def processes(backend: Backend, jobs: int, members: int) -> int:
     """Return the number of processes for this many members: 1 where a device trains them together."""
+    if (ranks := world.current()) is not None:
+        return min(ranks.size, members)
     return 1 if registry.entry(backend.name).on_gpu else min(jobs or 1, members)
 
 
 def fit_in_processes(
-    folder: Path, config: Config, planned: Sequence[Planned], count: int, say: Say, lock: int
+    folder: Path, config: Config, planned: Sequence[Planned], backend: Backend, count: int, say: Say, lock: int
 ) -> dict[str, dict[str, Any]]:
     """Fit these members in `count` processes; return their metrics by name.
 
     Parameters
     ----------
     folder, config
-        Of the run; the configuration names the backend.
+        Of the run.
     lock : int
-        File descriptor of the folder's lock, which the processes hold, too.
+        File descriptor of the folder's lock, which the processes of this host hold, too.
 
     Raises
     ------
@@ -50,24 +55,45 @@ def fit_in_processes(
     GcnbatchError
         That of the first member that failed.
     """
-    text, titles = json.dumps(config.model_dump(mode="json")), {one.name: one.title for one in planned}
+    text = json.dumps(config.model_copy(update={"backend": backend.name}).model_dump(mode="json"))
+    together = _together(backend, config.jobs, planned, count)
+    groups = [planned[start : start + together] for start in range(0, len(planned), together)]
     metrics: dict[str, dict[str, Any]] = {}
 
     def done(name: str, result: dict[str, Any]) -> None:
-        metrics[name] = result
-        say(f"{titles[name]} is done")
+        metrics.update(result)
+        for one in planned:
+            if one.name in result:
+                say(f"{one.title} is done")
 
     with pool(count, lock) as workers:
-        run_calls(workers, {one.name: (fit_member, str(folder), text, one.name) for one in planned}, done)
+        names = [[one.name for one in group] for group in groups]
+        run_calls(workers, {some[0]: (fit_members, str(folder.resolve()), text, some) for some in names}, done)
     return metrics
 
 
+def _together(backend: Backend, jobs: int, planned: Sequence[Planned], count: int) -> int:
+    """Return how many members a process takes at once: those of a cohort, but as many as the others."""
+    if not registry.entry(backend.name).on_gpu:
+        return 1
+    size = cohort_size(backend, [one.experiment.task(one.split)[0] for one in planned])
+    return min(size, jobs or size, -(-len(planned) // count))
+
+
 @contextmanager
-def pool(count: int, lock: int) -> Iterator[Workers]:
-    """Yield processes with as many BLAS threads as this one, on which bits may depend."""
+def pool(count: int, lock: int) -> Iterator[RankWorkers | Workers]:
+    """Yield the ranks of this command, else `count` processes. They use as many BLAS threads as this process.
+
+    On the number of threads, bits may depend.
+    """
+    ranks = world.current()
     try:
-        with Workers(count, one_blas_thread=False, keep_open=(lock,)) as workers:
-            yield workers
+        with Workers(count if ranks is None else 1, one_blas_thread=False, keep_open=(lock,)) as workers:
+            if ranks is None:
+                yield workers
+            else:
+                with RankWorkers(ranks, workers) as everywhere:
+                    yield everywhere
     except WorkerDied as error:
         raise MachineError(
             "a training process", "ended", hint="It may have run out of memory; lower --jobs."
@@ -75,7 +101,7 @@ def pool(count: int, lock: int) -> Iterator[Workers]:
 
 
 def run_calls(
-    workers: Workers,
+    workers: RankWorkers | Workers,
     calls: Mapping[str, tuple[Any, ...]],
     done: Callable[[str, Any], object],
     died: Callable[[str, WorkerDied], Any] | None = None,
@@ -114,17 +140,37 @@ def run_calls(
         raise Interrupted("stopped", "all is saved")
 
 
-def fit_member(folder: str, config: str, name: str) -> dict[str, Any]:
-    """Fit a member of a run in this process and return its metrics."""
+def fit_members(folder: str, config: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Fit these members of a run in this process and return their metrics by name."""
     planned, backend = _opened(folder, config)
-    return Fits(Path(folder), backend, 1, True, lambda line: None, Report.write).fit([planned[name]])[name]
+    return Fits(Path(folder), backend, 0, True, lambda line: None, Report.write).fit([planned[name] for name in names])
 
 
 @lru_cache(maxsize=1)
 def _opened(folder: str, config: str) -> tuple[dict[str, Planned], Backend]:
     """Open the data set and the backend of a run; they stay open for the next member."""
+    experiment, backend = open_again(Path(folder), config)
+    return {one.name: one for one in plan(experiment)}, backend
+
+
+def open_again(folder: Path, config: str) -> tuple[Experiment, Backend]:
+    """Open, in another process, data and backend of a run or study that is under way.
+
+    Raises
+    ------
+    InputError
+        On another host, when the folder is not there or the data differ.
+    """
     settings = resolve(json.loads(config))
-    dataset = Dataset(data_file(settings, Path(folder)), settings.data.memory_mb, check=False)
-    backend = registry.open_backend(settings.backend, settings.device, settings.cuda)
-    weights = warm_start.weights(settings, dataset.header, Path(folder))
-    return {one.name: one for one in plan(Experiment(settings, dataset, weights))}, backend
+    with world.named():
+        if not folder.is_dir():
+            raise InputError(
+                str(folder), "not there", "the folder of rank 0", "Use a file system that all hosts share."
+            )
+        dataset = Dataset(data_file(settings, folder), settings.data.memory_mb, check=False)
+        experiment = Experiment(settings, dataset, warm_start.weights(settings, dataset.header, folder))
+        ranks = world.current()
+        if ranks is not None:
+            digest.check(folder, experiment, "other data than on rank 0")
+        device = settings.device if ranks is None else ranks.device(settings.device)
+        return experiment, registry.open_backend(settings.backend, device, settings.cuda)

@@ -23,8 +23,9 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.train import event_file, report, run_files, warm_start
+from gcnbatch.train import digest, event_file, report, run_files, warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say, Write
 from gcnbatch.train.member import OTHER_RATES
@@ -44,7 +45,8 @@ from gcnbatch.train.schedule import rates_differ
 from gcnbatch.train.stop import resumable
 from gcnbatch.train.summary import summarise
 
-CONFIG, ENVIRONMENT, DIGEST = "config.toml", "env.json", "data.sha256"
+CONFIG, ENVIRONMENT = "config.toml", "env.json"
+CHANGED = "changed since the run began"
 
 
 def start(
@@ -140,7 +142,7 @@ def resume(
                 generate(config, folder)
             with _prepared(config, folder, choice) as (planned, backend):
                 if extended:
-                    _check_digest(folder, planned[0].experiment)
+                    digest.check(folder, planned[0].experiment, CHANGED)
                     _reopen(folder, longer)
                 return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
 
@@ -240,15 +242,18 @@ def _fit(
     """Fit every member that has no metrics yet, and return the run's metrics."""
     folder, lock = held
     experiment = planned[0].experiment
-    _check_digest(folder, experiment)
+    if not (folder / digest.DIGEST).exists():
+        digest.record(folder, experiment)
+    digest.check(folder, experiment, CHANGED)
     if count := splits.left_out(experiment.config.split, experiment.split_rows):
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
     known = _known_metrics(folder, planned, say)
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
-        there = config.model_copy(update={"backend": backend.name})
-        known |= fit_in_processes(folder, there, missing, count, say, lock)
+        known |= fit_in_processes(folder, config, missing, backend, count, say, lock)
     elif missing:
+        if world.current():
+            say("one model trains on rank 0; the other ranks are idle")
         known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
     results = [known[one.name] for one in planned]
     return summarise(folder, planned, results) if planned[0].name else results[0]
@@ -265,12 +270,3 @@ def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, 
             if len(known) < len(planned) and rates_differ(planned[0].experiment.config.train, history):
                 say(f"{place} {OTHER_RATES}; those that follow have those of now")
     return known
-
-
-def _check_digest(folder: Path, experiment: Experiment) -> None:
-    """Record the data set's digest in the format of ``sha256sum``; a resumed run must have the same digest."""
-    place, path = folder / DIGEST, experiment.dataset.path
-    if not place.exists():
-        fileio.write_text(place, f"{experiment.fingerprint}  {path}\n")
-    elif run_files.read_text(place, "the data set's digest").split()[:1] != [experiment.fingerprint]:
-        raise InputError(str(path), "changed since the run began", f"the data of {place}", "Restore it, or start anew.")

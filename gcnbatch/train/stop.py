@@ -12,6 +12,7 @@ from types import FrameType, TracebackType
 
 from gcnbatch import machine
 from gcnbatch.errors import GcnbatchError
+from gcnbatch.ranks import world
 
 
 class Interrupted(GcnbatchError):
@@ -23,12 +24,18 @@ class Interrupted(GcnbatchError):
 class StopRequest:
     """While entered, notes the first SIGINT, SIGTERM or SIGHUP in `made`; the second raises KeyboardInterrupt.
 
-    An ignored signal stays ignored: a background command of a script must survive a Ctrl-C that is meant for the
-    foreground command. Threads other than the main one notice no signal: Python handles signals in the main thread.
+    A follower among ranks also stops when rank 0 asks it to. An ignored signal stays ignored: a background command of a
+    script must survive a Ctrl-C that is meant for the foreground command. Threads other than the main one notice no
+    signal: Python handles signals in the main thread.
     """
 
     def __init__(self) -> None:
-        self.made = False
+        self._signalled = False
+
+    @property
+    def made(self) -> bool:
+        """Whether a signal has arrived, or rank 0 asks to stop."""
+        return self._signalled or world.stop_is_asked()
 
     def __enter__(self) -> StopRequest:
         main = threading.current_thread() is threading.main_thread()
@@ -44,9 +51,9 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        if self.made:
+        if self._signalled:
             raise KeyboardInterrupt
-        self.made = True
+        self._signalled = True
 
 
 @contextmanager
@@ -61,7 +68,8 @@ def resumable(command: str, config: Path) -> Iterator[None]:
     """
     go_on = f"Go on with: gcnbatch {command} --resume {shlex.quote(str(config.parent))}"
     try:
-        yield
+        with world.advised(lambda: go_on if config.exists() else ""):
+            yield
     except (Interrupted, KeyboardInterrupt) as stop:
         what = str(stop) if isinstance(stop, Interrupted) else "stopped"
         raise Interrupted(what, hint=go_on if config.exists() else "Nothing was written.") from None

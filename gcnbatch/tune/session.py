@@ -30,12 +30,13 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.pages.document import REPORT
+from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, cohort_size
-from gcnbatch.train import run_files, warm_start
+from gcnbatch.train import digest, run_files, warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.plan import data_file
 from gcnbatch.train.processes import pool
-from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT, check_data, empty, generate, with_data
+from gcnbatch.train.run import CONFIG, ENVIRONMENT, check_data, empty, generate, with_data
 from gcnbatch.train.stop import resumable
 from gcnbatch.tune import library, results
 from gcnbatch.tune.page import SPACE
@@ -131,7 +132,7 @@ def start(
         fileio.write_json(target / SETTINGS, asdict(_Settings(count, rounds.trials, rounds.alike)))
         fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
         warm_start.keep(config, target, experiment.weights)
-        fileio.write_text(target / DIGEST, f"{experiment.fingerprint}  {experiment.dataset.path}\n")
+        digest.record(target, experiment)
         fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
         return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
 
@@ -237,13 +238,16 @@ def _runner(
     rounds: Rounds,
     lock: int,
 ) -> Run:
-    """Return the function that runs trials: in this process, or on the host in several."""
+    """Return the function that runs trials: in this process, on the host in several, or on ranks."""
+    ranks = world.current()
+    on_gpu = registry.entry(backend.name).on_gpu
     jobs = config.jobs or min(len(os.sched_getaffinity(0)), rounds.trials)
-    if registry.entry(backend.name).on_gpu or config.jobs == 1:
+    if ranks is None and (on_gpu or config.jobs == 1):
         return Trials(experiment, search_splits(config, experiment.split_rows), backend).run
     workers = stack.enter_context(pool(jobs, lock))
     there = config.model_copy(update={"backend": backend.name})
-    return TrialProcesses(workers, folder, json.dumps(there.model_dump(mode="json"))).run
+    together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
+    return TrialProcesses(workers, folder.resolve(), json.dumps(there.model_dump(mode="json")), together).run
 
 
 def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
@@ -258,8 +262,7 @@ def _reopened(config: Config, folder: Path) -> Iterator[Experiment]:
     """Open the data of a study, which must not have changed."""
     warm_start.check_kept(config, folder)
     with _opened(config, folder) as experiment:
-        if run_files.read_text(folder / DIGEST, "the data's digest").split()[:1] != [experiment.fingerprint]:
-            raise InputError(str(experiment.dataset.path), "changed since the study began", hint="Restore it.")
+        digest.check(folder, experiment, "changed since the study began")
         yield experiment
 
 

@@ -1,0 +1,40 @@
+"""The command line under a launcher of ranks: rank 0 runs the command, the others follow it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from gcnbatch.errors import GcnbatchError
+from gcnbatch.ranks.launch import Launched
+
+COMMANDS = ("train", "tune", "infer")  # that use ranks; rank 0 runs any other alone
+
+
+def run(launched: Launched, command: Callable[[], object]) -> None:
+    """Run a command on rank 0, with the other ranks behind it; leave with its exit code."""
+    if sys.argv[1:2] not in [[name] for name in COMMANDS]:
+        if launched.rank == 0:
+            command()
+        sys.exit(0)
+    from gcnbatch.ranks import world
+
+    try:
+        ranks = world.join(launched, sys.argv[1:])
+    except GcnbatchError as error:
+        if launched.local_rank == 0:
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    if ranks.rank:
+        ranks.follow()
+        sys.exit(0)
+    code = 1
+    try:
+        command()
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        raise
+    finally:
+        with suppress(BrokenPipeError):
+            ranks.end(code)

@@ -1,0 +1,60 @@
+"""Calls on all ranks at once: `RankWorkers`, a `concurrent.futures.Executor` like `gcnbatch.worker.Workers`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+from gcnbatch.ranks.world import World
+from gcnbatch.worker import Workers
+
+
+class RankWorkers(Executor):
+    """A worker per rank. The first idle one takes a call; after a call has failed, later ones fail with it.
+
+    That of rank 0 is a process of its own, so that rank 0 itself stays free to answer signals and to write results.
+
+    Parameters
+    ----------
+    world : World
+    own : Workers
+        One process.
+    """
+
+    def __init__(self, world: World, own: Workers) -> None:
+        self._world, self._own = world, own
+        self._threads = ThreadPoolExecutor(world.size)
+        self._failed: BaseException | None = None
+        self._idle: SimpleQueue[int] = SimpleQueue()
+        for rank in range(world.size):
+            self._idle.put(rank)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start a call of `fn`, which must be importable by name."""
+        return self._threads.submit(self._call, fn, args, kwargs)
+
+    def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        rank = self._idle.get()
+        try:
+            if self._failed:  # a rank that a signal has stopped must not begin with the next call
+                raise self._failed
+            if rank == 0:
+                return self._own.submit(function, *args, **kwargs).result()
+            return self._world.call(rank, function, *args, **kwargs)
+        except BaseException as error:
+            self._failed = self._failed or error
+            raise
+        finally:
+            self._idle.put(rank)
+
+    def terminate(self) -> None:
+        """Ask all calls for an early end; `shutdown` must follow."""
+        self._failed = self._failed or CancelledError()
+        self._own.terminate()
+        self._world.ask_stop()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """Wait for the calls that have started; cancel the others. The ranks stay for further calls."""
+        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)

@@ -1,0 +1,303 @@
+"""The ranks of this command: joining them, calls from rank 0 to the others, and the end.
+
+Rank 0 runs the command. The others (followers) parse nothing, print nothing and write only what a call of rank 0 lets
+them write. When a process ends out of order, all end, and one line names it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+from gcnbatch import __version__, environment, worker
+from gcnbatch.errors import GcnbatchError, InputError, MachineError
+from gcnbatch.ranks.launch import Launched
+from gcnbatch.ranks.watch import Listener, Watch, connect
+from gcnbatch.text import printable
+
+MPI4PY = "Install it: pip install 'gcnbatch[mpi]'"
+LIBRARY = "Install an MPI library, such as your system's openmpi or mpich package, or: pip install mpich"
+_CALL, _ANSWER = 1, 2  # tags
+_POLL_SECONDS = 0.002  # MPI itself would wait in a loop, which takes a processor
+_GRACE_SECONDS = 4.0  # for a follower to end, and for rank 0 to report its own error first
+_MACHINE = MachineError.exit_code
+
+
+class _About(NamedTuple):
+    """What ranks compare."""
+
+    host: str
+    process: int
+    arguments: tuple[str, ...]
+    versions: dict[str, str | None]
+    visible: str | None  # CUDA_VISIBLE_DEVICES
+
+
+class World:
+    """The ranks of this command, seen from one of them.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        For calls and answers.
+    abouts : sequence of _About
+        By rank.
+
+    Attributes
+    ----------
+    data : mpi4py.MPI.Comm
+        For the data of calls that all ranks run together.
+    stop_asked : bool
+        Whether rank 0 has asked for a checkpoint and an end of the current call; the command ends then.
+    advice : callable
+        Returns what to do after a rank has ended, for users.
+    """
+
+    def __init__(self, comm: Any, launched: Launched, abouts: Sequence[_About]) -> None:
+        self.rank, self.size, self.local_rank = comm.Get_rank(), comm.Get_size(), launched.local_rank
+        self._comm, self._abouts = comm, abouts
+        self.data = comm.Dup()
+        self.stop_asked = False
+        self.advice: Callable[[], str] = lambda: ""
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        if self.rank == 0:
+            listener = Listener(here=len({about.host for about in abouts}) == 1)
+            comm.bcast(listener.door)
+            self._watch = Watch(listener.accept(range(1, self.size)), self._heard_from_follower)
+        else:
+            self._watch = Watch({0: connect(comm.bcast(None), self.rank)}, self._heard_from_leader)
+
+    def name(self, rank: int) -> str:
+        """Return a rank's name for users."""
+        return f"rank {rank} on {printable(self._abouts[rank].host, 40)}"
+
+    def device(self, first: int) -> int:
+        """Return the GPU of this rank among those that it sees: the local rank from `first` on.
+
+        A launcher that shows each rank of a host other devices has chosen already.
+        """
+        mine = self._abouts[self.rank]
+        shown = [about.visible for about in self._abouts if about.host == mine.host]
+        return first if len(set(shown)) == len(shown) else first + self.local_rank
+
+    # -------------------------------------------------------------------------------------------- rank 0
+
+    def call(self, rank: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function, importable by name, on a follower; return what it returns or raise what it raises."""
+        with self._lock:
+            self._comm.send((function, args, kwargs, False), rank, _CALL)
+        while True:
+            with self._lock:
+                if self._comm.iprobe(rank, _ANSWER):
+                    result, error = self._comm.recv(source=rank, tag=_ANSWER)
+                    break
+            time.sleep(_POLL_SECONDS)
+        if error is not None:
+            raise error
+        return result
+
+    def call_all(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function on all ranks together and return what it returns here; its errors end all ranks."""
+        for rank in range(1, self.size):
+            with self._lock:
+                self._comm.send((function, args, kwargs, True), rank, _CALL)
+        return function(*args, **kwargs)
+
+    def ask_stop(self) -> None:
+        """Ask the followers for a checkpoint and an end of their calls."""
+        self._watch.send("stop")
+
+    def end(self, code: int) -> None:
+        """End the followers. One that does not end takes all down, with this exit code."""
+        self._watch.send("end")
+        if not self._watch.wait_for_byes(2 * _GRACE_SECONDS):
+            self._quit(code)
+        self._watch.send("bye")
+
+    def _heard_from_follower(self, rank: int, line: str | None) -> None:
+        if line is None:
+            about = self._abouts[rank]
+            self._fail(
+                f"{self.name(rank)} (process {about.process}) ended unexpectedly; all ranks stop. {self.advice()}"
+            )
+        elif line.startswith("fail "):
+            _, code, text = line.split(" ", 2)
+            self._fail(text, int(code))
+
+    def _fail(self, message: str, code: int = _MACHINE) -> NoReturn:
+        _print_error(message)
+        self._quit(code)
+
+    def _quit(self, code: int) -> NoReturn:
+        self._watch.send(f"quit {code}")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)  # MPI would wait for the others
+
+    # -------------------------------------------------------------------------------------------- followers
+
+    def follow(self) -> None:
+        """Run the calls of rank 0 until it ends."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # training handles them; else rank 0 ends us
+            signal.signal(number, lambda *_: None)
+        while not self._ended.is_set():
+            if not self._comm.iprobe(0, _CALL):
+                time.sleep(_POLL_SECONDS)
+                continue
+            function, args, kwargs, together = self._comm.recv(source=0, tag=_CALL)
+            if together:
+                self._run_with_all(function, args, kwargs)
+            else:
+                self._comm.send(worker.answer(function, args, kwargs), 0, _ANSWER)
+        self._watch.send("bye")
+
+    def _run_with_all(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception as error:
+            if self._ended.wait(_GRACE_SECONDS):  # rank 0 has failed, too, and has said why
+                return
+            if not isinstance(error, GcnbatchError):
+                traceback.print_exc()
+            code = error.exit_code if isinstance(error, GcnbatchError) else 1
+            self._watch.send(f"fail {code} {self.name(self.rank)}: {printable(str(error) or repr(error))}")
+            self._ended.wait()
+
+    def _heard_from_leader(self, rank: int, line: str | None) -> None:
+        if line is None:
+            if self.rank == 1:
+                _print_error(f"{self.name(0)} (process {self._abouts[0].process}) ended unexpectedly; all ranks stop.")
+            os._exit(_MACHINE)
+        elif line == "stop":
+            self.stop_asked = True
+        elif line == "end":
+            self._ended.set()
+            timer = threading.Timer(_GRACE_SECONDS, os._exit, (0,))  # while it waits for others in a call
+            timer.daemon = True
+            timer.start()
+        elif line.startswith("quit "):
+            os._exit(int(line.split()[1]))
+
+
+_world: World | None = None
+
+
+def current() -> World | None:
+    """Return the ranks of this command; None where no launcher started several processes."""
+    return _world
+
+
+def stop_is_asked() -> bool:
+    """Return whether rank 0 has asked for a checkpoint and an end of the current call."""
+    return _world is not None and _world.stop_asked
+
+
+@contextmanager
+def advised(advice: Callable[[], str]) -> Iterator[None]:
+    """While entered, add this advice to the message about a rank that has ended."""
+    if _world is None:
+        yield
+        return
+    before, _world.advice = _world.advice, advice
+    try:
+        yield
+    finally:
+        _world.advice = before
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Name this rank in errors, if it is a follower."""
+    try:
+        yield
+    except GcnbatchError as error:
+        if _world is not None and _world.rank:
+            raise type(error)(
+                f"{_world.name(_world.rank)}: {error.subject}", error.got, error.expected, error.hint
+            ) from error
+        raise
+
+
+# ------------------------------------------------------------------------------------------------ joining
+
+
+def join(launched: Launched, arguments: Sequence[str]) -> World:
+    """Start MPI and meet the other ranks.
+
+    Raises
+    ------
+    MachineError
+        When MPI is missing or not that of the launcher, or ranks cannot reach each other.
+    InputError
+        When ranks have other arguments, or other versions of a package.
+    """
+    global _world  # noqa: PLW0603 -- as global as the launcher's processes
+    comm = _mpi(launched).COMM_WORLD
+    if comm.Get_size() != launched.size:
+        raise MachineError(
+            "MPI",
+            f"{launched.launcher} started {launched.size} processes, the library {_library()} sees {comm.Get_size()}",
+            "a launcher and a library of the same MPI",
+            "Use the mpirun of that library, under Slurm srun --mpi=pmix or pmi2.",
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    mine = _About(platform.node(), os.getpid(), tuple(arguments), _versions(), visible)
+    abouts = comm.allgather(mine)
+    _check_same(abouts)
+    _world = World(comm, launched, abouts)
+    return _world
+
+
+def _mpi(launched: Launched) -> Any:
+    started = f"{launched.launcher} started {launched.size} processes"
+    try:
+        return import_module("mpi4py.MPI")
+    except ModuleNotFoundError as error:
+        raise MachineError("mpi4py", f"not installed on {platform.node()}, but {started}", hint=f"{MPI4PY}.") from error
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "it cannot be loaded"
+        raise MachineError(
+            f"MPI library on {platform.node()}", f"{reason}, but {started}", hint=f"{LIBRARY}."
+        ) from error
+
+
+def _library() -> str:
+    return str(import_module("mpi4py.MPI").Get_library_version()).split(",")[0].splitlines()[0].strip()
+
+
+def _versions() -> dict[str, str | None]:
+    return {"gcnbatch": __version__, "Python": platform.python_version(), **environment.packages()}
+
+
+def _check_same(abouts: Sequence[_About]) -> None:
+    """Refuse ranks with other arguments or versions than rank 0."""
+    first = abouts[0]
+    for rank, about in enumerate(abouts):
+        where = f"rank {rank} on {printable(about.host, 40)}"
+        if about.arguments != first.arguments:
+            shown = printable(shlex.join(about.arguments), 200)
+            raise InputError(f"{where}: command line", shown, "that of rank 0", "Start one command on all ranks.")
+        for name, version in first.versions.items():
+            if about.versions[name] != version:
+                raise InputError(
+                    f"{where}: {name}",
+                    about.versions[name] or "not installed",
+                    f"{version or 'none'}, as on rank 0",
+                    "Install the same versions on all hosts.",
+                )
+
+
+def _print_error(message: str) -> None:
+    os.write(2, f"error: {message.strip()}\n".encode(errors="replace"))

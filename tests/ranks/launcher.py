@@ -1,0 +1,55 @@
+"""Commands under mpirun, if an MPI library, its launcher and mpi4py are here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.train.runs import command, environment
+
+SECONDS = 120.0  # of a command, on a loaded machine
+
+
+@cache
+def launcher() -> tuple[str, ...]:
+    """Return the words that start ranks here: an mpirun beside the interpreter, else one on the path."""
+    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    found = shutil.which("mpirun", path=places)
+    if found is None or find_spec("mpi4py") is None:
+        pytest.skip("no mpirun or no mpi4py; pip install 'gcnbatch[mpi]' mpich")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return (found, "--oversubscribe", "--bind-to", "none") if "Open MPI" in said else (found,)
+
+
+def ranks_environment() -> dict[str, str]:
+    """Return the environment of ranks; Open MPI refuses root, as whom containers run, without the last two."""
+    return {**environment(), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def start(ranks: int, *arguments: object, cwd: Path | None = None, code: str = "") -> subprocess.Popen[str]:
+    """Start ``mpirun -n RANKS gcnbatch …`` in a session of its own; `code` is a program in place of gcnbatch."""
+    program = [sys.executable, "-c", code, *map(str, arguments)] if code else command(*arguments)
+    words = [*launcher(), "-n", str(ranks), *program]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        words, stdout=pipe, stderr=pipe, text=True, cwd=cwd, env=ranks_environment(), start_new_session=True
+    )
+
+
+def mpirun(ranks: int, *arguments: object, cwd: Path | None = None, code: str = "", check: int = 0) -> tuple[str, str]:
+    """Run ``mpirun -n RANKS gcnbatch …``; return stdout and stderr. `check` is the expected exit code."""
+    with start(ranks, *arguments, cwd=cwd, code=code) as process:
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            raise
+    assert process.returncode == check, err
+    return out, err

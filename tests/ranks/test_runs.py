@@ -1,0 +1,163 @@
+"""Runs and studies over ranks: equal to the bit to those of one process; a killed or stopped rank; resuming."""
+
+from __future__ import annotations
+
+import csv
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from gcnbatch import __version__
+from gcnbatch.tune import session
+from tests.ranks.launcher import SECONDS, mpirun, start
+from tests.train.runs import assert_same_run, configure, environment, fit, lighten, options, write_set
+
+FOLDS = ("split.folds=3", "backend=cpu")
+FOLLOWER = "if '1' in (os.environ.get('PMI_RANK'), os.environ.get('OMPI_COMM_WORLD_RANK')):\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranks") / "set.h5"
+    write_set(path, missing=0.0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run with folds that one process trained."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        lighten(patch)
+        fit(data, folder, *FOLDS)
+    return folder
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from gcnbatch.cli.app import main
+from gcnbatch.train.member_files import MemberFiles
+
+save, calls = MemberFiles.save, iter(range(99))
+def dying(files, *about):
+    if next(calls) == 2:
+        Path(sys.argv[-1]).with_suffix(".died").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(files, *about)
+if "1" in (os.environ.get("PMI_RANK"), os.environ.get("OMPI_COMM_WORLD_RANK")):
+    MemberFiles.save = dying
+main()
+"""
+
+
+def test_a_killed_rank_is_named_ends_all_and_the_run_resumes_to_equal_bits(data, alone, tmp_path) -> None:
+    folder = tmp_path / "run"
+    often = options(*FOLDS, "train.checkpoint_seconds=0")
+    with start(3, "train", "--data", data, *often, "-o", folder, code=DYING) as process:
+        out, err = process.communicate(timeout=SECONDS)
+        assert time.time() - folder.with_suffix(".died").stat().st_mtime < 10
+    assert process.returncode != 0
+    number = folder.with_suffix(".died").read_text(encoding="utf-8")
+    if errors := [line for line in err.splitlines() if line.startswith("error: ")]:
+        assert len(errors) == 1
+        assert re.fullmatch(
+            rf"error: rank 1 on \S+ \(process {number}\) ended unexpectedly; all ranks stop\. "
+            rf"Go on with: gcnbatch train --resume {re.escape(str(folder))}",
+            errors[0],
+        )
+    else:  # on a loaded machine, MPICH's launcher may kill rank 0 before it has said so
+        assert re.search(rf"BAD TERMINATION(.|\n)*PID {number} ", out)
+    out, err = mpirun(2, "train", "--resume", folder)
+    assert out.splitlines()[-1] == str(folder)
+    assert out.count(str(folder)) == 1, "rank 0 alone prints"
+    assert 1 <= len(set(re.findall(r"(fold \d of 3) is done", err))) == err.count(" is done")
+    for name in ("fold1", "fold2", "fold3"):
+        assert_same_run(folder / name, alone / name)
+
+
+def test_ctrl_c_at_the_launcher_saves_the_members_of_all_ranks(data, tmp_path) -> None:
+    folder = tmp_path / "run"
+    with start(2, "train", "--data", data, *options(*FOLDS, "train.epochs=1000000"), "-o", folder) as process:
+        deadline = time.monotonic() + SECONDS
+        while len(list(folder.glob("fold*/history.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode != 0
+    assert len(list(folder.glob("fold[12]/last.safetensors"))) == 2
+    assert not (folder / "fold3").exists(), "no member begins after a stop"
+
+
+def test_a_study_over_ranks_equals_that_of_one_process(data, tmp_path) -> None:
+    pytest.importorskip("optuna")
+    space = tmp_path / "space.toml"
+    space.write_text("[train]\nlearning_rate = { low = 1e-3, high = 1e-1, log = true }\n", encoding="utf-8")
+    config = configure(f"data.path={data}", "backend=cpu", "jobs=1", "name=set")
+    session.start(config, tmp_path / "one", space, session.Limits(trials=5), quiet=True)
+    about = ("--data", data, "--trials", 5, "--jobs", 1, "--space", space, *options("backend=cpu"))
+    out, _ = mpirun(2, "tune", *about, "-o", tmp_path / "two", "-q")
+    assert out.splitlines() == [str(tmp_path / "two")]
+    assert trials(tmp_path / "two") == trials(tmp_path / "one")
+    assert (tmp_path / "two" / "best.toml").read_bytes() == (tmp_path / "one" / "best.toml").read_bytes()
+
+
+def trials(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of trials.csv without their times."""
+    with (folder / "trials.csv").open(encoding="utf-8", newline="") as stream:
+        return [{key: row[key] for key in row if key != "seconds"} for row in csv.DictReader(stream)]
+
+
+def test_followers_with_other_data_are_refused(data, tmp_path) -> None:
+    other = (
+        "import os, shutil, sys; from gcnbatch.train import digest\n"
+        + FOLLOWER
+        + ("    digest.Experiment.fingerprint = property(lambda experiment: 'f' * 64)\n")
+    )
+    code = other + "from gcnbatch.cli.app import main; main()"
+    _, err = mpirun(2, "train", "--data", data, *options(*FOLDS), "-o", tmp_path / "run", "-q", code=code, check=2)
+    assert f"error: rank 1 on {platform.node()}: {data}: other data than on rank 0; expected the data of" in err
+
+
+def test_ranks_with_other_command_lines_or_versions_are_refused(data, tmp_path) -> None:
+    code = "import os, sys\n" + FOLLOWER + "    sys.argv[-1] = 'b'\nfrom gcnbatch.cli.app import main; main()"
+    _, err = mpirun(2, "train", "--data", data, "-o", "a", cwd=tmp_path, code=code, check=2)
+    assert err == (
+        f"error: rank 1 on {platform.node()}: command line: train --data {data} -o b; expected that of rank 0. "
+        "Start one command on all ranks.\n"
+    )
+    code = "import os; from gcnbatch import environment\nenvironment.PACKAGES = ('numpy',)\n" + FOLLOWER
+    code += "    environment._version = lambda name: '1.0'\nfrom gcnbatch.cli.app import main; main()"
+    _, err = mpirun(2, "train", "--data", data, "-o", "a", cwd=tmp_path, code=code, check=2)
+    assert err == (
+        f"error: rank 1 on {platform.node()}: numpy: 1.0; expected {metadata.version('numpy')}, as on rank 0. "
+        "Install the same versions on all hosts.\n"
+    )
+    assert not (tmp_path / "a").exists()
+
+
+def test_missing_mpi_is_told_with_what_to_install(tmp_path) -> None:
+    environ = {**environment(), "PMI_RANK": "0", "PMI_SIZE": "2"}
+    for hidden, said in (("mpi4py", "mpi4py: not installed on "), ("mpi4py.MPI", "MPI library on ")):
+        loading = f"def find_spec(name, path, target=None):\n  if name == {hidden!r}: raise "
+        loading += "ModuleNotFoundError(name)" if hidden == "mpi4py" else "RuntimeError('cannot load MPI library')"
+        code = f"import sys\n{loading}\nsys.meta_path.insert(0, type(sys)('none'))\n"
+        code += "sys.meta_path[0].find_spec = find_spec\n"
+        code += "from gcnbatch.cli.app import main; main()"
+        words = [sys.executable, "-c", code, "train", "-o", str(tmp_path / "run")]
+        done = subprocess.run(words, capture_output=True, text=True, env=environ, timeout=SECONDS, check=False)
+        assert done.returncode == 3
+        assert done.stderr.startswith(f"error: {said}{platform.node()}"), done.stderr
+        assert "mpirun of MPICH or Intel MPI started 2 processes. Install " in done.stderr
+
+
+def test_commands_without_ranks_run_on_rank_0_alone() -> None:
+    out, _ = mpirun(2, "--version")
+    assert out == f"gcnbatch {__version__}\n"
