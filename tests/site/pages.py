@@ -1,0 +1,100 @@
+"""Blocks of code in Markdown pages, and running them as a reader would, but quickly."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from gcnbatch.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^```(\w*)[ ]*(?:title=\"([^\"]+)\")?\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+FEW = {"--epochs": "2", "--folds": "2", "--ensemble": "2", "--trials": "3"}  # whatever the page says
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the name of the file that it stands for, its text, and its line in the page."""
+
+    language: str
+    title: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    for found in _BLOCK.finditer(text):
+        yield Block(found[1], found[2] or "", found[3], text.count("\n", 0, found.start()) + 1)
+
+
+def lines(block: Block) -> Iterator[list[str]]:
+    """Yield the commands of a shell block as words, without comments."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield words
+
+
+def run(block: Block, names: dict[str, Any]) -> None:
+    """Run a block in the current folder; `names` are the variables of the page's Python so far.
+
+    An installation only has its extras checked. Commands of the package run in this process, with few epochs.
+    """
+    if block.language == "python":
+        exec(compile("\n" * block.line + block.text, "page", "exec"), names)
+    elif block.language == "toml":
+        tomllib.loads(block.text)
+        if block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+    elif block.language == "sh":
+        for words in lines(block):
+            _run_command(words)
+    else:
+        assert block.language in ("", "text"), block.language
+
+
+def _run_command(words: list[str]) -> None:
+    if words[0] == "gcnbatch":
+        done = CliRunner().invoke(app, _short(words[1:]))
+        assert done.exit_code == 0, (words, done.output, done.exception)
+    elif words[0] in ("pip", "uv"):
+        check_extras(" ".join(words))
+    elif words[:3] != ["python3", "-m", "venv"] and words[0] != ".":
+        subprocess.run(words, check=True)
+
+
+def _short(words: list[str]) -> list[str]:
+    """Return the arguments with few epochs, folds, members and trials."""
+    short = [FEW.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+    if words[0] == "train" and "--resume" not in words:
+        return [*short, "--quiet", *(() if "--epochs" in words else ("--epochs", FEW["--epochs"]))]
+    if words[0] == "tune":
+        more = () if "--trials" in words else ("--trials", FEW["--trials"])
+        return [*short, "--quiet", *more, "--set", f"train.epochs={FEW['--epochs']}"]
+    return short
+
+
+def check_extras(text: str) -> None:
+    """Assert that an installation asks for extras that there are."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for extras in re.findall(r"(?:gcnbatch|\.)\[([\w,]+)\]", text):
+        assert set(extras.split(",")) <= set(known), text
+
+
+def commands_in_text(page: Path) -> Iterator[list[str]]:
+    """Yield the commands ``gcnbatch …`` of a page, in blocks and in the text."""
+    text = page.read_text(encoding="utf-8")
+    for block in blocks(page):
+        if block.language == "sh":
+            yield from (words for words in lines(block) if words[0].endswith("gcnbatch"))
+    for code in re.findall(r"`(gcnbatch [^`]+)`", _BLOCK.sub("", text)):
+        yield code.split()
