@@ -28,9 +28,8 @@ class Drawing:
     ) -> None:
         """Add a line of text; `at` is start, middle or end."""
         weight = ' font-weight="bold"' if bold else ""
-        self._shapes.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{at}" fill="{color}"{weight}>{escape(text)}</text>'
-        )
+        place = f'x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{at}"'
+        self._shapes.append(f'<text {place} fill="{color}"{weight}>{escape(text)}</text>')
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float, color: str = GREY) -> None:
         """Add a line with a head at its end."""

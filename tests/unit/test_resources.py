@@ -23,5 +23,7 @@ def test_folders_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, monkeypa
 def test_a_wheel_has_every_folder_and_every_file_that_hints_name() -> None:
     root = Path(__file__).parents[2]
     build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    folders = {name: f"gcnbatch/_{name}" for name in ("cuda_src", "configs", "docs") if (root / name).is_dir()}
-    assert build["force-include"] == folders | {"datasets/FORMAT.md": "gcnbatch/_docs/FORMAT.md"}
+    folders = {name: f"gcnbatch/_{name}" for name in ("cuda_src", "configs")}
+    pages = {page: f"gcnbatch/_docs/{Path(page).name}" for page in ("datasets/FORMAT.md", "docs/INSTALL_CUDA.md")}
+    assert build["force-include"] == folders | pages
+    assert all((root / name).exists() for name in build["force-include"])
