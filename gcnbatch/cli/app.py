@@ -17,10 +17,17 @@ from gcnbatch import __version__, machine
 from gcnbatch.cli import (
     baseline,
     bench,
+<<<<<<< HEAD
     compare,
     compare_runs,
     data,
     explain,
+=======
+    benchmark,
+    compare,
+    compare_runs,
+    data,
+>>>>>>> 48bf2b1 (Benchmark on MoleculeNet's sets beside published figures)
     infer,
     info,
     kernels,
@@ -66,6 +73,7 @@ app.command("report", epilog=report.EPILOG)(report.report)
 app.command("compare-backends", epilog=compare.EPILOG)(compare.compare_backends)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(kernels.app, name="kernels")
 app.command("info", epilog=info.EPILOG)(info.info)
 
