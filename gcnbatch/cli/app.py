@@ -17,17 +17,11 @@ from gcnbatch import __version__, machine
 from gcnbatch.cli import (
     baseline,
     bench,
-<<<<<<< HEAD
-    compare,
-    compare_runs,
-    data,
-    explain,
-=======
     benchmark,
     compare,
     compare_runs,
     data,
->>>>>>> 48bf2b1 (Benchmark on MoleculeNet's sets beside published figures)
+    explain,
     infer,
     info,
     kernels,
