@@ -17,6 +17,7 @@ from gcnbatch import __version__, machine
 from gcnbatch.cli import (
     baseline,
     bench,
+    benchmark,
     compare,
     compare_runs,
     data,
@@ -67,6 +68,7 @@ app.command("report", epilog=report.EPILOG)(report.report)
 app.command("compare-backends", epilog=compare.EPILOG)(compare.compare_backends)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(kernels.app, name="kernels")
 app.command("info", epilog=info.EPILOG)(info.info)
 

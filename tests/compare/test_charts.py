@@ -8,6 +8,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from gcnbatch.compare import charts
+from gcnbatch.compare.operations import FAMILIES
+
+
+def test_every_family_of_operations_has_its_own_colour() -> None:
+    assert len(charts.FAMILY_COLOURS) == len(set(charts.FAMILY_COLOURS)) == len(FAMILIES) + 1
 
 
 @pytest.mark.parametrize("fastest", [0.9, 0.02])
