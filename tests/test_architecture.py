@@ -46,12 +46,8 @@ FLOORS = (
     ("uncertainty",),
     ("train",),
     ("infer", "bench", "compare_runs", "run_report", "tune"),
-<<<<<<< HEAD
     ("baseline", "explain"),
-=======
-    ("baseline",),
     ("benchmark",),
->>>>>>> 48bf2b1 (Benchmark on MoleculeNet's sets beside published figures)
     ("compare",),
     ("api",),
     ("sklearn",),
