@@ -143,7 +143,8 @@ def _run() -> None:
         _fail_usage(error)
     except DeviceLost as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         os._exit(error.exit_code)  # a normal exit lets PyCUDA print an error for each object that it cannot free
     except GcnbatchError as error:
         _fail(str(error), error.exit_code)

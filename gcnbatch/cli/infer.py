@@ -169,7 +169,8 @@ def infer(
             quiet=quiet,
             say=say,
         )
-        sys.stdout.flush()
+        if out == "-":
+            sys.stdout.flush()
     except BrokenPipeError:
         if out != "-":
             raise

@@ -13,16 +13,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gcnbatch import fileio, worker
 from tests.train.runs import environment, lighten
 
+_SECONDS = 120  # a case takes less than 5 s; one that hangs is ended by SIGALRM
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 
@@ -42,8 +46,14 @@ class Case:
         Name in `resource` -> soft limit.
     closed : sequence of int
         Standard streams that are closed.
-    hang_up : bool
-        SIGHUP arrives when the first file is complete, before it gets its name.
+    signal : str
+        This signal arrives when a file is complete, before it gets its name.
+    file : int
+        Which file that is, from 0.
+    clock : float
+        Seconds by which the clock is set back whenever it is read.
+    killed_call : int
+        The worker process of this call, from 0, is killed as by a machine without memory; -1: none.
     together : int
         Number of processes that run the command at the same time.
     then : sequence of str
@@ -57,7 +67,10 @@ class Case:
     read_only: bool = False
     limits: dict[str, int] | None = None
     closed: Sequence[int] = ()
-    hang_up: bool = False
+    signal: str = ""
+    file: int = 0
+    clock: float = 0.0
+    killed_call: int = -1
     together: int = 1
     then: Sequence[str] = ()
     keep: str = ""
@@ -161,6 +174,7 @@ def _fork(case: Case, place: Path, limits: dict[str, int], errors: Path) -> int:
     code = 70
     try:
         os.chdir(place)
+        signal.alarm(_SECONDS)
         _redirect(case, errors)
         for name, limit in limits.items():
             which = getattr(resource, name)
@@ -180,23 +194,33 @@ def _redirect(case: Case, errors: Path) -> None:
 
 
 def _call(case: Case) -> int:
-    from gcnbatch import fileio
     from gcnbatch.cli.app import main
 
-    if case.hang_up:
-        publish = fileio._publish
-
-        def hung_up(*about: Any) -> None:
-            signal.raise_signal(signal.SIGHUP)
-            publish(*about)
-
-        fileio._publish = hung_up
+    if case.signal:
+        _before(fileio, "_publish", case.file, lambda *_: signal.raise_signal(signal.Signals[case.signal]))
+    if case.killed_call >= 0:
+        _before(worker._Worker, "call", case.killed_call, lambda process, *_: process.process.kill())
+    if case.clock:
+        read, readings = time.time, count()
+        time.time = lambda: read() - case.clock * next(readings)
     sys.argv = ["gcnbatch", *case.arguments]
     try:
         main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def _before(place: Any, name: str, number: int, happens: Callable[..., object]) -> None:
+    """Let something happen before a call of a function, the `number`-th from 0."""
+    function, calls = getattr(place, name), count()
+
+    def called(*arguments: Any) -> Any:
+        if next(calls) == number:
+            happens(*arguments)
+        return function(*arguments)
+
+    setattr(place, name, called)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,17 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.cli.faulty import Case, Machine, Outcome, has_disks
+from tests.fuzz import DRAWN
 from tests.train.runs import assert_same_run, environment, fit, options, write_set
 
 SETTINGS = ("train.checkpoint_seconds=1000", "train.epochs=2", "model.dropout=0.3", "backend=cpu")
@@ -22,6 +26,15 @@ RESUME = ("train", "--resume", "r", "--quiet")
 COMPARE = ("compare-backends", "--data", "SET", "--set", "model.widths=[8]", "--quick", "--backends", "cpu", "-o", "r")
 INFER = ("infer", "RUN", "SET", "--backend", "cpu", "-q", "-o")
 IMPORT = ("data", "import", "smiles", "TABLE", "--processes", "1", "-o", "m.h5")
+IN_PROCESSES = ("data", "import", "smiles", "TABLE", "--processes", "2", "-o", "m.h5")
+SCREEN = (*INFER, "p.csv")
+DRAWN_COMMANDS = {  # the command, and the one that must work after the fault
+    "train": (TRAIN, RESUME),
+    "infer": (SCREEN, SCREEN),
+    "goes on": (SCREEN, (*SCREEN, "--resume")),
+    "import": (IN_PROCESSES, IN_PROCESSES),
+}
+ENDING = ("SIGHUP", "SIGTERM", "SIGINT", "SIGKILL")
 FULL = " could not be written ("
 needs_read_only = pytest.mark.skipif(
     not has_disks() and os.geteuid() == 0, reason="root writes everywhere, and no disk can be mounted here"
@@ -49,8 +62,8 @@ class Runner:
     def words(self, arguments: tuple[str, ...]) -> list[str]:
         return [str(self._paths.get(word, word)) for word in arguments]
 
-    def __call__(self, arguments: tuple[str, ...], **fault: Any) -> Outcome:
-        return self._machine.run(Case(self.words(arguments), **fault))
+    def __call__(self, arguments: tuple[str, ...], then: tuple[str, ...] = (), **fault: Any) -> Outcome:
+        return self._machine.run(Case(self.words(arguments), then=self.words(then), **fault))
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +123,61 @@ def test_a_run_goes_on_to_equal_bits_after_a_full_disk(runner: Runner, inputs: P
         assert stopped >= {f"error: r/{name}:" for name in ("splits.json", "history.jsonl", "last.safetensors")}
 
 
+@st.composite
+def faults(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """Draw a command and a fault of the machine."""
+    name = draw(st.sampled_from(sorted(DRAWN_COMMANDS)))
+    fault = draw(
+        st.one_of(
+            st.builds(dict, disk=st.integers(1, 16).map(lambda pages: 4096 * pages)),
+            st.builds(dict, read_only=st.just(value=has_disks() or os.geteuid() != 0)),
+            st.builds(dict, signal=st.sampled_from(ENDING), file=st.integers(0, 8)),
+            st.builds(dict, closed=st.sets(st.integers(0, 2)).map(sorted)),
+            st.builds(dict, together=st.integers(2, 3)),
+            st.builds(dict, clock=st.floats(0.001, 1e6)),
+            st.builds(dict, killed_call=st.integers(0, 3)),
+            st.fixed_dictionaries({"limits": st.builds(dict, RLIMIT_NOFILE=st.integers(3, 80))}),
+            st.fixed_dictionaries({"limits": st.builds(dict, RLIMIT_FSIZE=st.integers(1000, 40_000))}),
+            st.fixed_dictionaries({"limits": st.builds(dict, RLIMIT_AS=st.integers(1 << 26, 1 << 31))}),
+        )
+    )
+    return name, fault
+
+
+def check_fault(runner: Runner, inputs: Path, place: Path, name: str, fault: dict[str, Any]) -> None:
+    """Assert one line, the right code, no temporary file; and that the command then does its work."""
+    command, again = DRAWN_COMMANDS[name]
+    found = runner(command, **fault, then=again, keep=str(place / "kept"))
+    first, after = found.codes[: fault.get("together", 1)], found.codes[-1]
+    ended = {"SIGKILL": -9}.get(fault.get("signal", ""), 130)
+    for code, said in zip(first, found.said, strict=False):
+        assert code in (0, 2, 3, ended), found
+        if code in (2, 3) and 2 not in fault.get("closed", ()):
+            only_line(said)
+    if fault.get("signal") != "SIGKILL":
+        assert not [file for file in found.files if file.endswith(".tmp")], found
+    if name != "train":
+        assert after == 0, found
+    elif found.files:
+        assert after == 0, found
+        assert_same_run(inputs / "run", place / "kept" / "r")
+
+
+@settings(DRAWN, max_examples=8)
+@given(faults())
+def test_a_drawn_fault_is_one_line_and_the_command_works_after_it(runner: Runner, inputs: Path, drawn: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        check_fault(runner, inputs, Path(place), *drawn)
+
+
+@pytest.mark.slow
+@settings(DRAWN, max_examples=120)
+@given(faults())
+def test_many_drawn_faults_are_one_line(runner: Runner, inputs: Path, drawn: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        check_fault(runner, inputs, Path(place), *drawn)
+
+
 @needs_read_only
 @pytest.mark.parametrize("command", [TRAIN, COMPARE, (*INFER, "p.csv"), IMPORT], ids=lambda words: words[0])
 def test_a_read_only_folder_is_one_line(runner: Runner, command: tuple[str, ...]) -> None:
@@ -144,6 +212,7 @@ def test_closed_standard_streams_lose_nothing(runner: Runner, inputs: Path, tmp_
     loud = tuple(word for word in TRAIN if word != "--quiet")
     assert runner(loud, closed=(0, 1, 2), keep=str(tmp_path / "kept")).codes == [0]
     assert_same_run(inputs / "run", tmp_path / "kept" / "r")
+    assert runner(SCREEN, closed=(1,)).codes == [0]
     table = runner((*INFER, "-"), closed=(1,))
     assert table.codes == [2]
     assert table.said == ["error: output -: standard output is closed; expected an open one. Give -o FILE.\n"]
@@ -158,7 +227,7 @@ def test_a_hang_up_leaves_no_file_but_what_resume_needs(
     runner: Runner, command: tuple[str, ...], left: list[str]
 ) -> None:
     """`train` and `synth` have tests of their own."""
-    found = runner(command, hang_up=True)
+    found = runner(command, signal="SIGHUP")
     assert (found.codes, found.files) == ([130], left)
 
 
