@@ -69,7 +69,16 @@ def test_names_of_identifiers_row_weights_and_splits_are_no_targets(tmp_path: Pa
     assert [name for name, cells in found.items() if cells[0] == "target"] == ["y"]
     assert found["batch_no"][-1] == "named like an identifier"
     assert "--split-column" in found["fold"][-1]
-    assert "not supported" in found["weight"][-1]
+    assert found["weight"][-1] == "sample weights are not supported"
+
+
+@pytest.mark.parametrize("name", ["w", "Sample_Weight", "row weights"])
+@pytest.mark.parametrize("options", [RoleOptions(), RoleOptions(targets=["y"]), RoleOptions(no_targets=True)])
+def test_sample_weights_are_said_to_be_ignored(tmp_path: Path, name: str, options: RoleOptions) -> None:
+    found = roles(tmp_path, options, y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
+    assert found[name] == ("ignored", None, None, "sample weights are not supported")
+    named = roles(tmp_path, RoleOptions(targets=[name]), y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
+    assert named[name][0] == "target"
 
 
 def test_names_of_unknown_meaning_are_classes_only_where_nothing_else_is_a_target(tmp_path: Path) -> None:

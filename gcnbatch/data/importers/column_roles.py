@@ -17,7 +17,8 @@ from gcnbatch.text import listed, quoted
 _IDENTIFIER = re.compile(
     r"(?:.*(?:^|[ _.-]))?(?:id|ids|cid|sid|aid|cas|casrn|index|idx|number|no|num|row|rank)\.?", re.I
 )
-_ROW_WEIGHTS = {"weight", "weights", "sample_weight", "sampleweight", "sample weight"}
+_ROW_WEIGHTS = re.compile(r"w|(?:(?:sample|row)?[ _.-]?weights?)", re.I)
+_NO_WEIGHTS = "sample weights are not supported"
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,18 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
     rest = [name for name in table.others if name not in roles]
     if options.targets is not None:
         chosen = _named_targets(table, options)
-        roles |= {name: ColumnRole(name, "ignored", why="not in --target-columns") for name in rest} | chosen
+        roles |= _unused(rest, "not in --target-columns") | chosen
     elif options.no_targets:
-        roles |= {name: ColumnRole(name, "ignored", why="--no-targets") for name in rest}
+        roles |= _unused(rest, "--no-targets")
     else:
         roles |= _detected(table, rest, options.task)
     return [roles[name] for name in table.names]
+
+
+def _unused(names: Sequence[str], why: str) -> dict[str, ColumnRole]:
+    return {
+        name: ColumnRole(name, "ignored", why=_NO_WEIGHTS if _ROW_WEIGHTS.fullmatch(name) else why) for name in names
+    }
 
 
 def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
@@ -203,8 +210,8 @@ def _suspect(name: str, texts: Sequence[str], reading: Reading) -> Reading:
         return replace(reading, reason="no name: taken for row numbers", mixed=None)
     if looks_like_split(name, texts):
         return replace(reading, reason="looks like a split; --split-column keeps it", mixed=None)
-    if name.lower() in _ROW_WEIGHTS:
-        return replace(reading, reason="named like a weight of rows, which is not supported", mixed=None)
+    if _ROW_WEIGHTS.fullmatch(name):
+        return replace(reading, reason=_NO_WEIGHTS, mixed=None)
     if reading.kind and _IDENTIFIER.fullmatch(name) and _all_whole(texts):
         return replace(reading, reason="named like an identifier")
     return reading
