@@ -101,11 +101,11 @@ class Run:
             When the run has none, as a member of a run or a random forest.
         """
         from gcnbatch.config import resolve
-        from gcnbatch.config_tree import read_toml
+        from gcnbatch.train import run_files
         from gcnbatch.train.run import CONFIG
 
         path = self.folder / CONFIG
-        return resolve(read_toml(path), where=str(path))
+        return resolve(run_files.read_toml(path), where=str(path))
 
     @property
     def members(self) -> list[Run]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
 from gcnbatch.api.training import name_after
-from gcnbatch.config_tree import read_toml
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike, DataLike
@@ -42,10 +41,11 @@ class Study:
             When no trial is complete.
         """
         from gcnbatch.config import resolve
+        from gcnbatch.train import run_files
         from gcnbatch.tune.results import BEST
 
         path = self.folder / BEST
-        return resolve(read_toml(path), where=str(path))
+        return resolve(run_files.read_toml(path), where=str(path))
 
 
 def tune(

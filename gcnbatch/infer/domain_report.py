@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio, tables
 from gcnbatch.config import resolve
-from gcnbatch.config_tree import read_toml
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
@@ -61,7 +60,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
             measured.append({**measures, "error": errors(header, dataset.y, rows, outputs)})
             ids += dataset.ids[rows].tolist()
     columns = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
-    config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
     tables.write(folder / TABLE, {"id": ids, **columns}, config.parquet)
     _draw(columns, folder / PICTURE)
     metrics = run_files.read_figures(folder / METRICS)

@@ -100,7 +100,7 @@ def test_rows_without_features_are_said(folder: Path, tmp_path: Path, monkeypatc
         found = molecule_features(smiles, options)
         return MoleculeFeatures(found.x, (Lost(3, "crashes RDKit (SIGSEGV)"),))
 
-    monkeypatch.setattr("gcnbatch.baseline.runs.molecule_features", features)
+    monkeypatch.setattr(baseline, "molecule_features", features)
     said: list[str] = []
     baseline.start(config(folder / "m.h5"), tmp_path / "b", 5, say=said.append)
     assert "1 row has zeros for all features; the first is M3: crashes RDKit (SIGSEGV)" in said
