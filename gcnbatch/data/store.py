@@ -131,9 +131,13 @@ class Dataset:
 
     def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, GraphSet]]:
         """Yield the set as ``(first graph, part)``, in parts of whole graphs of about `max_bytes` each."""
-        cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
-        for start, stop in bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2)):
+        for start, stop in self.block_ranges(max_bytes):
             yield start, self._slice(start, stop)
+
+    def block_ranges(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of graphs of `blocks`."""
+        cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
+        yield from bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2))
 
     def smiles(self) -> list[str] | None:
         """Read and check the SMILES of every graph (G); None if the set has none.

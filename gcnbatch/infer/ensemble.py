@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
-from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
-from gcnbatch.infer.domain import Domain
-from gcnbatch.infer.inputs import CsvOptions, Data, Input, Part, open_input, refuse_bad_row
+from gcnbatch.infer import shares
+from gcnbatch.infer.inputs import CsvOptions, Data, Input, open_input, refuse_bad_row
 from gcnbatch.infer.journal import Journal, can_resume, open_resumable, task_of
-from gcnbatch.infer.members import Member, load_members
+from gcnbatch.infer.members import Member
+from gcnbatch.infer.predictor import Predictor, Request
 from gcnbatch.infer.selection import Selection, Selector
-from gcnbatch.infer.trust import Level, Trust, load_trust
-from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
+from gcnbatch.infer.trust import Level
+from gcnbatch.predictions import STDOUT, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
@@ -121,24 +121,21 @@ def infer(
     chosen, options = selection or Selection(), csv or CsvOptions()
     if resume:
         _check_resume(str(out), chosen)
-    choice = BackendChoice(backend, device, cuda)
-    members = load_members(runs, say)
+    request = Request(runs, data, backend, device, cuda, batch_size or 0, options, level, applicability)
+    predictor = Predictor.load(request, BackendChoice(backend, device, cuda), say)
+    members = predictor.members
     selector = Selector(chosen, members[0].header)
-    trust = load_trust(members, level)
-    size = batch_size or 0
-    domain = Domain(members, choice, size) if applicability else None
     started = time.monotonic()
     with (
         _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
-        open_input(data, members, options, size, output.rows) as source,
+        open_input(data, members, options, batch_size or 0, output.rows, shares.own()) as source,
         shared_processors() if source.featurised else nullcontext(),
     ):
-        for note in (*source.notes, *trust.notes):
+        for note in (*source.notes, *predictor.trust.notes):
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
-        model = _Model(members, choice, size, trust, domain)
-        done = _predict(source, model, output, selector, on_bad_row == "fail", quiet)
+        done = _predict(source, predictor, request, output, selector, on_bad_row == "fail", quiet)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
     if done.unreadable:
@@ -171,25 +168,6 @@ def _open_output(
             yield Journal(sink)
 
 
-@dataclass(frozen=True)
-class _Model:
-    """What predicts a part: the members, how they run, and what gives further columns."""
-
-    members: list[Member]
-    choice: BackendChoice
-    batch_size: int
-    trust: Trust
-    domain: Domain | None
-
-    def predict(self, part: Part, progress: Callable[[int], object]) -> tuple[Predictions, str]:
-        """Return the table of a part, and the backend that computed."""
-        single, backend = _outputs(part, self.members, self.choice, self.batch_size, progress)
-        outputs, std = _combined(part, single)
-        beside = self.trust.columns(single) | (self.domain.columns(part.data, part.smiles()) if self.domain else {})
-        more = {column: _spread(part, values) for column, values in beside.items()}
-        return Predictions(self.members[0].header, part.ids, outputs, std, part.errors, part.kept, more), backend
-
-
 @dataclass
 class _Done:
     """What was predicted: numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
@@ -202,29 +180,31 @@ class _Done:
 
 def _predict(
     source: Input,
-    model: _Model,
+    predictor: Predictor,
+    request: Request,
     output: Journal,
     selector: Selector,
     fail: bool,
     quiet: bool,
 ) -> _Done:
-    header, count = model.members[0].header, len(model.members)
-    done = _Done(model.choice.fastest.name)
+    header, count = predictor.members[0].header, len(predictor.members)
+    done = _Done(predictor.choice.fastest.name)
     labels: list[NDArray[Any]] = []
     predicted: list[NDArray[np.float32]] = []
     before = output.rows  # metrics of a part of the rows would mislead
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
-        for part in source.parts:
+        for found in shares.predict(source, predictor, request, before, bar.update):
+            table, rows = found.table, len(found.table.ids)
             if fail:
-                refuse_bad_row(part, output.rows)
-            table, done.backend = model.predict(part, bar.update)
-            output.append(selector.take(table), len(part.ids))
-            done.rows += len(part.ids)
-            done.unreadable += len(part.ids) - len(part.rows)
-            bar.update((len(part.ids) - len(part.rows)) * count)
-            if not before and part.y is not None and (known := _known(part.y, table.outputs)).any():
-                labels.append(part.y[known])
+                refuse_bad_row(table, output.rows)
+            output.append(selector.take(table), rows)
+            done.backend = found.backend
+            done.rows += rows
+            done.unreadable += rows - found.readable
+            bar.update((rows - found.readable) * count)
+            if not before and found.y is not None and (known := _known(found.y, table.outputs)).any():
+                labels.append(found.y[known])
                 predicted.append(table.outputs[known])
     if (rest := selector.rest()) is not None:
         output.append(rest, 0)
@@ -232,38 +212,6 @@ def _predict(
         y, outputs = np.concatenate(labels), np.concatenate(predicted)
         done.figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
     return done
-
-
-def _outputs(
-    part: Part, members: list[Member], choice: BackendChoice, batch_size: int, progress: Callable[[int], object]
-) -> tuple[list[NDArray[np.float32]], str]:
-    """Return each member's outputs (M, K) for the readable rows, and the backend that computed.
-
-    "auto" may change to another backend.
-    """
-    sources = {kind: BatchSource(part.data, kind) for kind in {member.adjacency for member in members}}
-    found = [member.outputs(choice, sources[member.adjacency], batch_size, progress) for member in members]
-    return [outputs for outputs, _ in found], found[-1][1]
-
-
-def _combined(
-    part: Part, single: Sequence[NDArray[np.float32]]
-) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return the members' mean (R, K) and, for several, their standard deviation (n - 1); NaN in unreadable rows."""
-    mean = np.full((len(part.ids), single[0].shape[1]), np.nan, dtype=np.float32)
-    mean[part.rows] = np.mean(single, axis=0, dtype=np.float64)
-    if len(single) == 1:
-        return mean, None
-    std = np.full_like(mean, np.nan)
-    std[part.rows] = np.std(single, axis=0, ddof=1, dtype=np.float64)
-    return mean, std
-
-
-def _spread(part: Part, values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column (R,) from the values of the readable rows; "" or NaN in the others."""
-    column = np.full(len(part.ids), np.nan if values.dtype.kind == "f" else "", dtype=values.dtype)
-    column[part.rows] = values
-    return column
 
 
 def _known(y: NDArray[Any], outputs: NDArray[np.float32]) -> NDArray[np.bool_]:

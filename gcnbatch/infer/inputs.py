@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -30,6 +31,7 @@ from gcnbatch.fileio import sha256
 from gcnbatch.infer.folders import open_tables
 from gcnbatch.infer.labels import LabelColumns
 from gcnbatch.infer.members import Member
+from gcnbatch.predictions import Predictions
 from gcnbatch.text import QUOTED, printable, quoted
 from gcnbatch.train.trained import check_fit, same_outputs
 
@@ -111,13 +113,39 @@ class CsvOptions:
     format: TableFormat = field(default_factory=TableFormat)
 
 
+@dataclass(frozen=True)
+class Share:
+    """The parts with the numbers `first`, `first + every`, … of an input.
+
+    Parameters
+    ----------
+    first, every : int
+    beside : int
+        Processes of this host that take shares.
+    """
+
+    first: int = 0
+    every: int = 1
+    beside: int = 1
+
+    def has(self, number: int) -> bool:
+        """Return whether the part of this number belongs to the share."""
+        return number % self.every == self.first
+
+
 @contextmanager
 def open_input(
-    data: Data, members: Sequence[Member], options: CsvOptions, batch_size: int, skip: int = 0
+    data: Data,
+    members: Sequence[Member],
+    options: CsvOptions,
+    batch_size: int,
+    skip: int = 0,
+    share: Share = Share(),
 ) -> Iterator[Input]:
     """Open a file by its ending, or data in memory, and check that they fit every member.
 
-    A folder is that of files of molecules. The parts begin after the first `skip` rows of a file.
+    A folder is that of files of molecules. The parts begin after the first `skip` rows of a file. Those of the share
+    are read.
 
     Raises
     ------
@@ -136,10 +164,10 @@ def open_input(
             by_parts = dataset.header.level == "graph" and dataset.nbytes > WHOLE_BYTES
             dataset.check(load=not by_parts)
             _check_members(members, str(path), dataset.header)
-            yield _stored(dataset, members[0].header, by_parts, skip)
+            yield _stored(dataset, members[0].header, by_parts, skip, share)
     elif path.is_dir() or name.endswith(MOLECULE_ENDINGS):
         header = _check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
-        yield from _molecules(path, header, options, max(PART_ROWS, batch_size), skip)
+        yield from _molecules(path, header, options, max(PART_ROWS, batch_size), skip, share)
     else:
         known = ", ".join((*HDF5_ENDINGS, *MOLECULE_ENDINGS))
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
@@ -185,7 +213,7 @@ def _given(data: GraphSet | list[str], members: Sequence[Member], options: CsvOp
     return Input(len(data), parts(), featurised=len(data) > CHUNK)
 
 
-def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int) -> Input:
+def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int, share: Share) -> Input:
     """Return the Input of a data set: one part, or parts of about PART_BYTES."""
     known = same_outputs(dataset.header, trained)
     texts = cache(dataset.smiles)
@@ -201,10 +229,11 @@ def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int) -> Inp
 
     def parts() -> Iterator[Part]:
         if by_parts:
-            for first, graphs in dataset.blocks(PART_BYTES):
-                if first + graphs.n_graphs > skip:
-                    rest = max(skip - first, 0)
-                    yield part(first + rest, graphs.take(np.arange(rest, graphs.n_graphs)) if rest else graphs)
+            ranges = [rows for rows in dataset.block_ranges(PART_BYTES) if rows[1] > skip]
+            for first, stop in ranges[share.first :: share.every]:
+                yield part(max(first, skip), dataset.read(np.arange(max(first, skip), stop)))
+        elif not share.has(0):
+            return
         elif not skip:
             yield part(0, dataset.load() if dataset.fits_in_memory else dataset)
         elif skip < dataset.n_graphs:
@@ -214,7 +243,7 @@ def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int) -> Inp
     return Input(dataset.n_graphs, parts(), bool(source) and source == trained.source)
 
 
-def refuse_bad_row(part: Part, first: int) -> None:
+def refuse_bad_row(part: Part | Predictions, first: int) -> None:
     """Refuse a part with a row that could not be read; `first` is the number of rows before it.
 
     Raises
@@ -244,7 +273,9 @@ class _Columns:
     labels: LabelColumns | None
 
 
-def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int, skip: int) -> Iterator[Input]:
+def _molecules(
+    path: Path, header: Header, options: CsvOptions, part_rows: int, skip: int, share: Share
+) -> Iterator[Input]:
     """Yield the Input of a file of molecules; a first pass counts the rows and checks the table."""
     recorded = header.featurizer or {}
     with open_tables(path, options.format) as source:
@@ -265,7 +296,7 @@ def _molecules(path: Path, header: Header, options: CsvOptions, part_rows: int, 
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
     trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
-    with closing(_parts(path, header, columns, (skip, total), options, part_rows)) as parts:
+    with closing(_parts(path, header, columns, (skip, total), options, part_rows, share)) as parts:
         yield Input(total, parts, trained_on, notes, featurised=True)
 
 
@@ -282,23 +313,38 @@ def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, 
 
 
 def _parts(
-    path: Path, header: Header, columns: _Columns, between: tuple[int, int], options: CsvOptions, part_rows: int
+    path: Path,
+    header: Header,
+    columns: _Columns,
+    between: tuple[int, int],
+    options: CsvOptions,
+    part_rows: int,
+    share: Share,
 ) -> Generator[Part]:
-    """Yield parts of the rows from the first to before the second number in `between`."""
+    """Yield the share's parts of the rows from the first to before the second number in `between`."""
     skip, total = between
+    size = -(-part_rows // CHUNK) * CHUNK
+    numbers = [number for number in range(-(-(total - skip) // size)) if share.has(number)]
+    lengths = [min(size, total - skip - number * size) for number in numbers]
     waiting: deque[list[str]] = deque()  # records that are read but not yet yielded, with the id in front
     with open_tables(path, options.format) as source:
 
         def smiles() -> Iterator[str]:
             for number, record in islice(enumerate(source.rows, 1), skip, None):
-                waiting.append([record[columns.id] if columns.id >= 0 else str(number), *record])
-                yield record[columns.smiles]
+                if share.has((number - 1 - skip) // size):
+                    waiting.append([record[columns.id] if columns.id >= 0 else str(number), *record])
+                    yield record[columns.smiles]
 
         featurizer = FeaturizerOptions.from_header(header.featurizer)
-        chunks = featurize(smiles(), featurizer, processes=options.processes, total=total - skip, ahead=part_rows)
+        processes = options.processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
+        chunks = featurize(smiles(), featurizer, processes=processes, total=sum(lengths), ahead=part_rows)
         first = 0
-        while group := list(islice(chunks, -(-part_rows // CHUNK))):
-            rows = sum(len(chunk.rows) + len(chunk.bad) for chunk in group)
+        for length in lengths:
+            group: list[MoleculeArrays] = []
+            rows = 0
+            while rows < length:
+                group.append(next(chunks))
+                rows += len(group[-1].rows) + len(group[-1].bad)
             yield _part(header, group, [waiting.popleft() for _ in range(rows)], first, columns)
             first += rows
 

@@ -82,6 +82,11 @@ class World:
         """Return a rank's name for users."""
         return f"rank {rank} on {printable(self._abouts[rank].host, 40)}"
 
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this host."""
+        return sum(about.host == self._abouts[self.rank].host for about in self._abouts)
+
     def device(self, first: int) -> int:
         """Return the GPU of this rank among those that it sees: the local rank from `first` on.
 
@@ -107,12 +112,17 @@ class World:
             raise error
         return result
 
-    def call_all(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a function on all ranks together and return what it returns here; its errors end all ranks."""
+    def start_all(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Start a function on all followers; its errors end all ranks."""
         for rank in range(1, self.size):
             with self._lock:
                 self._comm.send((function, args, kwargs, True), rank, _CALL)
-        return function(*args, **kwargs)
+
+    def receive(self, rank: int) -> Any:
+        """Return what a function of `start_all` sends from a follower."""
+        while not self.data.iprobe(rank):
+            time.sleep(_POLL_SECONDS)
+        return self.data.recv(source=rank)
 
     def ask_stop(self) -> None:
         """Ask the followers for a checkpoint and an end of their calls."""
@@ -120,12 +130,15 @@ class World:
 
     def end(self, code: int) -> None:
         """End the followers. One that does not end takes all down, with this exit code."""
+        self._ended.set()
         self._watch.send("end")
         if not self._watch.wait_for_byes(2 * _GRACE_SECONDS):
             self._quit(code)
         self._watch.send("bye")
 
     def _heard_from_follower(self, rank: int, line: str | None) -> None:
+        if line is None and self._ended.is_set():
+            return
         if line is None:
             about = self._abouts[rank]
             self._fail(
@@ -162,6 +175,12 @@ class World:
             else:
                 self._comm.send(worker.answer(function, args, kwargs), 0, _ANSWER)
         self._watch.send("bye")
+
+    def send(self, item: Any) -> None:
+        """Send an item to rank 0, which takes it with `receive`; return when it has, or the command has ended."""
+        request = self.data.isend(item, 0)
+        while not self._ended.is_set() and not request.test()[0]:
+            time.sleep(_POLL_SECONDS)
 
     def _run_with_all(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         try:
