@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
     from gcnbatch.infer.ensemble import InferenceSummary
     from gcnbatch.infer.selection import Selection
+    from gcnbatch.infer.trust import Level
 
 
 def infer(
@@ -35,7 +36,7 @@ def infer(
     spreadsheet: bool = False,
     selection: Selection | None = None,
     resume: bool = False,
-    level: float | Literal["training"] | None = "training",
+    level: Level = "training",
     applicability: bool = False,
     quiet: bool = True,
     say: Say = lambda line: None,
@@ -64,8 +65,8 @@ def infer(
         The rows to write; None: all.
     resume : bool
         Go on where a killed prediction was stopped.
-    level : float or "training"
-        Level of conformal intervals and sets; "training": that of the runs; None: predictions alone.
+    level : float, "training" or None
+        Level of conformal intervals and sets, that of training by default; None: predictions alone.
     applicability : bool
         Add similarity and embedding distance to the nearest training molecule.
     quiet, say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gcnbatch.api.options import DataLike
     from gcnbatch.config import Config
     from gcnbatch.fileio import StrPath
+    from gcnbatch.infer.trust import Level
     from gcnbatch.predictions import Predictions
 
 
@@ -121,7 +122,7 @@ class Run:
         backend: str = "auto",
         device: int = 0,
         batch_size: int | None = None,
-        level: float | Literal["training"] | None = "training",
+        level: Level = "training",
         applicability: bool = False,
         processes: int = 0,
     ) -> Predictions:
@@ -135,9 +136,8 @@ class Run:
             Backend and GPU.
         batch_size : int
             Graphs per batch; None: chosen by the backend. It does not change the predictions.
-        level : float or "training"
-            Level of conformal intervals and sets; "training": that of the run; None: predictions alone, without
-            calibration.
+        level : float, "training" or None
+            Level of conformal intervals and sets; None: predictions alone, without calibration.
         applicability : bool
             Add similarity and embedding distance to the nearest training molecule.
         processes : int

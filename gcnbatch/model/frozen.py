@@ -1,8 +1,8 @@
 """A trained graph-level model with fixed parameters: its logits, and their gradients by its inputs.
 
 In inference, batch norm is affine: z = (y - mean) scale + beta with scale = gamma / sqrt(var + epsilon). The scale is
-multiplied into the weight and bias of the convolution before it, the rest is a bias behind its SpMM. Dropout is the
-identity. So a frozen model needs no operation but products, biases, ReLU and readout.
+multiplied into the weight and bias of the convolution before it, the rest is a bias behind its SpMM. Behind another
+layer, batch norm becomes a product with a diagonal matrix. Dropout is the identity. Other layers are as in training.
 
 Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features, P columns, K outputs, E sampled edges.
 """
@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Backend, Batch, Csr
-from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Gcn
-from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, ReadoutLayer, Relu
+from gcnbatch.model.layers import BatchNormRelu, Context, Dense, Dropout, GraphConv, Junction, Layer, Relu
 
 Float64 = NDArray[np.float64]
 
@@ -30,6 +29,8 @@ class Stage:
 
     Parameters
     ----------
+    name : str
+        Name of the first layer that it stands for.
     weight : float64, (F, C*P)
     bias : float64, (C*P,)
     channels : int
@@ -39,53 +40,54 @@ class Stage:
     relu : bool
     """
 
+    name: str
     weight: Float64
     bias: Float64
     channels: int = 0
     shift: Float64 | None = None
     relu: bool = False
 
-    def fold(self, norm: BatchNormRelu, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take in the batch norm, with its running statistics, and the ReLU that follow."""
-        gamma, beta, mean, var = (weights[spec.name].astype(np.float64) for spec in norm.specs())
-        scale = gamma / np.sqrt(var + norm.epsilon)
-        wide = np.tile(scale, max(self.channels, 1))
+    def scale(self, by: Float64, shift: Float64) -> None:
+        """Take in the batch norm ``y by + shift``, and its ReLU."""
+        wide = np.tile(by, max(self.channels, 1))
         self.weight, self.bias = self.weight * wide, self.bias * wide
-        self.shift, self.relu = beta - mean * scale, True
+        self.shift, self.relu = shift, True
 
 
-def freeze(model: Gcn, weights: Mapping[str, NDArray[Any]]) -> list[Stage | ReadoutLayer]:
-    """Return the steps of a graph-level model with these parameters and running statistics.
+Step = Stage | Layer | Junction
 
-    Raises
-    ------
-    InputError
-        For a model that is not a chain of convolutions, dense layers and one readout.
-    """
-    stages: list[Stage | ReadoutLayer] = []
+
+class Frozen(NamedTuple):
+    """A frozen model on the host: its steps, and the step of each layer that became part of another one, by name."""
+
+    steps: list[Step]
+    parts: dict[str, str]
+
+
+def freeze(model: Gcn, weights: Mapping[str, NDArray[Any]]) -> Frozen:
+    """Return the steps of a graph-level model with these parameters and running statistics."""
+    steps: list[Step] = []
+    parts: dict[str, str] = {}
     for layer in model.layers:
+        last = steps[-1] if steps and isinstance(steps[-1], Stage) and not steps[-1].relu else None
         match layer:
             case GraphConv() | Dense():
                 weight, bias = (weights[f"{layer.name}.{part}"].astype(np.float64) for part in ("weight", "bias"))
-                stages.append(Stage(weight, bias, layer.n_channels if isinstance(layer, GraphConv) else 0))
+                steps.append(Stage(layer.name, weight, bias, layer.n_channels if isinstance(layer, GraphConv) else 0))
             case BatchNormRelu():
-                _last(stages).fold(layer, weights)
-            case Relu():
-                _last(stages).relu = True
-            case ReadoutLayer(kinds=[_]):
-                stages.append(layer)
+                gamma, beta, mean, var = (weights[spec.name].astype(np.float64) for spec in layer.specs())
+                by = gamma / np.sqrt(var + layer.epsilon)
+                if last is None:
+                    steps.append(last := Stage(layer.name, np.eye(len(by)), np.zeros(len(by))))
+                last.scale(by, beta - mean * by)
+            case Relu() if last is not None:
+                last.relu = True
             case Dropout():
                 pass
             case _:
-                raise InputError(
-                    "explain", f"a model with layer {layer.name}", "a chain of layers with one readout and batch norm"
-                )
-    return stages
-
-
-def _last(stages: list[Stage | ReadoutLayer]) -> Stage:
-    assert isinstance(stages[-1], Stage)
-    return stages[-1]
+                steps.append(layer)
+        parts[layer.name] = steps[-1].name
+    return Frozen(steps, parts)
 
 
 class Pairs(NamedTuple):
@@ -113,8 +115,8 @@ class InputGradients(NamedTuple):
 class Kept(NamedTuple):
     """What the forward pass keeps of a step.
 
-    `out` is the step's output, `product` H = X W + b of a convolution, `bare` X W of the first step. `saved` is what a
-    readout keeps.
+    Of a stage, `out` is the output, `product` H = X W + b of a convolution, `bare` X W of the first one. Of any other
+    layer, `saved` is what its backward pass needs.
     """
 
     out: Array
@@ -127,6 +129,7 @@ class Kept(NamedTuple):
 class _Placed:
     """A stage in a backend's memory."""
 
+    name: str
     weight: Array
     bias: Array
     shift: Array | None
@@ -140,25 +143,31 @@ class FrozenModel:
     Parameters
     ----------
     backend : Backend
-    stages : list
-        Of `freeze`.
+    frozen : Frozen
+        Its first step is a convolution or a dense layer.
+    weights : dict of arrays
+        Parameters by name, of the layers that are no stages.
     """
 
-    def __init__(self, backend: Backend, stages: list[Stage | ReadoutLayer]) -> None:
-        self._at, self._ops = backend, backend.ops
-        self._stages = [stage if isinstance(stage, ReadoutLayer) else self._place(stage) for stage in stages]
+    def __init__(self, backend: Backend, frozen: Frozen, weights: Mapping[str, NDArray[Any]]) -> None:
+        self._at, self._ops, self._parts = backend, backend.ops, frozen.parts
+        others = [step for step in frozen.steps if not isinstance(step, Stage)]
+        self._parameters = {spec.name: self._upload(weights[spec.name]) for one in others for spec in one.specs()}
+        self._steps = [self._place(step) if isinstance(step, Stage) else step for step in frozen.steps]
 
     def forward(self, batch: Batch) -> tuple[Array, list[Kept]]:
         """Return the logits (B, K) and what `gradients` needs."""
-        h: Array = batch.x
+        ctx, h = Context(self._ops, self._parameters, batch, training=False), batch.x
         kept: list[Kept] = []
-        for stage in self._stages:
-            if isinstance(stage, ReadoutLayer):
-                h, saved = self._ops.readout(h, batch.node_ptr, stage.kinds[0])
-                kept.append(Kept(h, saved=saved))
+        outputs: dict[str, Array] = {}
+        for step in self._steps:
+            if isinstance(step, _Placed):
+                kept.append(self._stage(step, batch, h, first=not kept))
             else:
-                kept.append(self._stage(stage, batch, h, first=not kept))
-                h = kept[-1].out
+                others = [outputs[self._parts[name]] for name in step.others] if isinstance(step, Junction) else []
+                out, saved = step.forward(ctx, h, *others)
+                kept.append(Kept(out, saved=saved))
+            h = outputs[step.name] = kept[-1].out
         return h, kept
 
     def gradients(self, batch: Batch, kept: list[Kept], dlogits: Array, edges: Pairs, nodes: Pairs) -> InputGradients:
@@ -176,20 +185,24 @@ class FrozenModel:
         The first step is H = X W + b, so dX = dH Wᵀ, and gradient times input of node i is x_i · dx_i = (x_i W) · dh_i.
         dX itself is not needed, whether X is dense or sparse.
         """
-        ops, d, found = self._ops, dlogits, []
-        for at in range(len(self._stages) - 1, -1, -1):
-            stage, own = self._stages[at], kept[at]
-            if isinstance(stage, ReadoutLayer):
-                d = ops.readout_backward(d, batch.node_ptr, stage.kinds[0], own.saved)
-                continue
-            if stage.relu:
-                d = ops.relu_backward(d, own.out, out=d)
-            if stage.channels:
-                found.append(ops.sddmm(d, own.product, *edges))
-                d = ops.spmm_backward(batch.adjacency, d)
-            if at:
-                d = ops.matmul_dx(d, stage.weight, batch.adjacency if stage.channels else None)
-        return InputGradients(ops.sddmm(kept[0].bare, d, *nodes), found)
+        ctx, d = Context(self._ops, self._parameters, batch, training=False), dlogits
+        found: list[Array] = []
+        through: dict[str, Array] = {}  # gradients by outputs of steps, from the junctions that read them
+        for at in range(len(self._steps) - 1, -1, -1):
+            step, own = self._steps[at], kept[at]
+            if step.name in through:
+                d = self._ops.add(d, through.pop(step.name))
+            if isinstance(step, _Placed):
+                d = self._stage_backward(step, batch, d, own, edges, found)
+                if at:
+                    d = self._ops.matmul_dx(d, step.weight, batch.adjacency if step.channels else None)
+            elif isinstance(step, Junction):
+                d, *others = step.backward(ctx, d, own.saved)
+                for name, one in zip((self._parts[name] for name in step.others), others, strict=True):
+                    through[name] = self._ops.add(through[name], one) if name in through else one
+            else:
+                d, _ = step.backward(ctx, d, own.saved, need_dh=True)
+        return InputGradients(self._ops.sddmm(kept[0].bare, d, *nodes), found)
 
     def _stage(self, stage: _Placed, batch: Batch, h: Array, first: bool) -> Kept:
         ops, bare = self._ops, None
@@ -204,11 +217,23 @@ class FrozenModel:
             y = ops.bias_add(y, stage.shift, out=y)
         return Kept(ops.relu(y, out=y) if stage.relu else y, product if stage.channels else None, bare)
 
+    def _stage_backward(
+        self, stage: _Placed, batch: Batch, d: Array, own: Kept, edges: Pairs, found: list[Array]
+    ) -> Array:
+        """Return the gradient by H = X W + b, and append that by the edges to `found`."""
+        if stage.relu:
+            d = self._ops.relu_backward(d, own.out)
+        if not stage.channels:
+            return d
+        found.append(self._ops.sddmm(d, own.product, *edges))
+        return self._ops.spmm_backward(batch.adjacency, d)
+
     def _place(self, stage: Stage) -> _Placed:
         shift = None if stage.shift is None else self._upload(stage.shift)
-        return _Placed(self._upload(stage.weight), self._upload(stage.bias), shift, stage.channels, stage.relu)
+        weight, bias = self._upload(stage.weight), self._upload(stage.bias)
+        return _Placed(stage.name, weight, bias, shift, stage.channels, stage.relu)
 
-    def _upload(self, values: Float64) -> Array:
+    def _upload(self, values: NDArray[Any]) -> Array:
         flat = self._at.zeros(values.size)
         self._at.write(flat, values.ravel())
         return self._at.view(flat, 0, values.shape)

@@ -33,6 +33,7 @@ from gcnbatch.text import printable
 from gcnbatch.train.run import CONFIG
 
 LISTED = 500  # tasks or classes in a table
+PLOTTED = 5  # members whose reliability is shown
 PLOTS = {
     "roc_pr.png": "ROC and precision-recall curves",
     "confusion.png": "Confusion matrix",
@@ -145,9 +146,15 @@ def _uncertainty(record: Record, pictures: Pictures) -> Html:
     level = own.get("level")
     if isinstance(level, float):
         said.insert(0, f"Coverage, width and size are those of conformal intervals or sets at the level {level:.0%}.")
+    plots = [
+        details(fit.folder.name, plot)
+        for fit in (record.fits[:PLOTTED] if len(record.fits) > 1 else ())
+        if (plot := pictures.show(fit.folder / "uncertainty.png", f"Reliability of {fit.folder.name} on its test rows"))
+    ]
     return section(
         "Reliability",
         pictures.show(record.folder / "uncertainty.png", "Reliability on the test rows"),
+        *plots,
         table(["", *map(_uncertainty_name, names)], rows) if names else Html(""),
         *(paragraph(text, "note") for text in said),
     )

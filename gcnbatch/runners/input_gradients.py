@@ -51,7 +51,7 @@ class InputGradientRunner:
     def __init__(self, backend: Backend, model: Gcn, weights: Mapping[str, NDArray[Any]], heads: Float32) -> None:
         self.backend = backend.name
         self._at, self._heads = backend, heads
-        self._model = FrozenModel(backend, freeze(model, weights))
+        self._model = FrozenModel(backend, freeze(model, weights), weights)
 
     def outputs(self, source: BatchSource) -> Float32:
         """Return the outputs (B, T) of all graphs of `source`, as one batch."""

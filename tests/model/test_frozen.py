@@ -22,7 +22,11 @@ from tests.ops.cases import build_adjacency
 MODELS = {
     **{readout: ({"readout": readout}, {}) for readout in ("sum", "mean", "max")},
     "dense layers, a head and dropout": ({"dense": (4, 3), "head": (3,), "dropout": 0.2}, {}),
-    "no batch norm": ({"batch_norm": False}, {}),
+    "no norm, two readouts": ({"norm": "none", "readout": ("max", "mean")}, {}),
+    "layer norm, residual": ({"norm": "layer", "widths": (3, 3, 3), "residual": True, "dropout": 0.1}, {}),
+    "feed-forward networks with batch norm": ({"ffn": True, "residual": True, "widths": (3, 3)}, {}),
+    "feed-forward networks without norm": ({"ffn": True, "norm": "none"}, {}),
+    "virtual node, jumping knowledge": ({"virtual_node": True, "jumping_knowledge": "cat", "residual": True}, {}),
     "one channel": ({}, {"n_channels": 1}),
     "classes, four channels": ({}, {"target": "multiclass", "n_channels": 4}),
     "sparse features": ({}, {"features": "csr"}),
@@ -58,7 +62,9 @@ def with_node(batch: Given, node: int, factor: float) -> Given:
 
 def test_outputs_and_gradients(given: tuple[Case, GraphSet]) -> None:
     case, graphs = given
-    frozen = FrozenModel(ReferenceBackend(np.float64, by_loops=True), freeze(case.model, case.parameters))
+    frozen = FrozenModel(
+        ReferenceBackend(np.float64, by_loops=True), freeze(case.model, case.parameters), case.parameters
+    )
     weight = graphs.weight.astype(np.float64)
     batch = with_edges(case, graphs, weight)
     logits, kept = frozen.forward(batch)

@@ -78,6 +78,14 @@ def test_names_of_a_file_are_text(runs: Path) -> None:
     assert "\\<img src=x" in card(runs / "hostile")
 
 
+def test_folds_show_their_reliability(runs: Path, tmp_path: Path) -> None:
+    folds = Path(shutil.copytree(runs / "folds", tmp_path / "run"))
+    shutil.copy(runs / "molecules" / "roc_pr.png", folds / "fold2" / "uncertainty.png")
+    write(folds)
+    assert 'alt="Reliability of fold2 on its test rows"' in page(folds)
+    assert "Reliability of fold1" not in page(folds)
+
+
 def test_folds_have_their_spread_and_a_learning_curve_each(runs: Path) -> None:
     text, metrics = html.unescape(page(runs / "folds")), json.loads((runs / "folds" / "metrics.json").read_text())
     mean, std = (metrics[key]["test"]["r2"] for key in ("mean", "std"))

@@ -26,7 +26,19 @@ BACKENDS = [
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bond channels, maximum": ({"readout": "max", "dense": (9,), "head": (5,)}, {"n_channels": 4}),
     "one channel, sum": ({"widths": (33,)}, {"n_channels": 1}),
-    "sparse features": ({"readout": "mean", "batch_norm": False}, {"features": "csr"}),
+    "sparse features": ({"readout": "mean", "norm": "none"}, {"features": "csr"}),
+    "every junction": (
+        {
+            "widths": (8, 8),
+            "norm": "layer",
+            "residual": True,
+            "ffn": True,
+            "virtual_node": True,
+            "jumping_knowledge": "cat",
+            "readout": ("sum", "max"),
+        },
+        {},
+    ),
     "no edges": ({}, {"edges_per_node": 0}),
 }
 UNITS, RUNS = 8.0, 8  # of the reference in float32, with moved roundings
