@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from gcnbatch import fileio, folders
-from gcnbatch.baseline import start as fit_baseline
+from gcnbatch.baseline import start as start_baseline
 from gcnbatch.benchmark import results
 from gcnbatch.benchmark.results import Result
 from gcnbatch.benchmark.suite import SPLITS, Suite, check_names, find_sets, load
@@ -188,7 +188,7 @@ def _run(case: _Case, target: Path, say: Say, quiet: bool) -> None:
         return
     if not load().models[case.model].config:
         remove_unfinished(folder)
-        fit_baseline(config, folder)
+        start_baseline(config, folder)
         return
     run.start(config, folder, quiet, say)
 

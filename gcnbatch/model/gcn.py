@@ -119,7 +119,7 @@ class Gcn:
         return gradients
 
 
-def freeze(model: Gcn, names: Sequence[str]) -> Gcn:
+def freeze_layers(model: Gcn, names: Sequence[str]) -> Gcn:
     """Return the model with these layers frozen: ``"conv1"`` with its norm, ``"all-conv"`` for every convolution.
 
     Raises

@@ -17,7 +17,7 @@ from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import sha256
-from gcnbatch.model.gcn import Gcn, Loss, build, freeze, uniform_weights
+from gcnbatch.model.gcn import Gcn, Loss, build, freeze_layers, uniform_weights
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import printable, quoted
 from gcnbatch.train import metrics
@@ -95,7 +95,7 @@ class Experiment:
         self._sources = sources = sources or _Sources(dataset)
         self.header: Header = dataset.header
         model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
-        self.model = freeze(model, config.train.freeze) if config.train.freeze else model
+        self.model = freeze_layers(model, config.train.freeze) if config.train.freeze else model
         self.weights = weights or {}
         self.initial = _fitting(self.model, self.weights, config.train.freeze)
         self.y, self.ids = dataset.y, dataset.ids

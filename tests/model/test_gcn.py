@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
-from gcnbatch.model.gcn import Gcn, build, freeze
+from gcnbatch.model.gcn import Gcn, build, freeze_layers
 from gcnbatch.model.layers import Add
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset, dense
@@ -110,7 +110,7 @@ def test_a_feed_forward_network_and_a_virtual_node_equal_their_formulas() -> Non
     readout = np.stack([part.mean(axis=0) for part in np.split(h, cut)])
     expected = readout @ p["output.weight"] + p["output.bias"]
     np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
-    assert freeze(case.model, ["conv1"]).frozen_parameters()[-1] == "virtual1.bias"
+    assert freeze_layers(case.model, ["conv1"]).frozen_parameters()[-1] == "virtual1.bias"
 
 
 def test_a_residual_connection_needs_equal_widths_and_a_convolution_before() -> None:
@@ -121,7 +121,7 @@ def test_a_residual_connection_needs_equal_widths_and_a_convolution_before() -> 
 
 def test_frozen_layers_compute_as_in_prediction_and_keep_their_statistics() -> None:
     case = Case.of(ChemGCNConfig(widths=(4, 3), dropout=0.5), build_graphset(6), [0, 1, 2])
-    model, ctx = freeze(case.model, ["all-conv"]), case.context(ReferenceOps())
+    model, ctx = freeze_layers(case.model, ["all-conv"]), case.context(ReferenceOps())
     logits, saved = model.forward(ctx, case.batch.x)
     np.testing.assert_array_equal(logits, case.outputs(ReferenceOps()))
     for name, value in ctx.parameters.items():

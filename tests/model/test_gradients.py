@@ -14,7 +14,7 @@ from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.compare.parity import bounds, distance, longest_sum
 from gcnbatch.compare.reference import jittered, jitters
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
-from gcnbatch.model.gcn import freeze
+from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset
 from tests.model.cases import Case
@@ -41,7 +41,7 @@ def one_network(model: dict[str, Any], **data: Any) -> Case:
 
 
 def frozen(case: Case, *layers: str) -> Case:
-    return replace(case, model=freeze(case.model, layers))
+    return replace(case, model=freeze_layers(case.model, layers))
 
 
 CASES = {

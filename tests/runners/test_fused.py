@@ -13,7 +13,7 @@ import pytest
 
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.compare.workload import opened
-from gcnbatch.model.gcn import freeze
+from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners import fused
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.cohort import group
@@ -70,7 +70,7 @@ def test_gradients_are_read_from_the_engines_arrays(runner) -> None:
 def test_frozen_layers_are_refused(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        task = replace(work.task, model=freeze(work.task.model, ["conv1"]))
+        task = replace(work.task, model=freeze_layers(work.task.model, ["conv1"]))
     assert refusal(fused_backend(), task) == "frozen layers (train.freeze)"
     assert group([task, work.task]) == [[0], [1]]
 

@@ -25,7 +25,7 @@ from gcnbatch.compare.timeline import DEVICE
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
-from gcnbatch.model.gcn import freeze
+from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import run
@@ -170,7 +170,7 @@ def test_frozen_layers_keep_their_bits_and_the_others_agree(tmp_path: Path, name
     write_set(tmp_path / "data.h5")
     assignments = ("model.widths=[33,64]", "model.dropout=0.25", "train.weight_decay=1e-2", "train.clip_norm=0.5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
-        task = replace(work.task, model=freeze(work.task.model, ["conv1"]))
+        task = replace(work.task, model=freeze_layers(work.task.model, ["conv1"]))
         assert Parity(replace(work, task=task), TEN_STEPS).check(open_backend(name)).passed
         runner = make_runner(open_backend(name), task)
         before = runner.state()
