@@ -24,6 +24,7 @@ ELSEWHERE = {
 }
 TUTORIALS = sorted(page.name for page in (DOCS / "tutorials").glob("*.md"))
 PAGES = ["index.md", "FILES.md", "MOLECULES.md", "TUNE.md", *(f"tutorials/{name}" for name in TUTORIALS)]
+LONG = {"MOLECULES.md": pytest.mark.slow}  # the tutorials have its commands
 WRITTEN = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
@@ -50,7 +51,7 @@ def place(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "page"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in PAGES])
 def test_every_block_of_a_page_runs(name: str, place: Path) -> None:
     PREPARED.get(name, lambda folder: None)(place)
     names: dict[str, Any] = {"__name__": "page"}
@@ -61,6 +62,8 @@ def test_every_block_of_a_page_runs(name: str, place: Path) -> None:
 def prepare_molecules(folder: Path) -> None:
     """Write the files that the guide on molecules takes for granted."""
     from rdkit.Chem import MolFromSmiles, SDWriter
+
+    from gcnbatch import import_smiles
 
     with (folder / "assay.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -77,6 +80,9 @@ def prepare_molecules(folder: Path) -> None:
     (folder / "library.csv.gz").write_bytes(gzip.compress(text))
     (folder / "library").mkdir()
     (folder / "library" / "part1.csv").write_bytes(text)
+    (folder / "hits.smi").write_text("".join(f"{row['smiles']} {row['id']}\n" for row in rows[:2]), encoding="utf-8")
+    (folder / "library.smi").write_text("".join(f"{row['smiles']} {row['id']}\n" for row in rows[:3]), encoding="utf-8")
+    import_smiles(folder / "assay.csv", folder / "tox21.h5", target_columns=["hit"])
     with SDWriter(str(folder / "library.sdf")) as writer:
         for row in rows[:20]:
             writer.write(MolFromSmiles(row["smiles"]))
