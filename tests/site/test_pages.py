@@ -31,7 +31,8 @@ WRITTEN = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the tables that the first tutorial makes, and those that the guide on molecules names."""
-    pytest.importorskip("rdkit")
+    for library in ("rdkit", "pyarrow", "optuna", "tensorboardX"):
+        pytest.importorskip(library, reason=f"{library} is not installed (the extra 'test')")
     folder = tmp_path_factory.mktemp("tables")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
