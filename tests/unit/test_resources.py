@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -27,3 +28,13 @@ def test_a_wheel_has_every_folder_and_every_file_that_hints_name() -> None:
     pages = {page: f"gcnbatch/_docs/{Path(page).name}" for page in ("datasets/FORMAT.md", "docs/INSTALL_CUDA.md")}
     assert build["force-include"] == folders | pages
     assert all((root / name).exists() for name in build["force-include"])
+
+
+def test_the_container_installs_extras_that_there_are() -> None:
+    root = Path(__file__).parents[2]
+    known = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = (root / "Dockerfile").read_text(encoding="utf-8")
+    (extras,) = re.findall(r'"\$wheel\[([\w,]+),\$NVRTC\]"', text)
+    assert {*extras.split(","), *re.findall(r"NVRTC=(\w+)", text)} <= set(known)
+    for script in re.findall(r"(\.ci/\w+)", text):
+        assert (root / script).is_file()
