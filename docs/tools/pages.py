@@ -120,6 +120,7 @@ def python() -> Iterator[str]:
 
     for name, module in PUBLIC.items():
         yield from (f"::: {module}.{name}", "")
+    yield from ("## scikit-learn", "", "::: gcnbatch.sklearn", "    options: {show_root_heading: false}", "")
 
 
 GENERATORS: dict[str, Callable[[], Iterator[str]]] = {
