@@ -32,13 +32,16 @@ def build_graphset(
     groups: bool = False,
     missing: float = 0.2,
     splits: bool = False,
+    graph_features: int = 0,
+    n_counts: int = 0,
     seed: int = 0,
 ) -> GraphSet:
     """Build a valid set from a seed.
 
     Sizes cycle from `max_nodes` down to 0, so six graphs include an empty one.
     `features` is a dense dtype's name or ``"csr"``; `edges_per_node` random edges start at each node on average;
-    `missing` is the share of missing targets; `splits` adds one split, "first", of three equal parts.
+    `missing` is the share of missing targets; `splits` adds one split, "first", of three equal parts;
+    `graph_features` features of whole graphs, some missing, the last `n_counts` of them counts.
     """
     rng = np.random.default_rng(seed)
     sizes = max_nodes - np.arange(n_graphs, dtype=np.int64) % (max_nodes + 1)
@@ -57,6 +60,8 @@ def build_graphset(
             class_names=tuple(f"class{k}" for k in range(n_classes)) if target == "multiclass" else (),
             n_features=n_features,
             channel_names=tuple(f"channel{c}" for c in range(n_channels)),
+            graph_feature_names=tuple(f"of graph {d}" for d in range(graph_features)),
+            graph_feature_counts=n_counts,
         ),
         node_ptr=_pointer(sizes),
         edge_ptr=_pointer(counts),
@@ -69,6 +74,7 @@ def build_graphset(
         ids=np.array([f"row-{i}" for i in range(n_rows)], dtype=np.str_),
         groups=rng.integers(0, max(1, n_graphs // 2), n_graphs).astype(np.int32) if groups else None,
         splits={"first": Split(*thirds)} if splits else {},
+        graph_features=_of_graphs(rng, n_graphs, graph_features, n_counts) if graph_features else None,
     )
 
 
@@ -96,6 +102,13 @@ def _targets(
     return np.where(absent, np.nan, values).astype(np.float32)
 
 
+def _of_graphs(rng: np.random.Generator, graphs: int, columns: int, counts: int) -> NDArray[np.float32]:
+    values = rng.normal(5, 3, (graphs, columns))
+    values[rng.random(values.shape) < 0.2] = np.nan
+    values[:, columns - counts :] = rng.integers(0, 3, (graphs, counts))
+    return values.astype(np.float32)
+
+
 @st.composite
 def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
     """Draw a valid set: any level, target and feature layout, with or without weights, groups, splits, edges or graphs.
@@ -119,13 +132,14 @@ def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
         "splits": draw(st.booleans()),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
+    options["graph_features"] = draw(st.integers(0, 2)) if {**options, **fixed}["level"] == "graph" else 0
     return build_graphset(**{**options, **fixed})
 
 
 def assert_graphsets_equal(left: GraphSet, right: GraphSet) -> None:
     """Assert that two sets are equal: header, splits, values and dtypes of all arrays (missing equals missing)."""
     assert left.header == right.header
-    for name in ("node_ptr", "edge_ptr", "src", "dst", "channel", "weight", "y", "groups"):
+    for name in ("node_ptr", "edge_ptr", "src", "dst", "channel", "weight", "y", "groups", "graph_features"):
         _assert_arrays_equal(name, getattr(left, name), getattr(right, name))
     assert left.ids.tolist() == right.ids.tolist()
     assert sp.issparse(left.x) == sp.issparse(right.x)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.api.arrays import to_host
 from gcnbatch.api.targets import targets
-from gcnbatch.data.atom_features import FEATURE_NAMES
-from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.atom_features import ATOM_FEATURES
+from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet, Split, concatenate
 from gcnbatch.data.importers.common import ImportSummary, compact
 from gcnbatch.data.importers.dialect import TableFormat
@@ -88,6 +88,7 @@ def import_smiles(
     target_columns: Sequence[str] | None = None,
     no_targets: bool = False,
     split_column: str = "",
+    feature_columns: Sequence[str] = (),
     task: Target | None = None,
     delimiter: str = "",
     decimal: str = "",
@@ -97,6 +98,13 @@ def import_smiles(
     self_loops: bool = True,
     normalize: bool = False,
     max_nodes: int = MAX_ATOMS,
+    bond_properties: Sequence[str] = (),
+    atom_features: str = ATOM_FEATURES,
+    positional: str = "",
+    descriptors: str = "",
+    fingerprint: str = "",
+    fingerprint_radius: int = 2,
+    fingerprint_size: int = 2048,
     skip_bad_rows: bool = False,
     processes: int = 0,
     name: str = "",
@@ -108,12 +116,21 @@ def import_smiles(
     ----------
     source, out : path
         .csv, .tsv, .txt, .smi, .sdf, .xlsx or .parquet; and the HDF5 file.
-    smiles_column, id_column, target_columns, split_column
-        Columns of a table; empty: detected, no split.
+    smiles_column, id_column, target_columns, split_column, feature_columns
+        Columns of a table; empty: detected, no split, no own features of molecules.
     task : {"binary", "regression", "multiclass"}
         Kind of the targets; None: by their values.
     bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize
         Contents of a graph, as for `from_smiles`.
+    bond_properties : sequence of {"ring", "conjugated", "stereo"}
+        Further channels of bonds.
+    atom_features : {"deepchem75", "extended86"}
+    positional : str
+        ``"rw8"``: eight columns of random-walk encodings per atom.
+    descriptors, fingerprint : {"", "rdkit2d"}, {"", "morgan"}
+        Features of whole molecules, which a model joins to its readout.
+    fingerprint_radius, fingerprint_size : int
+        Bonds from a fragment's centre; columns.
     skip_bad_rows : bool
         Leave out molecules that give no graph and list them in ``OUT.skipped.csv``.
 
@@ -140,12 +157,15 @@ def import_smiles(
     return import_file(
         source,
         out,
-        FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize),
+        FeaturizerOptions(
+            bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize, atom_features=atom_features
+        ).with_texts(list(bond_properties), positional, descriptors, fingerprint, fingerprint_radius, fingerprint_size),
         smiles_column=smiles_column,
         id_column=id_column,
         target_columns=None if target_columns is None else list(target_columns),
         no_targets=no_targets,
         split_column=split_column,
+        feature_columns=feature_columns,
         task=task,
         table_format=TableFormat(delimiter, decimal),
         skip_bad_rows=skip_bad_rows,
@@ -223,8 +243,8 @@ def from_smiles(
         target=found.kind,
         task_names=found.task_names,
         class_names=found.class_names,
-        n_features=len(FEATURE_NAMES),
-        feature_names=FEATURE_NAMES,
+        n_features=len(options.feature_names),
+        feature_names=options.feature_names,
         channel_names=options.channel_names,
         normalized=normalize,
         group_kind="murcko scaffold",

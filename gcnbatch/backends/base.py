@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Array, Csr
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ __all__ = [
     "Csr",
     "DropoutKey",
     "Feed",
+    "GraphFeatures",
     "Launched",
     "MemberEpoch",
     "Meter",
@@ -188,6 +190,15 @@ class Ops(Protocol):
     def readout_backward(self, dr: Array, node_ptr: Array, kind: Readout, saved: Any) -> Array:
         """Gradient of `readout` by H (N, P); of equal maxima, the first node receives the whole gradient."""
 
+    def join(self, r: Array, features: GraphFeatures, mean: Array, scale: Array, limit: float) -> Array:
+        """R (B, P) with the scaled features of its graphs to the right: (B, P + D).
+
+        Feature d of graph b is (values[rows[b], d] - mean[d]) scale[d], cut to -limit … limit; 0 for a NaN value.
+        """
+
+    def join_backward(self, dy: Array, width: int) -> Array:
+        """Gradient of `join` by R: the first `width` columns of dY, (B, P)."""
+
     def sigmoid_cross_entropy(
         self, logits: Array, y: Array, pos_weight: Array, totals: Array | None = None
     ) -> tuple[Any, Any, Array]:
@@ -266,6 +277,10 @@ class Batch(Protocol):
     @property
     def targets(self) -> Array:
         """Targets, (R, K): float32 with NaN where missing, or int32 (R, 1) with -1 where missing."""
+
+    @property
+    def graph_features(self) -> GraphFeatures | None:
+        """Features of the graphs; None where no model uses them."""
 
 
 class Feed(Protocol):

@@ -1,7 +1,4 @@
-"""Features of molecules for a random forest: count-Morgan fingerprints and all 2D descriptors of RDKit.
-
-This module imports NumPy and RDKit only, because worker processes import it.
-"""
+"""Features of molecules for a random forest: count-Morgan fingerprints and all 2D descriptors of RDKit."""
 
 from __future__ import annotations
 
@@ -17,6 +14,9 @@ from numpy.typing import NDArray
 
 from gcnbatch.data import guard
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit, read_molecule
+from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D
+from gcnbatch.data.molecule_features import graph_feature_names
+from gcnbatch.data.molecule_features import molecule_features as features_of
 from gcnbatch.data.refusals import excess, first_line
 from gcnbatch.errors import InputError
 from gcnbatch.progress import counter
@@ -25,7 +25,7 @@ from gcnbatch.worker import Workers
 
 RADIUS, BITS = 2, 2048
 CHUNK = 64  # molecules that a worker takes at a time; a descriptor row takes about 10 ms
-_LARGEST = 1e30  # some descriptors (Ipc) exceed float32
+FEATURES = FeaturizerOptions(descriptors=RDKIT2D, fingerprint=MORGAN, radius=RADIUS, size=BITS)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def molecule_features(
 def prepare() -> None:
     """Import what features need, before a process is limited or forked."""
     load_rdkit()
-    _descriptors()
-    _generator()
+    _columns()
 
 
 def prepare_worker() -> None:
@@ -120,7 +119,7 @@ def _guarded(smiles: list[str], first: int, options: FeaturizerOptions) -> Itera
 
 def _features(smiles: Iterable[str], first: int, options: FeaturizerOptions) -> _Chunk:
     """Return the features of a chunk of molecules; `first` is the position of its first row."""
-    rows: list[NDArray[np.float64]] = []
+    rows: list[NDArray[np.float32]] = []
     lost: list[guard.Lost] = []
     for index, text in enumerate(smiles, first):
         if reason := excess(text, options.max_nodes):
@@ -130,7 +129,7 @@ def _features(smiles: Iterable[str], first: int, options: FeaturizerOptions) -> 
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
-            row = np.zeros(_columns())
+            row = np.zeros(_columns(), np.float32)
             lost.append(guard.Lost(index, first_line(error)))
         if row is None:
             place = f"row {index + 1}"
@@ -139,38 +138,17 @@ def _features(smiles: Iterable[str], first: int, options: FeaturizerOptions) -> 
     return _Chunk(_array(rows), lost=tuple(lost))
 
 
-def _row(text: str, options: FeaturizerOptions) -> NDArray[np.float64] | None:
+def _row(text: str, options: FeaturizerOptions) -> NDArray[np.float32] | None:
+    """Return counts of fragments, then descriptors."""
     if (molecule := read_molecule(text, options)) is None:
         return None
-    counts = _generator().GetCountFingerprintAsNumPy(molecule)
-    return np.concatenate([counts, [_value(function, molecule) for function in _descriptors()]])
+    return np.roll(features_of(molecule, FEATURES), BITS)
 
 
-def _array(rows: list[NDArray[np.float64]]) -> NDArray[np.float32]:
-    values = np.stack(rows) if rows else np.zeros((0, _columns()))
-    return np.clip(np.nan_to_num(values, nan=0.0), -_LARGEST, _LARGEST).astype(np.float32)
+def _array(rows: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return np.nan_to_num(np.stack(rows), nan=0.0) if rows else np.zeros((0, _columns()), np.float32)
 
 
+@cache
 def _columns() -> int:
-    return BITS + len(_descriptors())
-
-
-@cache
-def _generator() -> Any:
-    from rdkit.Chem import rdFingerprintGenerator
-
-    return rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
-
-
-@cache
-def _descriptors() -> tuple[Any, ...]:
-    from rdkit.Chem import Descriptors
-
-    return tuple(function for _, function in Descriptors.descList)
-
-
-def _value(function: Any, molecule: Any) -> float:
-    try:
-        return float(function(molecule))
-    except (ValueError, RuntimeError, ZeroDivisionError, OverflowError):
-        return 0.0
+    return len(graph_feature_names(FEATURES))

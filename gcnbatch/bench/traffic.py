@@ -20,7 +20,7 @@ from inspect import getfullargspec
 from math import prod
 from typing import Any, NamedTuple
 
-from gcnbatch.backends.base import Adjacency, Array, Batch, Csr, Readout
+from gcnbatch.backends.base import Adjacency, Array, Batch, Csr, GraphFeatures, Readout
 
 
 class Traffic(NamedTuple):
@@ -213,6 +213,17 @@ def readout_backward(dr: Array, node_ptr: Array, kind: Readout, saved: Any, dh: 
     return Traffic(4 * (b * p + prod(dh.shape) + b + 1), b * p if kind == "mean" else 0)
 
 
+def join(r: Array, features: GraphFeatures, mean: Array) -> Traffic:
+    """4 (2 B P + 2 B D + 2 D + B) bytes; 4 B D flops: difference, product and both limits."""
+    (b, p), d = r.shape, mean.shape[0]
+    return Traffic(4 * (2 * b * p + 2 * b * d + 2 * d + b), 4 * b * d)
+
+
+def join_backward(dy: Array, width: int) -> Traffic:
+    """8 B P bytes."""
+    return Traffic(8 * dy.shape[0] * width, 0)
+
+
 def sigmoid_cross_entropy(logits: Array) -> Traffic:
     """4 (3 R K + K + 2) bytes, 17 R K flops: 2 for exp and log1p, 8 for the cost, 7 for the slope."""
     r, k = logits.shape
@@ -290,6 +301,8 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         dropout_backward,
         readout,
         readout_backward,
+        join,
+        join_backward,
         sigmoid_cross_entropy,
         softmax_cross_entropy,
         mean_squared_error,

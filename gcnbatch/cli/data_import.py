@@ -127,6 +127,32 @@ def smiles(
     bond_channels: Annotated[
         bool, typer.Option("--bond-channels", help="A channel per bond type: single, double, triple, aromatic.")
     ] = False,
+    bond_properties: Annotated[
+        str,
+        typer.Option(metavar="A,B,…", help="Further channels of bonds: ring, conjugated, stereo.", show_default="none"),
+    ] = "",
+    atom_features: Annotated[
+        Literal["deepchem75", "extended86"],
+        typer.Option(help="Features of atoms; extended86 adds rings, chirality and mass."),
+    ] = "deepchem75",
+    positional: Annotated[
+        str,
+        typer.Option(
+            metavar="rwK", help="Random-walk encodings of atoms: K columns, such as rw8.", show_default="none"
+        ),
+    ] = "",
+    descriptors: Annotated[
+        Literal["rdkit2d"] | None, typer.Option(help="Features of molecules: RDKit's 2D descriptors.")
+    ] = None,
+    fingerprint: Annotated[
+        Literal["morgan"] | None, typer.Option(help="Features of molecules: counts of circular fragments.")
+    ] = None,
+    fingerprint_radius: Annotated[int, typer.Option(min=0, max=10, help="Bonds from a fragment's centre.")] = 2,
+    fingerprint_size: Annotated[int, typer.Option(min=16, max=65536, help="Columns of the fingerprint.")] = 2048,
+    feature_columns: Annotated[
+        str,
+        typer.Option(metavar="A,B,…", help="Columns of numbers: your own features of molecules.", show_default="none"),
+    ] = "",
     self_loops: Annotated[
         bool,
         typer.Option(
@@ -154,10 +180,13 @@ def smiles(
     0 and 1. NA, N/A, null, nan, - and blanks are missing. Labels such as active and inactive become 0 and 1; other
     texts become classes. Numbers that all differ, as ids do, are targets only where --target-columns names them.
 
-    Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. Blanks around a SMILES are
-    ignored; a blank inside it is an error in the row. Put a column name with a comma in double quotes.
+    Atoms get DeepChem's 75 features, and more where asked for. Features of molecules (--descriptors, --fingerprint,
+    --feature-columns) are joined to the model's readout; predictions from SMILES compute them again. Murcko scaffolds
+    are stored for scaffold splits. Blanks around a SMILES are ignored; a blank inside it is an error in the row. Put a
+    column name with a comma in double quotes.
     """
     from gcnbatch.api.datasets import import_smiles
+    from gcnbatch.data.importers.csv_tables import split_names
 
     summary = import_smiles(
         csv,
@@ -167,6 +196,7 @@ def smiles(
         target_columns=_names(target_columns),
         no_targets=no_targets,
         split_column=split_column,
+        feature_columns=split_names(feature_columns),
         task=task,
         delimiter=delimiter,
         decimal=decimal,
@@ -176,6 +206,13 @@ def smiles(
         self_loops=self_loops,
         normalize=normalize,
         max_nodes=max_nodes,
+        bond_properties=split_names(bond_properties),
+        atom_features=atom_features,
+        positional=positional,
+        descriptors=descriptors or "",
+        fingerprint=fingerprint or "",
+        fingerprint_radius=fingerprint_radius,
+        fingerprint_size=fingerprint_size,
         skip_bad_rows=on_bad_row == "skip",
         processes=processes,
         name=name,

@@ -6,6 +6,7 @@ from gcnbatch.cli.text_tables import facts, size, table
 from gcnbatch.data.describe import Description, TaskLabels
 
 _CLASSES = 20  # largest classes to list
+_NAMED = 3  # graph features to name
 
 
 def lines(description: Description) -> list[str]:
@@ -44,6 +45,7 @@ def _facts(description: Description) -> list[str]:
             ("edges", f"{description.edges:,} stored, {description.self_loops:,} of them self-loops"),
             ("edge weights", description.edge_weights),
             ("features", f"{features.columns:,}, {features.storage}{density}"),
+            ("graph features", _graph_features(description)),
             ("unlabelled", f"{description.unlabelled:,} rows without any label" if description.unlabelled else ""),
             ("labels", labels),
             ("groups", groups),
@@ -51,6 +53,17 @@ def _facts(description: Description) -> list[str]:
             *((f"source: {key}", value) for key, value in header.source.items()),
         ]
     )
+
+
+def _graph_features(description: Description) -> str:
+    found, names = description.graph_features, description.header.graph_feature_names
+    if found is None:
+        return ""
+    measured = names[: found.columns - found.counts]
+    shown = ", ".join(measured[:_NAMED]) + (", …" if len(measured) > _NAMED else "")
+    parts = [f"{len(measured):,} ({shown})"] if measured else []
+    parts += [f"{found.counts:,} counts of fragments ({names[-found.counts]}, …)"] if found.counts else []
+    return f"{' and '.join(parts)}; {found.missing:,} missing values"
 
 
 def _distributions(description: Description) -> list[str]:

@@ -52,6 +52,7 @@ ROWS = {
             ("concatenate", "Concatenate"),
             ("dropout", "Dropout"),
             ("readout", "Readout"),
+            ("join", "Join"),
         )
         for suffix, direction in (("", "forward"), ("_backward", "backward"))
     },

@@ -137,9 +137,9 @@ class _CastFeed(HostFeed):
         batch = super().gather(graphs)
         adjacency = batch.adjacency
         both = (self._cast(adjacency.forward), self._cast(adjacency.transpose))
-        return HostBatch(
-            self._cast(batch.x), Adjacency(*both, adjacency.n_channels), batch.node_ptr, self._cast(batch.targets)
-        )
+        x, targets = self._cast(batch.x), self._cast(batch.targets)
+        joined = batch.graph_features and batch.graph_features.map(self._cast)
+        return HostBatch(x, Adjacency(*both, adjacency.n_channels), batch.node_ptr, targets, joined)
 
     def _cast(self, value: Any) -> Any:
         if isinstance(value, Csr):

@@ -3,6 +3,9 @@
 Element symbol (44, the last for all other elements), degree 0-10, implicit valence 0-6, formal charge, radical
 electrons, hybridisation (sp, sp2, sp3, sp3d, sp3d2; else all zero), aromaticity, hydrogens 0-4. A value beyond a
 one-hot range counts as the last of the range.
+
+Eleven more may follow: whether the atom is in a ring, its number of rings, whether one has 3, …, 8 atoms (of the
+smallest set of smallest rings), its chirality (R, S; else both zero) and its mass, that of an isotope too, in 100 u.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ FEATURE_NAMES = (
     "aromatic",
     *(f"hydrogens={n}" for n in range(5)),
 )
-ATOM_FEATURES = "deepchem75"
+ATOM_FEATURES, EXTENDED = "deepchem75", "extended86"
+RING_SIZES = range(3, 9)
+EXTENDED_NAMES = ("ring", "rings", *(f"ring_size={size}" for size in RING_SIZES), "chirality=R", "chirality=S", "mass")
 _DEGREE, _MAX_DEGREE = FEATURE_NAMES.index("degree=0"), 10
 
 

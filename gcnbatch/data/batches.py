@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, ragged_rows
 from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
 from gcnbatch.data.sparse import Adjacency, Csr, check_reach
@@ -35,12 +36,15 @@ class GraphBatch:
         Block-diagonal over the graphs, node numbers counted in the batch.
     rows : int64, (R,)
         Target rows of the data set in this batch: its graphs, or its nodes for a node-level set.
+    graph_features : GraphFeatures or None
+        Of its graphs, as stored.
     """
 
     node_ptr: Int64
     x: Any
     adjacency: Adjacency
     rows: Int64
+    graph_features: GraphFeatures | None = None
 
     @property
     def n_nodes(self) -> int:
@@ -57,6 +61,8 @@ class BatchSource:
         A set in memory, or an open file that is read batch by batch.
     adjacency : {"symmetric", "stored"}
         Normalise each channel to D^-1/2 A D^-1/2 unless the file is normalised, or take the weights as stored.
+    graph_features : bool
+        Whether batches have the features of whole graphs, for a model that uses them.
 
     Attributes
     ----------
@@ -64,13 +70,17 @@ class BatchSource:
         The whole set, ready to gather from or to copy to a device; None for an open file.
     """
 
-    def __init__(self, data: GraphSet | Dataset, adjacency: str = "symmetric") -> None:
+    def __init__(self, data: GraphSet | Dataset, adjacency: str = "symmetric", graph_features: bool = False) -> None:
         self.header = data.header
         self.n_graphs = data.n_graphs
         self.node_ptr = data.node_ptr
         self._normalize = adjacency == "symmetric" and not data.header.normalized
+        self._joined = graph_features
         self._file = data if isinstance(data, Dataset) else None
-        self.prepared = PreparedSet(data, self._normalize) if isinstance(data, GraphSet) else None
+        self.prepared = self._prepare(data) if isinstance(data, GraphSet) else None
+
+    def _prepare(self, data: GraphSet) -> PreparedSet:
+        return PreparedSet(data, self._normalize, self._joined)
 
     def graphs_of(self, rows: Int64) -> Int64:
         """Return the graphs of these target rows: the rows themselves, or the graphs of the nodes, ascending."""
@@ -87,7 +97,7 @@ class BatchSource:
         if self.prepared is not None:
             return self.prepared.gather(graphs, nodes, node_ptr, rows)
         assert self._file is not None
-        part = PreparedSet(self._file.read(graphs), self._normalize)
+        part = self._prepare(self._file.read(graphs))
         return part.gather(np.arange(len(graphs)), np.arange(len(nodes)), node_ptr, rows)
 
 
@@ -150,15 +160,17 @@ class PreparedSet:
         As in `Adjacency`.
     symmetric : bool
         Whether `transpose` is `forward`: one channel with symmetric values.
+    graph_features : float32, (G, D), or None
     scales : (float32 (N,), float32 (N,)) or None
         Row and column scales whose product is each value of `forward`; None unless the set has one channel, no repeated
         edge, no weights, and is normalised here. The product differs from the stored value by a rounding.
     """
 
-    def __init__(self, graphs: GraphSet, normalize: bool) -> None:
+    def __init__(self, graphs: GraphSet, normalize: bool, graph_features: bool = False) -> None:
         n, channels = graphs.n_nodes, graphs.header.n_channels
         self.channels = channels
         self.stored_x = graphs.x
+        self.graph_features = graphs.graph_features if graph_features else None
         if normalize:
             weight = symmetric_weights(graphs)
         else:
@@ -186,7 +198,12 @@ class PreparedSet:
         forward = self.forward.gather(graphs, nodes, node_ptr)
         transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
         x = self.stored_x[nodes] if sp.issparse(self.stored_x) else self.stored_x.take(nodes, axis=0)
-        return GraphBatch(node_ptr, _features(x), Adjacency(forward, transpose, self.channels), rows)
+        adjacency = Adjacency(forward, transpose, self.channels)
+        return GraphBatch(node_ptr, _features(x), adjacency, rows, self.of_graphs(graphs))
+
+    def of_graphs(self, graphs: Int64) -> GraphFeatures | None:
+        """Return the features of these graphs; None if there are none or no model uses them."""
+        return None if self.graph_features is None else GraphFeatures(self.graph_features, graphs)
 
 
 def _features(x: Any) -> Any:

@@ -40,7 +40,7 @@ class Described(Protocol):
 def check_header(path: StrPath, header: schema.Header) -> None:
     """Check that names are printable, unique and not empty, and fit the target kind and the features [10, 11]."""
     place = f"{path}:/header"
-    for key in ("task_names", "class_names", "feature_names", "channel_names"):
+    for key in ("task_names", "class_names", "feature_names", "graph_feature_names", "channel_names"):
         names = getattr(header, key)
         for name, times in Counter(names).items():
             if not name or not name.isprintable():
@@ -51,6 +51,7 @@ def check_header(path: StrPath, header: schema.Header) -> None:
         ("task_names", len(header.task_names), schema.MAX_OUTPUTS),
         ("class_names", len(header.class_names), schema.MAX_OUTPUTS),
         ("n_features", header.n_features, schema.MAX_FEATURES),
+        ("graph_feature_names", len(header.graph_feature_names), schema.MAX_FEATURES),
     ):
         if count > most:
             raise InputError(place, f"{key}: {count}", f"at most {most}", "A model has weights for each of them.")
@@ -65,6 +66,9 @@ def check_header(path: StrPath, header: schema.Header) -> None:
         raise InputError(place, "name or group_kind with control characters", "printable characters")
     if len(header.feature_names) not in (0, header.n_features):
         raise InputError(place, f"{len(header.feature_names)} feature_names", f"none or {header.n_features}")
+    if header.graph_feature_counts > len(header.graph_feature_names):
+        got = f"graph_feature_counts: {header.graph_feature_counts}"
+        raise InputError(place, got, f"at most {len(header.graph_feature_names)}, the graph_feature_names")
     if header.target == "multiclass":
         if len(header.task_names) != 1:
             raise InputError(place, f"{len(header.task_names)} task_names", "1 for a multiclass target")
@@ -95,6 +99,7 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
         raise InputError(f"{path}:/nodes", "both x and x_csr are present", "one of them")
     needed = ["graphs/node_ptr", "graphs/edge_ptr", "edges/src", "edges/dst", "edges/channel", f"{row}/y", f"{row}/id"]
     needed += [f"nodes/x_csr/{part}" for part in ("indptr", "indices", "data")] if sparse else ["nodes/x"]
+    needed += [schema.GRAPH_FEATURES] if header.graph_feature_names else []
     for name in names:
         folder = name.rpartition("/")[0]
         if folder.startswith("splits/"):
@@ -110,6 +115,8 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
             raise InputError(
                 f"{path}:/{name}", f"present in a {header.level}-level set", f"only /{row}/y and /{row}/id"
             )
+    if row == "nodes" and schema.GRAPH_FEATURES in names:
+        raise InputError(f"{path}:/{schema.GRAPH_FEATURES}", "present in a node-level set", "features of graphs")
     if row == "nodes" and names.intersection(schema.SMILES):
         raise InputError(f"{path}:/{schema.SMILES[0]}", "present in a node-level set", "molecules, one per graph")
 
@@ -124,6 +131,7 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
     wanted: dict[str, tuple[int, ...]] = {
         "graphs/edge_ptr": (graphs + 1,),
         "graphs/group": (graphs,),
+        schema.GRAPH_FEATURES: (graphs, len(header.graph_feature_names)),
         "graphs/smiles_ptr": (graphs + 1,),
         "edges/dst": (edges,),
         "edges/channel": (edges,),
@@ -171,7 +179,7 @@ def check_graph_sizes(path: StrPath, node_ptr: Int64) -> None:
 
 
 def check_part(path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: int, entry0: int = 0) -> None:
-    """Check edges and features of whole graphs [16-18].
+    """Check edges and features of whole graphs [16-18, 22].
 
     `node0`, `edge0`, `graph0` and `entry0` are the numbers of their first node, edge, graph and sparse entry.
     """
@@ -180,6 +188,8 @@ def check_part(path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: in
         _check_sparse(path, part.x, node0, entry0)
     else:
         _check_finite(path, "nodes/x", part.x, node0)
+    if part.graph_features is not None:
+        _check_finite(path, schema.GRAPH_FEATURES, part.graph_features, graph0, missing=True)
 
 
 def _check_edges(path: StrPath, part: GraphSet, edge0: int, graph0: int) -> None:
@@ -205,12 +215,20 @@ def _check_edges(path: StrPath, part: GraphSet, edge0: int, graph0: int) -> None
         _check_finite(path, "edges/weight", part.weight, edge0)
 
 
-def _check_finite(path: StrPath, name: str, values: NDArray[Any], offset: int) -> None:
+def _check_finite(path: StrPath, name: str, values: NDArray[Any], offset: int, missing: bool = False) -> None:
+    """Refuse infinite values and, unless they may be `missing`, NaN."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
-    at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
+    wrong = np.isinf(values) if missing else ~np.isfinite(values)
+    if not wrong.any():
+        return
+    at = [int(i) for i in np.argwhere(wrong)[0]]
     shown = ", ".join(str(i) for i in [at[0] + offset, *at[1:]])
-    raise InputError(f"{path}:/{name}[{shown}]", str(values[tuple(at)]), "finite numbers")
+    raise InputError(
+        f"{path}:/{name}[{shown}]",
+        str(values[tuple(at)]),
+        "finite numbers or NaN (missing)" if missing else "finite numbers",
+    )
 
 
 def _check_sparse(path: StrPath, x: sp.csr_array, node0: int, entry0: int) -> None:

@@ -62,6 +62,15 @@ class Features:
 
 
 @dataclass(frozen=True)
+class GraphFeatureCounts:
+    """Features of whole graphs: D `columns`, the last `counts` of which count fragments, and `missing` values."""
+
+    columns: int
+    counts: int
+    missing: int
+
+
+@dataclass(frozen=True)
 class TaskLabels:
     """Labels of one task; the keys of `values` depend on the kind of target.
 
@@ -90,6 +99,7 @@ class Description:
     self_loops: int
     edge_weights: str
     features: Features
+    graph_features: GraphFeatureCounts | None
     nodes_per_graph: Distribution
     edges_per_graph: Distribution
     degree: Distribution
@@ -104,7 +114,8 @@ class Description:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a distribution becomes its statistics."""
         header = self.header.model_dump(
-            mode="json", exclude={"task_names", "class_names", "channel_names", "feature_names"}
+            mode="json",
+            exclude={"task_names", "class_names", "channel_names", "feature_names", "graph_feature_names"},
         )
         spreads = {
             name: None if (summary := getattr(self, name).summary()) is None else summary._asdict()
@@ -116,6 +127,7 @@ class Description:
             **header,
             **counts,
             "features": asdict(self.features),
+            "graph_features": self.graph_features and asdict(self.graph_features),
             **spreads,
             "channels": self.channels,
             "tasks": [asdict(task) for task in self.tasks],
@@ -136,7 +148,7 @@ def describe(dataset: Dataset) -> Description:
         scan.add(part)
     nodes = int(dataset.node_ptr[-1])
     storage = "csr float32" if sp.issparse(layout.x) else str(layout.x.dtype)
-    entries = nodes * header.n_features
+    entries, joined = nodes * header.n_features, len(header.graph_feature_names)
     weights = "none" if layout.weight is None else "normalized" if header.normalized else "stored"
     return Description(
         path=str(dataset.path),
@@ -147,6 +159,7 @@ def describe(dataset: Dataset) -> Description:
         self_loops=scan.self_loops,
         edge_weights=weights,
         features=Features(header.n_features, storage, scan.nonzero / entries if entries else None),
+        graph_features=GraphFeatureCounts(joined, header.graph_feature_counts, scan.missing) if joined else None,
         nodes_per_graph=Distribution.of(np.diff(dataset.node_ptr)),
         edges_per_graph=Distribution.of(np.diff(dataset.edge_ptr)),
         degree=scan.degree(),
@@ -193,6 +206,7 @@ class _Scan:
         self.channels = np.zeros(channels, dtype=np.int64)
         self.self_loops = 0
         self.nonzero = 0
+        self.missing = 0
         self._degrees: Counter[int] = Counter()
 
     def add(self, part: GraphSet) -> None:
@@ -203,6 +217,8 @@ class _Scan:
         degrees = np.bincount((first_node + part.dst)[~loops], minlength=part.n_nodes)
         values, counts = np.unique(degrees, return_counts=True)
         self._degrees.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        if part.graph_features is not None:
+            self.missing += int(np.count_nonzero(np.isnan(part.graph_features)))
         self.nonzero += int(np.count_nonzero(part.x.data if sp.issparse(part.x) else part.x))
 
     def degree(self) -> Distribution:

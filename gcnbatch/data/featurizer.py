@@ -11,96 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.atom_features import ATOM_FEATURES, AtomTable
+from gcnbatch.data.atom_features import EXTENDED, EXTENDED_NAMES, AtomTable
+from gcnbatch.data.extended_features import extended_atoms, property_bonds, random_walks
+from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
+from gcnbatch.data.molecule_features import graph_feature_names, molecule_features
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, MoleculeReader, Structure
-from gcnbatch.data.refusals import MAX_ATOMS, complaint, excess, first_line
+from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
-from gcnbatch.errors import InputError, MachineError
-from gcnbatch.text import QUOTED, printable, quoted
+from gcnbatch.errors import MachineError
 
-BOND_CHANNELS = ("single", "double", "triple", "aromatic")
-STANDARDIZERS = ("largest_fragment", "neutralize")
+__all__ = [
+    "BadMolecule",
+    "FeaturizerOptions",
+    "MoleculeArrays",
+    "featurize_chunk",
+    "load_rdkit",
+    "read_molecule",
+]
 _CHANNELS = {SINGLE: 0, DOUBLE: 1, TRIPLE: 2, AROMATIC: 3}  # places in BOND_CHANNELS
 # Atoms that RDKit changes where it looks at stereochemistry: a centre that is none gets its hydrogen back, and
 # hydrogens of their own are joined to their neighbours.
 # A text with a blank is refused with them.
 _STEREO = re.compile(r"[@\s]|\[\d*(?:H|#1)")
-
-
-@dataclass(frozen=True)
-class FeaturizerOptions:
-    """Options of the conversion of a molecule into a graph.
-
-    Parameters
-    ----------
-    bond_channels : bool
-        One channel per bond type (single, double, triple, aromatic; others count as single) instead of one channel.
-    self_loops : bool
-        Add I to the only channel, or as a fifth channel ``self``.
-    normalize : bool
-        Store D^-1/2 A D^-1/2 per channel as edge weights.
-    max_nodes : int
-        Molecules with more atoms are bad rows. Texts of more than MAX_ATOMS and `max_nodes` atoms are not parsed.
-        0: no limit.
-    largest_fragment : bool
-        Keep only the largest part of a salt or mixture.
-    neutralize : bool
-        Remove charges where hydrogens can balance them.
-    """
-
-    bond_channels: bool = False
-    self_loops: bool = True
-    normalize: bool = False
-    max_nodes: int = MAX_ATOMS
-    largest_fragment: bool = False
-    neutralize: bool = False
-
-    @property
-    def channel_names(self) -> tuple[str, ...]:
-        """Names of the adjacency channels, in order."""
-        if not self.bond_channels:
-            return ("bond",)
-        return (*BOND_CHANNELS, "self") if self.self_loops else BOND_CHANNELS
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the entries of a header's `featurizer` that `from_header` reads."""
-        return {
-            "kind": "smiles",
-            "bond_channels": self.bond_channels,
-            "self_loops": self.self_loops,
-            "normalize": self.normalize,
-            "max_nodes": self.max_nodes,
-            "largest_fragment": self.largest_fragment,
-            "neutralize": self.neutralize,
-            "atom_features": ATOM_FEATURES,
-        }
-
-    @classmethod
-    def from_header(cls, featurizer: dict[str, Any] | None) -> FeaturizerOptions:
-        """Return the options that a header records.
-
-        Raises
-        ------
-        InputError
-            When the set was not made from SMILES, or its atom features are unknown to this version.
-        """
-        values = featurizer or {}
-        if values.get("kind") != "smiles" or values.get("atom_features") != ATOM_FEATURES:
-            raise InputError(
-                "featurizer of the data set",
-                f"kind {quoted(values.get('kind'))}, atom features {quoted(values.get('atom_features'))}",
-                f"kind smiles, atom features {ATOM_FEATURES}",
-                "Only sets made by 'gcnbatch data import smiles' can be repeated from a CSV file; give an HDF5 file.",
-            )
-        flags = {name: values.get(name) for name in ("bond_channels", "self_loops", "normalize")}
-        flags |= {name: values.get(name, False) for name in STANDARDIZERS}  # older files lack them
-        limit = values.get("max_nodes")
-        wrong = [name for name, value in flags.items() if not isinstance(value, bool)]
-        if wrong or not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-            name = wrong[0] if wrong else "max_nodes"
-            got = printable(repr(values.get(name)), QUOTED)
-            raise InputError(f"featurizer of the data set: {name}", got, "true, false or a node count")
-        return cls(**flags, max_nodes=limit)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -117,7 +49,7 @@ class MoleculeArrays:
     """The graphs of a chunk, flat as in GraphSet: G molecules, N atoms, E stored edges.
 
     `rows (G,)` are positions in the input. `scaffolds` is empty or has the Murcko scaffold of each molecule ("" for one
-    without rings). `bad` lists the molecules without a graph.
+    without rings). `graph_features` (G, D) is None without options for them. `bad` lists the molecules without a graph.
     """
 
     rows: NDArray[np.int64]
@@ -126,9 +58,30 @@ class MoleculeArrays:
     src: NDArray[np.int32]
     dst: NDArray[np.int32]
     channel: NDArray[np.uint8]
-    x: NDArray[np.int8]
+    x: NDArray[np.int8] | NDArray[np.float32]
+    graph_features: NDArray[np.float32] | None
     scaffolds: tuple[str, ...]
     bad: tuple[BadMolecule, ...]
+
+
+@dataclass(frozen=True)
+class _Molecule:
+    """A molecule that was read: its structure; atoms (N, 11), bonds of properties and features (D,) where asked for."""
+
+    structure: Structure
+    atoms: NDArray[np.float32] | None
+    properties: tuple[list[int], list[int]]
+    features: NDArray[np.float32] | None
+
+    @classmethod
+    def of(cls, structure: Structure, molecule: Any, options: FeaturizerOptions) -> _Molecule:
+        """Ask RDKit for what the structure lacks."""
+        return cls(
+            structure,
+            extended_atoms(molecule) if options.atom_features == EXTENDED else None,
+            property_bonds(molecule, options.bond_properties) if options.bond_properties else ([], []),
+            molecule_features(molecule, options) if options.of_molecules else None,
+        )
 
 
 def load_rdkit() -> Any:
@@ -164,7 +117,7 @@ class _Featurizer:
 
         Atoms, bonds and scaffolds are the same.
         """
-        if options.largest_fragment or options.neutralize or _STEREO.search(text):
+        if options.reads_all or _STEREO.search(text):
             return read_molecule(text, options)
         molecule = self.chem.MolFromSmiles(text, sanitize=False)
         steps = self._steps if "[" in text else self._organic_steps  # metals are written in brackets
@@ -218,10 +171,12 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     rows: list[int] = []
     bad: list[BadMolecule] = []
     molecules: list[Any] = []
-    structures: list[Structure] = []
+    found: list[_Molecule] = []
     for index, text in enumerate(smiles, first):
         try:
             molecule, structure, refusal = tools.convert(text, options)
+            if structure is not None:
+                found.append(_Molecule.of(structure, molecule, options))
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
@@ -231,50 +186,85 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
             bad.append(BadMolecule(index, refusal, too_large=molecule is not None))
             continue
         rows.append(index)
-        structures.append(structure)
         if scaffolds:
             molecules.append(molecule)
+    structures = [molecule.structure for molecule in found]
     cores, failures = tools.scaffolds.of(molecules, structures) if scaffolds else ([], {})
     for place, reason in reversed(failures.items()):
         bad.append(BadMolecule(rows.pop(place), reason))
-        del structures[place], cores[place]
+        del found[place], cores[place]
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
-        **_arrays(structures, tools.reader.table, options),
+        **_arrays(found, tools.reader.table, options),
+        graph_features=_graph_features(found, options),
         scaffolds=tuple(cores),
         bad=tuple(sorted(bad, key=lambda row: row.index)),
     )
 
 
-def _arrays(structures: list[Structure], table: AtomTable, options: FeaturizerOptions) -> dict[str, NDArray[Any]]:
-    """Return the arrays of `MoleculeArrays`: both directions of each bond, then the self-loops of each molecule."""
-    n_atoms = np.array([len(structure.atoms) for structure in structures], np.int64)
-    n_bonds = np.array([len(structure.types) for structure in structures], np.int64)
+def _arrays(found: list[_Molecule], table: AtomTable, options: FeaturizerOptions) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `MoleculeArrays`: both directions of each bond, then the self-loops of each molecule.
+
+    Bonds of a property follow the bonds of their molecule.
+    """
+    base = len(options.bond_channel_names)
+    n_atoms = np.array([len(one.structure.atoms) for one in found], np.int64)
+    n_bonds = np.array([len(one.structure.types) + len(one.properties[1]) for one in found], np.int64)
     n_edges = 2 * n_bonds + (n_atoms if options.self_loops else 0)
     node_ptr, bond_ptr, edge_ptr = (_pointers(counts) for counts in (n_atoms, n_bonds, n_edges))
-    ends = np.array([end for structure in structures for end in structure.ends], np.int32).reshape(-1, 2)
+    ends = np.array(
+        [end for one in found for part in (one.structure.ends, one.properties[0]) for end in part], np.int32
+    )
+    ends = ends.reshape(-1, 2)
+    codes = _CHANNELS if options.bond_channels else dict.fromkeys(_CHANNELS, 0)
+    of_bond = [
+        channel
+        for one in found
+        for channel in (*(codes[kind] for kind in one.structure.types), *(base + place for place in one.properties[1]))
+    ]
     src, dst = np.zeros((2, edge_ptr[-1]), np.int32)
     channel = np.zeros(edge_ptr[-1], np.uint8)
     at = 2 * np.arange(len(ends)) + np.repeat(edge_ptr[:-1] - 2 * bond_ptr[:-1], n_bonds)
     src[at], dst[at], src[at + 1], dst[at + 1] = ends[:, 0], ends[:, 1], ends[:, 1], ends[:, 0]
-    if options.bond_channels:
-        types = np.array([_CHANNELS[kind] for structure in structures for kind in structure.types], np.uint8)
-        channel[at] = channel[at + 1] = types
+    channel[at] = channel[at + 1] = np.array(of_bond, np.uint8)
     if options.self_loops:
         node = np.arange(node_ptr[-1]) - np.repeat(node_ptr[:-1], n_atoms)
         at = node + np.repeat(edge_ptr[:-1] + 2 * n_bonds, n_atoms)
         src[at] = dst[at] = node
         channel[at] = len(BOND_CHANNELS) if options.bond_channels else 0
-    degrees = np.bincount((ends + np.repeat(node_ptr[:-1], n_bonds)[:, None]).ravel(), minlength=int(node_ptr[-1]))
-    atoms = np.array([row for structure in structures for row in structure.atoms], np.int64)
+    bonds = (ends + np.repeat(node_ptr[:-1], n_bonds)[:, None])[np.array(of_bond, np.int64) < base]
     return {
         "node_ptr": node_ptr,
         "edge_ptr": edge_ptr,
         "src": src,
         "dst": dst,
         "channel": channel,
-        "x": table.features(atoms, degrees),
+        "x": _atoms(found, table, options, node_ptr, bonds),
     }
+
+
+def _atoms(
+    found: list[_Molecule], table: AtomTable, options: FeaturizerOptions, node_ptr: NDArray[np.int64], bonds: Any
+) -> Any:
+    """Return the atom features (N, F): int8, or float32 with those that are not whole numbers.
+
+    `bonds` (B, 2) are the ends of all bonds, counted over the atoms of all molecules.
+    """
+    degrees = np.bincount(bonds.ravel(), minlength=int(node_ptr[-1]))
+    atoms = np.array([row for one in found for row in one.structure.atoms], np.int64)
+    columns: list[Any] = [table.features(atoms, degrees)]
+    if options.atom_features == EXTENDED:
+        columns.append(np.concatenate([np.zeros((0, len(EXTENDED_NAMES)), np.float32), *(one.atoms for one in found)]))
+    if options.walk:
+        columns.append(random_walks(node_ptr, bonds, options.walk))
+    return np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
+
+
+def _graph_features(found: list[_Molecule], options: FeaturizerOptions) -> NDArray[np.float32] | None:
+    if not options.of_molecules:
+        return None
+    rows = [one.features for one in found if one.features is not None]
+    return np.stack(rows) if rows else np.zeros((0, len(graph_feature_names(options))), np.float32)
 
 
 def _pointers(counts: NDArray[np.int64]) -> NDArray[np.int64]:

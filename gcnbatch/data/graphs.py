@@ -67,6 +67,8 @@ class GraphSet:
         Group of each graph (molecular scaffold) for grouped splits.
     splits : dict of Split
         The splits stored in the file.
+    graph_features : float32, (G, D), or None
+        Features of whole graphs, NaN where missing; see `gcnbatch.data.graph_features`.
     """
 
     header: Header
@@ -81,6 +83,7 @@ class GraphSet:
     ids: NDArray[np.str_]
     groups: NDArray[np.int32] | None = None
     splits: dict[str, Split] = field(default_factory=dict)
+    graph_features: NDArray[np.float32] | None = None
 
     @property
     def n_graphs(self) -> int:
@@ -129,6 +132,7 @@ class GraphSet:
             ids=self.ids[rows],
             groups=None if self.groups is None else self.groups[picked],
             splits={},
+            graph_features=None if self.graph_features is None else self.graph_features[picked],
         )
 
 
@@ -178,6 +182,7 @@ def layout(graphs: GraphSet) -> dict[str, str]:
         "features": f"{'sparse' if sp.issparse(x) else 'dense'} {x.dtype} of {x.shape[1]} columns",
         "edge weights": "absent" if graphs.weight is None else "present",
         "groups": "absent" if graphs.groups is None else "present",
+        "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),
     }
 
 
@@ -215,4 +220,5 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         ids=joined("ids"),
         groups=joined("groups"),
         splits={},
+        graph_features=joined("graph_features"),
     )

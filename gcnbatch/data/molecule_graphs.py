@@ -110,11 +110,14 @@ def graph_part(
     y: NDArray[Any],
     ids: NDArray[np.str_],
     groups: NDArray[np.int32] | None = None,
+    columns: NDArray[np.float32] | None = None,
 ) -> GraphSet:
     """Return featurised molecules with targets `y (G, K)` and `ids (G,)` as a GraphSet.
 
-    Edge weights are D^-1/2 A D^-1/2 if `header.normalized`, else None.
+    Edge weights are D^-1/2 A D^-1/2 if `header.normalized`, else None. The user's own features of molecules, `columns`
+    (G, D'), come before those of the featuriser.
     """
+    parts = [part for part in (columns, arrays.graph_features) if part is not None]
     graphs = GraphSet(
         header=header,
         node_ptr=arrays.node_ptr,
@@ -127,6 +130,7 @@ def graph_part(
         y=y,
         ids=ids,
         groups=groups,
+        graph_features=np.concatenate(parts, axis=1) if parts else None,
     )
     return replace(graphs, weight=symmetric_weights(graphs)) if header.normalized else graphs
 
@@ -166,9 +170,9 @@ def guarded(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds
     """Convert a chunk in forks; a molecule that crashes RDKit is a bad row."""
     convert = partial(featurize_chunk, options=options, scaffolds=scaffolds)
     found = guard.run(convert, smiles, "RDKit", first)
-    return [_lost(one) if isinstance(one, guard.Lost) else one for one in found]
+    return [_lost(one, options) if isinstance(one, guard.Lost) else one for one in found]
 
 
-def _lost(row: guard.Lost) -> MoleculeArrays:
-    nothing = featurize_chunk((), row.index, FeaturizerOptions(), scaffolds=False)
+def _lost(row: guard.Lost, options: FeaturizerOptions) -> MoleculeArrays:
+    nothing = featurize_chunk((), row.index, options, scaffolds=False)
     return replace(nothing, bad=(BadMolecule(row.index, row.reason),))

@@ -31,8 +31,10 @@ class Header(BaseModel):
     ``task_names`` has one name per column of the targets (K); a multiclass set has one task and names its classes.
     ``n_features`` is F; ``feature_names`` is empty or has F names. ``normalized``: edge weights already are
     D^-1/2 A D^-1/2 per channel. ``featurizer`` has the options that converted molecules into this set, so that
-    predictions can repeat them. ``label_names`` has, for a binary task whose source had labels other than 0 and 1, the
-    texts that became 0 and 1. ``source`` is free text by key: the origin of the data, its sha256.
+    predictions can repeat them. ``graph_feature_names`` has a name per feature of whole graphs (D); the last
+    ``graph_feature_counts`` of them are counts of fragments. ``label_names`` has, for a binary task whose source
+    had labels other than 0 and 1, the texts that became 0 and 1. ``source`` is free text by key: the origin of the
+    data, its sha256.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -48,6 +50,8 @@ class Header(BaseModel):
     channel_names: tuple[str, ...] = Field(min_length=1, max_length=256, strict=False)
     normalized: bool = False
     group_kind: str = ""
+    graph_feature_names: tuple[str, ...] = Field(default=(), strict=False)
+    graph_feature_counts: int = Field(default=0, ge=0, le=2**31 - 1)
     featurizer: dict[str, Any] | None = None
     source: dict[str, str] = Field(default_factory=dict)
 
@@ -72,6 +76,7 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "graphs/id": (("S",), 1),
     "graphs/group": (("i4",), 1),
     "graphs/y": (("f4", "i4"), 2),
+    "graphs/features": (("f4",), 2),
     "graphs/smiles_ptr": (("i8",), 1),
     "graphs/smiles": (("u1",), 1),
     "nodes/x": (("u1", "i1", "f2", "f4"), 2),
@@ -88,6 +93,7 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
 SPLIT_ARRAY: tuple[tuple[str, ...], int] = (("i8",), 1)
 SPLIT_PARTS = ("train", "valid", "test")
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+GRAPH_FEATURES = "graphs/features"
 SMILES = ("graphs/smiles_ptr", "graphs/smiles")  # both or none
 GROUPS = ("graphs", "nodes", "nodes/x_csr", "edges", "splits")
 

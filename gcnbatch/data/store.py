@@ -24,14 +24,19 @@ from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
 
 BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs, of about this size
-_SLICED = ("nodes/x", "nodes/x_csr/", "edges/")  # arrays that are read in slices when the set does not fit in memory
+_SLICED = (
+    "nodes/x",
+    "nodes/x_csr/",
+    "edges/",
+    schema.GRAPH_FEATURES,
+)  # arrays that are read in slices when the set does not fit in memory
 
 
 class Dataset:
     """An open, audited and checked data set file.
 
     A set of at most `memory_mb` is read into memory when it is checked or loaded. Of a larger set, only pointers, ids,
-    targets, groups and splits are in memory; node and edge arrays are read in slices. Several threads may read.
+    targets, groups and splits are in memory; all other arrays are read in slices. Several threads may read.
 
     Parameters
     ----------
@@ -137,6 +142,7 @@ class Dataset:
     def block_ranges(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
         """Yield the ranges of graphs of `blocks`."""
         cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
+        cost = cost + np.arange(len(cost)) * self._row_bytes("graphs/")
         yield from bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2))
 
     def smiles(self) -> list[str] | None:
@@ -217,16 +223,17 @@ class Dataset:
             return rows
 
     def _row_bytes(self, folder: str) -> int:
-        """Return the bytes of one node or edge; the mean for sparse features."""
+        """Return the bytes of one graph, node or edge; the mean for sparse features."""
         arrays = [array for name, array in self._arrays.items() if name.startswith(folder)]
-        rows = len(self._arrays["edges/src"]) if folder == "edges/" else int(self.node_ptr[-1])
+        rows = {"graphs/": self.n_graphs, "nodes/": int(self.node_ptr[-1]), "edges/": int(self.edge_ptr[-1])}[folder]
         return sum(array.nbytes for array in arrays) // max(rows, 1)
 
     def _slice(self, first: int, stop: int) -> GraphSet:
         """Return the graphs first … stop-1 as one part."""
         node0, node1 = int(self.node_ptr[first]), int(self.node_ptr[stop])
         edge0, edge1 = int(self.edge_ptr[first]), int(self.edge_ptr[stop])
-        self._check_fits((node1 - node0) * self._row_bytes("nodes/") + (edge1 - edge0) * self._row_bytes("edges/"))
+        counts = {"graphs/": stop - first, "nodes/": node1 - node0, "edges/": edge1 - edge0}
+        self._check_fits(sum(count * self._row_bytes(folder) for folder, count in counts.items()))
         rows = slice(node0, node1) if self.header.level == "node" else slice(first, stop)
         return GraphSet(
             header=self.header,
@@ -240,7 +247,12 @@ class Dataset:
             y=self.y[rows],
             ids=self.ids[rows],
             groups=None if self.groups is None else self.groups[first:stop],
+            graph_features=self.graph_features(first, stop),
         )
+
+    def graph_features(self, first: int, stop: int) -> NDArray[np.float32] | None:
+        """Return the features (stop - first, D) of these graphs; None if the set has none."""
+        return self._rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
 
     def _features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
         if "nodes/x" in self._arrays:

@@ -83,7 +83,7 @@ class DatasetWriter:
     def append(self, part: GraphSet) -> None:
         """Append the graphs of `part`.
 
-        Only level, target kind and number of features of its header matter; its splits are ignored.
+        Only level, target kind and numbers of features of its header matter; its splits are ignored.
         """
         part = _canonical(part)
         self._check_same_layout(part)
@@ -149,6 +149,8 @@ class DatasetWriter:
         row = schema.row_folder(graphs.header.level)
         for name in (f"{row}/y", f"{row}/id"):
             self._held.setdefault(name, []).append(arrays[name])
+        if graphs.graph_features is not None:
+            self._extend(schema.GRAPH_FEATURES, graphs.graph_features)
         rows["graphs"] += graphs.n_graphs
         return graphs
 
@@ -282,6 +284,7 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         "graphs/node_ptr": part.node_ptr,
         "graphs/edge_ptr": part.edge_ptr,
         "graphs/group": part.groups,
+        schema.GRAPH_FEATURES: part.graph_features,
         "edges/src": part.src,
         "edges/dst": part.dst,
         "edges/channel": part.channel,

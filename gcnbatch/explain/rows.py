@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.infer.inputs import Part
-from gcnbatch.infer.members import Member
+from gcnbatch.infer.members import Member, sources_of
 from gcnbatch.runners.choice import BackendChoice
 
 PART_BYTES = 1 << 25  # of a set that is too large for memory
@@ -59,8 +58,8 @@ def rows_of(part: Part, before: int, members: list[Member], choice: BackendChoic
     blocks = [(0, part.data)] if isinstance(part.data, GraphSet) else part.data.blocks(PART_BYTES)
     for first, graphs in blocks:
         own = slice(first, first + graphs.n_graphs)
-        sources = {kind: BatchSource(graphs, kind) for kind in {member.adjacency for member in members}}
-        found = [member.outputs(choice, sources[member.adjacency], 0, lambda done: None)[0] for member in members]
+        pairs = zip(members, sources_of(members, graphs), strict=True)
+        found = [member.outputs(choice, source, 0, lambda done: None)[0] for member, source in pairs]
         smiles = [""] * graphs.n_graphs if texts is None else texts[own]
         predictions = np.stack(found)[:, :, places].mean(axis=0, dtype=np.float64).astype(np.float32)
         yield Rows(graphs, predictions, smiles, before + 1 + part.rows[own])

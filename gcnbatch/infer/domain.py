@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio
-from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.similarity import KnownMolecules
@@ -120,7 +119,7 @@ class Domain:
 
     def _embed(self, member: Member, data: GraphSet | Dataset) -> Float32:
         progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
-        return member.outputs(self._choice, BatchSource(data, member.adjacency), self._batch_size, progress)[0]
+        return member.outputs(self._choice, member.source(data), self._batch_size, progress)[0]
 
 
 def training_data(member: Member) -> Dataset:

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import DataConfig
-from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
+from gcnbatch.data.featurizer import MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.importers.dialect import DECIMAL_COMMA, TableFormat
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
@@ -29,6 +29,7 @@ from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.infer.folders import open_tables
+from gcnbatch.infer.graph_features import FeatureColumns, input_header, version_notes
 from gcnbatch.infer.labels import LabelColumns
 from gcnbatch.infer.members import Member
 from gcnbatch.predictions import Predictions
@@ -164,7 +165,9 @@ def open_input(
             by_parts = dataset.header.level == "graph" and dataset.nbytes > WHOLE_BYTES
             dataset.check(load=not by_parts)
             _check_members(members, str(path), dataset.header)
-            yield _stored(dataset, members[0].header, by_parts, skip, share)
+            trained = input_header(members)
+            notes = version_notes(trained, dataset.header.featurizer)
+            yield replace(_stored(dataset, trained, by_parts, skip, share), notes=notes)
     elif path.is_dir() or name.endswith(MOLECULE_ENDINGS):
         header = _check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
         yield from _molecules(path, header, options, max(PART_ROWS, batch_size), skip, share)
@@ -180,7 +183,7 @@ def _check_members(members: Sequence[Member], place: str, header: Header) -> Non
 
 def _check_smiles(members: Sequence[Member], place: str, got: str, expected: str) -> Header:
     """Refuse molecules for models that were not trained on any; return the header of the graphs to make."""
-    header = members[0].header
+    header = input_header(members)
     if (header.featurizer or {}).get("kind") != "smiles":
         raise InputError(place, got, f"{expected}, as {members[0].place} was not trained on a set made from SMILES")
     _check_members(members, place, header)
@@ -199,18 +202,18 @@ def _given(data: GraphSet | list[str], members: Sequence[Member], options: CsvOp
         if not isinstance(text, str):
             raise InputError(f"data, row {row + 1}", type(text).__name__, "a SMILES")
 
+    features = FeatureColumns.of("data", (), header)
+
     def parts() -> Iterator[Part]:
-        chunks = featurize(
-            data, FeaturizerOptions.from_header(header.featurizer), processes=options.processes, ahead=part_rows
-        )
+        chunks = featurize(data, features.options, processes=options.processes, ahead=part_rows)
         first = 0
         while group := list(islice(chunks, -(-part_rows // CHUNK))):
             rows = sum(len(chunk.rows) + len(chunk.bad) for chunk in group)
             records = [[str(row + 1), data[row]] for row in range(first, first + rows)]
-            yield _part(header, group, records, first, _Columns(0, -1, {}, None))
+            yield _part(header, group, records, first, _Columns(0, -1, {}, None, features))
             first += rows
 
-    return Input(len(data), parts(), featurised=len(data) > CHUNK)
+    return Input(len(data), parts(), notes=features.notes, featurised=len(data) > CHUNK)
 
 
 def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int, share: Share) -> Input:
@@ -271,6 +274,7 @@ class _Columns:
     id: int
     kept: dict[str, int]
     labels: LabelColumns | None
+    features: FeatureColumns
 
 
 def _molecules(
@@ -291,7 +295,9 @@ def _molecules(
         if labels is not None:
             labels = labels.with_decimal(path, options.format.decimal, sample)
             notes += (DECIMAL_COMMA,) if labels.decimal != (options.format.decimal or ".") else ()
-        columns = _Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels)
+        features = FeatureColumns.of(path, source.names, header).with_decimal(path, options.format.decimal, sample)
+        notes += features.notes
+        columns = _Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)
         total = len(sample) + sum(1 for _ in rows)
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
@@ -335,7 +341,7 @@ def _parts(
                     waiting.append([record[columns.id] if columns.id >= 0 else str(number), *record])
                     yield record[columns.smiles]
 
-        featurizer = FeaturizerOptions.from_header(header.featurizer)
+        featurizer = columns.features.options
         processes = options.processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
         chunks = featurize(smiles(), featurizer, processes=processes, total=sum(lengths), ahead=part_rows)
         first = 0
@@ -354,20 +360,28 @@ def _part(
 ) -> Part:
     """Join chunks into a part; `first` is the position of its first row in the file."""
     errors = [""] * len(records)
-    graphs, rows = [], []
+    given = [record[1:] for record in records]
+    values, wrong = columns.features.read(given)
+    graphs = []
     for chunk in chunks:
         places = chunk.rows - first
         names = np.array([records[place][0] for place in places], dtype=np.str_)
-        graphs.append(graph_part(chunk, header, missing_targets(header, len(places)), names))
-        rows.append(places)
+        own = None if values is None else values[places]
+        graphs.append(graph_part(chunk, header, missing_targets(header, len(places)), names, columns=own))
         for bad in chunk.bad:
             errors[bad.index - first] = bad.reason
+    data, rows = concatenate(graphs), np.concatenate([chunk.rows - first for chunk in chunks])
+    if wrong:
+        left = np.flatnonzero(~np.isin(rows, list(wrong)))
+        data, rows = data.take(left), rows[left]
+        for row, reason in wrong.items():
+            errors[row] = errors[row] or reason
     return Part(
         np.array([record[0] for record in records]),
-        concatenate(graphs),
-        np.concatenate(rows),
+        data,
+        rows,
         np.array(errors),
-        None if columns.labels is None else columns.labels.read([record[1:] for record in records]),
+        None if columns.labels is None else columns.labels.read(given),
         {name: np.array([record[at + 1] for record in records]) for name, at in columns.kept.items()},
-        lambda: [records[place][columns.smiles + 1].strip() for part in rows for place in part.tolist()],
+        lambda: [given[place][columns.smiles].strip() for place in rows.tolist()],
     )

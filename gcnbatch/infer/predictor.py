@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import CudaConfig
-from gcnbatch.data.batches import BatchSource
 from gcnbatch.infer.domain import Domain
 from gcnbatch.infer.inputs import CsvOptions, Data, Part
-from gcnbatch.infer.members import Member, load_members
+from gcnbatch.infer.members import Member, load_members, sources_of
 from gcnbatch.infer.trust import Level, Trust, load_trust
 from gcnbatch.predictions import Predictions
 from gcnbatch.runners.choice import BackendChoice
@@ -92,8 +91,8 @@ def _outputs(
 
     "auto" may change to another backend.
     """
-    sources = {kind: BatchSource(part.data, kind) for kind in {member.adjacency for member in members}}
-    found = [member.outputs(choice, sources[member.adjacency], batch_size, progress) for member in members]
+    pairs = zip(members, sources_of(members, part.data), strict=True)
+    found = [member.outputs(choice, source, batch_size, progress) for member, source in pairs]
     return [outputs for outputs, _ in found], found[-1][1]
 
 

@@ -23,6 +23,7 @@ from gcnbatch.model.layers import (
     Dropout,
     Gradients,
     GraphConv,
+    Join,
     Junction,
     Layer,
     LayerNormRelu,
@@ -35,6 +36,7 @@ from gcnbatch.model.layers import (
 from gcnbatch.model.parameters import ParameterLayout
 
 ALL_CONVOLUTIONS = "all-conv"  # in a list of frozen layers: every convolution
+FEATURES = "features"  # the layer that joins the features of whole graphs
 
 
 class Flow(NamedTuple):
@@ -171,6 +173,9 @@ def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
     if header.level == "graph":
         layers.append(ReadoutLayer("readout", config.readout))
         width *= len(config.readout)
+    if joins_graph_features(config, header):
+        layers.append(Join(FEATURES, width, len(header.graph_feature_names)))
+        width += len(header.graph_feature_names)
     for i, out in enumerate(config.head, 1):
         layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu"), *_dropout(f"head{i}", config.dropout)]
         width = out
@@ -216,6 +221,26 @@ def _norm(config: ChemGCNConfig, name: str, width: int) -> Layer | None:
     if config.norm == "batch":
         return BatchNormRelu(name, width, config.batch_norm_epsilon, config.batch_norm_momentum)
     return LayerNormRelu(name, width, config.layer_norm_epsilon) if config.norm == "layer" else None
+
+
+def joins_graph_features(config: ChemGCNConfig | KipfConfig, header: Header) -> bool:
+    """Return whether the model of `config` joins the features of whole graphs to the readout.
+
+    Raises
+    ------
+    InputError
+        When it must, and the data set has none.
+    """
+    if isinstance(config, KipfConfig) or config.graph_features == "off":
+        return False
+    if config.graph_features == "on" and not header.graph_feature_names:
+        raise InputError(
+            "model.graph_features",
+            "'on' for a data set without graph features",
+            "a data set with some",
+            "Import the molecules with --descriptors, --fingerprint or --feature-columns.",
+        )
+    return bool(header.graph_feature_names)
 
 
 def _dropout(name: str, rate: float) -> list[Layer]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gcnbatch.backends.base import START, Array, Batch, Clock, Csr, DropoutKey, Ops, Readout
+from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.parameters import ParameterSpec
 
 Parameters = Mapping[str, Array]
@@ -235,6 +236,34 @@ class Dropout:
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return (ctx.ops.dropout_backward(dout, saved, self.rate) if need_dh else None), {}
+
+
+@dataclass(frozen=True)
+class Join:
+    """Graphs (B, P) with their scaled features: (B, P + D).
+
+    `mean` and `scale` (D,) are fitted before training and not trained.
+    """
+
+    name: str
+    n_in: int
+    n_features: int
+
+    def specs(self) -> list[ParameterSpec]:
+        shape = (self.n_features,)
+        return [
+            ParameterSpec(f"{self.name}.mean", shape, "zeros", trainable=False),
+            ParameterSpec(f"{self.name}.scale", shape, "ones", trainable=False),
+        ]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        features = ctx.batch.graph_features
+        assert features is not None
+        mean, scale = (ctx.parameters[f"{self.name}.{part}"] for part in ("mean", "scale"))
+        return ctx.ops.join(h, features, mean, scale, LIMIT), None
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return (ctx.ops.join_backward(dout, self.n_in) if need_dh else None), {}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
 from gcnbatch.reference.bias import bias_add, bias_add_backward
 from gcnbatch.reference.concatenate import add, concatenate, concatenate_backward
 from gcnbatch.reference.dropout import dropout, dropout_backward
+from gcnbatch.reference.join import join, join_backward
 from gcnbatch.reference.layer_norm import layer_norm, layer_norm_backward
 from gcnbatch.reference.linear import linear, linear_backward
 from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
@@ -54,6 +55,8 @@ class ReferenceOps:
     dropout_backward = staticmethod(dropout_backward)
     readout = staticmethod(readout)
     readout_backward = staticmethod(readout_backward)
+    join = staticmethod(join)
+    join_backward = staticmethod(join_backward)
     sigmoid_cross_entropy = staticmethod(sigmoid_cross_entropy)
     softmax_cross_entropy = staticmethod(softmax_cross_entropy)
     mean_squared_error = staticmethod(mean_squared_error)

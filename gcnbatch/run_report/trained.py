@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from gcnbatch.config import Config
-from gcnbatch.model.gcn import build
+from gcnbatch.model.gcn import build, joins_graph_features
 from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import number
 from gcnbatch.run_report.record import Record, TestRows
@@ -59,7 +59,10 @@ def _model(record: Record) -> str:
 
 
 def _parameters(config: Config, tested: TestRows) -> str:
-    return f"; {build(config.model, tested.header, tested.graphs == 1).layout().count():,} parameters"
+    header = tested.header
+    joined = joins_graph_features(config.model, header)
+    features = f"; {len(header.graph_feature_names):,} features of graphs joined to the readout" if joined else ""
+    return f"{features}; {build(config.model, header, tested.graphs == 1).layout().count():,} parameters"
 
 
 def _course(record: Record) -> str:

@@ -21,6 +21,7 @@ from gcnbatch.model.layers import (
     Dense,
     Dropout,
     GraphConv,
+    Join,
     Junction,
     Layer,
     LayerNormRelu,
@@ -49,6 +50,8 @@ def _unsupported(layer: Layer | Junction) -> str | None:
     """Return the key of the configuration that asks for a layer which the engine does not have, or None."""
     if isinstance(layer, ReadoutLayer) and len(layer.kinds) > 1:
         return "concatenated readouts (model.readout)"
+    if isinstance(layer, Join):
+        return "features of whole graphs (model.graph_features)"
     if isinstance(layer, LayerNormRelu):
         return "layer norm (model.norm)"
     if isinstance(layer, VirtualNode):

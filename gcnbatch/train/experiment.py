@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,18 +12,20 @@ from numpy.typing import NDArray
 
 from gcnbatch.config import Config
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_features import FeatureScaling
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import sha256
-from gcnbatch.model.gcn import Gcn, Loss, build, freeze_layers, uniform_weights
+from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import printable, quoted
 from gcnbatch.train import metrics
 from gcnbatch.train.checkpoint import Arrays
 
+_BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
 _NAMED, _NAME = 5, 40  # tasks named in a message, characters of a name
 
 
@@ -54,17 +57,17 @@ class Scaling:
 
 
 class _Sources:
-    """The sources of a data set by their adjacency, which experiments share."""
+    """The sources of a data set by adjacency and use of graph features, which experiments share."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._made: dict[str, BatchSource] = {}
+        self._made: dict[tuple[str, bool], BatchSource] = {}
 
-    def of(self, adjacency: str) -> BatchSource:
-        if adjacency not in self._made:
+    def of(self, *options: Any) -> BatchSource:
+        if options not in self._made:
             data = self._dataset.load() if self._dataset.fits_in_memory else self._dataset
-            self._made[adjacency] = BatchSource(data, adjacency)
-        return self._made[adjacency]
+            self._made[options] = BatchSource(data, *options)
+        return self._made[options]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -103,7 +106,7 @@ class Experiment:
         self.monitor = metrics.check_monitor(
             config.train.monitor, dataset.header.target, len(dataset.header.task_names)
         )
-        self.source = sources.of(config.model.adjacency)
+        self.source = sources.of(config.model.adjacency, joins_graph_features(config.model, dataset.header))
 
     def like(self, config: Config) -> Experiment:
         """Return the experiment of another configuration on the same data, which are not loaded again."""
@@ -158,7 +161,25 @@ class Experiment:
         targets[split.train] = scaling.apply(labels) if self.header.target == "regression" else labels
         loss = Loss(self.header.target, _weights(self.config, self.header, labels))
         about = (self.model, loss, self.source, targets, self.config.train, self.config.seed)
-        return RunnerTask(*about, self.initial), scaling
+        return RunnerTask(*about, self._fitted(split) | self.initial), scaling
+
+    def _fitted(self, split: Split) -> dict[str, NDArray[np.float32]]:
+        """Return the scaling of graph features, fitted to the training rows; a run to start from has its own."""
+        if not joins_graph_features(self.config.model, self.header):
+            return {}
+        rows = np.sort(split.train)
+        size = max(_BLOCK_BYTES // (4 * len(self.header.graph_feature_names)), 1)
+
+        def blocks() -> Iterator[NDArray[np.float32]]:
+            for first in range(0, self.dataset.n_graphs, size):
+                stop = min(first + size, self.dataset.n_graphs)
+                low, high = np.searchsorted(rows, (first, stop))
+                values = self.dataset.graph_features(first, stop)
+                assert values is not None
+                yield values[rows[low:high] - first]
+
+        scaling = FeatureScaling.of(blocks, self.header.graph_feature_counts)
+        return {f"{FEATURES}.mean": scaling.mean, f"{FEATURES}.scale": scaling.scale}
 
     def _scaling(self, labels: NDArray[Any]) -> Scaling:
         if self.header.target == "regression" and self.config.train.standardize:

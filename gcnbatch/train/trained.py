@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.checks import check_header
-from gcnbatch.data.featurizer import STANDARDIZERS
+from gcnbatch.data.featurizer_options import STANDARDIZERS
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, misfit
-from gcnbatch.model.gcn import Gcn, build
+from gcnbatch.model.gcn import Gcn, build, joins_graph_features
 from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.train import checkpoint
 from gcnbatch.train.member_files import BEST
@@ -70,6 +70,11 @@ class Trained:
     def adjacency(self) -> str:
         """Its normalisation of the adjacency; see `BatchSource`."""
         return self.about.model.adjacency
+
+    @property
+    def joins_graph_features(self) -> bool:
+        """Whether it reads features of whole graphs."""
+        return joins_graph_features(self.about.model, self.header)
 
 
 def model_folders(folder: Path) -> list[Path]:
@@ -132,7 +137,7 @@ def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: 
         Names the first difference and both values.
     """
     known = trained.header
-    aspects = [*_inputs(header, known, trained.adjacency == "stored"), *(_outputs(header, known) if outputs else ())]
+    aspects = [*_inputs(header, trained), *(_outputs(header, known) if outputs else ())]
     for what, got, expected in aspects:
         if got != expected:
             this, that = _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
@@ -151,8 +156,9 @@ def _outputs(header: Header, trained: Header) -> Iterator[tuple[str, Any, Any]]:
     yield "classes", header.class_names, trained.class_names
 
 
-def _inputs(header: Header, trained: Header, stored: bool) -> Iterator[tuple[str, Any, Any]]:
+def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name and both values of each property of the graphs."""
+    trained = model.header
     yield "level", header.level, trained.level
     yield "number of features", header.n_features, trained.n_features
     if header.feature_names and trained.feature_names:
@@ -163,8 +169,10 @@ def _inputs(header: Header, trained: Header, stored: bool) -> Iterator[tuple[str
             yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
         for key in STANDARDIZERS:
             yield f"featurizer, {key}", header.featurizer.get(key, False), trained.featurizer.get(key, False)
-    if stored:
+    if model.adjacency == "stored":
         yield "normalized edge weights", header.normalized, trained.normalized
+    if model.joins_graph_features:
+        yield "graph features", header.graph_feature_names, trained.graph_feature_names
 
 
 def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:
@@ -180,4 +188,4 @@ def _text(value: object) -> str:
 
 
 def _shown(names: tuple[str, ...]) -> str:
-    return f"{len(names)} ({listed(names)})"
+    return f"{len(names)} ({listed(names)})" if names else "none"

@@ -54,6 +54,8 @@ VECTOR, POINTERS, X = shaped(100), shaped(5), csr(10, 3, 5)
         ("readout", (N_P, POINTERS, "sum"), None, 4 * (20 + 8 + 5), 20),
         ("readout_backward", (B_P, POINTERS, "mean", None), N_P, 4 * (8 + 20 + 5), 8),
         ("readout_backward", (B_P, POINTERS, "max", None), N_P, 4 * (8 + 20 + 5), 0),
+        ("join", (B_P, None, shaped(3)), None, 4 * (16 + 24 + 6 + 4), 48),
+        ("join_backward", (shaped(4, 5), 2), B_P, 64, 0),
         ("sigmoid_cross_entropy", (B_K, B_K, shaped(6)), None, 4 * (72 + 6 + 2), 408),
         ("softmax_cross_entropy", (B_K, shaped(4, 1), shaped(6)), None, 4 * (48 + 4 + 6 + 2), 144),
         ("mean_squared_error", (B_K, B_K), None, 4 * (72 + 2), 96),

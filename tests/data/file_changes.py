@@ -19,7 +19,7 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import build_graphset
 
-GRAPHS = build_graphset(6, weights=True, groups=True, splits=True, seed=1)
+GRAPHS = build_graphset(6, weights=True, groups=True, splits=True, graph_features=2, n_counts=1, seed=1)
 SPARSE = build_graphset(6, level="node", features="csr", target="multiclass", seed=1)
 STORAGE: dict[str, Any] = {"chunks": True, "compression": "gzip", "shuffle": True, "fletcher32": True}
 

@@ -127,6 +127,23 @@ MEANING: dict[str, tuple[Change, str]] = {
         "/graphs/id: ids that are not UTF-8; expected UTF-8 text",
     ),
     "id with NUL": (put("graphs/id", np.array([b"a"] * 5 + [b"a\0b"])), r"/graphs/id\[5\]: an id with a NUL inside"),
+    "feature of a graph": (
+        value("graphs/features", (3, 1), np.inf),
+        r"/graphs/features\[3, 1\]: inf; expected finite numbers or NaN \(missing\)",
+    ),
+    "no features of graphs": (drop("graphs/features"), "/graphs/features: missing"),
+    "features of graphs without names": (
+        header(graph_feature_names=[], graph_feature_counts=0),
+        r"/graphs/features: shape \(6, 2\); expected shape \(6, 0\)",
+    ),
+    "more counts than features of graphs": (
+        header(graph_feature_counts=3),
+        "/header: graph_feature_counts: 3; expected at most 2, the graph_feature_names",
+    ),
+    "262145 features of graphs": (
+        header(graph_feature_names=[f"{i:x}" for i in range((1 << 18) + 1)]),
+        r"/header: .*at most|/header: graph_feature_names: 262145; expected at most 262144",
+    ),
     "label": (value("graphs/y", (4, 1), 2), r"/graphs/y\[4, 1\]: 2.0; expected 0, 1 or NaN \(missing\)"),
     "infinite value": (
         lambda f: (header(target="regression")(f), value("graphs/y", (4, 1), -np.inf)(f)),
@@ -153,6 +170,10 @@ IN_SPARSE: dict[str, tuple[Change, str]] = {
     "entry": (value("nodes/x_csr/data", 5, np.nan), r"/nodes/x_csr/data\[5\]: nan; expected finite numbers"),
     "sparse pointer": (value("nodes/x_csr/indptr", 3, 10**12), r"/nodes/x_csr/indptr\[4\]: \d+ after 1000000000000"),
     "end of it": (value("nodes/x_csr/indptr", 15, 1), r"/nodes/x_csr/indptr\[1\d?\]: .*; expected"),
+    "features of graphs": (
+        put("graphs/features", np.zeros((6, 1), "f4")),
+        "/graphs/features: present in a node-level set; expected features of graphs",
+    ),
     "no indices": (drop("nodes/x_csr/indices"), "/nodes/x_csr/indices: missing"),
     "lengths": (put("nodes/x_csr/indices", np.zeros(3, "i4")), r"/nodes/x_csr/indices: shape \(3,\); expected shape"),
 }

@@ -14,7 +14,8 @@ from gcnbatch import worker
 from gcnbatch.data import featurizer, guard
 from gcnbatch.data import molecule_graphs as molecules
 from gcnbatch.data.atom_features import FEATURE_NAMES
-from gcnbatch.data.featurizer import BOND_CHANNELS, FeaturizerOptions, load_rdkit
+from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
+from gcnbatch.data.featurizer_options import BOND_CHANNELS
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.normalize import symmetric_weights

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Adjacency, Clock, Csr, Ops
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.model.gcn import Gcn, Loss, build
+from gcnbatch.model.gcn import Gcn, Loss, build, joins_graph_features
 from gcnbatch.model.layers import Context
 
 
@@ -23,6 +24,7 @@ class Given(NamedTuple):
     adjacency: Adjacency
     node_ptr: NDArray[np.int64]
     targets: NDArray[Any]
+    graph_features: GraphFeatures | None = None
 
 
 @dataclass(frozen=True)
@@ -45,24 +47,27 @@ class Case:
     ) -> Case:
         """Return a case with random parameters, none of them 0 or 1, so every parameter affects the result."""
         model = build(config, graphs.header, one_dense_graph)
-        source = BatchSource(graphs, config.adjacency).batch(np.array(picked, dtype=np.int64))
+        joined = joins_graph_features(config, graphs.header)
+        source = BatchSource(graphs, config.adjacency, joined).batch(np.array(picked, dtype=np.int64))
         rng = np.random.default_rng(seed)
         parameters = {
             name: value + rng.uniform(0.1, 0.5, value.shape).astype(np.float32)
             for name, value in model.layout().initial(seed).items()
         }
         weights = rng.uniform(0.5, 2.0, graphs.header.n_outputs).astype(np.float32)
-        batch = Given(source.x, source.adjacency, source.node_ptr, graphs.y[source.rows])
+        targets = graphs.y[source.rows]
+        batch = Given(source.x, source.adjacency, source.node_ptr, targets, source.graph_features)
         return cls(model, parameters, batch, Loss(graphs.header.target, weights))
 
     def astype(self, dtype: type[np.floating[Any]]) -> Case:
         """Return this case with all numbers in this type."""
         adjacency = self.batch.adjacency
         forward, transpose = (_csr_as(part, dtype) for part in (adjacency.forward, adjacency.transpose))
-        x = self.batch.x
+        x, joined = self.batch.x, self.batch.graph_features
         batch = self.batch._replace(
             x=_csr_as(x, dtype) if isinstance(x, Csr) else x.astype(dtype),
             adjacency=Adjacency(forward, transpose, adjacency.n_channels),
+            graph_features=joined and GraphFeatures(joined.values.astype(dtype), joined.rows),
         )
         loss = Loss(self.loss.target, self.loss.weights.astype(dtype))
         return Case(self.model, {name: value.astype(dtype) for name, value in self.parameters.items()}, batch, loss)

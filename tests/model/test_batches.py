@@ -110,7 +110,12 @@ def test_batches_from_memory_and_from_file_are_equal_to_the_bit(
     write_graphset(path, graphs)
     picked = picked_from(graphs, numbers)
     with Dataset(path) as dataset:
-        assert_same_batch(BatchSource(graphs, adjacency).batch(picked), BatchSource(dataset, adjacency).batch(picked))
+        of_memory, of_file = (BatchSource(data, adjacency, True).batch(picked) for data in (graphs, dataset))
+        assert_same_batch(of_memory, of_file)
+        joined = [one and one.values[one.rows] for one in (of_memory.graph_features, of_file.graph_features)]
+        np.testing.assert_array_equal(joined[0], joined[1])
+        if graphs.graph_features is not None:
+            np.testing.assert_array_equal(joined[0], graphs.graph_features[picked])
 
 
 @few

@@ -65,6 +65,8 @@ CASES = {
     ),
     "residual behind frozen layers": frozen(chemgcn({"widths": (3, 3, 3), "residual": True}), "conv1", "conv2"),
     "dense and head": chemgcn({"dense": (4, 3), "head": (3,), "dropout": 0.2}),
+    "features of graphs": chemgcn({}, graph_features=3, n_counts=1),
+    "features of graphs, head": chemgcn({"head": (3,), "dropout": 0.2}, graph_features=2),
     "stored adjacency": chemgcn({"adjacency": "stored"}),
     "one channel": chemgcn({}, n_channels=1),
     "four channels, one layer": chemgcn({"widths": (4,)}, n_channels=4),

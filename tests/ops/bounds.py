@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from gcnbatch.backends.base import DropoutKey
+from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import dropout as reference_dropout
 from gcnbatch.reference.rounding import SMALLEST, UNIT, gamma, product_bound
@@ -316,6 +317,17 @@ class RoundedOps:
         if kind == "max":
             return dh.where(saved[graph] == np.arange(len(graph))[:, None])
         return dh / np.diff(node_ptr)[graph, None] if kind == "mean" else dh
+
+    def join(self, r: Rounded, features: GraphFeatures, mean: Rounded, scale: Rounded, limit: float) -> Rounded:
+        """Bound the scaled values; to cut them makes no error larger."""
+        x = features.values[features.rows]
+        known = ~np.isnan(x.value)
+        z = (Rounded(np.where(known, x.value, 0)) - mean) * scale
+        z = Rounded(np.clip(z.value, -limit, limit), z.error).where(known)
+        return join(r, z, axis=1)
+
+    def join_backward(self, dy: Rounded, width: int) -> Rounded:
+        return dy[:, :width]
 
     def sigmoid_cross_entropy(self, logits: Rounded, y: Rounded, pos_weight: Rounded):
         labelled = ~np.isnan(y.value)

@@ -9,6 +9,7 @@ from tests.ops import (
     test_bias,
     test_concatenate,
     test_dropout,
+    test_join,
     test_layer_norm,
     test_linear,
     test_loss,
@@ -33,6 +34,7 @@ DENSE_MODULES = {
     "concatenate": test_concatenate,
     "dropout": test_dropout,
     "readout": test_readout,
+    "join": test_join,
     "loss": test_loss,
     "optimizer": test_optimizer,
 }

@@ -51,6 +51,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.virtual_node": ("true", True),
     "model.residual": ("true", True),
     "model.jumping_knowledge": ("cat", "cat"),
+    "model.graph_features": ("off", "off"),
     "model.head": ("[4]", (4,)),
     "train.epochs": ("2", 2),
     "train.ensemble": ("10", 10),

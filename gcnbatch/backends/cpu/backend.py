@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Feed, Launched, Ops
+from gcnbatch.backends.base import Adjacency, Feed, GraphFeatures, Launched, Ops
 from gcnbatch.backends.cpu.ops import CpuOps, Float
 from gcnbatch.data.batches import BatchSource
 
@@ -71,6 +71,7 @@ class HostBatch(NamedTuple):
     adjacency: Adjacency
     node_ptr: NDArray[np.int64]
     targets: NDArray[Any]
+    graph_features: GraphFeatures | None = None
 
 
 class HostFeed:
@@ -88,7 +89,8 @@ class HostFeed:
 
     def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
         batch = self._source.batch(graphs)
-        return HostBatch(batch.x, batch.adjacency, batch.node_ptr, self._targets[batch.rows])
+        targets = self._targets[batch.rows]
+        return HostBatch(batch.x, batch.adjacency, batch.node_ptr, targets, batch.graph_features)
 
     def close(self) -> None:
         pass

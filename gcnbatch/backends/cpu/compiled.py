@@ -232,7 +232,8 @@ class CompiledFeed(HostFeed):
         targets = self._targets[graphs]
         if self._source.header.level == "node":
             targets = self._targets[ragged_rows(set_node_ptr, graphs)[0]]
-        return HostBatch(x, Adjacency(forward, transpose, prepared.channels), node_ptr, targets)
+        adjacency = Adjacency(forward, transpose, prepared.channels)
+        return HostBatch(x, adjacency, node_ptr, targets, prepared.of_graphs(graphs))
 
     def _rows(self, rows: PreparedRows, graphs: NDArray[np.int64], node_ptr: NDArray[np.int64]) -> Csr:
         n_nodes, n_entries = int(node_ptr[-1]), int(exclusive_sums(rows.entry_ptr, graphs)[-1])

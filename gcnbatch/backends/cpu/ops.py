@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
-from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, Readout
+from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, GraphFeatures, Readout
 from gcnbatch.backends.blas import BlasThreads
 from gcnbatch.reference.arrays import into
 
@@ -196,6 +196,20 @@ class CpuOps:
         if kind == "max":
             return _segment_max_backward(dr, node_ptr, *saved)
         return np.repeat(dr if kind == "sum" else dr * _inverse_sizes(node_ptr)[:, None], np.diff(node_ptr), axis=0)
+
+    def join(self, r: Float, features: GraphFeatures, mean: Float, scale: Float, limit: float) -> Float:
+        b, p = r.shape
+        y = np.empty((b, p + len(mean)), dtype=r.dtype)
+        y[:, :p], z = r, y[:, p:]
+        np.subtract(features.values[features.rows], mean, out=z)
+        missing = np.isnan(z)
+        z *= scale
+        np.clip(z, -limit, limit, out=z)
+        z[missing] = 0
+        return y
+
+    def join_backward(self, dy: Float, width: int) -> Float:
+        return np.ascontiguousarray(dy[:, :width])
 
     def sigmoid_cross_entropy(
         self, logits: Float, y: Float, pos_weight: Float, totals: NDArray[np.float64] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data import guard
+from gcnbatch.data.atom_features import EXTENDED
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, load_rdkit, read_molecule
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.text import quoted
@@ -19,7 +21,8 @@ from gcnbatch.text import quoted
 UInt64 = NDArray[np.uint64]
 _ROUNDS = 3  # of neighbours that a key sees where SMILES decide: different molecules with equal keys only cost time
 _ALONE = 16  # of neighbours where keys decide alone
-_STEREO, _ISOTOPE = re.compile(r"[@/\\]"), re.compile(r"\[\d")
+_IRRATIONAL = 100 * math.pi  # scale of features that are not whole numbers: no fraction lands on a half
+_ISOTOPE = re.compile(r"\[\d")
 
 
 class MoleculeNotes:
@@ -53,7 +56,7 @@ class MoleculeNotes:
             for line in (
                 _about_copies(exact, y, splits),
                 self._about_salts(texts),
-                _about_stereo(texts, len(exact), flat),
+                _about_stereo(texts, self._options, flat),
             )
             if line
         ]
@@ -115,7 +118,7 @@ class Copies:
     def can_read(graphs: GraphSet) -> bool:
         """Whether these are molecules with the features that the importer makes."""
         made = (graphs.header.featurizer or {}).get("kind") == "smiles"
-        return made and isinstance(graphs.x, np.ndarray) and graphs.x.dtype.kind in "iu"
+        return made and isinstance(graphs.x, np.ndarray)
 
     def add(self, graphs: GraphSet) -> None:
         """Add a block of graphs."""
@@ -159,13 +162,21 @@ def _contradict(y: NDArray[Any]) -> bool:
     return any(len(np.unique(column)) > 1 for column in columns)
 
 
-def _about_stereo(texts: Sequence[str], copies: int, alike: int) -> str:
-    stereo, isotopes = (sum(bool(sign.search(text)) for text in texts) for sign in (_STEREO, _ISOTOPE))
+def _about_stereo(texts: Sequence[str], options: FeaturizerOptions, alike: int) -> str:
+    signs = "".join(sign for sign, seen in _seen(options).items() if not seen)
+    stereo = sum(any(sign in signs for sign in text) for text in texts)
+    isotopes = 0 if options.atom_features == EXTENDED else sum(bool(_ISOTOPE.search(text)) for text in texts)
     if not stereo and not isotopes:
         return ""
     parts = [f"{count:,} with {what}" for count, what in ((stereo, "stereochemistry"), (isotopes, "isotopes")) if count]
     line = f"not seen by the features: {' and '.join(parts)}"
     return line + (f"; {alike:,} molecules differ from another only there" if alike else "")
+
+
+def _seen(options: FeaturizerOptions) -> dict[str, bool]:
+    """Return whether the features show what each sign of a SMILES stands for: chirality, turns of double bonds."""
+    chirality, turns = options.atom_features == EXTENDED, "stereo" in options.bond_properties
+    return {"@": chirality, "/": turns, "\\": turns}
 
 
 def _molecules(count: int) -> str:
@@ -175,11 +186,13 @@ def _molecules(count: int) -> str:
 def structure_keys(arrays: MoleculeArrays | GraphSet, rounds: int = _ROUNDS) -> UInt64:
     """Return a number per graph (G,), equal for equal graphs: node features, mixed with those of neighbours, summed.
 
-    `arrays` has whole-numbered features. A node sees neighbours `rounds` edges away.
+    A node sees neighbours `rounds` edges away.
     """
     width = arrays.x.shape[1]
     salt = _mix(np.arange(1, width + 1, dtype=np.uint64))
-    node: UInt64 = arrays.x.astype(np.uint64) @ salt
+    x: Any = arrays.x
+    whole = x if x.dtype.kind in "iu" else np.rint(x * _IRRATIONAL).astype(np.int64)
+    node: UInt64 = whole.astype(np.uint64) @ salt
     first = np.repeat(arrays.node_ptr[:-1], np.diff(arrays.edge_ptr))
     src, dst = first + arrays.src, first + arrays.dst
     scale = _mix(arrays.channel.astype(np.uint64) + np.uint64(width + 1))

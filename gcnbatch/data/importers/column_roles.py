@@ -23,7 +23,7 @@ _NO_WEIGHTS = "sample weights are not supported"
 
 @dataclass(frozen=True)
 class ColumnRole:
-    """Use of a column: smiles, id, target, split or ignored; `reading` describes targets, `why` the others."""
+    """Use of a column: smiles, id, target, feature, split or ignored; `reading` describes targets, `why` the others."""
 
     name: str
     role: str
@@ -51,6 +51,8 @@ class RoleOptions:
         Import molecules without targets.
     split : str
         Column of the split; empty: none.
+    features : sequence of str
+        Columns of features of the whole molecule.
     task : str or None
         Kind of the targets; None: detected.
     """
@@ -59,6 +61,7 @@ class RoleOptions:
     no_targets: bool = False
     split: str = ""
     task: Target | None = None
+    features: Sequence[str] = ()
 
 
 def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]:
@@ -78,6 +81,7 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
         roles[table.id_column] = ColumnRole(table.id_column, "id")
     if options.split:
         roles[options.split] = ColumnRole(options.split, "split")
+    roles |= {name: ColumnRole(name, "feature") for name in options.features}
     rest = [name for name in table.others if name not in roles]
     if options.targets is not None:
         chosen = _named_targets(table, options)
@@ -101,7 +105,11 @@ def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
             raise InputError("--no-targets", "given with --target-columns", "one of them")
         if not options.targets:
             raise InputError("--target-columns", "no name", "names of columns, separated by commas")
-    for option, names in (("--target-columns", options.targets or ()), ("--split-column", [options.split])):
+    for option, names in (
+        ("--target-columns", options.targets or ()),
+        ("--split-column", [options.split]),
+        ("--feature-columns", options.features),
+    ):
         for place, name in enumerate(names):
             if name and name not in table.others:
                 what = "target column" if option == "--target-columns" else "column"
@@ -111,6 +119,10 @@ def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
                 raise InputError(option, f"{quoted(name)} twice", "different columns")
     if options.split and options.split in (options.targets or ()):
         raise InputError("--split-column", f"{quoted(options.split)} is a target", "another column")
+    for name in options.features:
+        if name in (options.targets or ()) or name == options.split:
+            what = "the split" if name == options.split else "a target"
+            raise InputError("--feature-columns", f"{quoted(name)} is {what}", "another column")
 
 
 # ------------------------------------------------------------------------------------------------ named targets

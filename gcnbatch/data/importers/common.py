@@ -124,4 +124,6 @@ class ImportSummary:
             ("labelled", share),
             ("skipped rows", f"{self.skipped:,}"),
         ]
+        if header.graph_feature_names:
+            rows.insert(4, ("of graphs", f"{len(header.graph_feature_names):,} features"))
         return [f"{name:<13} {value}" for name, value in rows] + [str(self.path)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio
-from gcnbatch.data.atom_features import FEATURE_NAMES
-from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions
+from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
@@ -19,9 +19,11 @@ from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.csv_tables import numbers
 from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.labels import class_codes
+from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.split_columns import read_splits, split_name
 from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
 from gcnbatch.data.outputs import keep_inputs, output_path
 from gcnbatch.data.schema import UNLABELLED, Header, Target
@@ -43,6 +45,7 @@ def import_smiles(
     target_columns: list[str] | None = None,
     no_targets: bool = False,
     split_column: str = "",
+    feature_columns: Sequence[str] = (),
     task: Target | None = None,
     table_format: TableFormat | None = None,
     skip_bad_rows: bool = False,
@@ -60,7 +63,7 @@ def import_smiles(
         Contents of a graph; stored in the header, so that predictions can repeat the conversion.
     smiles_column, id_column, table_format
         See `read_molecules`.
-    target_columns, no_targets, split_column, task
+    target_columns, no_targets, split_column, feature_columns, task
         See `RoleOptions` and `read_splits`.
     skip_bad_rows : bool
         Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of refusing the file.
@@ -76,13 +79,14 @@ def import_smiles(
         keep_inputs(report, [source])
     with early_workers(source, processes) as workers:
         table = read_molecules(source, smiles_column, id_column, table_format)
-        roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task))
+        roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task, feature_columns))
         targets = _targets(table, [role for role in roles if role.role == "target"])
         if split_column:
             _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
-        header = _header(table, options, targets, name)
+        header = _header(table, options, targets, feature_columns, name)
+        columns = feature_values(table.path, {one: table.others[one] for one in feature_columns})
         summary = ImportSummary(path, header, columns=tuple(role.cells() for role in roles))
-        notes = MoleculeNotes(table.smiles, options)
+        notes, missing = MoleculeNotes(table.smiles, options), MissingFeatures(header.graph_feature_names)
         bad: list[BadMolecule] = []
         kept: list[NDArray[np.int64]] = []
         scaffold_number: dict[str, int] = {}
@@ -93,17 +97,19 @@ def import_smiles(
                 bad.extend(arrays.bad)
                 groups = [scaffold_number.setdefault(scaffold, len(scaffold_number)) for scaffold in arrays.scaffolds]
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
-                part = graph_part(arrays, header, targets.y[arrays.rows], ids, np.array(groups, dtype=np.int32))
+                own = None if columns is None else columns[arrays.rows]
+                part = graph_part(arrays, header, targets.y[arrays.rows], ids, np.array(groups, dtype=np.int32), own)
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays)
+                missing.add(part)
                 kept.append(arrays.rows)
             if bad and (not skip_bad_rows or summary.graphs == 0):
                 raise _refusal(table, bad, options)
             rows = np.concatenate(kept)
             splits = _splits(table, split_column, rows)
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
-    lines = [*table.notes, *notes.lines(targets.y[rows], splits)]
+    lines = [*table.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
     if skip_bad_rows:
         _write_report(report, table, bad)
         summary.skipped = len(bad)
@@ -138,8 +144,13 @@ def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[
     return read_splits(f"{table.path}, column {quoted(column)}", split_name(column), [texts[row] for row in rows])
 
 
-def _header(table: MoleculeTable, options: FeaturizerOptions, targets: Targets, name: str) -> Header:
+def _header(
+    table: MoleculeTable, options: FeaturizerOptions, targets: Targets, features: Sequence[str], name: str
+) -> Header:
     recorded: dict[str, Any] = {"smiles_column": table.smiles_column, "id_column": table.id_column}
+    computed = _computed_names(options, features)
+    if computed:
+        recorded["rdkit"] = rdkit_version()
     return Header(
         name=name or table.path.name.split(".")[0],
         level="graph",
@@ -147,14 +158,28 @@ def _header(table: MoleculeTable, options: FeaturizerOptions, targets: Targets, 
         task_names=targets.task_names,
         class_names=targets.class_names,
         label_names=targets.label_names,
-        n_features=len(FEATURE_NAMES),
-        feature_names=FEATURE_NAMES,
+        n_features=len(options.feature_names),
+        feature_names=options.feature_names,
+        graph_feature_names=(*features, *computed),
+        graph_feature_counts=count_columns(options),
         channel_names=options.channel_names,
         normalized=options.normalize,
         group_kind="murcko scaffold",
         featurizer=options.to_header() | recorded,
         source={"file": table.path.name, "sha256": sha256(table.path)},
     )
+
+
+def _computed_names(options: FeaturizerOptions, own: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the features that RDKit computes; the user's columns must have others."""
+    if not options.of_molecules:
+        return ()
+    load_rdkit()
+    names = graph_feature_names(options)
+    for name in own:
+        if name in names:
+            raise InputError("--feature-columns", f"{quoted(name)} is a descriptor, too", "another name in the table")
+    return names
 
 
 def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOptions) -> InputError:

@@ -27,7 +27,7 @@ from scipy.special import ndtr, ndtri
 
 from gcnbatch import __version__, philox
 from gcnbatch.data.atom_features import FEATURE_NAMES
-from gcnbatch.data.featurizer import BOND_CHANNELS
+from gcnbatch.data.featurizer_options import BOND_CHANNELS
 from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.synthetic.atoms import ELEMENT, atom_columns, one_hot

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.runtime.memory import Move
 from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.pieces import Large
+from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Csr
 
 Array = Any
@@ -210,6 +211,8 @@ class DeviceBatch:
         float32, or int32 classes: a row per graph, or per node in a node-level set.
     layout : GraphLayout
         Node counts of the graphs, on the host.
+    graph_features : GraphFeatures or None
+        Those of the resident set, with int32 rows, or of a streamed batch.
     """
 
     node_ptr: Array
@@ -217,11 +220,13 @@ class DeviceBatch:
     adjacency: DeviceAdjacency | ChannelAdjacency
     targets: Array
     layout: GraphLayout
+    graph_features: GraphFeatures | None = None
 
     def map(self, move: Move) -> DeviceBatch:
         """Return this batch with every array moved."""
         x = self.x.map(move) if isinstance(self.x, DeviceFeatures) else move(self.x)
-        return DeviceBatch(move(self.node_ptr), x, self.adjacency.map(move), move(self.targets), self.layout)
+        joined = self.graph_features and self.graph_features.map(move)
+        return DeviceBatch(move(self.node_ptr), x, self.adjacency.map(move), move(self.targets), self.layout, joined)
 
 
 # ----------------------------------------------------------------------------------------------- host side

@@ -28,6 +28,7 @@ from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.kernels import SpmmKernel, spmm_kernel
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
+from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 
 if TYPE_CHECKING:
@@ -40,17 +41,18 @@ def resident_bytes(prepared: PreparedSet, targets: NDArray[Any], kernel: str = "
 
 
 def features_bytes(prepared: PreparedSet) -> int:
-    """Return the bytes of device memory of the features.
+    """Return the bytes of device memory of the features of nodes and graphs.
 
     A set of one graph is its only batch. Its features are float32; sparse ones also have the structure of their
     transpose.
     """
-    x = prepared.stored_x
+    x, joined = prepared.stored_x, prepared.graph_features
     alone = len(prepared.forward.entry_ptr) == 2
+    of_graphs = 0 if joined is None else joined.nbytes + 4 * alone
     if sp.issparse(x):
         columns = 4 * (x.shape[1] + 1) + 8 * x.nnz if alone else 0
-        return int(x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns)
-    return int(4 * x.size if alone else x.nbytes)
+        return int(x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns + of_graphs)
+    return int(4 * x.size if alone else x.nbytes) + of_graphs
 
 
 def adjacency_bytes(prepared: PreparedSet, kernel: str = "csr", per_graph: bool = False) -> int:
@@ -137,6 +139,8 @@ class ResidentSet:
         self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
         self._upload_features()
+        joined = self._prepared.graph_features
+        self._graph_features = None if joined is None else device.upload(np.ascontiguousarray(joined))
         self._channels = self._channel_matrices() if per_graph else None
         self._forward = self._transpose = NO_CSR
         if not per_graph:
@@ -198,7 +202,10 @@ class ResidentSet:
             column_ptr, rows, order = map(upload, batch.transposed(host.indptr, host.indices, x.n_cols))
             x = DeviceFeatures(x.indptr, x.indices, x.data, x.n_cols, column_ptr, rows, order, self._layout)
         adjacency = self._channels or self._block_diagonal(self._forward, self._transpose, self._set_node_ptr)
-        return DeviceBatch(self._set_node_ptr, x, adjacency, self._targets, self._layout)
+        joined = None
+        if self._graph_features is not None:
+            joined = GraphFeatures(self._graph_features, upload(np.zeros(1, np.int32)))
+        return DeviceBatch(self._set_node_ptr, x, adjacency, self._targets, self._layout, joined)
 
     # ------------------------------------------------------------------------------------------------ gather
 
@@ -265,7 +272,10 @@ class ResidentSet:
             first, last = plan.batch_ptr[index : index + 2]
             adjacency = self._channels_of(plan.graphs[first:last].astype(np.int64), layout)
         targets = DeviceArray(bits.ptr, bits.shape, self._targets.dtype, bits.owner)
-        return DeviceBatch(node_ptr, x, adjacency, targets, layout)
+        joined = None
+        if self._graph_features is not None:
+            joined = GraphFeatures(self._graph_features, planned.array.view(start, B))
+        return DeviceBatch(node_ptr, x, adjacency, targets, layout, joined)
 
     def _channels_of(self, graphs: Int64, layout: GraphLayout) -> ChannelAdjacency:
         assert self._channels is not None

@@ -24,6 +24,7 @@ from gcnbatch.backends.cuda.batches.resident import (
 from gcnbatch.backends.cuda.runtime.copies import Room, Sent
 from gcnbatch.backends.cuda.spmm.kernels import spmm_kernel
 from gcnbatch.data.batches import BatchSource, PreparedSet
+from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 from gcnbatch.errors import MachineError
 
@@ -172,7 +173,9 @@ class StreamingSet:
             adjacency = batch.channel_adjacency(found.adjacency, layout, self._kernel.coo)
         else:
             adjacency = batch.adjacency(found.adjacency, layout, self._kernel.coo, self._kernel.pieces)
-        return DeviceBatch(found.node_ptr.astype(np.int32), x, adjacency, self._targets[found.rows], layout)
+        joined = found.graph_features and _alone(found.graph_features)
+        node_ptr, targets = found.node_ptr.astype(np.int32), self._targets[found.rows]
+        return DeviceBatch(node_ptr, x, adjacency, targets, layout, joined)
 
     def _send(self, index: int) -> None:
         self._order(index)
@@ -194,3 +197,9 @@ class StreamingSet:
         ordered = self._waiting.get(index)
         if ordered and ordered.done() and not ordered.exception():
             self._send(index)
+
+
+def _alone(features: GraphFeatures) -> GraphFeatures:
+    """Return the features of a batch alone, with int32 rows."""
+    values: NDArray[np.float32] = features.values[features.rows]
+    return GraphFeatures(values, np.arange(len(values), dtype=np.int32))

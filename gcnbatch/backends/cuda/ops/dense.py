@@ -5,6 +5,7 @@ from __future__ import annotations
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormOps
 from gcnbatch.backends.cuda.ops.concatenate import ConcatenateOps
 from gcnbatch.backends.cuda.ops.dropout import DropoutOps
+from gcnbatch.backends.cuda.ops.join import JoinOps
 from gcnbatch.backends.cuda.ops.layer_norm import LayerNormOps
 from gcnbatch.backends.cuda.ops.loss import LossOps
 from gcnbatch.backends.cuda.ops.matmul import MatmulOps
@@ -21,6 +22,7 @@ class DenseOps(
     ConcatenateOps,
     DropoutOps,
     ReadoutOps,
+    JoinOps,
     LossOps,
     OptimizerOps,
 ):

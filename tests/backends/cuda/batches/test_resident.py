@@ -16,6 +16,7 @@ from gcnbatch.backends.cuda.batches import epoch_plan as plan
 from gcnbatch.backends.cuda.batches.batch import ChannelAdjacency, ChannelMatrices, DeviceAdjacency, GraphLayout
 from gcnbatch.backends.cuda.batches.resident import ResidentSet, can_reside, resident_bytes
 from gcnbatch.backends.cuda.batches.streaming import StreamingSet, open_batches
+from gcnbatch.backends.cuda.runtime.device import open_device
 from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import Adjacency, Csr
@@ -178,7 +179,7 @@ class CountingDevice(HostDevice):
 
 def assert_resident_bytes_are_exact(graphs: Any, kernel: str, per_graph: bool) -> None:
     """Assert that `resident_bytes` equals the allocated bytes, except for `node_ptr`."""
-    source, device = BatchSource(graphs), CountingDevice()
+    source, device = BatchSource(graphs, graph_features=True), CountingDevice()
     assert source.prepared is not None
     needed = resident_bytes(source.prepared, graphs.y, kernel, per_graph)
     ResidentSet(device, source, graphs.y, kernel, per_graph)  # type: ignore[arg-type]
@@ -192,7 +193,20 @@ def assert_resident_bytes_are_exact(graphs: Any, kernel: str, per_graph: bool) -
 @pytest.mark.parametrize("features", ["uint8", "float16", "csr"])
 @pytest.mark.parametrize("n_graphs", [1, 6])
 def test_resident_bytes_equal_the_allocated_bytes(n_graphs: int, features: str, kernel: str, per_graph: bool) -> None:
-    assert_resident_bytes_are_exact(build_graphset(n_graphs, features=features), kernel, per_graph)
+    assert_resident_bytes_are_exact(build_graphset(n_graphs, features=features, graph_features=3), kernel, per_graph)
+
+
+@pytest.mark.parametrize("picked", [[4, 0, 4], [2]])
+def test_features_of_graphs_are_read_where_the_set_lies(machine: Any, picked: list[int]) -> None:
+    graphs, device = build_graphset(graph_features=2), open_device()
+    own = graphs if len(picked) > 1 else graphs.take(picked)  # of one graph: the whole set
+    ids = np.array(picked if len(picked) > 1 else [0])
+    assert ResidentSet(device, BatchSource(own), own.y).gather(ids).graph_features is None
+    joined = ResidentSet(device, BatchSource(own, graph_features=True), own.y).gather(ids).graph_features
+    assert joined is not None
+    found = joined.map(device.download)
+    assert found.values.shape == own.graph_features.shape  # type: ignore[union-attr]
+    np.testing.assert_array_equal(found.values[found.rows], graphs.graph_features[picked])  # type: ignore[index]
 
 
 @pytest.mark.parametrize("per_graph", [False, True])

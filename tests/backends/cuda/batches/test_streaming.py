@@ -42,6 +42,10 @@ def assert_same_batch(found: Any, expected: GraphBatch, targets: NDArray[Any]) -
         pairs.append((found.x, expected.x))
     else:
         np.testing.assert_array_equal(found.x, expected.x)
+    joined, wanted = found.graph_features, expected.graph_features
+    assert (joined is None) == (wanted is None)
+    if wanted is not None:
+        np.testing.assert_array_equal(joined.values[joined.rows], wanted.values[wanted.rows])
     for got, want in pairs:
         for name in ("indptr", "indices", "data"):
             np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
@@ -52,8 +56,8 @@ def assert_same_batch(found: Any, expected: GraphBatch, targets: NDArray[Any]) -
 def test_streamed_batches_equal_those_of_the_source(
     opened: Device, batches: list[list[int]], features: str, level: Any
 ) -> None:
-    graphs = build_graphset(features=features, level=level)
-    source = BatchSource(graphs)
+    graphs = build_graphset(features=features, level=level, graph_features=2 * (level == "graph"))
+    source = BatchSource(graphs, graph_features=True)
     found = StreamingSet(opened, source, graphs.y)
     for _ in range(2):
         found.begin_epoch(numbers(batches))
