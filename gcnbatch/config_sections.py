@@ -40,7 +40,7 @@ class DataConfig(Section):
     """Source of the graphs."""
 
     path: str = Field(default="", description="HDF5 data set; relative paths start at the working folder")
-    synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit"] = Field(
+    synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit", "products"] = Field(
         default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
     )
     memory_mb: int = Field(

@@ -21,9 +21,9 @@ from gcnbatch.errors import InputError
 from tests.builders import assert_graphsets_equal
 
 SMALL = {"tox21": {"graphs": 300}, "reaction100": {"graphs": 300}, "quickstart": {"graphs": 100}}
-SMALL |= {"citation": {"scale": 0.3}, "reddit": {"scale": 0.005}}
+SMALL |= {"citation": {"scale": 0.3}, "reddit": {"scale": 0.005}, "products": {"scale": 0.001}}
 MOLECULES = synthetic.MANY_GRAPHS
-NETWORKS = ("citation", "reddit")
+NETWORKS = ("citation", "reddit", "products")
 
 
 def make(preset, **options) -> GraphSet:
@@ -215,7 +215,9 @@ def test_reaction_classes_depend_on_bonds_and_not_on_atoms_alone():
         assert low <= score <= high
 
 
-@pytest.mark.parametrize(("preset", "scale", "most"), [("citation", 1.0, 0.9), ("reddit", 0.03, 0.955)])
+@pytest.mark.parametrize(
+    ("preset", "scale", "most"), [("citation", 1.0, 0.9), ("reddit", 0.03, 0.955), ("products", 0.01, 0.86)]
+)
 def test_neighbours_predict_node_classes_far_better_than_the_node_itself(preset, scale, most):
     data = make(preset, scale=scale)
     split, labels = data.splits["standard"], data.y[:, 0]
@@ -238,7 +240,7 @@ def test_neighbours_predict_node_classes_far_better_than_the_node_itself(preset,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"preset": "tox12"}, "preset: 'tox12'; expected tox21, reaction100, quickstart, citation, reddit"),
+        ({"preset": "tox12"}, "preset: 'tox12'; expected tox21, reaction100, quickstart, citation, reddit, products"),
         ({"preset": "tox21", "seed": -1}, "--seed: -1; expected a whole number from 0"),
         ({"preset": "tox21", "graphs": 0}, "--graphs: 0; expected at least 1"),
         ({"preset": "tox21", "scale": 2.0}, "--scale: given for tox21, which is many graphs. Use --graphs"),

@@ -32,7 +32,8 @@ def generate(
     Parameters
     ----------
     preset : str
-        ``tox21``, ``reaction100`` or ``quickstart`` (many graphs), ``citation`` or ``reddit`` (one graph).
+        ``tox21``, ``reaction100`` or ``quickstart`` (many graphs); ``citation``, ``reddit`` or ``products`` (one
+        graph).
     seed : int
         At least 0.
     graphs : int, optional
