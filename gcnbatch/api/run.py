@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gcnbatch.api.options import DataLike
     from gcnbatch.config import Config
+    from gcnbatch.explain.integrated import Attributions
     from gcnbatch.fileio import StrPath
     from gcnbatch.infer.trust import Level
     from gcnbatch.predictions import Predictions
@@ -177,6 +178,57 @@ class Run:
             batch_size=batch_size,
             level=level,
             applicability=applicability,
+        )
+
+    def explain(
+        self,
+        data: DataLike | Iterable[str],
+        *,
+        tasks: Sequence[str] = (),
+        steps: int = 0,
+        backend: str = "auto",
+        device: int = 0,
+        processes: int = 0,
+    ) -> Attributions:
+        """Return what each atom and bond adds to the predictions: integrated gradients, the mean over the run's models.
+
+        Parameters
+        ----------
+        data : iterable of str, path or GraphSet
+            As for `predict`. Molecules that cannot be read are left out.
+        tasks : sequence of str
+            Tasks or classes; none: all.
+        steps : int
+            Positions on the path; 0: as many as the completeness error of a molecule needs.
+        backend, device
+            Backend and GPU.
+        processes : int
+            Processes that read SMILES; 0: one per processor.
+
+        Returns
+        -------
+        Attributions
+            ``.nodes`` (N, T) and ``.edges`` (E, T) belong to the atoms and stored edges of ``.graphs``;
+            ``.with_bonds()`` (N, T) gives atoms with half of their bonds. Their sum is ``.outputs - .baselines``, but
+            for ``.errors``.
+
+        Raises
+        ------
+        InputError
+            When the data do not fit the run, or it has no model of graphs.
+
+        Examples
+        --------
+        >>> import gcnbatch
+        >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1", "CC#N", "CCN"] * 4, [0.2, 1.9, -0.3, 0.1] * 4)
+        >>> run = gcnbatch.train(data=graphs, epochs=2, settings={"model.widths": [4]}, out="run")
+        >>> run.explain(["CCCO"], steps=4).nodes.shape
+        (4, 1)
+        """
+        from gcnbatch.explain.integrated import attribute
+
+        return attribute(
+            [self.folder], data, tasks=tasks, steps=steps, backend=backend, device=device, processes=processes
         )
 
     def report(self) -> Path:

@@ -9,7 +9,7 @@ Dimensions: G graphs with N nodes and E edges, S positions (steps), T explained 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,16 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import CudaConfig
-from gcnbatch.data.graphs import GraphSet, Int64, ragged_rows
+from gcnbatch.data.graphs import GraphSet, Int64, concatenate, ragged_rows
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.explain.path import GraphPath, midpoints
+from gcnbatch.fileio import StrPath
+from gcnbatch.infer.in_memory import as_input
+from gcnbatch.infer.inputs import CsvOptions, open_input
 from gcnbatch.infer.members import Member, load_members
 from gcnbatch.predictions import output_names
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.input_gradients import InputGradientRunner
 from gcnbatch.text import listed, quoted
-from gcnbatch.train.trained import check_fit
 
 Float64 = NDArray[np.float64]
 
@@ -282,35 +284,40 @@ def _offset(member: Member) -> Float64:
 
 def attribute(
     runs: Sequence[Path],
-    graphs: GraphSet,
+    data: StrPath | GraphSet | Iterable[str],
     *,
     tasks: Sequence[str] = (),
     steps: int = 0,
     backend: str = "auto",
     device: int = 0,
     cuda: CudaConfig | None = None,
+    processes: int = 0,
     say: Callable[[str], object] = lambda line: None,
 ) -> Attributions:
-    """Return the attributions of graphs in memory, by the models of these run folders.
+    """Return the attributions of data in memory, by the models of these run folders.
 
     Parameters
     ----------
     runs : sequence of Path
         A run with folds counts as all its folds; of several models, attributions are the means.
-    graphs : GraphSet
+    data : path, GraphSet or iterable of SMILES
+        Molecules that cannot be read are left out; `Attributions.graphs` has the ids of the others.
     tasks, steps
         As for `Explainer`.
     backend, device, cuda
         Backend, GPU and CUDA options.
+    processes : int
+        Processes that read SMILES; 0: one per processor.
     say : callable
         Called with each message for the user.
 
     Raises
     ------
     InputError
-        When runs and graphs do not fit, and as `Explainer`.
+        When runs and data do not fit, and as `Explainer`.
     """
     members = load_members(runs, say)
-    for member in members:
-        check_fit(member, "the graphs", graphs.header, "Prepare the data as for the run.", outputs=False)
-    return Explainer(members, BackendChoice(backend, device, cuda, say), tasks, steps).explain(graphs)
+    explainer = Explainer(members, BackendChoice(backend, device, cuda, say), tasks, steps)
+    with open_input(as_input(data), members, CsvOptions(processes=processes), 0) as source:
+        parts = [part.data if isinstance(part.data, GraphSet) else part.data.load() for part in source.parts]
+        return explainer.explain(concatenate(parts))

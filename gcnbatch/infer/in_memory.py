@@ -37,7 +37,7 @@ def predict(
         When runs and data cannot be used or do not match.
     """
     found = _Collected()
-    infer(folders, _input(data), found, csv=CsvOptions(processes=processes), quiet=True, **options)
+    infer(folders, as_input(data), found, csv=CsvOptions(processes=processes), quiet=True, **options)
     return found.table()
 
 
@@ -55,7 +55,14 @@ class _Collected:
         return first.join(*others) if others else first
 
 
-def _input(data: StrPath | GraphSet | Iterable[str]) -> Data:
+def as_input(data: StrPath | GraphSet | Iterable[str]) -> Data:
+    """Return data as `open_input` takes them; a text is a path.
+
+    Raises
+    ------
+    InputError
+        For no molecule.
+    """
     if isinstance(data, str | os.PathLike):
         return Path(data)
     if isinstance(data, GraphSet):

@@ -110,7 +110,7 @@ def test_outputs_are_those_of_the_model(tmp_path: Path, target: Any, features: s
 def test_what_is_refused(trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"--task: no output 'task9'; expected task0, task1. Did you mean 'task1'"):
         explainer(trained[0], tasks=["task9"])
-    with pytest.raises(InputError, match="the graphs: number of features: 7; expected 4"):
+    with pytest.raises(InputError, match="number of features: 7; expected 4"):
         attribute([trained[0]], build_graphset(3, n_features=7), backend="cpu")
     nodes = train_on(stored(tmp_path / "nodes.h5", build_graphset(4, level="node", seed=1)), tmp_path / "run")
     with pytest.raises(InputError, match="predicts nodes; expected a model of graphs"):
@@ -119,3 +119,11 @@ def test_what_is_refused(trained: tuple[Path, Path], tmp_path: Path, monkeypatch
     monkeypatch.setattr(registry, "BACKENDS", whole)
     with pytest.raises(InputError, match="backend cpu: it does not take explanations: its kernels compute whole"):
         explainer(trained[0])
+
+
+def test_smiles_give_the_graphs_that_their_file_gives(chemistry: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    texts = ["CCO", "not a molecule", "c1ccncc1"]
+    (tmp_path / "new.csv").write_text("\n".join(["structure", *texts]))
+    found = [attribute([chemistry[0]], data, steps=2, backend="cpu") for data in (texts, tmp_path / "new.csv")]
+    assert found[0].graphs.n_graphs == 2
+    np.testing.assert_array_equal(found[0].nodes, found[1].nodes)
