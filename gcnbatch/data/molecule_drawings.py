@@ -14,6 +14,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions, read_molecule
 WIDTH, HEIGHT = 240, 160
 MOST_CHARACTERS, MOST_ATOMS = 1000, 150  # of a SMILES and of a molecule that are drawn
 NO_RDKIT = "RDKit is not installed: pip install 'gcnbatch[chem]'"
+NO_LIBRARIES = "RDKit may miss libraries of a desktop: apt-get install libxrender1 libxext6"
 _PATH = re.compile(r"<path ([^<>]*)/>")
 _ATTRIBUTE = re.compile(r"([\w-]+)='([^'<>\"]*)'")
 _STYLE = re.compile(r"(fill|stroke|stroke-width):([#.\w]+)")

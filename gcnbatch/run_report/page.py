@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.data.molecule_drawings import NO_RDKIT, draw, has_rdkit
+from gcnbatch.data.molecule_drawings import NO_LIBRARIES, NO_RDKIT, draw, has_rdkit
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import (
     MISSING,
@@ -199,6 +199,7 @@ def _examples(record: Record) -> Iterator[Html]:
     else:
         smiles = tested.smiles
         drawings = dict(zip(drawings, draw([smiles[row] for row in drawings]), strict=True))
+        note = "" if any(drawings.values()) else f"No molecules are drawn. {NO_LIBRARIES}."
 
     def lines(one: Example) -> tuple[Html, list[str]]:
         below = [printable(tested.smiles[one.row], 120)] if tested.smiles is not None else []

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -116,6 +117,12 @@ def test_without_rdkit_the_page_says_so_and_lists_the_molecules(
     write(molecules)
     assert "<svg" not in page(molecules)
     assert "No molecules are drawn. RDKit is not installed" in page(molecules)
+
+
+def test_without_the_libraries_of_a_desktop_the_page_says_so(molecules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rdkit.Chem.Draw", None)
+    write(molecules)
+    assert "No molecules are drawn. RDKit may miss libraries" in page(molecules)
     assert re.search(r"<strong>M\d+</strong><span>even: is 1, .*?</span><span>[\w()=#]+</span></li>", page(molecules))
 
 
