@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,13 @@ def host() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "blas": blas(),
     }
+
+
+def command() -> list[str]:
+    """Return the arguments of the ``gcnbatch`` command that this process runs; none in a Python program."""
+    program = Path(sys.argv[0] if sys.argv else "")
+    ours = program.name == "gcnbatch" or program == Path(__file__).with_name("__main__.py")
+    return sys.argv[1:] if ours else []
 
 
 def commit() -> str | None:

@@ -90,16 +90,22 @@ class Predictions:
             {name: values[rows] for name, values in self.more.items()},
         )
 
-    def join(self, other: Predictions) -> Predictions:
-        """Return the rows of both tables, which have the same columns."""
+    def join(self, *others: Predictions) -> Predictions:
+        """Return the rows of all tables, which have the same columns."""
+        every = (self, *others)
+
+        def joined(name: str) -> NDArray[Any] | None:
+            arrays = [getattr(table, name) for table in every]
+            return None if any(array is None for array in arrays) else np.concatenate(arrays)
+
         return Predictions(
             self.header,
-            np.concatenate([self.ids, other.ids]),
-            np.concatenate([self.outputs, other.outputs]),
-            None if self.std is None or other.std is None else np.concatenate([self.std, other.std]),
-            None if self.errors is None or other.errors is None else np.concatenate([self.errors, other.errors]),
-            {name: np.concatenate([texts, other.kept[name]]) for name, texts in self.kept.items()},
-            {name: np.concatenate([values, other.more[name]]) for name, values in self.more.items()},
+            np.concatenate([table.ids for table in every]),
+            np.concatenate([table.outputs for table in every]),
+            joined("std"),
+            joined("errors"),
+            {name: np.concatenate([table.kept[name] for table in every]) for name in self.kept},
+            {name: np.concatenate([table.more[name] for table in every]) for name in self.more},
         )
 
     def columns(self) -> dict[str, NDArray[Any]]:

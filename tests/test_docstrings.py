@@ -15,16 +15,18 @@ PROMPT = re.compile(r"^\s*>>> ", flags=re.MULTILINE)
 EXAMPLES = {path: len(PROMPT.findall(path.read_text(encoding="utf-8"))) for path in MODULES}
 
 
+@pytest.mark.usefixtures("light")
 @pytest.mark.parametrize("path", [path for path, count in EXAMPLES.items() if count], ids=lambda path: path.stem)
 def test_examples_in_docstrings_print_the_shown_output(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     module = importlib.import_module(".".join(part for part in parts if part != "__init__"))
-    monkeypatch.chdir(tmp_path)
     examples = [test for test in doctest.DocTestFinder(exclude_empty=True).find(module) if test.examples]
     runner = doctest.DocTestRunner()
-    for test in examples:
+    for number, test in enumerate(examples):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
         runner.run(test)
     found = [example for test in examples for example in test.examples]
     assert runner.failures == 0, capsys.readouterr().out
@@ -34,7 +36,7 @@ def test_examples_in_docstrings_print_the_shown_output(
 
 
 def test_python_in_markdown_is_run() -> None:
-    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/test_adding_a_backend.py."""
+    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/api and tests/test_adding_a_backend.py."""
     pages = [
         *ROOT.glob("*.md"),
         *(page for place in ("docs", "datasets", "cuda_src") for page in ROOT.glob(f"{place}/**/*.md")),

@@ -7,7 +7,6 @@ The folder holds ``baseline.json`` (the settings), ``env.json``, ``data.sha256``
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -193,7 +192,7 @@ def _fit(
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
     fileio.write_json(target / SETTINGS, settings)
-    fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": sys.argv[1:]})
+    fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
     fileio.write_text(target / DIGEST, f"{fileio.sha256(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gcnbatch.cli.configuration import settings
+
 EPILOG = """\b
 Examples:
   gcnbatch baseline --data tox21.h5 --folds 5   the folds of 'train'
@@ -54,28 +56,23 @@ def baseline(
     It sees count-Morgan fingerprints and RDKit descriptors of each molecule.
     The last line on stdout is the run's path.
     """
-    from gcnbatch.baseline import start
-    from gcnbatch.baseline.runs import TableColumns
-    from gcnbatch.cli.configuration import load
+    from gcnbatch.api import comparison
     from gcnbatch.cli.train import print_result
     from gcnbatch.data.importers.csv_tables import split_names
-    from gcnbatch.run_report.files import update
     from gcnbatch.text import printable
 
-    options = {
-        ("data", "path"): None if data is None else str(data),
-        ("seed",): seed,
-        ("split", "folds"): folds,
-        ("split", "repeats"): repeats,
-    }
-    columns = TableColumns(smiles_column, tuple(split_names(target_columns)))
-    folder, metrics = start(
-        load(config, options, assignments or []),
-        out,
-        trees,
-        columns,
-        lambda line: None if quiet else typer.echo(printable(line), err=True),
-        progress=not quiet,
+    run = comparison.baseline(
+        config,
+        data,
+        out=out,
+        seed=seed,
+        folds=folds,
+        repeats=repeats,
+        trees=trees,
+        settings=settings(assignments),
+        smiles_column=smiles_column,
+        target_columns=split_names(target_columns),
+        quiet=quiet,
+        say=lambda line: None if quiet else typer.echo(printable(line), err=True),
     )
-    update(folder)
-    print_result(folder, metrics, as_json, quiet)
+    print_result(run, as_json, quiet)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption, ResidentOption
+from gcnbatch.cli.configuration import DeviceOption, ResidentOption, settings
 
 EPILOG = """\b
 Examples:
@@ -64,7 +64,7 @@ def compare_backends(
     """
     from dataclasses import replace
 
-    from gcnbatch.cli.configuration import load
+    from gcnbatch.api.options import load
     from gcnbatch.cli.text_tables import facts, table
     from gcnbatch.compare import report_tables, session
     from gcnbatch.compare.workload import QUICK, Effort
@@ -79,7 +79,7 @@ def compare_backends(
     }
     given = {name: value for name, value in (("steps", steps), ("repeats", repeats)) if value is not None}
     folder, report = session.compare(
-        load(config, options, assignments or []),
+        load(config, options, settings(assignments)),
         [name.strip() for name in backends.split(",") if name.strip()],
         out,
         timeline,

@@ -40,27 +40,26 @@ def compare_runs(
     Writes differences with confidence intervals, Tukey's HSD and a plot.
     The last line on stdout is the path of the report.
     """
+    from gcnbatch.api import comparison
     from gcnbatch.cli.text_tables import table
-    from gcnbatch.compare_runs.session import compare
     from gcnbatch.text import printable
 
-    folder, found = compare(runs, out, metric, level)
-    report = found.as_dict()
+    found = comparison.compare_runs(runs, out=out, metric=metric, level=level)
+    report = found.content
     if as_json:
-        typer.echo(json.dumps({**report, "folder": str(folder)}, indent=2))
+        typer.echo(json.dumps({**report, "folder": str(found.folder)}, indent=2))
         return
     rows = [[run["name"], run["model"], run["mean"], run["std"]] for run in report["runs"]]
-    for line in table(["run", "model", f"test {found.metric}", "deviation"], rows, left=2):
+    for line in table(["run", "model", f"test {report['metric']}", "deviation"], rows, left=2):
         typer.echo(line)
-    names = [run.name for run in found.runs]
     rows = [
-        [f"{names[p.first]} - {names[p.second]}", p.mean, p.low, p.high, p.joint_low, p.joint_high, p.p]
-        for p in found.pairs
+        [f"{p['first']} - {p['second']}", p["difference"], *p["interval"], *p["joint_interval"], p["p"]]
+        for p in report["pairs"]
     ]
     typer.echo("")
     for line in table(["pair", "difference", "low", "high", "joint low", "joint high", "p"], rows):
         typer.echo(line)
-    typer.echo(f"\n{found.method}.")
-    for pair in found.pairs:
-        typer.echo(printable(f"{found.verdict(pair)}."))
-    typer.echo(str(folder))
+    typer.echo(f"\n{report['method']}.")
+    for verdict in found.verdicts:
+        typer.echo(printable(f"{verdict}."))
+    typer.echo(str(found.folder))

@@ -157,22 +157,25 @@ def smiles(
     Atoms get DeepChem's 75 features; Murcko scaffolds are stored for scaffold splits. Blanks around a SMILES are
     ignored; a blank inside it is an error in the row. Put a column name with a comma in double quotes.
     """
-    from gcnbatch.data.featurizer import FeaturizerOptions
-    from gcnbatch.data.importers.dialect import TableFormat
-    from gcnbatch.data.importers.smiles import import_smiles
+    from gcnbatch.api.datasets import import_smiles
 
-    options = FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize)
     summary = import_smiles(
         csv,
         out,
-        options,
         smiles_column=smiles_column,
         id_column=id_column,
         target_columns=_names(target_columns),
         no_targets=no_targets,
         split_column=split_column,
         task=task,
-        table_format=TableFormat(delimiter, decimal),
+        delimiter=delimiter,
+        decimal=decimal,
+        largest_fragment=largest_fragment,
+        neutralize=neutralize,
+        bond_channels=bond_channels,
+        self_loops=self_loops,
+        normalize=normalize,
+        max_nodes=max_nodes,
         skip_bad_rows=on_bad_row == "skip",
         processes=processes,
         name=name,

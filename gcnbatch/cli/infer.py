@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, ResidentOption, gather_cuda
+from gcnbatch.cli.configuration import BACKENDS, ResidentOption, settings
 from gcnbatch.text import printable
 
 # \b keeps the lines of a paragraph as they are.
@@ -120,10 +120,10 @@ def infer(
 
     For all rows of DATA, OUT has ids and probabilities, or values in the target's unit.
     """
+    from gcnbatch.api import prediction
     from gcnbatch.data.importers.csv_tables import split_names
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.infer import infer as predict
     from gcnbatch.infer.inputs import CsvOptions
     from gcnbatch.infer.selection import Selection
 
@@ -138,16 +138,17 @@ def infer(
             typer.echo(printable(line), err=True)
 
     try:
-        summary = predict(
+        summary = prediction.infer(
             runs,
             data,
             out,
             backend=backend,
             device=device,
-            cuda=gather_cuda(resident, assignments or []),
+            resident=resident,
+            settings=settings(assignments),
             batch_size=batch_size,
             on_bad_row=on_bad_row.value,
-            csv=CsvOptions(
+            table=CsvOptions(
                 smiles_column,
                 id_column,
                 processes,

@@ -21,8 +21,6 @@ def report(
 
     Training writes both already. A model card that you edited is kept. The last line on stdout is the page's path.
     """
-    from gcnbatch.run_report.files import write
-    from gcnbatch.train.run_files import refuse_links
+    from gcnbatch.api.report import report
 
-    refuse_links(run)
-    typer.echo(str(write(run, say=lambda line: typer.echo(line, err=True))))
+    typer.echo(str(report(run, say=lambda line: typer.echo(line, err=True))))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcnbatch.backends import registry
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, ResidentOption, jobs_key
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, ResidentOption, jobs_key, settings
 from gcnbatch.text import printable
+
+if TYPE_CHECKING:
+    from gcnbatch.api.run import Run
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -102,109 +101,54 @@ def train(
     if show_keys:
         _show_keys()
         return
-    from gcnbatch.cli.configuration import check, gather
-
-    _check_config(config)
-    options = {
-        ("data", "path"): None if data is None else str(data),
-        ("train", "epochs"): epochs,
-        ("train", "batch_size"): batch_size,
-        ("backend",): backend,
-        ("device",): device,
-        ("cuda", "resident"): resident,
-        ("seed",): seed,
-        ("split", "folds"): folds,
-        ("split", "repeats"): repeats,
-        ("train", "ensemble"): ensemble,
-        ("jobs",): jobs_key(jobs),
-        ("train", "from_run"): None if from_run is None else str(from_run),
-        ("train", "freeze"): freeze,
-    }
+    from gcnbatch.api import training
 
     def say(line: str) -> None:
         if not quiet:
             typer.echo(printable(line), err=True)
 
+    fixed: dict[str, Any] = {
+        "data": data,
+        "batch_size": batch_size,
+        "seed": seed,
+        "folds": folds,
+        "repeats": repeats,
+        "ensemble": ensemble,
+        "from_run": from_run,
+        "freeze": freeze,
+    }
+    free: dict[str, Any] = {
+        "backend": backend,
+        "device": device,
+        "resident": resident,
+        "epochs": epochs,
+        "jobs": jobs_key(jobs),
+        "baseline": baseline,
+        "applicability": applicability,
+    }
     if resume is not None:
-        free = {("backend",), ("device",), ("cuda", "resident"), ("train", "epochs"), ("jobs",)}
-        fixed = {".".join(path): value for path, value in options.items() if path not in free}
         _only_resume(config, out, fixed, assignments)
-        from gcnbatch.run_report.files import update
-        from gcnbatch.train import run
-
-        folder = resume
-        metrics = run.resume(resume, backend, device, resident, quiet, say, epochs, options[("jobs",)])
+        run = training.resume(resume, **free, quiet=quiet, say=say)
     else:
-        from gcnbatch.train.report_workers import report_workers
-
-        tree = gather(config, options, assignments or [])
-        has_gpu = _wake_gpu(tree)
-        members, cores = _members(tree), len(os.sched_getaffinity(0))
-        with ExitStack() as stack:
-            write = stack.enter_context(report_workers(has_gpu and cores > 1, members))
-            settings = check(tree, config, options, assignments or [])
-            if baseline:
-                from gcnbatch.baseline import check_data
-
-                check_data(settings)
-            from gcnbatch.train import run
-
-            if has_gpu and members > 1:
-                writers = stack.enter_context(ThreadPoolExecutor(min(members, cores)))
-                folder, metrics = run.start(settings, out, quiet, say, write, writers)
-            else:
-                folder, metrics = run.start(settings, out, quiet, say, write)
-            from gcnbatch.run_report.files import update
-
-            if not (applicability or baseline):
-                write.call(update, folder)
-    if applicability:
-        from gcnbatch.infer import domain_report
-        from gcnbatch.runners.choice import BackendChoice
-
-        metrics = domain_report.add_to_run(folder, BackendChoice("auto", device or 0), say)
-    if baseline:
-        from gcnbatch.baseline import add_to_run
-
-        metrics = add_to_run(folder, say=say, progress=not quiet)
-    update(folder)
-    print_result(folder, metrics, as_json, quiet)
+        run = training.train(config, out=out, settings=settings(assignments), **fixed, **free, quiet=quiet, say=say)
+    print_result(run, as_json, quiet)
 
 
-def print_result(folder: Path, metrics: dict[str, Any], as_json: bool, quiet: bool) -> None:
+def print_result(run: Run, as_json: bool, quiet: bool) -> None:
     """Print the metrics and the run's path."""
     if as_json:
-        typer.echo(json.dumps({**metrics, "run": str(folder)}, indent=2))
+        typer.echo(json.dumps({**run.metrics, "run": str(run.folder)}, indent=2))
         return
     if not quiet:
-        show(metrics)
-    typer.echo(str(folder))
-
-
-def _members(tree: dict[str, Any]) -> int:
-    """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
-    count = 1
-    for section, key in (("split", "folds"), ("split", "repeats"), ("train", "ensemble")):
-        table = tree.get(section)
-        value = table.get(key) if isinstance(table, dict) else None
-        count *= value if isinstance(value, int) and 1 < value <= 1000 else 1
-    return count
-
-
-def _wake_gpu(tree: dict[str, Any]) -> bool:
-    """Initialise the GPU of a tree that is not checked yet, if it may use one; return whether there is one."""
-    backend, device = tree.get("backend", registry.AUTO), tree.get("device", 0)
-    if backend not in registry.choices() or not registry.may_use_gpu(backend) or type(device) is not int:
-        return False
-    from gcnbatch.backends.cuda.runtime import loader
-
-    return loader.wake(device) is not None
+        show(run.metrics)
+    typer.echo(str(run.folder))
 
 
 def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:
     from gcnbatch.errors import InputError
 
-    extra = [name for name, value in options.items() if value is not None] + list(assignments or [])
+    extra = [f"--{name.replace('_', '-').removesuffix('-run')}" for name, value in options.items() if value is not None]
+    extra += assignments or []
     extra += ["CONFIG"] if config else []
     extra += ["--out"] if out else []
     if extra:
@@ -273,24 +217,3 @@ def _show_keys() -> None:
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for key, default, allowed, meaning in rows:
         typer.echo(f"{key:{widths[0]}}  {default:{widths[1]}}  {meaning} ({allowed})")
-
-
-def _check_config(config: Path | None) -> None:
-    """Refuse data in place of the configuration, and say which command takes them."""
-    if config is None or config.suffix.lower() in ("", ".toml"):
-        return  # the importers import NumPy, which report workers must not wait for
-    from gcnbatch.data.importers.molecule_files import ENDINGS
-    from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
-    from gcnbatch.errors import InputError
-
-    name = config.name.lower()
-    if name.endswith(HDF5_ENDINGS):
-        raise InputError(str(config), "a data set", "a TOML configuration", f"Give it as --data {config}.")
-    if name.endswith(ENDINGS):
-        data = f"{name.split('.')[0]}.h5"
-        raise InputError(
-            str(config),
-            "a table of molecules",
-            "a TOML configuration",
-            f"Import it: gcnbatch data import smiles {config} -o {data}; then: gcnbatch train --data {data}",
-        )

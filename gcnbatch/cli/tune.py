@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, jobs_key
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, jobs_key, settings
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -72,53 +72,37 @@ def tune(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the study's path.")] = False,
 ) -> None:
     """Search for the best configuration. Test rows are never used. The last line on stdout is the study's path."""
-    from gcnbatch.cli.configuration import load
-    from gcnbatch.tune import session
-
-    options = {
-        ("data", "path"): None if data is None else str(data),
-        ("split", "folds"): folds,
-        ("split", "repeats"): repeats,
-        ("train", "epochs"): epochs,
-        ("seed",): seed,
-        ("backend",): backend,
-        ("device",): device,
-        ("jobs",): jobs_key(jobs),
-    }
+    from gcnbatch.api import study
 
     def say(line: str) -> None:
         if not quiet:
             typer.echo(line, err=True)
 
-    limits = session.Limits(trials, minutes)
-    if resume is None:
-        settings = load(config, options, assignments or [])
-        folder, summary = session.start(settings, out, space, limits, quiet, say)
-    else:
-        free = {("device",), ("jobs",)}
-        given = [".".join(path) for path, value in options.items() if value is not None and path not in free]
-        given += [name for name, value in (("CONFIG", config), ("--space", space), ("--out", out)) if value]
-        _only_resume([*given, *(assignments or [])])
-        replaced = {path[0]: options[path] for path in free if options[path] is not None}
-        folder, summary = resume, session.resume(resume, limits, replaced, quiet, say)
+    found = study.tune(
+        config,
+        data,
+        space=space,
+        trials=trials,
+        minutes=minutes,
+        out=out,
+        resume=resume,
+        folds=folds,
+        repeats=repeats,
+        epochs=epochs,
+        seed=seed,
+        backend=backend,
+        device=device,
+        jobs=jobs_key(jobs),
+        settings=settings(assignments),
+        quiet=quiet,
+        say=say,
+    )
     if as_json:
-        typer.echo(json.dumps({**summary, "study": str(folder)}, indent=2, allow_nan=False))
+        typer.echo(json.dumps({**found.summary, "study": str(found.folder)}, indent=2, allow_nan=False))
     else:
         if not quiet:
-            _show(summary)
-        typer.echo(str(folder))
-
-
-def _only_resume(extra: list[str]) -> None:
-    from gcnbatch.errors import InputError
-
-    if extra:
-        raise InputError(
-            "--resume",
-            f"together with {', '.join(extra)}",
-            "nothing but --trials, --minutes, --device and --jobs",
-            "A study keeps its configuration and its space.",
-        )
+            _show(found.summary)
+        typer.echo(str(found.folder))
 
 
 def _show(summary: dict[str, Any]) -> None:

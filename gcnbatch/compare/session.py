@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -151,7 +150,7 @@ class _Comparison:
             "name": self._config.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(self._seconds, 1),
-            "command": sys.argv[1:],
+            "command": environment.command(),
             "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in self._states],
             "data": report_files.data(self._workload),
             "effort": vars(self._effort),

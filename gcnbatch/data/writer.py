@@ -25,6 +25,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
 _CHUNK_BYTES = 1 << 17  # before compression: large enough for long reads, small enough for one graph
+_WHAT = ("graphs", "nodes", "edges", "entries")
 _POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
 
 
@@ -57,7 +58,7 @@ class DatasetWriter:
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
         self._stored: dict[str, h5py.Dataset] = {}
         self._layout: dict[str, str] = {}
-        self._rows = {"graphs": 0, "nodes": 0, "edges": 0, "entries": 0}
+        self._rows = dict.fromkeys(_WHAT, 0)
         self._top_channel = 0
         self._finished = False
 
@@ -87,7 +88,7 @@ class DatasetWriter:
         part = _canonical(part)
         self._check_same_layout(part)
         arrays, counts = _arrays(part, self.path), _counts(part)
-        self._check(part, arrays, counts)
+        _check(self.path, part, arrays, counts, self._rows)
         row = schema.row_folder(part.header.level)
         for name in (f"{row}/y", f"{row}/id"):
             self._held.setdefault(name, []).append(arrays.pop(name))
@@ -196,22 +197,6 @@ class DatasetWriter:
             if this[key] != first:
                 raise InputError(str(self.path), f"a part with {key} {this[key]}", f"{first}, as in the first part")
 
-    def _check(self, part: GraphSet, arrays: Mapping[str, NDArray[Any]], counts: Mapping[str, int]) -> None:
-        """Check the rules that do not need the final header."""
-        for name, array in arrays.items():
-            kinds, rank = schema.ARRAYS[name]
-            kind = array.dtype.kind if array.dtype.kind == "S" else f"{array.dtype.kind}{array.dtype.itemsize}"
-            if kind not in kinds or array.ndim != rank:
-                got = f"type {kind} with {array.ndim} dimensions"
-                raise InputError(f"{self.path}:/{name}", got, f"{' or '.join(kinds)} with {rank}")
-        checks.check_layout(self.path, part.header, arrays)
-        for name in _POINTERS.keys() & arrays.keys():
-            checks.check_pointers(self.path, name, arrays[name], counts[_POINTERS[name]])
-        checks.check_graph_sizes(self.path, part.node_ptr)
-        rows = self._rows
-        checks.check_part(self.path, part, rows["nodes"], rows["edges"], rows["graphs"], rows["entries"])
-        checks.check_groups(self.path, part.groups)
-
     def _extend(self, name: str, rows: NDArray[Any]) -> None:
         if name not in self._stored:
             self._stored[name] = self._create(name, rows.dtype, rows.shape[1:])
@@ -235,6 +220,44 @@ class DatasetWriter:
             shuffle=True,
             fletcher32=True,
         )
+
+
+def check_graphset(place: str, graphs: GraphSet) -> None:
+    """Check every rule of the format for a set in memory, without writing it.
+
+    Raises
+    ------
+    InputError
+        Names the array as ``<place>:/nodes/x`` and the first wrong position.
+    """
+    path, header, part = Path(place), graphs.header, _canonical(graphs)
+    arrays, counts = _arrays(part, path), _counts(part)
+    checks.check_header(path, header)
+    _check(path, part, arrays, counts, dict.fromkeys(_WHAT, 0))
+    checks.check_splits(path, graphs.splits, len(part.ids))
+    checks.check_targets(path, header, part.y)
+
+
+def _check(
+    path: Path,
+    part: GraphSet,
+    arrays: Mapping[str, NDArray[Any]],
+    counts: Mapping[str, int],
+    before: Mapping[str, int],
+) -> None:
+    """Check the rules that do not need the final header; `before` are the rows of earlier parts."""
+    for name, array in arrays.items():
+        kinds, rank = schema.ARRAYS[name]
+        kind = array.dtype.kind if array.dtype.kind == "S" else f"{array.dtype.kind}{array.dtype.itemsize}"
+        if kind not in kinds or array.ndim != rank:
+            got = f"type {kind} with {array.ndim} dimensions"
+            raise InputError(f"{path}:/{name}", got, f"{' or '.join(kinds)} with {rank}")
+    checks.check_layout(path, part.header, arrays)
+    for name in _POINTERS.keys() & arrays.keys():
+        checks.check_pointers(path, name, arrays[name], counts[_POINTERS[name]])
+    checks.check_graph_sizes(path, part.node_ptr)
+    checks.check_part(path, part, before["nodes"], before["edges"], before["graphs"], before["entries"])
+    checks.check_groups(path, part.groups)
 
 
 def _counts(part: GraphSet) -> dict[str, int]:

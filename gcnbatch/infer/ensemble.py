@@ -17,12 +17,12 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.domain import Domain
-from gcnbatch.infer.inputs import CsvOptions, Input, Part, open_input
+from gcnbatch.infer.inputs import CsvOptions, Data, Input, Part, open_input
 from gcnbatch.infer.journal import Journal, can_resume, open_resumable, task_of
 from gcnbatch.infer.members import Member, load_members
 from gcnbatch.infer.selection import Selection, Selector
 from gcnbatch.infer.trust import Trust, load_trust
-from gcnbatch.predictions import STDOUT, Predictions, check_target, open_sink
+from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import metrics
@@ -59,8 +59,8 @@ class InferenceSummary:
 
 def infer(
     runs: Sequence[Path],
-    data: Path,
-    out: str = STDOUT,
+    data: Data,
+    out: str | Sink = STDOUT,
     *,
     backend: str = "auto",
     device: int = 0,
@@ -82,10 +82,11 @@ def infer(
     ----------
     runs : sequence of Path
         Run folders; a run with folds counts as all its folds.
-    data : Path
-        HDF5 data set, or a file of molecules (see `gcnbatch.data.importers.molecule_files`).
-    out : str
-        File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output.
+    data : Path, GraphSet or list of str
+        HDF5 data set, or a file of molecules (see `gcnbatch.data.importers.molecule_files`); a set in memory; SMILES.
+    out : str or Sink
+        File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output; or what takes the
+        rows.
     backend, device, cuda
         Backend, GPU and CUDA options.
     csv : CsvOptions or None
@@ -114,12 +115,13 @@ def infer(
     InputError
         When runs, data or output cannot be used or do not match; then nothing is written.
     """
-    check_target(out)
-    if out != STDOUT and Path(out).resolve() == data.resolve():
-        raise InputError(f"output {out}", "the data file itself", "another file")
+    if isinstance(out, str):
+        check_target(out)
+        if out != STDOUT and isinstance(data, Path) and Path(out).resolve() == data.resolve():
+            raise InputError(f"output {out}", "the data file itself", "another file")
     chosen, options = selection or Selection(), csv or CsvOptions()
     if resume:
-        _check_resume(out, chosen)
+        _check_resume(str(out), chosen)
     choice = BackendChoice(backend, device, cuda)
     members = load_members(runs, say)
     selector = Selector(chosen, members[0].header)
@@ -154,9 +156,13 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 
 @contextmanager
-def _open_output(out: str, data: Path, members: list[Member], options: _Options, resume: bool) -> Iterator[Journal]:
+def _open_output(
+    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool
+) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
-    if can_resume(out):
+    if not isinstance(out, str):
+        yield Journal(out)
+    elif isinstance(data, Path) and can_resume(out):
         known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
         task = task_of(data, members, known | {"level": level, "applicability": applicability})
         with open_resumable(out, task, resume, spreadsheet) as journal:

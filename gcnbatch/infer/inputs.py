@@ -24,6 +24,7 @@ from gcnbatch.data.molecule_graphs import CHUNK, featurize, graph_part, missing_
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
+from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.infer.folders import open_tables
@@ -37,6 +38,7 @@ SAMPLE_ROWS = 1000  # in which a decimal comma is detected
 WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
 PART_BYTES = 1 << 25
 ALL_COLUMNS = "all"
+Data = Path | GraphSet | list[str]  # a file, graphs or SMILES
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,11 @@ class CsvOptions:
 
 @contextmanager
 def open_input(
-    path: Path, members: Sequence[Member], options: CsvOptions, batch_size: int, skip: int = 0
+    data: Data, members: Sequence[Member], options: CsvOptions, batch_size: int, skip: int = 0
 ) -> Iterator[Input]:
-    """Open `path` by its ending and check that it fits every member; a folder is that of files of molecules.
+    """Open a file by its ending, or data in memory, and check that they fit every member.
 
-    The parts begin after the first `skip` rows.
+    A folder is that of files of molecules. The parts begin after the first `skip` rows of a file.
 
     Raises
     ------
@@ -123,33 +125,64 @@ def open_input(
         For an unknown ending, a damaged file, data that do not fit, and a file of molecules if the models were not
         trained on SMILES.
     """
-    name = path.name.lower()
+    if not isinstance(data, Path):
+        yield _given(data, members, options, max(PART_ROWS, batch_size))
+        return
+    path, name = data, data.name.lower()
     if name.endswith(HDF5_ENDINGS):
         if options.keep_columns:
             raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
         with Dataset(path, DataConfig().memory_mb, check=False) as dataset:
             by_parts = dataset.header.level == "graph" and dataset.nbytes > WHOLE_BYTES
             dataset.check(load=not by_parts)
-            _check_members(members, path, dataset.header)
+            _check_members(members, str(path), dataset.header)
             yield _stored(dataset, members[0].header, by_parts, skip)
     elif path.is_dir() or name.endswith(MOLECULE_ENDINGS):
-        header = members[0].header
-        if (header.featurizer or {}).get("kind") != "smiles":
-            raise InputError(
-                str(path),
-                "a file of molecules",
-                f"an HDF5 data set, as {members[0].place} was not trained on a set made from SMILES",
-            )
-        _check_members(members, path, header)
+        header = _check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
         yield from _molecules(path, header, options, max(PART_ROWS, batch_size), skip)
     else:
         known = ", ".join((*HDF5_ENDINGS, *MOLECULE_ENDINGS))
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
 
 
-def _check_members(members: Sequence[Member], path: Path, header: Header) -> None:
+def _check_members(members: Sequence[Member], place: str, header: Header) -> None:
     for member in members:
-        check_fit(member, str(path), header, "Prepare the data as for the run.", outputs=False)
+        check_fit(member, place, header, "Prepare the data as for the run.", outputs=False)
+
+
+def _check_smiles(members: Sequence[Member], place: str, got: str, expected: str) -> Header:
+    """Refuse molecules for models that were not trained on any; return the header of the graphs to make."""
+    header = members[0].header
+    if (header.featurizer or {}).get("kind") != "smiles":
+        raise InputError(place, got, f"{expected}, as {members[0].place} was not trained on a set made from SMILES")
+    _check_members(members, place, header)
+    return header
+
+
+def _given(data: GraphSet | list[str], members: Sequence[Member], options: CsvOptions, part_rows: int) -> Input:
+    """Return the Input of graphs or SMILES in memory."""
+    if isinstance(data, GraphSet):
+        check_graphset("data", data)
+        _check_members(members, "data", data.header)
+        y = data.y if same_outputs(data.header, members[0].header) else None
+        return Input(data.n_graphs, iter([Part(data.ids, data, np.arange(len(data.ids), dtype=np.int64), y=y)]))
+    header = _check_smiles(members, "data", "SMILES", "a GraphSet")
+    for row, text in enumerate(data):
+        if not isinstance(text, str):
+            raise InputError(f"data, row {row + 1}", type(text).__name__, "a SMILES")
+
+    def parts() -> Iterator[Part]:
+        chunks = featurize(
+            data, FeaturizerOptions.from_header(header.featurizer), processes=options.processes, ahead=part_rows
+        )
+        first = 0
+        while group := list(islice(chunks, -(-part_rows // CHUNK))):
+            rows = sum(len(chunk.rows) + len(chunk.bad) for chunk in group)
+            records = [[str(row + 1), data[row]] for row in range(first, first + rows)]
+            yield _part(header, group, records, first, _Columns(0, -1, {}, None))
+            first += rows
+
+    return Input(len(data), parts(), featurised=len(data) > CHUNK)
 
 
 def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int) -> Input:

@@ -9,7 +9,6 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,8 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data import splits
-from gcnbatch.data.store import Dataset
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import report, run_files, warm_start
@@ -54,10 +54,12 @@ def start(
     say: Say = lambda line: None,
     write: Write = Report.write,
     writers: Executor = INLINE,
+    graphs: GraphSet | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    A run that is refused leaves no folder. `write` writes a fit's report, run by `writers`.
+    A run that is refused leaves no folder. `write` writes a fit's report, run by `writers`. `graphs` are the data in
+    place of those of `config`; the run keeps them in its folder.
 
     Raises
     ------
@@ -65,25 +67,20 @@ def start(
         When the folder is not empty or another process writes there, or data and configuration do not match.
     """
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    if not config.data.path and not config.data.synthetic:
-        raise InputError(
-            "data.path", "empty", "a data set", "Give --data FILE.h5, or set data.path in the configuration."
-        )
-    config = with_absolute_paths(config)
+    check_data(config, graphs)
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, config.name, hint))
         target = held.folder
         stack.enter_context(resumable("train", target / CONFIG))
-        if config.data.synthetic:
-            _create(target, config)
-            _generate(config, target)
+        config = with_data(config, target, graphs)
         try:
+            if config.data.synthetic:
+                _create(target, config)
+            generate(config, target, graphs)
             planned, backend = stack.enter_context(_prepared(config, target, choice))
         except InputError:
-            if config.data.synthetic:
-                for made in target.iterdir():
-                    made.unlink()
+            empty(target)
             raise
         if planned[0].experiment.initial:
             warm_start.keep(config, target, planned[0].experiment.weights)
@@ -138,7 +135,7 @@ def resume(
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
         with resumable("train", folder / CONFIG):
             if config.data.synthetic and not (folder / GENERATED).exists():
-                _generate(config, folder)
+                generate(config, folder)
             with _prepared(config, folder, choice) as (planned, backend):
                 if extended:
                     _check_digest(folder, planned[0].experiment)
@@ -178,16 +175,45 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
         yield planned, choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
 
 
-def _generate(config: Config, folder: Path) -> None:
-    """Write the synthetic data set into the run folder."""
-    from gcnbatch.data import synthetic
+def check_data(config: Config, graphs: GraphSet | None) -> None:
+    """Refuse a configuration without data.
 
-    synthetic.write(config.data.synthetic, folder / GENERATED)
+    Raises
+    ------
+    InputError
+    """
+    if graphs is None and not config.data.path and not config.data.synthetic:
+        hint = "Give --data FILE.h5, or set data.path in the configuration."
+        raise InputError("data.path", "empty", "a data set", hint)
+
+
+def with_data(config: Config, folder: Path, graphs: GraphSet | None) -> Config:
+    """Return the configuration with absolute paths, and with that of `graphs` in the folder."""
+    if graphs is not None:
+        table = config.data.model_copy(update={"path": str(folder / GENERATED), "synthetic": ""})
+        config = config.model_copy(update={"data": table})
+    return with_absolute_paths(config)
+
+
+def generate(config: Config, folder: Path, graphs: GraphSet | None = None) -> None:
+    """Write `graphs` or the synthetic data set, if there is one, into the folder of a run or study."""
+    if graphs is not None:
+        write_graphset(folder / GENERATED, graphs)
+    elif config.data.synthetic:
+        from gcnbatch.data import synthetic
+
+        synthetic.write(config.data.synthetic, folder / GENERATED)
+
+
+def empty(folder: Path) -> None:
+    """Remove what a refused run has written into its folder, which was empty."""
+    for made in folder.iterdir():
+        made.unlink()
 
 
 def _create(folder: Path, config: Config) -> None:
     fileio.write_text(folder / CONFIG, config.to_toml())
-    about = {**environment.host(), "backend": config.backend, "command": sys.argv[1:]}
+    about = {**environment.host(), "backend": config.backend, "command": environment.command()}
     fileio.write_json(folder / ENVIRONMENT, about)
 
 

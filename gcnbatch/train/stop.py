@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,14 +24,15 @@ class StopRequest:
     """While entered, notes the first SIGINT, SIGTERM or SIGHUP in `made`; the second raises KeyboardInterrupt.
 
     An ignored signal stays ignored: a background command of a script must survive a Ctrl-C that is meant for the
-    foreground command.
+    foreground command. Threads other than the main one notice no signal: Python handles signals in the main thread.
     """
 
     def __init__(self) -> None:
         self.made = False
 
     def __enter__(self) -> StopRequest:
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        main = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ()
         handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
         self._previous = {number: signal.signal(number, self._request) for number in handled}
         return self

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,14 +26,15 @@ from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
+from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.train import run_files, warm_start
 from gcnbatch.train.experiment import Experiment
-from gcnbatch.train.plan import GENERATED, data_file, with_absolute_paths
+from gcnbatch.train.plan import data_file
 from gcnbatch.train.processes import pool
-from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT
+from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT, check_data, empty, generate, with_data
 from gcnbatch.train.stop import resumable
 from gcnbatch.tune import library, results
 from gcnbatch.tune.processes import TrialProcesses
@@ -74,10 +75,11 @@ _SETTINGS = TypeAdapter(_Settings)
 def start(
     config: Config,
     folder: Path | None,
-    space: Path | None = None,
+    space: Path | Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
+    graphs: GraphSet | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a study in `folder` (default ``runs/<name>-tune-<time>``), search, and return folder and summary.
 
@@ -85,8 +87,10 @@ def start(
     ----------
     config : Config
         The base: keys that are not searched have its values.
-    space : Path or None
-        A TOML file; None: the default space.
+    space : Path, mapping or None
+        A TOML file or its tables; None: the default space.
+    graphs : GraphSet or None
+        The data, in place of those of `config`; the study keeps them in its folder.
 
     Raises
     ------
@@ -95,36 +99,33 @@ def start(
     """
     library.optuna()
     limits = limits or Limits()
-    if not config.data.path and not config.data.synthetic:
-        raise InputError("data.path", "empty", "a data set", "Give --data FILE.h5.")
+    check_data(config, graphs)
     if config.train.ensemble > 1:
         raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
-    tree = read_toml(space or DEFAULT)
-    read_space(tree, config, str(space or "default space"), known_only=space is None)
+    tree = dict(space) if isinstance(space, Mapping) else read_toml(space or DEFAULT)
+    place = "space" if isinstance(space, Mapping) else str(space or "default space")
+    read_space(tree, config, place, known_only=space is None)
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    config = with_absolute_paths(config)
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
         target = held.folder
         stack.enter_context(resumable("tune", target / CONFIG))
-        if config.data.synthetic:
-            _generate(config, target)
+        config = with_data(config, target, graphs)
         try:
+            generate(config, target, graphs)
             experiment = stack.enter_context(_opened(config, target))
             splits = search_splits(config, experiment.split_rows)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
         except InputError:
-            if config.data.synthetic:
-                for made in target.iterdir():
-                    made.unlink()
+            empty(target)
             raise
         config = config.model_copy(update={"backend": backend.name})
         rounds = _rounds(backend, experiment)
         count = TRIALS if limits == Limits() else limits.trials
         fileio.write_text(target / SPACE, tomli_w.dumps(tree))
         fileio.write_json(target / SETTINGS, asdict(_Settings(count, rounds.trials, rounds.alike)))
-        fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": sys.argv[1:]})
+        fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
         warm_start.keep(config, target, experiment.weights)
         fileio.write_text(target / DIGEST, f"{experiment.fingerprint}  {experiment.dataset.path}\n")
         fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
@@ -225,9 +226,3 @@ def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
 def _opened(config: Config, folder: Path) -> Iterator[Experiment]:
     with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
         yield Experiment(config, dataset, warm_start.weights(config, dataset.header, folder))
-
-
-def _generate(config: Config, folder: Path) -> None:
-    from gcnbatch.data import synthetic
-
-    synthetic.write(config.data.synthetic, folder / GENERATED)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch import baseline
+from gcnbatch.baseline import runs as baseline
 from gcnbatch.baseline import verdict as verdicts
 from gcnbatch.baseline.runs import TableColumns
 from gcnbatch.config import resolve

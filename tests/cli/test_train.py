@@ -14,7 +14,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from gcnbatch.cli.configuration import gather
+from gcnbatch.api.options import gather
 from gcnbatch.errors import InputError
 from tests.train.runs import gcnbatch, options, write_set
 
@@ -207,10 +207,10 @@ def test_help_shows_examples_as_they_are_typed(call: Call) -> None:
 
 def test_a_bare_name_is_a_shipped_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    tree = gather(Path("cora"), {}, ["train.epochs=3"])
+    tree = gather(Path("cora"), {}, {"train.epochs": 3})
     assert (tree["name"], tree["model"]["kind"], tree["train"]["epochs"]) == ("cora", "kipf", 3)
     with pytest.raises(InputError, match="configuration 'coro': not shipped"):
-        gather(Path("coro"), {}, [])
+        gather(Path("coro"), {}, {})
 
 
 @pytest.mark.usefixtures("light")

@@ -1,0 +1,1 @@
+"""The Python interface, which the commands call. `gcnbatch.PUBLIC` lists it."""

@@ -1,0 +1,379 @@
+"""Data sets as arrays: from SMILES, from NumPy or device arrays, from files and to files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gcnbatch.api.arrays import to_host
+from gcnbatch.api.targets import targets
+from gcnbatch.data.atom_features import FEATURE_NAMES
+from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.graphs import GraphSet, Split, concatenate
+from gcnbatch.data.importers.common import ImportSummary, compact
+from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.smiles import import_smiles as import_file
+from gcnbatch.data.molecule_graphs import featurize, graph_part
+from gcnbatch.data.refusals import MAX_ATOMS
+from gcnbatch.data.schema import Header, Level, Target
+from gcnbatch.data.store import Dataset
+from gcnbatch.data.writer import DatasetWriter, check_graphset
+from gcnbatch.errors import InputError
+
+if TYPE_CHECKING:
+    from gcnbatch.fileio import StrPath
+
+_KEPT = ("u1", "i1", "f2", "f4")  # types of features that stay as they are
+
+
+def read(path: StrPath, *, memory_mb: int = 4096) -> GraphSet:
+    """Read a data set file as arrays; every value is checked.
+
+    Parameters
+    ----------
+    path : path
+        An HDF5 file of format "gcnbatch".
+    memory_mb : int
+        Limit in MiB.
+
+    Raises
+    ------
+    InputError
+        Names the array's path in the file and the first wrong position.
+    MachineError
+        When the arrays take more than `memory_mb`.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> gcnbatch.write("two.h5", gcnbatch.from_smiles(["CCO", "c1ccccc1"], [0.2, 1.9]))
+    >>> graphs = gcnbatch.read("two.h5")
+    >>> graphs.node_ptr.tolist(), graphs.x.shape, graphs.y.tolist()
+    ([0, 3, 9], (9, 75), [[0.20000000298023224], [1.899999976158142]])
+    """
+    with Dataset(path, memory_mb) as dataset:
+        return dataset.load()
+
+
+def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = None) -> None:
+    """Write a data set file; it appears when it is complete.
+
+    Parameters
+    ----------
+    path : path
+    graphs : GraphSet
+    smiles : sequence of str
+        The SMILES of each graph, for drawings and the baseline.
+
+    Raises
+    ------
+    InputError
+        When an array breaks a rule of the format.
+    """
+    with DatasetWriter(path) as writer:
+        writer.append(graphs)
+        writer.finish(graphs.header, graphs.splits, smiles)
+
+
+def import_smiles(
+    source: StrPath,
+    out: StrPath,
+    *,
+    smiles_column: str = "",
+    id_column: str = "",
+    target_columns: Sequence[str] | None = None,
+    no_targets: bool = False,
+    split_column: str = "",
+    task: Target | None = None,
+    delimiter: str = "",
+    decimal: str = "",
+    largest_fragment: bool = False,
+    neutralize: bool = False,
+    bond_channels: bool = False,
+    self_loops: bool = True,
+    normalize: bool = False,
+    max_nodes: int = MAX_ATOMS,
+    skip_bad_rows: bool = False,
+    processes: int = 0,
+    name: str = "",
+    progress: bool = False,
+) -> ImportSummary:
+    r"""Convert a table or a structure file of molecules into a data set file; see ``gcnbatch data import smiles``.
+
+    Parameters
+    ----------
+    source, out : path
+        .csv, .tsv, .txt, .smi, .sdf, .xlsx or .parquet; and the HDF5 file.
+    smiles_column, id_column, target_columns, split_column
+        Columns of a table; empty: detected, no split.
+    task : {"binary", "regression", "multiclass"}
+        Kind of the targets; None: by their values.
+    bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize
+        Contents of a graph, as for `from_smiles`.
+    skip_bad_rows : bool
+        Leave out molecules that give no graph and list them in ``OUT.skipped.csv``.
+
+    Returns
+    -------
+    ImportSummary
+        Counts, remarks, and the use of each column.
+
+    Raises
+    ------
+    InputError
+        For an invalid table and, without `skip_bad_rows`, for molecules that give no graph.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import gcnbatch
+    >>> text = "smiles,logS\nCCO,0.2\nc1ccccc1,-1.9\n"
+    >>> Path("molecules.csv").write_text(text) == len(text)
+    True
+    >>> gcnbatch.import_smiles("molecules.csv", "molecules.h5").graphs
+    2
+    """
+    return import_file(
+        source,
+        out,
+        FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize),
+        smiles_column=smiles_column,
+        id_column=id_column,
+        target_columns=None if target_columns is None else list(target_columns),
+        no_targets=no_targets,
+        split_column=split_column,
+        task=task,
+        table_format=TableFormat(delimiter, decimal),
+        skip_bad_rows=skip_bad_rows,
+        processes=processes,
+        name=name,
+        progress=progress,
+    )
+
+
+def from_smiles(
+    smiles: Iterable[str],
+    y: Any = None,
+    *,
+    task: Target | None = None,
+    task_names: Sequence[str] | None = None,
+    class_names: Sequence[str] = (),
+    ids: Iterable[str] | None = None,
+    bond_channels: bool = False,
+    self_loops: bool = True,
+    normalize: bool = False,
+    max_nodes: int = MAX_ATOMS,
+    largest_fragment: bool = False,
+    neutralize: bool = False,
+    processes: int = 0,
+    name: str = "molecules",
+) -> GraphSet:
+    """Convert SMILES into graphs, with Murcko scaffolds as groups.
+
+    Parameters
+    ----------
+    smiles : iterable of str
+    y : array-like, (R,) or (R, K)
+        Targets, NaN or None where missing; classes from 0, -1 where missing. None: no targets.
+    task : {"binary", "regression", "multiclass"}
+        Kind of the targets; None: binary if all are 0, 1 or missing, else regression.
+    task_names, class_names : sequence of str
+        Names of the K columns, and of the classes; default ``task0`` …, ``0`` ….
+    ids : iterable of str
+        Default: row numbers from 1.
+    bond_channels : bool
+        One channel per bond type instead of one channel.
+    self_loops : bool
+        Store A + I; with `bond_channels`, I is a channel of its own.
+    normalize : bool
+        Store D^-1/2 A D^-1/2 per channel as edge weights.
+    max_nodes : int
+        Refuse molecules with more atoms; 0: no limit.
+    largest_fragment, neutralize : bool
+        Keep only the largest part of a salt; remove charges where hydrogens can balance them.
+    processes : int
+        Processes that run RDKit; 0: one per processor.
+
+    Raises
+    ------
+    InputError
+        For a molecule that gives no graph, with its row; for targets that do not fit.
+    MachineError
+        Without RDKit (extra ``chem``).
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1"], [[1, None], [0, 1]], task_names=["toxic", "active"])
+    >>> graphs.n_graphs, graphs.header.target, graphs.y.tolist()
+    (2, 'binary', [[1.0, nan], [0.0, 1.0]])
+    """
+    texts = [str(text) for text in smiles]
+    if not texts:
+        raise InputError("smiles", "no molecule", "at least one")
+    options = FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize)
+    found = targets(y, len(texts), task, task_names, class_names)
+    header = Header(
+        name=name,
+        level="graph",
+        target=found.kind,
+        task_names=found.task_names,
+        class_names=found.class_names,
+        n_features=len(FEATURE_NAMES),
+        feature_names=FEATURE_NAMES,
+        channel_names=options.channel_names,
+        normalized=normalize,
+        group_kind="murcko scaffold",
+        featurizer=options.to_header(),
+    )
+    names = _ids(ids, len(texts))
+    numbers: dict[str, int] = {}
+    parts = []
+    for arrays in featurize(texts, options, processes=processes, scaffolds=True):
+        if arrays.bad:
+            bad = arrays.bad[0]
+            raise InputError(f"smiles, row {bad.index + 1}, {texts[bad.index]!a}", bad.reason, "a molecule")
+        groups = [numbers.setdefault(scaffold, len(numbers)) for scaffold in arrays.scaffolds]
+        rows = arrays.rows
+        parts.append(graph_part(arrays, header, found.y[rows], names[rows], np.array(groups, dtype=np.int32)))
+    return concatenate(parts)
+
+
+def graph_set(
+    x: Any,
+    src: Any,
+    dst: Any,
+    y: Any = None,
+    *,
+    node_ptr: Any = None,
+    edge_ptr: Any = None,
+    channel: Any = None,
+    weight: Any = None,
+    level: Level = "graph",
+    task: Target | None = None,
+    task_names: Sequence[str] | None = None,
+    class_names: Sequence[str] = (),
+    feature_names: Sequence[str] = (),
+    channel_names: Sequence[str] | None = None,
+    ids: Iterable[str] | None = None,
+    groups: Any = None,
+    splits: Mapping[str, Split] | None = None,
+    normalized: bool = False,
+    name: str = "arrays",
+) -> GraphSet:
+    """Make a data set of arrays and check it. Arrays may be of any library; those of a device are copied.
+
+    Parameters
+    ----------
+    x : array-like or CSR array, (N, F)
+        Node features of all graphs.
+    src, dst : array-like of int, (E,)
+        Ends of the edges: node numbers within their graph. An undirected edge is given twice.
+    y : array-like, (R,) or (R, K)
+        Targets as for `from_smiles`, per graph or per node.
+    node_ptr, edge_ptr : array-like of int, (G+1,)
+        First node and edge row of each graph; None: one graph.
+    channel : array-like of int, (E,)
+        Adjacency channel of each edge; None: one channel.
+    weight : array-like, (E,)
+        Edge weights; None: 1.
+    level : {"graph", "node"}
+        Whether a row of `y` is that of a graph or of a node.
+    task, task_names, class_names, ids
+        As for `from_smiles`.
+    groups : array-like of int, (G,)
+        Group of each graph, for the split by scaffold.
+    splits : mapping of Split
+        Splits by name.
+    normalized : bool
+        Whether the weights are D^-1/2 A D^-1/2 per channel.
+
+    Raises
+    ------
+    InputError
+        Names the array and the first wrong position.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> graphs = gcnbatch.graph_set(  # two graphs: three nodes and two edges, one node
+    ...     x=[[1, 0], [0, 1], [1, 1], [0, 1]], src=[0, 1], dst=[1, 2], y=[1, 0], node_ptr=[0, 3, 4], edge_ptr=[0, 2, 2]
+    ... )
+    >>> graphs.n_graphs, graphs.x.dtype.name, graphs.header.target
+    (2, 'uint8', 'binary')
+    """
+    features = _features(x)
+    sources = _cast(src, np.int32, "src")
+    nodes = np.array([0, features.shape[0]]) if node_ptr is None else to_host(node_ptr, "node_ptr")
+    edges = np.array([0, len(sources)]) if edge_ptr is None else to_host(edge_ptr, "edge_ptr")
+    rows = len(nodes) - 1 if level == "graph" else features.shape[0]
+    found = targets(y, rows, task, task_names, class_names)
+    channels = np.zeros(len(sources), np.uint8) if channel is None else _cast(channel, np.uint8, "channel")
+    names = channel_names or [f"channel{number}" for number in range(int(channels.max(initial=0)) + 1)]
+    header = Header(
+        name=name,
+        level=level,
+        target=found.kind,
+        task_names=found.task_names,
+        class_names=found.class_names,
+        n_features=features.shape[1],
+        feature_names=tuple(feature_names),
+        channel_names=tuple(names),
+        normalized=normalized,
+        group_kind="" if groups is None else "group",
+    )
+    graphs = GraphSet(
+        header=header,
+        node_ptr=_cast(nodes, np.int64, "node_ptr"),
+        edge_ptr=_cast(edges, np.int64, "edge_ptr"),
+        src=sources,
+        dst=_cast(dst, np.int32, "dst"),
+        channel=channels,
+        weight=None if weight is None else to_host(weight, "weight").astype(np.float32, copy=False),
+        x=features,
+        y=found.y,
+        ids=_ids(ids, rows),
+        groups=None if groups is None else _cast(groups, np.int32, "groups"),
+        splits=dict(splits or {}),
+    )
+    check_graphset("graph_set", graphs)
+    return graphs
+
+
+def _features(x: Any) -> NDArray[Any] | sp.csr_array:
+    if sp.issparse(x):
+        sparse: Any = x
+        return sp.csr_array(sparse.astype(np.float32))
+    array = to_host(x, "x")
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise InputError("x", f"{array.dtype} {array.shape}", "numbers of shape (N, F)")
+    kind = f"{array.dtype.kind}{array.dtype.itemsize}"
+    return array if kind in _KEPT else compact(array) if array.dtype.kind in "biu" else array.astype(np.float32)
+
+
+def _cast(values: Any, kind: type[np.integer[Any]], name: str) -> NDArray[Any]:
+    """Return whole numbers in this type.
+
+    Raises
+    ------
+    InputError
+        For other types and shapes, and numbers that are too large.
+    """
+    array = to_host(values, name)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InputError(name, f"{array.dtype} {array.shape}", "whole numbers of one dimension")
+    limits = np.iinfo(kind)
+    if array.size and (array.min() < limits.min or array.max() > limits.max):
+        raise InputError(name, f"{array.min()} to {array.max()}", f"{limits.min} to {limits.max}")
+    return array.astype(kind, copy=False)
+
+
+def _ids(ids: Iterable[str] | None, rows: int) -> NDArray[np.str_]:
+    names = np.array([str(row + 1) for row in range(rows)] if ids is None else [str(one) for one in ids], dtype=np.str_)
+    if len(names) != rows:
+        raise InputError("ids", f"{len(names)}", f"{rows}, one per row")
+    return names

@@ -1,0 +1,140 @@
+"""Configuration of a call: a TOML file or tables, then named options, then single keys; the later source wins.
+
+This module imports nothing large: `train` wakes the GPU and starts its workers before it checks the configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gcnbatch.config_tree import put, read_toml
+from gcnbatch.errors import InputError
+
+if TYPE_CHECKING:
+    from gcnbatch.config import Config
+    from gcnbatch.config_sections import CudaConfig
+    from gcnbatch.data.graphs import GraphSet
+    from gcnbatch.fileio import StrPath
+
+    ConfigLike: TypeAlias = StrPath | Mapping[str, Any] | Config
+    DataLike: TypeAlias = StrPath | GraphSet
+
+Options = dict[tuple[str, ...], Any]  # None: not given
+Settings = Mapping[str, Any]  # "section.key" -> value
+
+
+def load(config: ConfigLike | None, options: Options, settings: Settings) -> Config:
+    """Return the configuration merged by `gather`; a message about a key of the file names the file."""
+    return check(gather(config, options, settings), config, options, settings)
+
+
+def check(tree: dict[str, Any], config: ConfigLike | None, options: Options, settings: Settings) -> Config:
+    """Return the configuration of a tree that `gather` merged from the other arguments."""
+    from gcnbatch.config import resolve
+
+    if isinstance(train := tree.get("train"), dict) and train.get("from_run"):
+        from gcnbatch.train.warm_start import with_model_of
+
+        tree = with_model_of(tree)
+    given = [path for path, value in options.items() if value is not None]
+    given += [tuple(key.split(".")) for key in settings]
+    return resolve(tree, str(config) if isinstance(config, str | os.PathLike) else "configuration", given)
+
+
+def gather(config: ConfigLike | None, options: Options, settings: Settings) -> dict[str, Any]:
+    """Merge configuration, named options (None: not given) and single keys; without any, use the quickstart.
+
+    A bare word that is not a file is the name of a shipped configuration. A run without a name gets that of its
+    configuration, else that of its data.
+    """
+    from gcnbatch.resources import shipped_config
+
+    given = {path: value for path, value in options.items() if value is not None}
+    named = {*given, *(tuple(key.split(".")) for key in settings)}
+    if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic")}):
+        config = shipped_config("quickstart")
+    name = Path(given.get(("data", "path"), "")).stem if config is None else ""
+    if config is None:
+        tree: dict[str, Any] = {}
+    elif isinstance(config, str | os.PathLike):
+        path = _not_data(Path(config))
+        if not path.suffix and not path.exists():
+            path = shipped_config(str(path))
+        tree, name = read_toml(path), path.stem
+    else:
+        tree = deepcopy(dict(config)) if isinstance(config, Mapping) else config.model_dump(mode="json")
+    if name and "name" not in tree:
+        tree["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80]
+    for key_path, value in [*given.items(), *((tuple(key.split(".")), value) for key, value in settings.items())]:
+        put(tree, key_path, value)
+    if ("data", "path") in given:
+        put(tree, ("data", "synthetic"), "")
+    return tree
+
+
+def cuda(settings: Settings, resident: str | None = None) -> CudaConfig:
+    """Return the [cuda] section with these keys; keys of other sections are refused."""
+    from gcnbatch.config import keys, resolve
+    from gcnbatch.errors import nearest
+
+    tree: dict[str, Any] = {}
+    for key, value in [*settings.items(), *([("cuda.resident", resident)] if resident is not None else [])]:
+        path = tuple(key.split("."))
+        if path[0] != "cuda":
+            known = [key for key in keys() if key.startswith("cuda.")]
+            raise InputError(f"--set {key}", "not a key of [cuda]", "cuda.key", nearest("", known))
+        put(tree, path, value)
+    return resolve(tree, where="--set").cuda
+
+
+def path_of(data: DataLike | None) -> str | None:
+    """Return the value of key data.path: a path, "" for a set in memory, None where no data are given.
+
+    Raises
+    ------
+    InputError
+        For other types.
+    """
+    if data is None or isinstance(data, str | os.PathLike):
+        return None if data is None else str(data)
+    from gcnbatch.data.graphs import GraphSet
+
+    if not isinstance(data, GraphSet):
+        raise InputError("data", type(data).__name__, "a path or a GraphSet", "Make one with gcnbatch.from_smiles.")
+    return ""
+
+
+def graphs_of(data: DataLike | None) -> GraphSet | None:
+    """Return a set in memory; None for a path or nothing."""
+    return None if data is None or isinstance(data, str | os.PathLike) else data
+
+
+def paths(folders: StrPath | Iterable[StrPath]) -> list[Path]:
+    """Return one path or several as a list."""
+    return [Path(folders)] if isinstance(folders, str | os.PathLike) else [Path(folder) for folder in folders]
+
+
+def _not_data(config: Path) -> Path:
+    """Refuse data in place of the configuration, and say which command takes them."""
+    if config.suffix.lower() in ("", ".toml"):
+        return config  # the importers import NumPy, which report workers must not wait for
+    from gcnbatch.data.importers.molecule_files import ENDINGS
+    from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
+
+    name = config.name.lower()
+    if name.endswith(HDF5_ENDINGS):
+        raise InputError(str(config), "a data set", "a TOML configuration", f"Give it as --data {config}.")
+    if name.endswith(ENDINGS):
+        data = f"{name.split('.')[0]}.h5"
+        raise InputError(
+            str(config),
+            "a table of molecules",
+            "a TOML configuration",
+            f"Import it: gcnbatch data import smiles {config} -o {data}; then: gcnbatch train --data {data}",
+        )
+    return config

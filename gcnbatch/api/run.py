@@ -1,0 +1,195 @@
+"""A run folder from Python: its figures, its history, its predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcnbatch.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gcnbatch.api.options import DataLike
+    from gcnbatch.config import Config
+    from gcnbatch.fileio import StrPath
+    from gcnbatch.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: a trained model, or the models of folds, repeats and an ensemble.
+
+    Parameters
+    ----------
+    folder : Path
+        Its folder. Nothing is kept in memory: every property reads a file of it.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> run = gcnbatch.train(epochs=1, settings={"model.widths": [4]}, out="quickstart", folds=2)
+    >>> run = gcnbatch.Run.load("quickstart")
+    >>> sorted(run.metrics["mean"]["test"]) == sorted(run.metrics["std"]["test"])
+    True
+    >>> [member.folder.name for member in run.members]
+    ['fold1', 'fold2']
+    >>> [(row["member"], row["epoch"]) for row in run.history]
+    [('fold1', 1), ('fold2', 1)]
+    """
+
+    folder: Path
+
+    @classmethod
+    def load(cls, folder: StrPath) -> Run:
+        """Return the run in a folder.
+
+        Raises
+        ------
+        InputError
+            When it is not the folder of a run, or has symbolic links.
+        """
+        from gcnbatch.train import run_files
+        from gcnbatch.train.report import METRICS
+        from gcnbatch.train.run import CONFIG
+
+        place = Path(folder)
+        if not (place / CONFIG).is_file() and not (place / METRICS).is_file():
+            expected = f"a folder with {CONFIG} or {METRICS}"
+            raise InputError(str(place), "not a run folder", expected, "Start with gcnbatch.train.")
+        run_files.refuse_links(place)
+        return cls(place)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The content of ``metrics.json``: figures of the training, validation and test rows, and of the training.
+
+        Raises
+        ------
+        InputError
+            When the run is not finished, or the file is damaged.
+        """
+        from gcnbatch.train import run_files
+        from gcnbatch.train.report import METRICS
+
+        return run_files.read_figures(self.folder / METRICS)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row per epoch: losses, learning rate, seconds; with several models, also the key ``member``.
+
+        A random forest has none.
+        """
+        from gcnbatch.train import run_files
+        from gcnbatch.train.member_files import HISTORY
+
+        if members := self.members:
+            return [{"member": member.folder.name, **row} for member in members for row in member.history]
+        if not (self.folder / HISTORY).exists():
+            return []
+        epochs = self.metrics.get("epochs", 0)
+        return run_files.read_history(self.folder / HISTORY, epochs)
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration: every key with its value.
+
+        Raises
+        ------
+        InputError
+            When the run has none, as a member of a run or a random forest.
+        """
+        from gcnbatch.config import resolve
+        from gcnbatch.config_tree import read_toml
+        from gcnbatch.train.run import CONFIG
+
+        path = self.folder / CONFIG
+        return resolve(read_toml(path), where=str(path))
+
+    @property
+    def members(self) -> list[Run]:
+        """The models of folds, repeats and an ensemble, in order; none for a single model."""
+        from gcnbatch.train.plan import member_folders
+
+        return [Run(folder) for folder in member_folders(self.folder)]
+
+    def predict(
+        self,
+        data: DataLike | Iterable[str],
+        *,
+        backend: str = "auto",
+        device: int = 0,
+        batch_size: int | None = None,
+        level: float | None = 0.9,
+        applicability: bool = False,
+        processes: int = 0,
+    ) -> Predictions:
+        """Return predictions, the mean over the run's models.
+
+        Parameters
+        ----------
+        data : iterable of str, path or GraphSet
+            SMILES; or a data set or file of molecules, as for the command ``infer``; or graphs in memory.
+        backend, device
+            Backend and GPU.
+        batch_size : int
+            Graphs per batch; None: chosen by the backend. It does not change the predictions.
+        level : float
+            Level of conformal intervals and sets; None: predictions alone, without calibration.
+        applicability : bool
+            Add similarity and embedding distance to the nearest training molecule.
+        processes : int
+            Processes that read SMILES; 0: one per processor.
+
+        Returns
+        -------
+        Predictions
+            ``.outputs`` is float32, (R, K): probabilities, or values in the targets' unit. A molecule that cannot be
+            read has NaN there and a reason in ``.errors``. ``.columns()`` gives all columns by name, as for a pandas
+            DataFrame. Device arrays come back as NumPy arrays.
+
+        Raises
+        ------
+        InputError
+            When the data do not fit the run, or it has no model, as a random forest.
+
+        Examples
+        --------
+        >>> import gcnbatch
+        >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1", "CC#N", "CCN"] * 4, [0.2, 1.9, -0.3, 0.1] * 4)
+        >>> run = gcnbatch.train(data=graphs, epochs=2, settings={"model.widths": [4]}, out="run")
+        >>> found = run.predict(["CCCO", "no molecule"])
+        >>> found.outputs.shape, found.outputs.dtype.name
+        ((2, 1), 'float32')
+        >>> list(found.columns())[:2], str(found.errors[1])
+        (['id', 'task0'], 'a blank inside the SMILES')
+        """
+        from gcnbatch.infer.in_memory import predict
+
+        return predict(
+            [self.folder],
+            data,
+            processes,
+            backend=backend,
+            device=device,
+            batch_size=batch_size,
+            level=level,
+            applicability=applicability,
+        )
+
+    def report(self) -> Path:
+        """Write ``report.html`` and ``model_card.md`` again; return the path of the page.
+
+        A model card that was edited is kept.
+
+        Examples
+        --------
+        >>> import gcnbatch
+        >>> run = gcnbatch.train(epochs=1, settings={"model.widths": [4]}, out="quickstart")
+        >>> run.report().name
+        'report.html'
+        """
+        from gcnbatch.api.report import report
+
+        return report(self.folder)
