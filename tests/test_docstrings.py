@@ -36,7 +36,7 @@ def test_examples_in_docstrings_print_the_shown_output(
 
 
 def test_python_in_markdown_is_run() -> None:
-    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/api and tests/test_adding_a_backend.py."""
+    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/api and test_adding_a_backend.py."""
     pages = [
         *ROOT.glob("*.md"),
         *(page for place in ("docs", "datasets", "cuda_src") for page in ROOT.glob(f"{place}/**/*.md")),
