@@ -47,14 +47,19 @@ def save(path: StrPath, checkpoint: Checkpoint) -> None:
     MachineError
         When the disk is full or not writable; an earlier file at `path` stays.
     """
-    from safetensors.numpy import save as encode
+    raw = encode(checkpoint)
+    with fileio.atomic_path(path) as temporary:
+        temporary.write_bytes(raw)
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Return the content of the file."""
+    from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(value) for name, value in checkpoint.arrays.items()}
     about = json.dumps(checkpoint.about, allow_nan=False)
     # A single entry: safetensors does not fix the order of several, and equal checkpoints must be equal files.
-    metadata = {FORMAT: f"{VERSION} {_digest(arrays, about)} {about}"}
-    with fileio.atomic_path(path) as temporary:
-        temporary.write_bytes(encode(arrays, metadata))
+    return bytes(save(arrays, {FORMAT: f"{VERSION} {_digest(arrays, about)} {about}"}))
 
 
 def load(path: StrPath) -> Checkpoint:

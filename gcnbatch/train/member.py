@@ -17,7 +17,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.train import metrics
-from gcnbatch.train.checkpoint import Arrays
+from gcnbatch.train.checkpoint import Arrays, Checkpoint
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.member_files import MemberFiles, is_weight
 from gcnbatch.train.position import Position
@@ -91,13 +91,19 @@ class Member:
             Called with each message for the user.
         """
         self._say = say
-        # What `infer` needs to use the weights: configuration of the model, header of the data, scaling.
-        about = {
+        self.files = MemberFiles(folder, str(self.experiment.dataset.path), self.experiment.fingerprint, self.about())
+
+    def about(self) -> dict[str, Any]:
+        """Return what `infer` needs to use the weights: configuration of the model, header of the data, scaling."""
+        return {
             "model": self.experiment.config.model.model_dump(mode="json"),
             "header": self.header.model_dump(mode="json"),
             "scaling": {"mean": self.scaling.mean.tolist(), "std": self.scaling.std.tolist()},
         }
-        self.files = MemberFiles(folder, str(self.experiment.dataset.path), self.experiment.fingerprint, about)
+
+    def best_weights(self) -> Checkpoint:
+        """Return the best weights so far with their description, as they are stored."""
+        return Checkpoint(self.best, {**self.about(), "epoch": self.position.best_epoch + 1})
 
     def enter(self, state: State) -> Arrays | None:
         """Take a place in a cohort; return the state to load: that of the cohort before, or of the last checkpoint.

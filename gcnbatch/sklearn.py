@@ -1,0 +1,358 @@
+"""scikit-learn estimators: SMILES or RDKit molecules in, labels, probabilities or values out.
+
+They work in `Pipeline`, `GridSearchCV`, `cross_val_score` and with joblib. A fitted estimator holds its weights as the
+bytes of a safetensors file, so that a pickle of it holds numbers and texts alone. Unpickle your own files only: any
+pickle can run code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import assert_all_finite, check_is_fitted, check_random_state, column_or_1d
+
+from gcnbatch.api.datasets import from_smiles
+from gcnbatch.api.options import load
+from gcnbatch.data.featurizer import load_rdkit
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.schema import Target
+from gcnbatch.errors import InputError
+from gcnbatch.infer.in_memory import predict
+from gcnbatch.train import in_memory
+from gcnbatch.train.member_files import BEST
+
+
+class InvalidMolecules(InputError, ValueError):
+    """Input that is wrong for an estimator; scikit-learn expects a ValueError."""
+
+
+class GcnEstimator(BaseEstimator):  # type: ignore[misc]
+    """What `GcnClassifier` and `GcnRegressor` share.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Output features of each graph convolution.
+    dense, head : sequence of int
+        Widths of dense layers per atom before the readout, and per molecule behind it.
+    readout : {"sum", "mean", "max"}
+        Atoms to molecule.
+    dropout : float
+    batch_norm : bool
+    epochs, batch_size : int
+    learning_rate, weight_decay : float
+    schedule : {"constant", "step", "cosine", "plateau"}
+        Learning rate over the epochs.
+    patience : int
+        Stop after this many epochs without a better validation value; 0: never.
+    validation_fraction : float
+        Share of the training rows that picks the best epoch; 0: the last epoch is taken.
+    bond_channels : bool
+        One adjacency per bond type.
+    backend : str
+        What computes; ``"auto"``: the fastest that can start.
+    device : int
+        GPU.
+    processes : int
+        Processes that read SMILES; 0: one per processor.
+    random_state : int, RandomState or None
+        Seed of weights, shuffles, dropout and validation rows; an int is the key `seed` of a run.
+    settings : mapping
+        Further keys of the configuration, ``{"train.clip_norm": 1.0}``; they win over the arguments.
+
+    Attributes
+    ----------
+    model_ : bytes
+        The weights and their description: what ``best.safetensors`` of a run holds.
+    history_ : list of dict
+        A row per epoch: losses, validation value, learning rate.
+    n_iter_ : int
+        Epochs that were trained.
+    multitask_ : bool
+        Whether `y` had two dimensions.
+
+    Raises
+    ------
+    InvalidMolecules
+        For molecules that give no graph, with their row, and for targets and parameters that do not fit; a ValueError.
+    """
+
+    def __init__(
+        self,
+        *,
+        widths: Sequence[int] = (64, 64),
+        dense: Sequence[int] = (),
+        head: Sequence[int] = (),
+        readout: Literal["sum", "mean", "max"] = "sum",
+        dropout: float = 0.0,
+        batch_norm: bool = True,
+        epochs: int = 50,
+        batch_size: int = 50,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        schedule: Literal["constant", "step", "cosine", "plateau"] = "constant",
+        patience: int = 0,
+        validation_fraction: float = 0.1,
+        bond_channels: bool = True,
+        backend: str = "auto",
+        device: int = 0,
+        processes: int = 0,
+        random_state: Any = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.widths = widths
+        self.dense = dense
+        self.head = head
+        self.readout = readout
+        self.dropout = dropout
+        self.batch_norm = batch_norm
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.bond_channels = bond_channels
+        self.backend = backend
+        self.device = device
+        self.processes = processes
+        self.random_state = random_state
+        self.settings = settings
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
+        tags.target_tags.multi_output = True
+        tags.non_deterministic = False
+        return tags
+
+    def _config(self, split: str) -> Any:
+        keys = ("epochs", "batch_size", "learning_rate", "weight_decay", "schedule", "patience")
+        given = self.random_state
+        seed = given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1)
+        tree = {
+            "name": "sklearn",
+            "seed": int(seed),
+            "backend": self.backend,
+            "device": self.device,
+            "data": {"path": "memory"},
+            "split": {"kind": split, "valid": self.validation_fraction, "test": 0.0},
+            "model": {
+                "kind": "chemgcn",
+                **{key: list(getattr(self, key)) for key in ("widths", "dense", "head")},
+                **{key: getattr(self, key) for key in ("readout", "dropout", "batch_norm")},
+            },
+            "train": {key: getattr(self, key) for key in keys},
+        }
+        return load(tree, {}, dict(self.settings or {}))
+
+    def _graphs(self, X: Any, y: NDArray[Any] | None = None, **about: Any) -> GraphSet:
+        """Return molecules and targets as a data set."""
+        return from_smiles(_smiles(X), y, bond_channels=self.bond_channels, processes=self.processes, **about)
+
+    def _fit(self, X: Any, y: NDArray[Any], task: Target, split: str = "random", **about: Any) -> Self:
+        self.multitask_ = y.ndim == 2
+        try:
+            graphs = self._graphs(X, y, task=task, **about)
+            if graphs.n_graphs < 2:
+                raise InvalidMolecules("X", "n_samples = 1", "at least 2 molecules")
+            self.model_, self.history_ = in_memory.fit(self._config(split), graphs)
+        except InputError as error:
+            raise _explained(error) from error
+        self.n_iter_ = len(self.history_)
+        return self
+
+    def _outputs(self, X: Any) -> NDArray[np.float32]:
+        """Return probabilities or values, (n, K)."""
+        check_is_fitted(self)
+        with TemporaryDirectory(prefix="gcnbatch-") as folder:
+            Path(folder, BEST).write_bytes(self.model_)
+            about: dict[str, Any] = {"backend": self.backend, "device": self.device, "level": None}
+            try:
+                found = predict([Path(folder)], self._rows(X), self.processes, on_bad_row="fail", **about)
+            except InputError as error:
+                raise _explained(error) from error
+        return found.outputs
+
+    def _rows(self, X: Any) -> list[str] | GraphSet:
+        """Return what `predict` takes."""
+        return _smiles(X)
+
+
+class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
+    """Graph convolutional network that classifies molecules.
+
+    The parameters are those of `GcnEstimator`.
+
+    ``y`` of shape (n,) has two or more classes. ``y`` of shape (n, K) has K binary tasks, 0 or 1, NaN or None where
+    missing; ``predict_proba`` then returns the probability of 1 by task, (n, K).
+
+    Attributes
+    ----------
+    classes_ : array
+        The labels of the classes; for several tasks ``[0, 1]``.
+
+    Examples
+    --------
+    >>> smiles = ["CCO", "CCN", "CCC", "c1ccccc1", "Cc1ccccc1", "c1ccncc1"] * 4
+    >>> aromatic = ["no", "no", "no", "yes", "yes", "yes"] * 4
+    >>> model = GcnClassifier(widths=[8], readout="mean", epochs=30, learning_rate=0.01).fit(smiles, aromatic)
+    >>> model.predict(["CCCO", "Oc1ccccc1"]).tolist()
+    ['no', 'yes']
+    >>> model.predict_proba(["CCCO"]).shape
+    (1, 2)
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Train on molecules and their labels.
+
+        Parameters
+        ----------
+        X : array-like of str or RDKit molecules, (n,) or (n, 1)
+        y : array-like, (n,) or (n, K)
+        """
+        labels = _targets(y)
+        if labels.ndim == 2:
+            self.classes_ = np.array([0, 1])
+            return self._fit(X, labels, "binary")
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidMolecules("y", "only one class", "at least 2 classes")
+        if len(self.classes_) == 2:
+            return self._fit(X, codes, "binary", "stratified")
+        return self._fit(X, codes, "multiclass", "stratified", class_names=list(map(str, range(len(self.classes_)))))
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probability of each class, (n, C); of several tasks the probability of 1, (n, K)."""
+        outputs = self._outputs(X).astype(np.float64)
+        if not self.multitask_ and len(self.classes_) == 2:
+            return np.hstack([1 - outputs, outputs])
+        return outputs if self.multitask_ else outputs / outputs.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class, (n,); of several tasks 0 or 1, (n, K)."""
+        found = self.predict_proba(X)
+        return (found >= 0.5).astype(np.int64) if self.multitask_ else self.classes_[found.argmax(axis=1)]
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy; of several tasks that of all labelled entries."""
+        labels = _targets(y)
+        if labels.ndim == 1:
+            return float(super().score(X, labels, sample_weight))
+        known = ~np.isnan(labels)
+        return float((self.predict(X) == labels)[known].mean())
+
+
+class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
+    """Graph convolutional network that predicts numbers for molecules.
+
+    The parameters are those of `GcnEstimator`. ``y`` has shape (n,), or (n, K) for K tasks with NaN or None where
+    missing.
+
+    Examples
+    --------
+    >>> smiles = ["C", "CC", "CCC", "CCCC", "CCCCC", "CCCCCC"] * 4
+    >>> model = GcnRegressor(widths=[8], epochs=40, learning_rate=0.01).fit(smiles, [1, 2, 3, 4, 5, 6] * 4)
+    >>> bool(model.score(smiles, [1, 2, 3, 4, 5, 6] * 4) > 0.5)
+    True
+    """
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Train on molecules and their values.
+
+        Parameters
+        ----------
+        X : array-like of str or RDKit molecules, (n,) or (n, 1)
+        y : array-like of numbers, (n,) or (n, K)
+        """
+        values = _targets(y)
+        if values.ndim == 1:
+            values = _finite(values)
+        return self._fit(X, values, "regression")
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the values, (n,) or (n, K)."""
+        found = self._outputs(X).astype(np.float64)
+        return found if self.multitask_ else found[:, 0]
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return R²; of several tasks the mean over the tasks, each of its labelled rows."""
+        values = _targets(y)
+        if values.ndim == 1:
+            return float(super().score(X, values, sample_weight))
+        found = self.predict(X)
+        known = ~np.isnan(values)
+        return float(np.mean([r2_score(values[on, k], found[on, k]) for k, on in enumerate(known.T)]))
+
+
+def _smiles(X: Any) -> list[str]:
+    """Return the SMILES of texts or RDKit molecules, (n,) or (n, 1).
+
+    Raises
+    ------
+    InvalidMolecules
+        For other types and shapes.
+    """
+    if isinstance(X, str):
+        raise InvalidMolecules("X", "a single text", "a list of SMILES")
+    shape: tuple[int, ...] = getattr(X, "shape", ())
+    if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
+        raise InvalidMolecules("X", f"shape {shape}", "(n,) or (n, 1): a molecule per row")
+    every = np.asarray(X).ravel().tolist() if len(shape) == 2 else list(X)
+    if not every:
+        raise InvalidMolecules("X", "0 sample(s)", "a minimum of 1 is required")
+    return [_text(one, row) for row, one in enumerate(every)]
+
+
+def _text(molecule: Any, row: int) -> str:
+    if isinstance(molecule, str):
+        return molecule
+    chem = load_rdkit()
+    if not isinstance(molecule, chem.Mol):
+        raise InvalidMolecules(f"X, row {row + 1}", type(molecule).__name__, "a SMILES or an RDKit molecule")
+    return str(chem.MolToSmiles(molecule))
+
+
+def _targets(y: Any) -> NDArray[Any]:
+    """Return one target as it is, (n,), or several as numbers with NaN where missing, (n, K)."""
+    if y is None:
+        raise InvalidMolecules("y", "requires y to be passed, but the target y is None")
+    found = np.asarray(y)
+    if found.ndim != 2 or found.shape[1] == 1:
+        single = column_or_1d(found, warn=True)
+        if single.dtype.kind == "f":
+            assert_all_finite(single, input_name="y")
+        return single
+    try:
+        return found.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidMolecules("y", str(error), "numbers, NaN or None where missing") from error
+
+
+def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
+    try:
+        numbers = values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidMolecules("y", str(error), "numbers") from error
+    assert_all_finite(numbers, input_name="y")
+    return numbers
+
+
+def _explained(error: InputError) -> InvalidMolecules:
+    return InvalidMolecules(error.subject, error.got, error.expected, error.hint)

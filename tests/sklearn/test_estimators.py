@@ -1,0 +1,192 @@
+"""The scikit-learn estimators: scikit-learn's own checks, its tools, pickles, blanks and refusals."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import validate_data
+
+import gcnbatch
+from gcnbatch.sklearn import GcnClassifier, GcnRegressor, InvalidMolecules
+from tests.train.runs import lighten
+
+SMILES = ["CCO", "CCN", "CCC", "c1ccccc1", "Cc1ccccc1", "c1ccncc1"] * 5
+AROMATIC = np.array([0, 0, 0, 1, 1, 1] * 5)
+SMALL: dict[str, Any] = {"widths": (4,), "readout": "mean", "epochs": 20, "learning_rate": 0.05, "processes": 1}
+
+# Checks that scikit-learn skips, and why. None fails.
+SKIPPED = {
+    "check_array_api_input": "needs the environment variable SCIPY_ARRAY_API; molecules are in no array namespace",
+    "check_classifier_data_not_an_array": "needs pandas",
+    "check_regressor_data_not_an_array": "needs pandas",
+    "check_classifiers_multilabel_output_format_decision_function": "there is no decision_function",
+}
+
+
+class _Numbers:
+    """Takes rows of numbers, each a graph of one node: scikit-learn's checks have no molecules."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, False, True
+        return tags
+
+    def _graphs(self, X: Any, y: Any = None, **about: Any) -> gcnbatch.GraphSet:
+        x = validate_data(self, X, reset=y is not None, dtype=np.float32)
+        loops, pointer = np.zeros(len(x), np.int32), np.arange(len(x) + 1)
+        return gcnbatch.graph_set(x, loops, loops, y, node_ptr=pointer, edge_ptr=pointer, **about)
+
+    def _rows(self, X: Any) -> gcnbatch.GraphSet:
+        return self._graphs(X)
+
+
+class NumbersClassifier(_Numbers, GcnClassifier):
+    pass
+
+
+class NumbersRegressor(_Numbers, GcnRegressor):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("kind", [NumbersClassifier, NumbersRegressor])
+def test_the_checks_of_scikit_learn_pass(kind: type[Any]) -> None:
+    estimator = kind(widths=(8,), epochs=12, learning_rate=0.05)
+    results = check_estimator(estimator, on_fail=None, on_skip=None)
+    assert [(found["check_name"], found["exception"]) for found in results if found["status"] == "failed"] == []
+    assert {found["check_name"] for found in results if found["status"] == "skipped"} <= SKIPPED.keys()
+    assert sum(found["status"] == "passed" for found in results) > 45
+
+
+# ------------------------------------------------------------------------------------------------ molecules
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_rdkit() -> Iterator[None]:
+    pytest.importorskip("rdkit")
+    with pytest.MonkeyPatch.context() as patch:
+        lighten(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def classifier() -> GcnClassifier:
+    return GcnClassifier(**SMALL).fit(SMILES, AROMATIC)
+
+
+def test_texts_molecules_and_columns_are_the_same_input(classifier: GcnClassifier) -> None:
+    from rdkit import Chem
+
+    expected = classifier.predict_proba(SMILES[:4])
+    assert expected.shape == (4, 2)
+    np.testing.assert_allclose(expected.sum(axis=1), 1)
+    molecules = [Chem.MolFromSmiles(text) for text in SMILES[:4]]
+    for data in (tuple(SMILES[:4]), np.array(SMILES[:4]), np.array(SMILES[:4], object)[:, None], molecules):
+        np.testing.assert_array_equal(classifier.predict_proba(data), expected)
+
+
+def test_an_estimator_has_the_weights_of_a_run_with_its_keys(classifier: GcnClassifier, tmp_path: Path) -> None:
+    graphs = gcnbatch.from_smiles(SMILES, AROMATIC, bond_channels=True)
+    tree = {"split": {"kind": "stratified", "valid": 0.1, "test": 0.0}, "model": {"widths": [4], "readout": "mean"}}
+    run = gcnbatch.train(tree, graphs, epochs=20, settings={"train.learning_rate": 0.05}, out=tmp_path / "run")
+    assert (run.folder / "best.safetensors").read_bytes() == classifier.model_
+    assert [row["train_loss"] for row in run.history] == [row["train_loss"] for row in classifier.history_]
+
+
+def test_labels_keep_their_names_and_types(classifier: GcnClassifier) -> None:
+    names = np.array(["b", "a", "c", "c", "a", "b"] * 5)
+    model = GcnClassifier(**SMALL).fit(SMILES, names)
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    assert model.predict_proba(SMILES[:2]).shape == (2, 3)
+    assert set(model.predict(SMILES)) <= set("abc")
+    assert classifier.predict(SMILES).dtype == AROMATIC.dtype
+    assert classifier.score(SMILES, AROMATIC) > 0.9
+
+
+def test_several_tasks_may_have_blanks() -> None:
+    y = [[1, None], [0, 1], [None, 0]] * 10
+    model = GcnClassifier(**SMALL).fit(SMILES, y)
+    assert model.multitask_
+    assert model.predict_proba(SMILES[:5]).shape == (5, 2)
+    assert set(np.unique(model.predict(SMILES))) <= {0, 1}
+    assert 0 <= model.score(SMILES, y) <= 1
+    values = np.array([[1.5, np.nan], [0.5, 2.0], [np.nan, 1.0]] * 10)
+    regressor = GcnRegressor(**SMALL).fit(SMILES, values)
+    assert regressor.predict(SMILES[:5]).shape == (5, 2)
+    assert np.isfinite(regressor.score(SMILES, values))
+    with pytest.warns(DataConversionWarning):
+        column = GcnRegressor(**SMALL).fit(SMILES, np.arange(30.0)[:, None])
+    assert column.predict(SMILES[:5]).shape == (5,)
+
+
+def test_a_pickle_holds_numbers_and_texts_alone(classifier: GcnClassifier) -> None:
+    raw = pickle.dumps(classifier)
+    texts = [argument for code, argument, _ in pickletools.genops(raw) if code.name in ("SHORT_BINUNICODE", "GLOBAL")]
+    modules = {text for text in texts if text.startswith(("gcnbatch", "numpy", "sklearn", "rdkit"))}
+    assert {module for module in modules if not module.startswith("numpy")} == {"gcnbatch.sklearn"}
+    assert b"gcnbatch checkpoint" in raw
+    again = pickle.loads(raw)
+    np.testing.assert_array_equal(again.predict_proba(SMILES), classifier.predict_proba(SMILES))
+    assert not hasattr(clone(classifier), "model_")
+
+
+def test_pipelines_and_grids_search_with_threads() -> None:
+    strip = FunctionTransformer(lambda texts: [text.strip() for text in texts], validate=False)
+    steps = make_pipeline(strip, GcnClassifier(**SMALL | {"epochs": 2}))
+    search = GridSearchCV(steps, {"gcnclassifier__widths": [(2,), (4,)]}, cv=2, scoring="roc_auc", n_jobs=2)
+    with joblib.parallel_config("threading"):
+        search.fit([f" {text}" for text in SMILES], AROMATIC)
+    assert search.best_params_["gcnclassifier__widths"] in ((2,), (4,))
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.slow  # processes import everything again
+def test_processes_of_joblib_give_the_scores_of_this_one() -> None:
+    model = GcnRegressor(**SMALL | {"epochs": 2})
+    weights = np.array([len(text) for text in SMILES], float)
+    scores = [cross_val_score(model, SMILES, weights, cv=2, n_jobs=jobs) for jobs in (1, 2)]
+    np.testing.assert_array_equal(*scores)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        ("CCO", [0, 1], "X: a single text; expected a list of SMILES"),
+        ([], [0, 1], r"X: 0 sample\(s\); expected a minimum of 1 is required"),
+        (["CCO", 3], [0, 1], "X, row 2: int; expected a SMILES or an RDKit molecule"),
+        (np.ones((2, 2)), [0, 1], r"X: shape \(2, 2\); expected \(n,\) or \(n, 1\)"),
+        (["CCO", "C("], [0, 1], r"smiles, row 2, 'C\('"),
+        (["CCO", "CC"], None, "y: requires y to be passed"),
+        (["CCO", "CC"], [1, 1], "y: only one class; expected at least 2 classes"),
+        (["CCO", "CC"], [0, 1, 1], r"y: shape \(3, 1\); expected \(2,\)"),
+        (["CCO", "CC"], [["a", "b"], ["c", "d"]], "y: could not convert string to float"),
+        (["CCO"], [[0, 1]], "X: n_samples = 1; expected at least 2 molecules"),
+    ],
+)
+def test_wrong_input_is_a_value_error(X: Any, y: Any, message: str) -> None:
+    with pytest.raises(InvalidMolecules, match=message) as refused:
+        GcnClassifier(**SMALL).fit(X, y)
+    assert isinstance(refused.value, ValueError | gcnbatch.InputError)
+
+
+def test_wrong_parameters_and_molecules_are_refused_where_they_are_used(classifier: GcnClassifier) -> None:
+    with pytest.raises(InvalidMolecules, match=r"train\.epochs: 0; expected a whole number, at least 1"):
+        GcnClassifier(epochs=0).fit(SMILES, AROMATIC)
+    with pytest.raises(InvalidMolecules, match=r"row 2, id 2: .*"):
+        classifier.predict(["CCO", "C("])
+    with pytest.raises(NotFittedError):
+        GcnClassifier().predict(["CCO"])
