@@ -12,7 +12,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.runners.choice import BackendChoice, make_cohort
-from gcnbatch.train import checkpoint, loop
+from gcnbatch.train import checkpoint, loop, warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.member import Member
 
@@ -37,7 +37,7 @@ def fit(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[str, Any]]]:
         path = Path(folder, "data.h5")
         write_graphset(path, graphs)
         with Dataset(path, config.data.memory_mb, check=False) as dataset:
-            experiment = Experiment(config, dataset)
+            experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
             member = Member(experiment, splits.make_split(config.split, config.seed, experiment.split_rows))
             backend = choice.backend_for([member.task])
             loop.fit([member], lambda waiting: make_cohort(backend, [waiting[0].task]), None, quiet=True)
