@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gcnbatch.api.datasets import read as read
     from gcnbatch.api.datasets import write as write
     from gcnbatch.api.prediction import infer as infer
+    from gcnbatch.api.report import report as report
     from gcnbatch.api.run import Run as Run
     from gcnbatch.api.study import Study as Study
     from gcnbatch.api.study import tune as tune
@@ -50,6 +51,7 @@ PUBLIC: dict[str, str] = {
     "baseline": "gcnbatch.api.comparison",
     "compare_runs": "gcnbatch.api.comparison",
     "Comparison": "gcnbatch.api.comparison",
+    "report": "gcnbatch.api.report",
     "import_smiles": "gcnbatch.api.datasets",
     "from_smiles": "gcnbatch.api.datasets",
     "graph_set": "gcnbatch.api.datasets",

@@ -11,16 +11,34 @@ if TYPE_CHECKING:
 
 
 def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) -> Path:
-    """Write ``report.html`` of a run, and its ``model_card.md``; return the path of the page.
+    """Write ``report.html`` of a run, a study or a comparison of runs; return its path.
+
+    Parameters
+    ----------
+    folder : path
+        Of a run, which also gets its ``model_card.md``; of a study, which also gets its tables; or of a comparison.
+    say : callable
+        Called with each message for the user.
 
     Raises
     ------
     InputError
-        When the folder holds no finished result.
+        When the folder holds no finished result, or a file in it is damaged.
     """
-    from gcnbatch.run_report import files
+    from gcnbatch.compare_runs.session import CONTENT
     from gcnbatch.train.run_files import refuse_links
+    from gcnbatch.tune.session import SETTINGS
 
     place = Path(folder)
     refuse_links(place)
+    if (place / SETTINGS).is_file():
+        from gcnbatch.tune import session
+
+        return session.report(place, say)
+    if (place / CONTENT).is_file():
+        from gcnbatch.compare_runs import session as comparisons
+
+        return comparisons.report(place)
+    from gcnbatch.run_report import files
+
     return files.write(place, say=say)

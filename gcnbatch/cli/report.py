@@ -1,4 +1,4 @@
-"""``gcnbatch report``: writes the page of a run again."""
+"""``gcnbatch report``: writes the page of results again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ EPILOG = """\b
 Examples:
   gcnbatch report runs/tox21            after you changed or moved something
   gcnbatch report runs/tox21/baseline   the page of a run's baseline
+  gcnbatch report study                 the page and the tables of a study
 """
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a run, a study or compare-runs.", show_default=False)
+    ],
 ) -> None:
-    """Write report.html and model_card.md of a finished run.
+    """Write report.html of a finished run, a study or a comparison of runs; of a run, model_card.md, too.
 
-    Training writes both already. A model card that you edited is kept. The last line on stdout is the page's path.
+    Their commands write both already. A model card that you edited is kept. The last line on stdout is the page's path.
     """
     from gcnbatch.api.report import report
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from gcnbatch.pages.document import document
-from gcnbatch.pages.elements import MISSING, Cell, Html, Pictures, facts, paragraph, section, table
+from gcnbatch.pages.elements import MISSING, Cell, Html, Pictures, code, facts, paragraph, section, table
+from gcnbatch.pages.origin import software, started
 from gcnbatch.train.metrics import higher_is_better
 from gcnbatch.train.plots import LABELS
 
 
-def render(found: dict[str, Any], picture: Path) -> str:
+def render(found: dict[str, Any], picture: Path, about: dict[str, Any]) -> str:
     """Return the page.
 
     Parameters
@@ -20,6 +22,8 @@ def render(found: dict[str, Any], picture: Path) -> str:
         comparison.json.
     picture : Path
         comparison.png.
+    about : dict
+        env.json.
     """
     metric, level = LABELS.get(found["metric"], found["metric"]), f"{found['level']:.0%}"
     better = "higher" if higher_is_better(found["metric"]) else "lower"
@@ -53,8 +57,18 @@ def render(found: dict[str, Any], picture: Path) -> str:
         ),
         section("Scores", table(["", *names], scores)) if len(scores) > 1 else Html(""),
         section("Folders", facts((run["name"], run["folder"]) for run in found["runs"])),
+        section("Environment", facts(software(about))),
+        section(
+            "Repeat it",
+            *started(about, "comparison"),
+            code(shlex.join(["gcnbatch", "compare-runs", *(run["folder"] for run in found["runs"]), *_options(found)])),
+        ),
     ]
     return document("Runs compared", body)
+
+
+def _options(found: dict[str, Any]) -> list[str]:
+    return ["--metric", found["metric"], "--level", f"{found['level']:g}", "-o", "NEW_DIR"]
 
 
 def _interval(of: list[float]) -> str:

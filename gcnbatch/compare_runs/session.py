@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
-from gcnbatch import fileio, folders
+from gcnbatch import environment, fileio, folders
 from gcnbatch.compare_runs import bootstrap, page, paired, plot
 from gcnbatch.compare_runs.paired import Difference
 from gcnbatch.compare_runs.same_rows import ComparedRun, open_data, read_runs
@@ -20,15 +21,56 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
 from gcnbatch.text import csv_cell
-from gcnbatch.train import metrics
+from gcnbatch.train import metrics, run_files
 from gcnbatch.train.fitted import block_name
 from gcnbatch.train.report import PREDICTIONS
+from gcnbatch.train.run import ENVIRONMENT
+from gcnbatch.train.run_files import Number
 
-PLOT = "comparison.png"
+CONTENT, PLOT = "comparison.json", "comparison.png"
 FOLDS = "Differences within folds; joint intervals of all pairs by Tukey's HSD, corrected for rows that folds share"
 ONE_SPLIT = (
     "One split: intervals by resampling its test rows; they do not cover another split or seed (see train --folds)"
 )
+
+
+class _Run(BaseModel):
+    name: str
+    model: str
+    folder: str
+    scores: list[Number]
+    mean: Number
+    std: Number | None
+
+
+class _Pair(BaseModel):
+    first: str
+    second: str
+    difference: Number
+    interval: tuple[Number, Number]
+    joint_interval: tuple[Number, Number]
+    p: Number | None
+    verdict: str
+
+
+class _Content(BaseModel):
+    """What comparison.json holds, which may be damaged."""
+
+    metric: str
+    level: Number
+    method: str
+    runs: list[_Run] = Field(min_length=2)
+    blocks: list[str] = Field(min_length=1)
+    pairs: list[_Pair]
+
+    @model_validator(mode="after")
+    def _has_every_score(self) -> _Content:
+        if any(len(run.scores) != len(self.blocks) for run in self.runs):
+            raise ValueError("a run has not one score per block")
+        return self
+
+
+_CONTENT = TypeAdapter(_Content)
 
 
 @dataclass(frozen=True)
@@ -129,11 +171,29 @@ def compare(
         else:
             pairs, method = _one_split(runs, chosen, level), ONE_SPLIT
         found = Comparison(chosen, level, method, runs, blocks, scores, pairs)
-        fileio.write_json(target / "comparison.json", found.as_dict())
+        fileio.write_json(target / CONTENT, found.as_dict())
+        about = {**environment.host(), "command": environment.command()}
+        fileio.write_json(target / ENVIRONMENT, about)
         _write_scores(target / "scores.csv", found)
         plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
-        fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT))
+        fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT, about))
     return target, found
+
+
+def report(folder: Path) -> Path:
+    """Write the page of a comparison again from its files; return its path.
+
+    Raises
+    ------
+    InputError
+        When a file is missing or damaged.
+    """
+    place = folder / CONTENT
+    found = run_files.checked(str(place), run_files.read_json(place, "a comparison"), _CONTENT, "a comparison")
+    about = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
+    content = page.render(found.model_dump(), folder / PLOT, about if isinstance(about, dict) else {})
+    fileio.write_text(folder / REPORT, content)
+    return folder / REPORT
 
 
 def _metric(runs: Sequence[ComparedRun], name: str) -> str:

@@ -23,6 +23,7 @@ from gcnbatch.pages.elements import (
     section,
     table,
 )
+from gcnbatch.pages.origin import started
 from gcnbatch.run_report import examples
 from gcnbatch.run_report.examples import Example
 from gcnbatch.run_report.figures import Figures, label, number
@@ -203,13 +204,13 @@ def _examples(record: Record) -> Iterator[Html]:
 
 
 def _repeat(record: Record) -> Html:
-    started = paragraph("The run was started with:"), code("gcnbatch " + shlex.join(record.command))
+    command = started(record.environment, "run")
     if record.config is None:
-        return section("Repeat it", *(started if record.command else ()))
+        return section("Repeat it", *command)
     again = ["gcnbatch", "train", str(record.folder.resolve() / CONFIG), "-o", "NEW_RUN_DIR"]
     return section(
         "Repeat it",
-        *(started if record.command else ()),
+        *command,
         paragraph("With the resolved configuration, which has every default:"),
         code(shlex.join(again)),
         details(CONFIG, code(record.config.to_toml())),

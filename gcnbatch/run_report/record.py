@@ -111,12 +111,6 @@ class Record:
         found = self.metrics.get("out_of_fold", self.metrics.get("test"))
         return found if isinstance(found, dict) else {}
 
-    @property
-    def command(self) -> list[str]:
-        """The arguments that the run was started with."""
-        found = self.environment.get("command")
-        return [str(part) for part in found] if isinstance(found, list) else []
-
 
 def read(folder: Path, check_data: bool) -> Record:
     """Read a finished run.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gcnbatch.config import Config
 from gcnbatch.model.gcn import build
+from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import number
 from gcnbatch.run_report.record import Record, TestRows
 from gcnbatch.text import listed
@@ -43,16 +44,8 @@ def split(record: Record) -> str:
 
 def environment(record: Record) -> Iterator[tuple[str, str]]:
     """Yield facts about the machine and the software."""
-    found = record.environment
-    cpu, packages = found.get("cpu"), found.get("packages")
-    commit = f", commit {found['commit']}" if found.get("commit") else ""
-    yield "gcnbatch", f"{found.get('gcnbatch', 'unknown')}{commit}"
     yield "Backend", _backend(record)
-    if isinstance(cpu, dict):
-        yield "CPU", f"{cpu.get('model')}, {cpu.get('usable_cores')} of {cpu.get('cores')} cores usable"
-    yield "Python", f"{found.get('python', 'unknown')}, {found.get('platform', 'unknown')}"
-    if isinstance(packages, dict):
-        yield "Packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    yield from software(record.environment)
     finished = (record.folder / METRICS).stat().st_mtime
     yield "Finished", time.strftime("%Y-%m-%d %H:%M", time.localtime(finished))
 

@@ -29,6 +29,7 @@ from gcnbatch.config_tree import read_toml
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.pages.document import REPORT
 from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.train import run_files, warm_start
 from gcnbatch.train.experiment import Experiment
@@ -37,15 +38,16 @@ from gcnbatch.train.processes import pool
 from gcnbatch.train.run import CONFIG, DIGEST, ENVIRONMENT, check_data, empty, generate, with_data
 from gcnbatch.train.stop import resumable
 from gcnbatch.tune import library, results
+from gcnbatch.tune.page import SPACE
 from gcnbatch.tune.processes import TrialProcesses
 from gcnbatch.tune.progress import Watch
 from gcnbatch.tune.record import Record
-from gcnbatch.tune.space import DEFAULT, read_space
+from gcnbatch.tune.space import DEFAULT, Space, read_space
 from gcnbatch.tune.splits import search_splits
 from gcnbatch.tune.study import Rounds, Run, Study
 from gcnbatch.tune.trials import Trials, direction
 
-SPACE, SETTINGS = "space.toml", "study.json"
+SETTINGS = "study.json"
 TRIALS = 50  # of a study without a number of trials or minutes
 _ALIKE = Rounds(8, alike=True)  # on a device that trains several models at once
 _MIXED = Rounds(4, alike=False)
@@ -153,10 +155,7 @@ def resume(
     InputError
         When `folder` is not a study, is damaged, or its data changed.
     """
-    library.optuna()
-    if not (folder / CONFIG).is_file() or not (folder / SETTINGS).is_file():
-        expected = f"a folder with {CONFIG} and {SETTINGS}"
-        raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
+    _check_study(folder)
     with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
         run_files.refuse_links(folder)
         fileio.remove_abandoned(folder)
@@ -166,11 +165,8 @@ def resume(
         known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
         given = limits or Limits()
         count = given.trials or (known.trials if given.minutes is None else None)
-        warm_start.check_kept(config, folder)
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
-        with resumable("tune", folder / CONFIG), _opened(config, folder) as experiment:
-            if run_files.read_text(folder / DIGEST, "the data's digest").split()[:1] != [experiment.fingerprint]:
-                raise InputError(str(experiment.dataset.path), "changed since the study began", hint="Restore it.")
+        with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:
             splits = search_splits(config, experiment.split_rows)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
             return _search(
@@ -178,20 +174,51 @@ def resume(
             )
 
 
+def report(folder: Path, say: Say = lambda line: None) -> Path:
+    """Write the results of a study again; return the path of its page.
+
+    Raises
+    ------
+    InputError
+        As `resume`.
+    """
+    _check_study(folder)
+    with folders.locked(folder, wait=folders.ORPHANS_SECONDS):
+        run_files.refuse_links(folder)
+        config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        with _reopened(config, folder) as experiment:
+            study, space = _study(folder, config, experiment)
+            results.write(folder, study, space, experiment, say)
+    return folder / REPORT
+
+
+def _check_study(folder: Path) -> None:
+    library.optuna()
+    if not (folder / CONFIG).is_file() or not (folder / SETTINGS).is_file():
+        expected = f"a folder with {CONFIG} and {SETTINGS}"
+        raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
+
+
+def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study, Space]:
+    """Return the search of a folder that has all files of a study, and its space."""
+    space = read_space(read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
+    place = folder / SETTINGS
+    known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+    record = Record(folder, direction(experiment), space.names)
+    rounds = Rounds(known.at_once, known.alike)
+    return Study(space, record, rounds, config.seed, direction(experiment)), space
+
+
 def _search(
     held: folders.Held, config: Config, experiment: Experiment, backend: Backend, limits: Limits, quiet: bool, say: Say
 ) -> dict[str, Any]:
     """Search in a folder that has all files of a study; write and return the results."""
     folder, lock = held
-    space = read_space(read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
-    found = run_files.read_json(folder / SETTINGS, "a study")
-    rounds = Rounds(int(found["at_once"]), bool(found["alike"]))
+    study, space = _study(folder, config, experiment)
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize
-    record = Record(folder, direction(experiment), space.names)
-    study = Study(space, record, rounds, config.seed, direction(experiment))
     with ExitStack() as stack:
-        run = _runner(stack, folder, config, experiment, backend, rounds, lock)
+        run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
         with Watch(study, limits.trials, deadline, experiment.monitor, quiet) as watch:
             study.search(count, deadline, run, watch.show)
     return results.write(folder, study, space, experiment, say)
@@ -220,6 +247,16 @@ def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
     splits = search_splits(experiment.config, experiment.split_rows)
     task = experiment.task(splits[0])[0]
     return _ALIKE if cohort_size(backend, [task, task]) > 1 else _MIXED
+
+
+@contextmanager
+def _reopened(config: Config, folder: Path) -> Iterator[Experiment]:
+    """Open the data of a study, which must not have changed."""
+    warm_start.check_kept(config, folder)
+    with _opened(config, folder) as experiment:
+        if run_files.read_text(folder / DIGEST, "the data's digest").split()[:1] != [experiment.fingerprint]:
+            raise InputError(str(experiment.dataset.path), "changed since the study began", hint="Restore it.")
+        yield experiment
 
 
 @contextmanager

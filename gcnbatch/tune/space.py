@@ -56,6 +56,15 @@ class Dimension:
     step: float | None = None
     repeat: Dimension | None = None
 
+    def describe(self) -> str:
+        """Return the choices or the range as text."""
+        if self.choices:
+            found = ", ".join(str(choice) for choice in self.choices)
+        else:
+            step = f" in steps of {self.step:g}" if self.step is not None else ""
+            found = f"{self.low:g} to {self.high:g}{' (logarithmic)' if self.log else ''}{step}"
+        return f"{found}; {self.repeat.describe()} times" if self.repeat else found
+
     def suggest(self, trial: BaseTrial) -> Any:
         """Return the value of the key in this trial."""
         if self.choices:

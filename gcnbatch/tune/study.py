@@ -54,7 +54,7 @@ class Study:
     """
 
     def __init__(self, space: Space, record: Record, rounds: Rounds, seed: int, direction: str) -> None:
-        self._space, self._record, self._rounds, self._seed = space, record, rounds, seed
+        self._space, self._record, self.rounds, self._seed = space, record, rounds, seed
         self.direction = direction
         self._study = library.optuna().create_study(
             direction=direction
@@ -85,11 +85,11 @@ class Study:
         """
         first = 0
         while first < count and (self._is_known(first, count) or time.monotonic() < deadline):
-            self._round(range(first, min(first + self._rounds.trials, count)), run, shown)
-            first += self._rounds.trials
+            self._round(range(first, min(first + self.rounds.trials, count)), run, shown)
+            first += self.rounds.trials
 
     def _is_known(self, first: int, count: int) -> bool:
-        numbers = range(first, min(first + self._rounds.trials, count))
+        numbers = range(first, min(first + self.rounds.trials, count))
         return all(number in self._record.trials for number in numbers)
 
     def _round(self, numbers: range, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
@@ -120,12 +120,12 @@ class Study:
         copy.add_trials(self._study.get_trials(deepcopy=False))
         asked: dict[int, tuple[dict[str, Any], FrozenTrial]] = {}
         common: dict[str, Any] = {}
-        for number in range(first, first + self._rounds.trials):
+        for number in range(first, first + self.rounds.trials):
             if common:
                 copy.enqueue_trial(common)
             trial = copy.ask()
             values = self._space.suggest(trial)
-            if self._rounds.alike:
+            if self.rounds.alike:
                 common = self._space.architecture(trial.params)
             asked[number] = values, copy.get_trials(deepcopy=False)[trial.number]
         return asked

@@ -59,6 +59,25 @@ def test_folds_give_scores_differences_a_plot_and_a_verdict(folder: Path, tmp_pa
     assert len(rows) == 7
 
 
+def test_the_page_of_a_comparison_is_written_again_from_its_files(folder: Path, tmp_path: Path, call) -> None:
+    out, _ = compare([folder / "a", folder / "b"], tmp_path / "out")
+    before = (out / "report.html").read_text(encoding="utf-8")
+    for title in ("Runs", "Differences", "Scores", "Folders", "Environment", "Repeat it"):
+        assert f"<h2>{title}</h2>" in before
+    (out / "report.html").unlink()
+    content = json.loads((out / "comparison.json").read_text())
+    assert call("report", out) == (0, f"{out / 'report.html'}\n", "")
+    assert (out / "report.html").read_text(encoding="utf-8") == before
+    for damage, message in (
+        ({"level": "high"}, "'level': Input should be a valid number"),
+        ({"blocks": ["fold1"]}, "a run has not one score per block"),
+    ):
+        (out / "comparison.json").write_text(json.dumps(content | damage))
+        code, _, error = call("report", out)
+        assert code == 2
+        assert message in error
+
+
 def test_runs_that_differ_by_nothing_show_no_difference(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "a", tmp_path / "copy")
     _, found = compare([folder / "a", tmp_path / "copy"], tmp_path / "out")

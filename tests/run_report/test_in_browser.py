@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import gcnbatch
 from gcnbatch.compare_runs.session import compare
 from tests.browser import OVERFLOWING, Browser, browser
 from tests.infer.runs import train_on
@@ -22,13 +23,17 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def places(tab: Browser, runs: Path) -> Path:
-    """Return the folder of the runs and of a comparison."""
+    """Return the folder of the runs, of a comparison and of a study."""
+    pytest.importorskip("optuna", reason="needs Optuna")
     train_on(runs / "hostile.h5", runs / "other", train={"epochs": 1})
     compare([runs / "hostile", runs / "other"], runs / "comparison")
+    space = {"train": {"learning_rate": {"choices": [0.001, 0.01]}}}
+    about = {"settings": {"model.widths": [4], "split.valid": 0.3}, "epochs": 1, "jobs": 1}
+    gcnbatch.tune({}, runs / "hostile.h5", space=space, trials=2, out=runs / "study", **about)
     return runs
 
 
-PAGES = ("molecules", "hostile", "folds", "nodes", "comparison")
+PAGES = ("molecules", "hostile", "folds", "nodes", "comparison", "study")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("optuna")
 
+import gcnbatch
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data import splits
@@ -24,7 +25,7 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import DeviceLost, InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.train import run
-from gcnbatch.tune import results, session
+from gcnbatch.tune import page, session
 from gcnbatch.tune.session import Limits
 from gcnbatch.tune.splits import search_splits
 from tests.builders import build_graphset
@@ -63,7 +64,7 @@ def base(place: Path, *assignments: str) -> Config:
 def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no report, but in tests of it: it takes most of a small study's time."""
     if request.node.name not in DRAWN:
-        monkeypatch.setattr(results, "_report", lambda *about: "")
+        monkeypatch.setattr(page, "render", lambda *about: "")
 
 
 def search(place: Path, folder: Path, *assignments: str, trials: int = 6) -> dict[str, Any]:
@@ -99,11 +100,19 @@ def test_a_study_leaves_these_files_and_a_summary_of_its_best_trial(place: Path,
     values = [float(row["value"]) for row in rows if row["state"] == "complete"]
     assert summary["best"]["value"] == max(values)
     assert (summary["trials"], summary["failed"], summary["direction"]) == (6, 0, "maximize")
-    page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
-    for title in ("Best trials", "History", "Parallel coordinates", "Learning curves"):
-        assert f"<h2>{title}</h2>" in page
-    assert 'src="http' not in page
-    assert page.count("<script") == 1
+    written = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    charts = ("History", "Parallel coordinates", "Learning curves")
+    for title in ("Best trials", *charts, "What was searched", "Environment", "Repeat it"):
+        assert f"<h2>{title}</h2>" in written
+    assert "<dt>train.learning_rate</dt><dd>0.001 to 0.1 (logarithmic)</dd>" in written
+    assert "<dt>model.widths</dt><dd>4, 8; 1 to 2 times</dd>" in written
+    assert 'src="http' not in written
+    assert written.count("<script") == 1
+    for name in ("report.html", "best.toml"):
+        (tmp_path / "study" / name).unlink()
+    assert gcnbatch.report(tmp_path / "study") == tmp_path / "study" / "report.html"
+    assert (tmp_path / "study" / "report.html").read_text(encoding="utf-8") == written
+    assert (tmp_path / "study" / "best.toml").is_file()
 
 
 def test_the_best_configuration_trains_to_the_value_of_its_trial(study: Path, tmp_path: Path) -> None:
@@ -349,4 +358,4 @@ def test_a_search_ends_with_its_time(place: Path, tmp_path: Path) -> None:
     summary = session.start(config, tmp_path / "study", place / "space.toml", Limits(minutes=0.0), quiet=True)[1]
     assert summary["trials"] == 0
     assert "best" not in summary
-    assert not (tmp_path / "study" / results.BEST).exists()
+    assert not (tmp_path / "study" / "best.toml").exists()
