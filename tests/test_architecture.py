@@ -45,7 +45,7 @@ FLOORS = (
     ("uncertainty",),
     ("train",),
     ("infer", "bench", "compare_runs", "run_report", "tune"),
-    ("baseline",),
+    ("baseline", "explain"),
     ("compare",),
     ("api",),
     ("sklearn",),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import Settings, load
-from gcnbatch.api.run import Run
+from gcnbatch.api.run import Run, folders_of
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike
@@ -71,8 +71,7 @@ def compare_runs(
     """
     from gcnbatch.compare_runs.session import compare
 
-    folders = [one.folder if isinstance(one, Run) else Path(one) for one in runs]
-    folder, found = compare(folders, None if out is None else Path(out), metric, level)
+    folder, found = compare(folders_of(runs), None if out is None else Path(out), metric, level)
     return Comparison(folder, found.as_dict())
 
 

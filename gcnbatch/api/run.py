@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gcnbatch.api.options import DataLike
     from gcnbatch.config import Config
+    from gcnbatch.explain.integrated import Attributions
     from gcnbatch.fileio import StrPath
     from gcnbatch.predictions import Predictions
 
@@ -178,6 +180,55 @@ class Run:
             applicability=applicability,
         )
 
+    def explain(
+        self,
+        data: DataLike | Iterable[str],
+        *,
+        tasks: Sequence[str] = (),
+        steps: int = 0,
+        backend: str = "auto",
+        device: int = 0,
+        processes: int = 0,
+    ) -> Attributions:
+        """Return what each atom and bond adds to the predictions, by integrated gradients.
+
+        Parameters
+        ----------
+        data : iterable of str, path or GraphSet
+            As for `predict`; a molecule that cannot be read is refused.
+        tasks : sequence of str
+            Tasks or classes; empty: all.
+        steps : int
+            Positions on the path; 0: as many as the completeness error needs.
+        backend, device, processes
+            As for `predict`.
+
+        Returns
+        -------
+        Attributions
+            ``.nodes`` and ``.edges`` are float64, (N, T) and (E, T), of the graphs in ``.graphs``; ``.sums`` is their
+            sum by graph, ``.bonds()`` joins both directions of an edge.
+
+        Raises
+        ------
+        InputError
+            When the data do not fit the run, or it predicts nodes.
+
+        Examples
+        --------
+        >>> import gcnbatch
+        >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1", "CC#N", "CCN"] * 4, [0.2, 1.9, -0.3, 0.1] * 4)
+        >>> run = gcnbatch.train(data=graphs, epochs=2, settings={"model.widths": [4]}, out="run")
+        >>> found = run.explain(["CCO", "CC#N"])
+        >>> found.nodes.shape, found.bonds().values.shape
+        ((6, 1), (4, 1))
+        """
+        from gcnbatch.explain.integrated import attribute
+        from gcnbatch.infer.in_memory import read_graphs
+
+        graphs = read_graphs([self.folder], data, processes)
+        return attribute([self.folder], graphs, tasks=tasks, steps=steps, backend=backend, device=device)
+
     def report(self) -> Path:
         """Write ``report.html`` and ``model_card.md`` again; return the path of the page.
 
@@ -193,3 +244,9 @@ class Run:
         from gcnbatch.api.report import report
 
         return report(self.folder)
+
+
+def folders_of(runs: Run | StrPath | Iterable[Run | StrPath]) -> list[Path]:
+    """Return the folders of one run or several."""
+    every = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
+    return [one.folder if isinstance(one, Run) else Path(one) for one in every]

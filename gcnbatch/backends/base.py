@@ -77,6 +77,9 @@ class Ops(Protocol):
     ) -> tuple[Array | None, Array]:
         """Gradients of `matmul`: dX = dY Wᵀ (N, F), None unless `need_dx`; dW = Xᵀ dY (F, P), written to `out`."""
 
+    def matmul_dx(self, dy: Array, w: Array, graphs: Adjacency | None = None) -> Array:
+        """Gradient of `matmul` by X alone: dX = dY Wᵀ (N, F)."""
+
     def sparse_matmul(self, x: Csr, w: Array) -> Array:
         """Sparse features X (N, F) times W (F, P): (N, P)."""
 
@@ -108,6 +111,13 @@ class Ops(Protocol):
 
     def spmm_backward(self, adjacency: Adjacency, dy: Array) -> Array:
         """Gradient of `spmm` by H: A_cᵀ dY in channel c's columns, (N, C*P)."""
+
+    def sddmm(self, a: Array, b: Array, rows: Array, columns: Array) -> Array:
+        """Sampled products of rows of A (M, P) and B (Q, P): the sum of A[rows[e]] * B[columns[e]] per entry e, (E,).
+
+        `rows` and `columns` are int32 (E,). B may be (N, C*P): its rows are then (node, channel), as in `spmm`. With
+        A = dY and B = H, the gradient of `spmm` by the value of channel c's edge j→i is the entry (i, j*C + c).
+        """
 
     def batch_norm(
         self,
@@ -318,7 +328,7 @@ class Backend(Protocol):
     def meter(self) -> Meter:
         """Clock and counters."""
 
-    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> Array:
+    def zeros(self, count: int, dtype: type[np.generic] = np.float32) -> Array:
         """Return a flat array (count,) of zeros."""
 
     def view(self, flat: Array, start: int, shape: tuple[int, ...]) -> Array:

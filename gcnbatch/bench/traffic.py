@@ -54,6 +54,12 @@ def matmul_backward(dy: Array, x: Array, w: Array, need_dx: bool = True) -> Traf
     return Traffic(4 * (n * p + n * f + f * p + (f * p + n * f if need_dx else 0)), 2 * n * f * p * (1 + need_dx))
 
 
+def matmul_dx(dy: Array, w: Array) -> Traffic:
+    """dX = dY Wᵀ: 4 (N P + F P + N F) bytes, 2 N F P flops."""
+    (n, p), f = dy.shape, w.shape[0]
+    return Traffic(4 * (n * p + f * p + n * f), 2 * n * f * p)
+
+
 def sparse_matmul(x: Csr, w: Array) -> Traffic:
     """Y = X W for sparse X: 4 (N + 1) + 8 nnz + 4 (F P + N P) bytes, 2 nnz P flops."""
     p = w.shape[1]
@@ -103,6 +109,12 @@ def spmm_backward(adjacency: Adjacency, dy: Array) -> Traffic:
     n, p = dy.shape
     transpose = adjacency.transpose
     return Traffic(_csr(transpose) + 4 * (n * p + n * adjacency.n_channels * p), 2 * _entries(transpose) * p)
+
+
+def sddmm(a: Array, b: Array, rows: Array) -> Traffic:
+    """Sampled products: each operand read once, 4 (M P + Q P) + 12 E bytes, 2 E P flops."""
+    n, p = rows.shape[0], a.shape[1]
+    return Traffic(4 * (prod(a.shape) + prod(b.shape)) + 12 * n, 2 * n * p)
 
 
 def batch_norm(
@@ -224,6 +236,7 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
     for function in (
         matmul,
         matmul_backward,
+        matmul_dx,
         sparse_matmul,
         sparse_matmul_backward,
         bias_add,
@@ -232,6 +245,7 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         linear_backward,
         spmm,
         spmm_backward,
+        sddmm,
         batch_norm,
         batch_norm_backward,
         relu,

@@ -14,7 +14,20 @@ import typer
 import typer.core
 
 from gcnbatch import __version__, machine
-from gcnbatch.cli import baseline, bench, compare, compare_runs, data, infer, info, kernels, report, train, tune
+from gcnbatch.cli import (
+    baseline,
+    bench,
+    compare,
+    compare_runs,
+    data,
+    explain,
+    infer,
+    info,
+    kernels,
+    report,
+    train,
+    tune,
+)
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
 from gcnbatch.text import printable
 
@@ -47,6 +60,7 @@ app.command("train", epilog=train.EPILOG)(train.train)
 app.command("infer", epilog=infer.EPILOG)(infer.infer)
 app.command("tune", epilog=tune.EPILOG)(tune.tune)
 app.command("baseline", epilog=baseline.EPILOG)(baseline.baseline)
+app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("compare-runs", epilog=compare_runs.EPILOG)(compare_runs.compare_runs)
 app.command("report", epilog=report.EPILOG)(report.report)
 app.command("compare-backends", epilog=compare.EPILOG)(compare.compare_backends)

@@ -85,7 +85,7 @@ class ReferenceBackend(CpuBackend):
         exact: Ops = ReferenceOps() if by_loops else _SparseByScipy()
         self.ops = exact if jitter is None else jittered(exact, jitter)
 
-    def zeros(self, count: int, dtype: type[np.floating[Any]] | None = None) -> NDArray[Any]:
+    def zeros(self, count: int, dtype: type[np.generic] | None = None) -> NDArray[Any]:
         """Return a flat array (count,) of zeros, of this backend's type where none is asked for."""
         return np.zeros(count, dtype=dtype or self.dtype)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from gcnbatch.data import guard
+from gcnbatch.data.featurizer import FeaturizerOptions, read_molecule
 
 WIDTH, HEIGHT = 240, 160
 MOST_CHARACTERS, MOST_ATOMS = 1000, 150  # of a SMILES and of a molecule that are drawn
@@ -21,33 +24,80 @@ def has_rdkit() -> bool:
     return find_spec("rdkit") is not None
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A molecule on a plane of WIDTH x HEIGHT.
+
+    Parameters
+    ----------
+    symbols : tuple of N str
+        Elements of the atoms, in the order of the graph's nodes.
+    paths : str
+        Its drawing, as elements of an SVG; "" for one that is not drawn.
+    points : tuple of N (float, float)
+        Places of the atoms in the drawing.
+    bonds : tuple of (int, int)
+        Atoms of each bond, the smaller number first.
+    """
+
+    symbols: tuple[str, ...]
+    paths: str = ""
+    points: tuple[tuple[float, float], ...] = ()
+    bonds: tuple[tuple[int, int], ...] = ()
+
+
 def draw(smiles: Sequence[str]) -> list[str]:
     """Return an ``<svg>`` element per molecule; "" for one that cannot be drawn.
 
     An element holds paths with numbers and colours alone, so that no text of a SMILES gets into a page.
     """
-    found: list[str] = []
-    for part in guard.run(_draw, smiles, "RDKit"):
-        found += [""] if isinstance(part, guard.Lost) else part
+    found = [None if one is None else one.paths for one in _guarded(smiles, _read)]
+    return [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{paths}</svg>' if paths else "" for paths in found]
+
+
+def layouts(smiles: Sequence[str], options: FeaturizerOptions) -> list[Layout | None]:
+    """Return each molecule as `options` standardise it, with its drawing; None for one that cannot be read."""
+    return _guarded(smiles, lambda text: read_molecule(text, options))
+
+
+def _guarded(smiles: Sequence[str], read: Callable[[str], Any]) -> list[Layout | None]:
+    def each(texts: Iterable[str], first: int) -> list[Layout | None]:
+        from rdkit import rdBase
+
+        rdBase.DisableLog("rdApp.*")
+        return [_layout(read(text)) for text in texts]
+
+    found: list[Layout | None] = []
+    for part in guard.run(each, smiles, "RDKit"):
+        found += [None] if isinstance(part, guard.Lost) else part
     return found
 
 
-def _draw(smiles: Iterable[str], first: int) -> list[str]:
-    from rdkit import Chem, rdBase
+def _read(text: str) -> Any:
+    from rdkit import Chem
+
+    return Chem.MolFromSmiles(text) if len(text) <= MOST_CHARACTERS else None
+
+
+def _layout(molecule: Any) -> Layout | None:
     from rdkit.Chem.Draw import rdMolDraw2D
 
-    rdBase.DisableLog("rdApp.*")
-    found = []
-    for text in smiles:
-        molecule = Chem.MolFromSmiles(text) if len(text) <= MOST_CHARACTERS else None
-        if molecule is None or not 0 < molecule.GetNumAtoms() <= MOST_ATOMS:
-            found.append("")
-            continue
-        canvas = rdMolDraw2D.MolDraw2DSVG(WIDTH, HEIGHT)
-        rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
-        canvas.FinishDrawing()
-        found.append(_compact(canvas.GetDrawingText()))
-    return found
+    if molecule is None:
+        return None
+    symbols = tuple(atom.GetSymbol() for atom in molecule.GetAtoms())
+    if not 0 < len(symbols) <= MOST_ATOMS:
+        return Layout(symbols)
+    canvas = rdMolDraw2D.MolDraw2DSVG(WIDTH, HEIGHT)
+    rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
+    canvas.FinishDrawing()
+    points = [canvas.GetDrawCoords(at) for at in range(len(symbols))]
+    ends = [sorted((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())) for bond in molecule.GetBonds()]
+    return Layout(
+        symbols,
+        _compact(canvas.GetDrawingText()),
+        tuple((round(point.x, 1), round(point.y, 1)) for point in points),
+        tuple((first, second) for first, second in ends),
+    )
 
 
 def _compact(svg: str) -> str:
@@ -61,5 +111,4 @@ def _compact(svg: str) -> str:
         if paths and paths[-1][0] == key:
             line = f"{paths.pop()[1]} {line}"
         paths.append((key, line))
-    drawn = "".join(f'<path {looks} d="{line}"/>' for looks, line in paths)
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{drawn}</svg>'
+    return "".join(f'<path {looks} d="{line}"/>' for looks, line in paths)

@@ -17,7 +17,7 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.infer.domain import Domain
-from gcnbatch.infer.inputs import CsvOptions, Data, Input, Part, open_input
+from gcnbatch.infer.inputs import CsvOptions, Data, Input, Part, open_input, refuse_bad_row
 from gcnbatch.infer.journal import Journal, can_resume, open_resumable, task_of
 from gcnbatch.infer.members import Member, load_members
 from gcnbatch.infer.selection import Selection, Selector
@@ -218,7 +218,7 @@ def _predict(
         bar.update(before * count)
         for part in source.parts:
             if fail:
-                _refuse_bad_row(part, output.rows)
+                refuse_bad_row(part, output.rows)
             table, done.backend = model.predict(part, bar.update)
             output.append(selector.take(table), len(part.ids))
             done.rows += len(part.ids)
@@ -265,16 +265,6 @@ def _spread(part: Part, values: NDArray[Any]) -> NDArray[Any]:
     column = np.full(len(part.ids), np.nan if values.dtype.kind == "f" else "", dtype=values.dtype)
     column[part.rows] = values
     return column
-
-
-def _refuse_bad_row(part: Part, first: int) -> None:
-    if part.errors is not None and (bad := np.flatnonzero(part.errors != "")).size:
-        at = int(bad[0])
-        raise InputError(
-            f"row {first + at + 1}, id {part.ids[at]}",
-            str(part.errors[at]),
-            hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
-        )
 
 
 def _known(y: NDArray[Any], outputs: NDArray[np.float32]) -> NDArray[np.bool_]:

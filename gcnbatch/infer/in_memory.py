@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, concatenate
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.infer.ensemble import infer
-from gcnbatch.infer.inputs import CsvOptions, Data
+from gcnbatch.infer.inputs import CsvOptions, Data, open_input, refuse_bad_row
+from gcnbatch.infer.members import load_members
 from gcnbatch.predictions import Predictions
 
 
@@ -39,6 +40,25 @@ def predict(
     found = _Collected()
     infer(folders, _input(data), found, csv=CsvOptions(processes=processes), quiet=True, **options)
     return found.table()
+
+
+def read_graphs(folders: Sequence[Path], data: StrPath | GraphSet | Iterable[str], processes: int = 0) -> GraphSet:
+    """Return all rows as the graphs that the models of these runs take.
+
+    Raises
+    ------
+    InputError
+        When runs and data cannot be used or do not match, and for a molecule that cannot be read.
+    """
+    parts, rows = [], 0
+    with open_input(
+        _input(data), load_members(folders, lambda line: None), CsvOptions(processes=processes), 0
+    ) as source:
+        for part in source.parts:
+            refuse_bad_row(part, rows)
+            parts.append(part.data if isinstance(part.data, GraphSet) else part.data.load())
+            rows += len(part.ids)
+    return concatenate(parts)
 
 
 class _Collected:

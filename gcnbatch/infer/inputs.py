@@ -214,6 +214,23 @@ def _stored(dataset: Dataset, trained: Header, by_parts: bool, skip: int) -> Inp
     return Input(dataset.n_graphs, parts(), bool(source) and source == trained.source)
 
 
+def refuse_bad_row(part: Part, first: int) -> None:
+    """Refuse a part with a row that could not be read; `first` is the number of rows before it.
+
+    Raises
+    ------
+    InputError
+        Names the first such row.
+    """
+    if part.errors is not None and (bad := np.flatnonzero(part.errors != "")).size:
+        at = int(bad[0])
+        raise InputError(
+            f"row {first + at + 1}, id {part.ids[at]}",
+            str(part.errors[at]),
+            hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
+        )
+
+
 # ------------------------------------------------------------------------------------------------ molecules
 
 

@@ -14,7 +14,7 @@ from gcnbatch.text import html
 REPORT = "report.html"
 
 
-def document(title: str, body: Iterable[Html], failed: bool = False) -> str:
+def document(title: str, body: Iterable[Html], failed: bool = False, more: str = "") -> str:
     """Return a page as the text of a file.
 
     Parameters
@@ -24,10 +24,12 @@ def document(title: str, body: Iterable[Html], failed: bool = False) -> str:
         Content below the title.
     failed : bool
         Show the verdict as a failure.
+    more : str
+        Name, without ending, of a further style sheet and script of this folder.
     """
-    style, script = _part("page.css"), _part("page.js")
+    style, program = ("".join(_part(f"{name}.{kind}") for name in ("page", more) if name) for kind in ("css", "js"))
     state = "failed" if failed else "passed"
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    digest = base64.b64encode(hashlib.sha256(program.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -36,7 +38,7 @@ def document(title: str, body: Iterable[Html], failed: bool = False) -> str:
         f"<title>{html(title)}</title>\n<style>\n{style}</style>\n</head>\n"
         f'<body class="{state}">\n<main>\n<h1>{html(title)}</h1>\n'
         + "\n".join(part for part in body if part)
-        + f"\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
+        + f"\n</main>\n<script>{program}</script>\n</body>\n</html>\n"
     )
 
 

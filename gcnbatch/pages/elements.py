@@ -87,6 +87,23 @@ def cards(entries: Iterable[tuple[Html, Sequence[str]]]) -> Html:
     return Html(f'<ul class="cards">{"".join(shown)}</ul>') if shown else Html("")
 
 
+def toolbar(*controls: Html) -> Html:
+    """Return controls side by side; `explanations.js` listens to them."""
+    return Html(f'<form class="toolbar">{"".join(controls)}<output id="shown"></output></form>')
+
+
+def choice(name: str, label: str, options: Iterable[tuple[str, str]]) -> Html:
+    """Return a list of (value, text) to choose from, the first one chosen."""
+    shown = "".join(f'<option value="{html(value)}">{html(text)}</option>' for value, text in options)
+    return Html(f'<label>{html(label)} <select id="{html(name)}">{shown}</select></label>')
+
+
+def field(name: str, label: str, kind: str) -> Html:
+    """Return a field to type in; `kind` is "search" or "number"."""
+    step = ' step="any"' if kind == "number" else ""
+    return Html(f'<label>{html(label)} <input id="{html(name)}" type="{html(kind)}"{step}></label>')
+
+
 class Pictures:
     """PNG files as parts of a page, as long as they fit into a number of bytes.
 

@@ -14,11 +14,11 @@ from gcnbatch.reference.bias import bias_add, bias_add_backward
 from gcnbatch.reference.dropout import dropout, dropout_backward
 from gcnbatch.reference.linear import linear, linear_backward
 from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
-from gcnbatch.reference.matmul import matmul, matmul_backward, sparse_matmul, sparse_matmul_backward
+from gcnbatch.reference.matmul import matmul, matmul_backward, matmul_dx, sparse_matmul, sparse_matmul_backward
 from gcnbatch.reference.optimizer import adam_step, clip_norm, sgd_step
 from gcnbatch.reference.readout import readout, readout_backward
 from gcnbatch.reference.relu import relu, relu_backward
-from gcnbatch.reference.spmm import spmm, spmm_backward
+from gcnbatch.reference.spmm import sddmm, spmm, spmm_backward
 
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Ops
@@ -29,6 +29,7 @@ class ReferenceOps:
 
     matmul = staticmethod(matmul)
     matmul_backward = staticmethod(matmul_backward)
+    matmul_dx = staticmethod(matmul_dx)
     sparse_matmul = staticmethod(sparse_matmul)
     sparse_matmul_backward = staticmethod(sparse_matmul_backward)
     bias_add = staticmethod(bias_add)
@@ -37,6 +38,7 @@ class ReferenceOps:
     linear_backward = staticmethod(linear_backward)
     spmm = staticmethod(spmm)
     spmm_backward = staticmethod(spmm_backward)
+    sddmm = staticmethod(sddmm)
     batch_norm = staticmethod(batch_norm)
     batch_norm_backward = staticmethod(batch_norm_backward)
     relu = staticmethod(relu)

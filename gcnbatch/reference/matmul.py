@@ -21,6 +21,11 @@ def matmul_backward(
     return dx, into(out, x.T @ dy)
 
 
+def matmul_dx(dy: Float, w: Float, graphs: object = None) -> Float:
+    """Gradient of `matmul` by X alone: dX = dY Wᵀ, (N, F)."""
+    return dy @ w.T
+
+
 def sparse_matmul(x: Csr, w: Float) -> Float:
     """Y = X W, (N, P), for sparse X (N, F) and W (F, P): y_n = sum of a w_f over the entries (f, a) of row n.
 

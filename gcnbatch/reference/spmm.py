@@ -7,6 +7,7 @@ accelerating graph convolutional networks", CCGrid 2019). SpMM and the sum over 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.data.sparse import Adjacency
 from gcnbatch.reference.arrays import Float
@@ -42,3 +43,14 @@ def spmm_backward(adjacency: Adjacency, dy: Float) -> Float:
             for entry in range(a.indptr[row], a.indptr[row + 1]):
                 dh[j, c * width : (c + 1) * width] += a.data[entry] * dy[a.indices[entry]]
     return dh
+
+
+def sddmm(a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
+    """Sampled products (E,): entry e is the sum over p of a[rows[e], p] * b[columns[e], p].
+
+    `b` (Q, P), or (N, C*P) read as rows of P: row j*C + c is node j, channel c. As y_i is a sum of a_ijc h_jc, the
+    gradient by the edge weight a_ijc is dy_i · h_jc: `a` is dY, `b` is H, and the edge is the entry (i, j*C + c).
+    """
+    width = a.shape[1]
+    wide = b.reshape(b.size // width, width)
+    return (a[rows] * wide[columns]).sum(axis=1)

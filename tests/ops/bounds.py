@@ -190,6 +190,9 @@ class RoundedOps:
     def matmul_backward(self, dy, x, w, need_dx=True, out=None, graphs=None):
         return (dy @ w.T if need_dx else None), into(out, x.T @ dy)
 
+    def matmul_dx(self, dy: Rounded, w: Rounded, graphs: object = None) -> Rounded:
+        return dy @ w.T
+
     def sparse_matmul(self, x: Csr, w: Rounded) -> Rounded:
         return sparse_product(x, w)
 
@@ -220,6 +223,10 @@ class RoundedOps:
         dh = sparse_product(adjacency.transpose, dy)
         shape = (dy.shape[0], adjacency.n_channels * dy.shape[1])
         return Rounded(dh.value.reshape(shape), dh.error.reshape(shape))
+
+    def sddmm(self, a: Rounded, b: Rounded, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Rounded:
+        shape = (b.value.size // a.shape[1], a.shape[1])
+        return (a[rows] * Rounded(b.value.reshape(shape), b.error.reshape(shape))[columns]).sum(axis=1)
 
     def batch_norm(self, x, gamma, beta, running_mean, running_var, epsilon, momentum, training, relu=False):
         n, mean, var = len(x), running_mean, running_var

@@ -14,6 +14,7 @@ from tests.ops import (
     test_optimizer,
     test_readout,
     test_relu,
+    test_sddmm,
     test_spmm,
 )
 from tests.ops.cases import Case
@@ -21,6 +22,7 @@ from tests.ops.parity import Problem
 
 DENSE_MODULES = {
     "matmul": test_matmul,
+    "sddmm": test_sddmm,
     "bias": test_bias,
     "linear": test_linear,
     "batch norm": test_batch_norm,

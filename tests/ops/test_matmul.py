@@ -23,6 +23,14 @@ def dense(case: Case, convolution: bool) -> Problem:
     return Problem(run, {"x": x, "w": w, "dy": dy, **graphs})
 
 
+def dx_alone(case: Case, convolution: bool) -> Problem:
+    def run(ops, w, dy, graphs=None):
+        return {"dx": ops.matmul_dx(dy, w, graphs)}
+
+    rng, (P, graphs) = case.rng(), of_layer(case, convolution)
+    return Problem(run, {"w": normal(rng, case.F, P), "dy": normal(rng, case.N, P), **graphs})
+
+
 def sparse(case: Case) -> Problem:
     def run(ops, x, w, dy):
         return {"y": ops.sparse_matmul(x, w), "dw": ops.sparse_matmul_backward(dy, x)}
@@ -35,6 +43,8 @@ def sparse(case: Case) -> Problem:
 PROBLEMS = {
     "dense layer": lambda case: dense(case, convolution=False),
     "graph convolution": lambda case: dense(case, convolution=True),
+    "dense layer, by X alone": lambda case: dx_alone(case, convolution=False),
+    "graph convolution, by X alone": lambda case: dx_alone(case, convolution=True),
     "sparse features": sparse,
 }
 
@@ -67,6 +77,10 @@ MUTANTS = {
     "one row off": ("dense layer", mutant(matmul=lambda right, x, w, *_: np.roll(right(x, w), 1, axis=0))),
     "dx of weights in reverse": ("dense layer", mutant(matmul_backward=dx_of_reversed_weights)),
     "a row short in dw": ("dense layer", mutant(matmul_backward=dw_of_a_row_less)),
+    "a column short in dx": (
+        "dense layer, by X alone",
+        mutant(matmul_dx=lambda right, dy, w, *_: right(dy[:, 1:], w[:, 1:])),
+    ),
     "an entry short": ("sparse features", mutant(sparse_matmul=lambda right, x, w: right(one_entry_short(x), w))),
     "float16 entries": (
         "sparse features",

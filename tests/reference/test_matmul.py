@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gcnbatch.reference.matmul import matmul, matmul_backward, sparse_matmul, sparse_matmul_backward
+from gcnbatch.reference.matmul import matmul, matmul_backward, matmul_dx, sparse_matmul, sparse_matmul_backward
 from tests.ops.cases import build_csr
 from tests.reference.numerical import assert_gradient
 
@@ -17,6 +17,7 @@ def test_matmul_backward_by_hand():
     w = np.array([[1.0, 0, -1], [2, 1, 0]])
     dx, dw = matmul_backward(np.eye(3), x, w)
     assert_array_equal(dx, [[1, 2], [0, 1], [-1, 0]])
+    assert_array_equal(matmul_dx(np.eye(3), w), dx)
     assert_array_equal(dw, [[1, 3, 5], [2, 4, 6]])
 
 

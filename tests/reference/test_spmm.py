@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gcnbatch.reference.spmm import spmm, spmm_backward
+from gcnbatch.reference.spmm import sddmm, spmm, spmm_backward
 from tests.ops.cases import CASES, Case, build_adjacency
 from tests.reference.numerical import assert_gradient
 
@@ -49,3 +49,20 @@ def test_spmm_gradient():
     rng = case.rng()
     adjacency, h, dy = case.adjacency(rng).matrix, rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
     assert_gradient(lambda h: spmm(adjacency, h), h, dy, spmm_backward(adjacency, dy))
+
+
+def test_sddmm_by_hand():
+    a, b = np.array([[1.0, 2], [3, 4]]), np.array([[1.0, 10, 100, 1000], [2, 20, 200, 2000]])
+    assert_array_equal(sddmm(a, b, np.array([1, 0, 1]), np.array([0, 3, 3])), [43, 4200, 8600])
+
+
+def test_sddmm_is_the_gradient_of_spmm_by_the_edges():
+    case = Case("gradient", (3, 2), C=2, P=2)
+    rng = case.rng()
+    src, dst, channel = case.edge_list(rng)
+    h, dy = rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
+
+    def product(weight):
+        return spmm(build_adjacency(5, 2, src, dst, channel, weight), h)
+
+    assert_gradient(product, rng.normal(size=len(src)), dy, sddmm(dy, h, dst, src * 2 + channel))

@@ -101,7 +101,7 @@ class CpuBackend:
     ops: Ops = CpuOps()
     meter = HostMeter()
 
-    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
+    def zeros(self, count: int, dtype: type[np.generic] = np.float32) -> NDArray[Any]:
         return np.zeros(count, dtype=dtype)
 
     def view(self, flat: Float, start: int, shape: tuple[int, ...]) -> Float:

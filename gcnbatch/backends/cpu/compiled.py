@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
@@ -28,9 +29,12 @@ from gcnbatch.data.graphs import ragged_rows
 from gcnbatch.data.sparse import check_reach
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let Numba compile `function` at its first call, and cache the code on disk if a folder is writable."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+def compiled(function: Callable[..., Any], allowed: frozenset[str] = frozenset({"contract"})) -> Callable[..., Any]:
+    """Let Numba compile `function` at its first call, and cache the code on disk if a folder is writable.
+
+    `allowed` are LLVM's flags of its arithmetic.
+    """
+    options: dict[str, Any] = {"nogil": True, "fastmath": set(allowed), "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable cache folder
@@ -47,6 +51,16 @@ def _csr_product(indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> 
             weight, source = data[entry], dense[indices[entry]]
             for p in range(sums.shape[0]):
                 sums[p] += weight * source[p]
+
+
+@partial(compiled, allowed=frozenset({"contract", "reassoc", "nsz"}))  # else a sum is one chain of additions
+def _sampled_products(a: Any, b: Any, rows: Any, columns: Any, out: Any) -> None:
+    """Write the product of row rows[e] of `a` and row columns[e] of `b` to out[e]."""
+    for entry in range(out.shape[0]):
+        left, right, total = a[rows[entry]], b[columns[entry]], np.float32(0)
+        for p in range(left.shape[0]):
+            total += left[p] * right[p]
+        out[entry] = total
 
 
 @compiled
@@ -264,6 +278,11 @@ class CompiledOps(CpuOps):
         dh = np.empty((n * channels, width), np.float32)
         _csr_product(matrix.indptr, matrix.indices, matrix.data, dy, dh)
         return dh.reshape(n, channels * width)
+
+    def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
+        out = np.empty(len(rows), np.float32)
+        _sampled_products(a, b.reshape(-1, a.shape[1]), rows, columns, out)
+        return out
 
     def batch_norm(
         self,

@@ -41,6 +41,10 @@ class CpuOps:
         _threads.fit(x.size * w.shape[1])
         return (dy @ w.T if need_dx else None), np.matmul(x.T, dy, out=out)
 
+    def matmul_dx(self, dy: Float, w: Float, graphs: Adjacency | None = None) -> Float:
+        _threads.fit(dy.size * len(w))
+        return dy @ w.T
+
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
         return _product(x, w)
 
@@ -80,6 +84,10 @@ class CpuOps:
 
     def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
         return _product(adjacency.transpose, dy).reshape(dy.shape[0], adjacency.n_channels * dy.shape[1])
+
+    def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
+        wide = b.reshape(-1, a.shape[1])
+        return np.einsum("ep,ep->e", a.take(rows, axis=0), wide.take(columns, axis=0))
 
     def batch_norm(
         self,

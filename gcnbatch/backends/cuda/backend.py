@@ -69,7 +69,7 @@ class CudaBackend:
         """Bytes of device memory that a resident data set may take."""
         return int(self.device.memory().free * RESIDENT_SHARE)
 
-    def zeros(self, count: int, dtype: type[np.floating[Any]] = np.float32) -> DeviceArray:
+    def zeros(self, count: int, dtype: type[np.generic] = np.float32) -> DeviceArray:
         return self.device.zeros(count, dtype)
 
     def view(self, flat: DeviceArray, start: int, shape: tuple[int, ...]) -> DeviceArray:

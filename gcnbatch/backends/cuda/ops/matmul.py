@@ -200,6 +200,12 @@ class MatmulOps(BiasOps):
         dw = self.or_empty(out, w.shape)
         return self._gradients(dy, x, w, need_dx, dw, None), dw
 
+    def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
+        (F, P), N = w.shape, dy.shape[0]
+        dx = self.device.empty((N, F))
+        self.multiply_dgrad(dx, dy, w, (N, F, P), (F, P, P))
+        return dx
+
     def linear(self, x: DeviceArray, w: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
         (N, F), P = x.shape, w.shape[1]
         y = self.device.empty((N, P))

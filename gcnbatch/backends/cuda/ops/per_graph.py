@@ -38,18 +38,25 @@ class PerGraphDenseOps(DenseOps):
     ) -> tuple[DeviceArray | None, DeviceArray]:
         if graphs is None or not _filled(graphs):
             return super().matmul_backward(dy, x, w, need_dx, out)
-        (N, F), columns = x.shape, w.shape[1]
+        F, columns = w.shape
         width = columns // graphs.n_channels
-        dx = self.device.empty((N, F)) if need_dx else None
+        dx = self.matmul_dx(dy, w, graphs) if need_dx else None
         dw = self.or_empty(out, (F, columns))
         for number, (first, n) in enumerate(_filled(graphs)):
-            if dx is not None:
-                arrays = (_from(dx, first * F), _from(dy, first * columns), w)
-                self.multiply_dgrad(*arrays, (n, F, columns), (F, columns, columns))
             for c in range(0, columns, width):
                 arrays = (_from(dw, c), _from(x, first * F), _from(dy, first * columns + c))
                 self.multiply_wgrad(*arrays, (n, F, width), (columns, F, columns), accumulate=number > 0)
         return dx, dw
+
+    def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
+        if graphs is None:
+            return super().matmul_dx(dy, w)
+        F, columns = w.shape
+        dx = self.device.empty((dy.shape[0], F))
+        for first, n in _filled(graphs):
+            arrays = (_from(dx, first * F), _from(dy, first * columns), w)
+            self.multiply_dgrad(*arrays, (n, F, columns), (F, columns, columns))
+        return dx
 
     def linear(self, x: DeviceArray, w: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
         if graphs is None:

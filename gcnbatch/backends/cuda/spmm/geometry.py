@@ -146,6 +146,16 @@ def sparse_columns(n_columns: int, width: int, vector: int) -> tuple[Launch, int
     return Launch((n_columns, ceil_div(width, vector << lane_bits), 1), (COLUMN_THREADS, 1, 1)), lane_bits
 
 
+def sampled_products(n_entries: int, width: int, vector: int) -> tuple[Launch, int]:
+    """Return the launch of `sddmm_*`, a group of lanes per entry, and its lane_bits.
+
+    >>> sampled_products(2000, 64, 4)
+    (Launch(grid=(125, 1, 1), block=(256, 1, 1), shared=0), 4)
+    """
+    lane_bits = vector_bits(width, vector)
+    return Launch((ceil_div(n_entries, THREADS >> lane_bits), 1, 1), (THREADS, 1, 1)), lane_bits
+
+
 def sub_warp_bits(width: int) -> int:
     """Return log2 of the papers' sub-warp: 32 threads for width > 16, else the smallest power of two that holds it."""
     return WARP_BITS if width > 16 else _log2(next_power_of_two(width))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SparseOps:
-    """`spmm` and `sparse_matmul` of `gcnbatch.backends.base.Ops`, a launch per operation.
+    """`spmm`, `sddmm` and `sparse_matmul` of `gcnbatch.backends.base.Ops`, a launch per operation.
 
     Parameters
     ----------
@@ -46,6 +46,25 @@ class SparseOps:
         dh = self.device.empty((dy.shape[0], adjacency.n_channels * width))
         self._product(dh, dy, adjacency.transpose, adjacency, adjacency.n_channels, width)
         return dh
+
+    def sddmm(self, a: DeviceArray, b: DeviceArray, rows: DeviceArray, columns: DeviceArray) -> DeviceArray:
+        n_entries, width = rows.size, a.shape[1]
+        out = self.device.empty((n_entries,))
+        vector = vector_width(width, a, b)
+        launch, lane_bits = geometry_sparse.sampled_products(n_entries, width, vector)
+        self.device.launch(
+            f"sddmm_float{vector}",
+            launch,
+            out=out,
+            a=a,
+            b=b,
+            rows=rows,
+            columns=columns,
+            n_entries=n_entries,
+            width=width,
+            lane_bits=lane_bits,
+        )
+        return out
 
     def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
         n_rows, width = x.indptr.size - 1, w.shape[1]
@@ -111,8 +130,8 @@ class PerGraphSparseOps(SparseOps):
     """`SparseOps` as the papers' non-batched loop: a launch per graph and channel.
 
     The loop sums over channels: channel 0 overwrites, the others add. Kernels with atomic additions first launch a
-    kernel that zeros the output. The gradient by the weights of sparse features, which the papers do not have, is one
-    launch.
+    kernel that zeros the output. `sddmm` and the gradient by the weights of sparse features, which the papers do not
+    have, are one launch each.
     """
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:

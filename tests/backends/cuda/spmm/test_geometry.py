@@ -40,6 +40,15 @@ def test_rows_and_columns_are_covered(n_rows: int, mean: int, width: int, chips:
     assert width <= launch.grid[1] * columns < width + columns
 
 
+@quickly
+@given(st.integers(0, 10_000), WIDTHS, st.booleans())
+def test_sampled_products_have_lanes_for_every_entry(entries: int, width: int, wide: bool) -> None:
+    launch, lane_bits = geometry.sampled_products(entries, width, 4 if wide and width % 4 == 0 else 1)
+    of_block = launch.block[0] >> lane_bits
+    assert lane_bits <= 5
+    assert entries <= launch.grid[0] * of_block < entries + of_block
+
+
 def test_groups_share_the_entries_of_long_rows_at_narrow_widths() -> None:
     groups = [geometry.sparse_rows(1000, 1000 * mean, 16, 4, H200).group_bits for mean in (3, 7, 8, 16, 32, 500)]
     assert groups == [0, 0, 1, 2, 3, 3]

@@ -1,0 +1,67 @@
+"""Gradients by inputs on every backend whose steps are operations, against the reference in float64."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gcnbatch.backends import registry
+from gcnbatch.compare.parity import bounds, distance
+from gcnbatch.compare.reference import ReferenceBackend, jitters
+from gcnbatch.config_sections import ChemGCNConfig
+from gcnbatch.explain.path import GraphPath, midpoints
+from gcnbatch.model.gcn import build
+from gcnbatch.runners.input_gradients import InputGradientRunner
+from tests.builders import build_graphset
+
+BACKENDS = [
+    pytest.param(entry.name, marks=pytest.mark.gpu if entry.on_gpu else ())
+    for entry in registry.BACKENDS
+    if entry.steps_are_operations
+]
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "bond channels, maximum": ({"readout": "max", "dense": (9,), "head": (5,)}, {"n_channels": 4}),
+    "one channel, sum": ({"widths": (33,)}, {"n_channels": 1}),
+    "sparse features": ({"readout": "mean", "batch_norm": False}, {"features": "csr"}),
+    "no edges": ({}, {"edges_per_node": 0}),
+}
+UNITS, RUNS = 8.0, 8  # of the reference in float32, with moved roundings
+
+Results = dict[str, NDArray[Any]]
+
+
+def results(backend: Any, name: str) -> Results:
+    config, data = MODELS[name]
+    graphs = build_graphset(12, **{"n_features": 31, "max_nodes": 11, "seed": 4, **data})
+    model = build(ChemGCNConfig(**{"widths": (16, 7), **config}), graphs.header)
+    rng = np.random.default_rng(1)
+    weights = {
+        key: value + rng.uniform(0.1, 0.5, value.shape).astype(np.float32)
+        for key, value in model.layout().initial(0).items()
+    }
+    runner = InputGradientRunner(backend, model, weights, np.eye(2, dtype=np.float32))
+    path = GraphPath.of(graphs, "symmetric")
+    source = path.at(midpoints(3))
+    found = runner.contributions(source, *path.pairs(3))
+    return {"outputs": runner.outputs(source), "nodes": found.nodes, "edges": found.edges}
+
+
+@cache
+def allowed(name: str) -> tuple[Results, dict[str, float]]:
+    exact = results(ReferenceBackend(np.float64, by_loops=True), name)
+    runs = [ReferenceBackend(np.float32, by_loops=True, jitter=jitter) for jitter in jitters(RUNS, UNITS)]
+    return exact, bounds(exact, (results(run, name) for run in runs))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_agrees_with_the_reference(backend: str, name: str) -> None:
+    exact, bound = allowed(name)
+    for key, found in results(registry.open_backend(backend), name).items():
+        assert found.shape == exact[key].shape
+        assert distance(found, exact[key]) <= bound[key], key
+    assert np.any(exact["nodes"]) == (name != "no edges")
