@@ -58,6 +58,7 @@ class Config(Section):
         le=1024,
         description="members that train at once, on the host in processes; 0: as many as the GPU takes, on the host 1",
     )
+    parquet: bool = Field(default=False, description="write each table of the folder (.csv) as .parquet, too")
     data: DataConfig = Field(default_factory=DataConfig)
     split: SplitConfig = Field(default_factory=SplitConfig)
     model: ModelConfig = Field(default_factory=ChemGCNConfig)
@@ -154,7 +155,10 @@ def _allowed(name: str, field: FieldInfo) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(str(choice) or '""' for choice in get_args(kind))
     if get_origin(kind) is tuple:
-        number, element = get_args(get_args(kind)[0])
+        element = get_args(kind)[0]
+        if get_origin(element) is Literal:
+            return f"list of {', '.join(map(str, get_args(element)))}"
+        number, element = get_args(element)
         if number is str:
             return "list of texts"
         return f"list; each {_bounds(number, element.metadata)}"
@@ -199,6 +203,8 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     kind = ""
     if len(location) > 1 and location[0] == "model" and location[1] in MODEL_KINDS:
         kind = location.pop(1)
+    if location[-1:] == ["0"] and not isinstance(_dig(tree, location[:-1]), list | tuple):
+        location.pop()  # a single value in place of a list
     key = ".".join(location)
     subject = f"{where}: {key}" if key else where
     if first["type"] == "extra_forbidden" and location[-1].lower() in _ALIASES:
@@ -231,7 +237,7 @@ def _range(location: list[str], kind: str) -> str:
     if field is None:
         return ""
     number, bounds = field.annotation, field.metadata
-    if len(location) > 2:  # an element of a list
+    if len(location) > 2 and get_origin(get_args(number)[0]) is not Literal:  # an element of a list
         number, element = get_args(get_args(number)[0])
         bounds = element.metadata
     if not bounds or number not in (int, float):

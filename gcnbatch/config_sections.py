@@ -25,6 +25,7 @@ def _as_names(value: Any) -> Any:
 
 
 LayerNames = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], BeforeValidator(_as_names)]
+Readouts = Annotated[tuple[Literal["sum", "mean", "max"], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
 
@@ -85,15 +86,40 @@ class ChemGCNConfig(Section):
     adjacency: Literal["symmetric", "stored"] = Field(
         default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
     )
-    batch_norm: bool = Field(default=True, description="batch norm after each graph convolution")
+    norm: Literal["batch", "layer", "none"] = Field(
+        default="batch", description="after each graph convolution: over the batch's nodes, over a node's columns"
+    )
     batch_norm_momentum: float = Field(
         default=0.1, gt=0.0, le=1.0, description="weight of a batch in running statistics"
     )
     batch_norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1.0, description="added to the variance")
+    layer_norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1.0, description="added to the variance")
     dropout: Fraction = Field(default=0.0, description="dropout after each hidden layer")
+    residual: bool = Field(
+        default=False, description="add the input of a convolution to its output; from the second, where widths agree"
+    )
+    ffn: bool = Field(
+        default=False,
+        description="node-wise feed-forward network after each convolution: twice as wide inside, residual, norm",
+    )
+    virtual_node: bool = Field(
+        default=False, description="after each convolution but the last, each node reads the mean of its graph"
+    )
+    jumping_knowledge: Literal["none", "cat"] = Field(
+        default="none", description="cat: what follows reads the outputs of all convolutions, concatenated"
+    )
     dense: Widths = Field(default=(), description="node-wise dense layers (with ReLU) before the readout")
-    readout: Literal["sum", "mean", "max"] = Field(default="sum", description="nodes to graph")
+    readout: Readouts = Field(default=("sum",), min_length=1, description="nodes to graph; several are concatenated")
     head: Widths = Field(default=(), description="dense layers (with ReLU) between readout and output")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _norm_of_older_files(cls, tree: Any) -> Any:
+        """Read ``batch_norm = true | false``, which configurations and weights had before `norm`."""
+        if isinstance(tree, dict) and isinstance(tree.get("batch_norm"), bool):
+            tree = dict(tree)
+            tree.setdefault("norm", "batch" if tree.pop("batch_norm") else "none")
+        return tree
 
 
 class KipfConfig(Section):
@@ -163,6 +189,7 @@ class TrainConfig(Section):
     checkpoint_seconds: float = Field(
         default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
     )
+    tensorboard: bool = Field(default=False, description="write TensorBoard's event file into the folder of each fit")
 
     @model_validator(mode="after")
     def _frozen_from_somewhere(self) -> TrainConfig:

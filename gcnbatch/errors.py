@@ -8,8 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from gcnbatch.text import QUOTED, listed, printable, quoted
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _COMPARED = 2000  # names among which the closest one is searched
 
@@ -75,6 +79,13 @@ class DeviceLost(MachineError):
 
 class BackendUnavailable(MachineError):
     """A requested backend cannot start here; the hint says what to install or change (exit code 3)."""
+
+
+def misfit(error: ValidationError, whole: str = "value") -> str:
+    """Return the first key that does not fit a schema, and why; `whole` names a value that has no keys."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"]) or whole
+    return f"{quoted(key)}: {printable(first['msg'], 2 * QUOTED)}"
 
 
 def closest(name: str, known: Iterable[str]) -> str:

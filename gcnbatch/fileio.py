@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError, MachineError
 
@@ -238,25 +238,54 @@ def write_text(path: StrPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def append_line(path: StrPath, line: str) -> None:
-    """Append `line` and a newline to a file; a symbolic link is refused.
+def open_append(path: StrPath) -> IO[bytes]:
+    """Open a file to append to it; make it if there is none.
 
     Raises
     ------
+    InputError
+        When the path is a symbolic link, which could lead outside a folder, a pipe or a device.
+    """
+
+    def regular(name: str, flags: int) -> int:
+        # A pipe that nobody reads is refused by the system, one that has a reader below.
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+
+    try:
+        return open(path, "ab", opener=regular)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            got = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
+            raise InputError(str(path), got, "a file", "Remove it, or choose another place.") from error
+        raise
+
+
+def append_line(path: StrPath, line: str) -> None:
+    """Append `line` and a newline to a file, as UTF-8; see `append`."""
+    append(path, f"{line}\n".encode())
+
+
+def append(path: StrPath, data: bytes) -> None:
+    """Append to a file.
+
+    Raises
+    ------
+    InputError
+        As `open_append`.
     MachineError
-        When the disk is full or not writable; the file may end with a part of the line.
+        When the disk is full or not writable; the file may end with a part of the data.
     """
     try:
-        with open(path, "a", encoding="utf-8", opener=_no_link) as stream:
-            stream.write(line + "\n")
+        with open_append(path) as stream:
+            stream.write(data)
     except OSError as error:
         if disk_hint(error):
             raise _write_error(path, error) from error
         raise
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def write_json(path: StrPath, value: Any) -> None:

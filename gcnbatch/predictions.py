@@ -7,25 +7,22 @@ adds columns behind them. Predictions from a file of molecules end with ``error`
 read, else blank. Such a row keeps its place, with blank numbers. A name that is already taken gets ``_`` appended: that
 of a task called ``id``, or of a kept column that is called like a task.
 
-- ``.csv`` (and ``-``, standard output): RFC 4180, UTF-8, a header line; a blank stands for a missing value. Control
-  characters and the like are escaped (`gcnbatch.text`), so that a row is a line.
+- ``.csv`` (and ``-``, standard output) and ``.parquet``: see `gcnbatch.tables`.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
 - ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
   for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``more/<column> (R,)`` as float32 or text;
   ``target`` (its kind) as an attribute.
-- ``.parquet``: the columns of the CSV, numbers as float32 and texts as strings; null where missing.
 
-Numbers are written in the shortest form that reads back as the same float32.
+In text, numbers are written in the shortest form that reads back as the same float32.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -33,13 +30,13 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import fileio, tables
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import csv_cell, json_line, printable
+from gcnbatch.text import json_line, printable
 
-ENDINGS = (".csv", ".jsonl", ".h5", ".parquet")
+ENDINGS = (".csv", ".jsonl", ".h5", tables.PARQUET)
 TEXT_ENDINGS = (".csv", ".jsonl")
 STDOUT = "-"
 
@@ -167,11 +164,11 @@ def check_target(out: str) -> None:
 
 
 @contextmanager
-def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Iterator[Sink]:
+def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
     """Open `out` for writing; the file appears under its name when the block ends without an error.
 
-    With `spreadsheet`, texts of a CSV that a spreadsheet would run as formulas begin with an apostrophe. `follow`: a
-    symbolic link stays, and its target is written.
+    With `spreadsheet`, texts of a CSV that a spreadsheet would run as formulas begin with an apostrophe. A symbolic
+    link stays, and its target is written.
 
     Raises
     ------
@@ -184,18 +181,18 @@ def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Itera
     if out == STDOUT:
         if sys.stdout is None:
             raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
-        yield _Csv(sys.stdout, spreadsheet)
+        yield text_sink(".csv", sys.stdout, spreadsheet)
         return
     ending = Path(out).suffix.lower()
-    with fileio.atomic_path(out, follow) as temporary:
+    with fileio.atomic_path(out, follow=True) as temporary:
         if ending == ".h5":
             import h5py
 
             with fileio.HeldErrors(temporary, out) as stream, h5py.File(stream, "w") as file:
                 yield _Hdf5(file)
-        elif ending == ".parquet":
-            with fileio.HeldErrors(temporary, out) as stream, closing(_Parquet(stream)) as table:
-                yield table
+        elif ending == tables.PARQUET:
+            with tables.open_parquet(temporary, out) as rows:
+                yield _Columns(rows)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as text:
                 yield text_sink(ending, text, spreadsheet)
@@ -203,17 +200,16 @@ def open_sink(out: str, spreadsheet: bool = False, follow: bool = True) -> Itera
 
 def text_sink(ending: str, stream: IO[str], spreadsheet: bool = False, begun: bool = False) -> Sink:
     """Return the sink of a text format; `begun`: the stream has rows already."""
-    return _Csv(stream, spreadsheet, begun) if ending == ".csv" else _JsonLines(stream)
+    return _Columns(tables.CsvRows(stream, spreadsheet, begun)) if ending == ".csv" else _JsonLines(stream)
 
 
-def write_csv(path: StrPath, table: Predictions) -> None:
-    """Write the table as CSV into a folder of ours; a symbolic link is replaced."""
-    with open_sink(str(path), follow=False) as sink:
-        sink.append(table)
+def write_table(path: Path, table: Predictions, parquet: bool = False) -> None:
+    """Write the table as CSV into a folder of ours, and with `parquet` beside it; see `tables.write`."""
+    tables.write(path, table.columns(), parquet)
 
 
 def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32]:
-    """Return the outputs (R, K) of a CSV that `write_csv` wrote without standard deviations, bit for bit.
+    """Return the outputs (R, K) of a CSV that `write_table` wrote without standard deviations, bit for bit.
 
     Raises
     ------
@@ -240,24 +236,14 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32
     return outputs
 
 
-class _Csv:
-    def __init__(self, stream: IO[str], spreadsheet: bool = False, begun: bool = False) -> None:
-        self._writer = csv.writer(stream, lineterminator="\n")
-        self._spreadsheet = spreadsheet
-        self._begun = begun
+class _Columns:
+    """Sink of a format that takes columns."""
+
+    def __init__(self, rows: tables.Rows) -> None:
+        self._rows = rows
 
     def append(self, table: Predictions) -> None:
-        columns = table.columns()
-        if not self._begun:
-            self._writer.writerow(self._safe(columns))
-            self._begun = True
-        self._writer.writerows(zip(*(self._cells(values) for values in columns.values()), strict=True))
-
-    def _cells(self, values: NDArray[Any]) -> list[str]:
-        return _texts(values) if values.dtype.kind == "f" else self._safe(values.tolist())
-
-    def _safe(self, texts: Iterable[str]) -> list[str]:
-        return [csv_cell(text, self._spreadsheet) for text in texts]
+        self._rows.append(table.columns())
 
 
 class _JsonLines:
@@ -269,34 +255,6 @@ class _JsonLines:
         for cells in zip(*(_json_values(values) for values in columns.values()), strict=True):
             row = dict(zip(columns, cells, strict=True))
             self._stream.write(json_line(row) + "\n")
-
-
-class _Parquet:
-    def __init__(self, stream: fileio.HeldErrors) -> None:
-        try:
-            self._arrow, self._parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise MachineError("pyarrow", "not installed", hint="Install it: pip install 'gcnbatch[tables]'") from error
-        self._stream: Any = stream
-        self._writer: Any = None
-
-    def append(self, table: Predictions) -> None:
-        arrow = self._arrow
-        arrays = {name: _arrow_array(arrow, values) for name, values in table.columns().items()}
-        rows = arrow.table(arrays)
-        if self._writer is None:
-            self._writer = self._parquet.ParquetWriter(self._stream, rows.schema)
-        self._writer.write_table(rows)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-def _arrow_array(arrow: Any, values: NDArray[Any]) -> Any:
-    if values.dtype.kind == "f":
-        return arrow.array(values, arrow.float32(), from_pandas=True)
-    return arrow.array([text or None for text in values.tolist()], arrow.string())
 
 
 class _Hdf5:
@@ -342,17 +300,9 @@ def _refuse_nul(name: str, texts: Sequence[str]) -> None:
             )
 
 
-def _texts(values: NDArray[Any]) -> list[str]:
-    if values.dtype.kind != "f":
-        return list(values.tolist())
-    texts = values.astype(np.str_)
-    texts[np.isnan(values)] = ""
-    return list(texts.tolist())
-
-
 def _json_values(values: NDArray[Any]) -> list[str | float | None]:
     if values.dtype.kind != "f":
         return [text or None for text in values.tolist()]
     # Convert through text: the shortest number that reads back as the float32, not all digits of its float64.
     finite = np.isfinite(values).tolist()
-    return [float(text) if known else None for text, known in zip(_texts(values), finite, strict=True)]
+    return [float(text) if known else None for text, known in zip(tables.number_texts(values), finite, strict=True)]

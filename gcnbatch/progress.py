@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gcnbatch.text import printable
+
 LINE_SECONDS = 10.0  # least time between two lines; shorter work shows none
 
 
@@ -31,9 +33,9 @@ def on_terminal() -> bool:
 
 
 def write_line(text: str) -> None:
-    """Write a line to stderr. Work goes on when its reader has gone."""
+    """Write a line of safe characters to stderr. Work goes on when its reader has gone."""
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def counter(

@@ -37,7 +37,12 @@ class Comparison:
 
 
 def compare_runs(
-    runs: Iterable[Run | StrPath], *, out: StrPath | None = None, metric: str = "", level: float = 0.95
+    runs: Iterable[Run | StrPath],
+    *,
+    out: StrPath | None = None,
+    metric: str = "",
+    level: float = 0.95,
+    parquet: bool = False,
 ) -> Comparison:
     """Compare runs on the same data and splits; write a report.
 
@@ -50,6 +55,8 @@ def compare_runs(
         Figure of the test rows; empty: that which picks the best epoch by default.
     level : float
         Confidence level of the intervals.
+    parquet : bool
+        Write ``scores.parquet`` beside ``scores.csv``.
 
     Raises
     ------
@@ -71,7 +78,7 @@ def compare_runs(
     """
     from gcnbatch.compare_runs.session import compare
 
-    folder, found = compare(folders_of(runs), None if out is None else Path(out), metric, level)
+    folder, found = compare(folders_of(runs), None if out is None else Path(out), metric, level, parquet)
     return Comparison(folder, found.as_dict())
 
 

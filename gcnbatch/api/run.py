@@ -246,7 +246,12 @@ class Run:
         return report(self.folder)
 
 
+def folder_of(run: Run | StrPath) -> Path:
+    """Return the folder of a run."""
+    return run.folder if isinstance(run, Run) else Path(run)
+
+
 def folders_of(runs: Run | StrPath | Iterable[Run | StrPath]) -> list[Path]:
     """Return the folders of one run or several."""
     every = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
-    return [one.folder if isinstance(one, Run) else Path(one) for one in every]
+    return [folder_of(one) for one in every]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
-from gcnbatch.api.run import Run
+from gcnbatch.api.run import Run, folder_of
 from gcnbatch.backends import registry
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError
@@ -111,7 +111,7 @@ def train(
         ("split", "repeats"): repeats,
         ("train", "ensemble"): ensemble,
         ("jobs",): jobs,
-        ("train", "from_run"): str(from_run.folder if isinstance(from_run, Run) else from_run or "") or None,
+        ("train", "from_run"): None if from_run is None else str(folder_of(from_run)),
         ("train", "freeze"): freeze if freeze is None or isinstance(freeze, str) else list(freeze),
     }
     graphs, settings = graphs_of(data), settings or {}
@@ -179,7 +179,7 @@ def resume(
     """
     from gcnbatch.train import run as runs
 
-    folder = run.folder if isinstance(run, Run) else Path(run)
+    folder = folder_of(run)
     runs.resume(folder, backend, device, resident, quiet, say, epochs, jobs)
     return _completed(folder, device, baseline, applicability, quiet, say)
 

@@ -144,11 +144,31 @@ class Ops(Protocol):
     ) -> tuple[Array, Array, Array]:
         """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of a training `batch_norm`; `out` is (dgamma, dbeta)."""
 
+    def layer_norm(self, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool = False) -> tuple[Array, Any]:
+        """Return y = gamma (x - mean) / sqrt(var + epsilon) + beta, (y, saved); mean and biased variance of each row.
+
+        With `relu`, ReLU is applied to y, and the backward operation includes it.
+        """
+
+    def layer_norm_backward(
+        self, dy: Array, saved: Any, gamma: Array, out: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Gradients (dx (N, P), dgamma (P,), dbeta (P,)) of `layer_norm`; `out` is (dgamma, dbeta)."""
+
     def relu(self, x: Array, out: Array | None = None) -> Array:
         """max(x, 0), any shape, NaN where x is NaN; `out` may be x."""
 
     def relu_backward(self, dy: Array, y: Array, out: Array | None = None) -> Array:
         """Gradient of `relu`: dY where y > 0, else 0; `y` is what `relu` returned, `out` may be dY."""
+
+    def add(self, a: Array, b: Array) -> Array:
+        """A + B, two arrays of one shape. The gradient by both is dY."""
+
+    def concatenate(self, parts: Sequence[Array]) -> Array:
+        """Matrices (N, P_i) side by side: (N, sum of the P_i)."""
+
+    def concatenate_backward(self, dy: Array, widths: Sequence[int]) -> tuple[Array, ...]:
+        """Gradients of `concatenate` by its parts: new arrays (N, P_i), for `widths` P_i."""
 
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero each element with probability `rate`, scale the others by 1 / (1 - rate); return (y, mask), any shape.

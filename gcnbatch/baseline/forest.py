@@ -13,6 +13,7 @@ from gcnbatch import philox
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.text import quoted
 
 MODEL = "random forest"
 
@@ -54,7 +55,7 @@ class Forest:
             labels = y[train, task]
             known = labels >= 0 if header.target == "multiclass" else ~np.isnan(labels)
             if not known.any():
-                raise InputError(f"{place}: task '{name}'", "no label in the training rows", "at least one")
+                raise InputError(f"{place}: task {quoted(name)}", "no label in the training rows", "at least one")
             rows = train[known]
             forest = self._new(header, task).fit(features[rows], y[rows, task])
             forest.n_jobs = 1  # threads add up the trees in any order, which changes the last bits

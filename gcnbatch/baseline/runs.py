@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.baseline.forest import MODEL, Forest
-from gcnbatch.baseline.molecule_features import molecule_features
+from gcnbatch.baseline.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baseline.verdict import verdict
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
@@ -28,7 +28,8 @@ from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.predictions import Predictions, write_csv
+from gcnbatch.predictions import Predictions, write_table
+from gcnbatch.text import QUOTED, printable
 from gcnbatch.train import report, run_files
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import block_name, read_fits
@@ -59,14 +60,16 @@ def start(
 ) -> tuple[Path, dict[str, Any]]:
     """Fit the baseline to the split or folds of `config`; return its folder and metrics.
 
-    Only ``name``, ``seed``, ``data`` and ``split`` of the configuration matter. A table of molecules is first imported
-    into the folder; rows that cannot be read are left out.
+    Only ``name``, ``seed``, ``data``, ``split`` and ``parquet`` of the configuration matter. A table of molecules is
+    first imported into the folder; rows that cannot be read are left out.
 
     Raises
     ------
     InputError
         When the folder is not empty, the data have no SMILES, or data and configuration do not match.
     """
+    if config.parquet:
+        tables.check_parquet("parquet")
     path = Path(config.data.path)
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
@@ -187,7 +190,10 @@ def _fit(
     """Fit every part into its folder below `target`, and summarise them."""
     smiles = check_molecules(dataset)
     say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
-    features = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
+    found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
+    if found.lost:
+        say(_lost_rows(dataset, found))
+    features = found.x
     folders.make(target)
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
@@ -200,10 +206,17 @@ def _fit(
         began = time.monotonic()
         outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
-        results.append(_write(target / place, dataset, split, outputs[-1], course))
+        results.append(_write(target / place, dataset, split, outputs[-1], course, config.parquet))
     if "" in parts:
         return results[0]
-    return _summarise(target, dataset, list(parts.values()), outputs, results)
+    return _summarise(target, dataset, list(parts.values()), outputs, results, config.parquet)
+
+
+def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
+    first = features.lost[0]
+    rows = "row has" if len(features.lost) == 1 else "rows have"
+    row_id = printable(str(dataset.ids[first.index]), QUOTED)
+    return f"{len(features.lost):,} {rows} zeros for all features; the first is {row_id}: {first.reason}"
 
 
 def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:
@@ -222,7 +235,12 @@ def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seco
 
 
 def _write(
-    folder: Path, dataset: Dataset, split: Split, outputs: NDArray[np.float32], course: dict[str, Any]
+    folder: Path,
+    dataset: Dataset,
+    split: Split,
+    outputs: NDArray[np.float32],
+    course: dict[str, Any],
+    parquet: bool,
 ) -> dict[str, Any]:
     folders.make(folder)
     parts = {part: rows for part, rows in split.parts().items() if len(rows)}
@@ -235,6 +253,7 @@ def _write(
         test_ids=dataset.ids[split.test],
         history=[],
         course=course,
+        parquet=parquet,
     ).write()
 
 
@@ -244,6 +263,7 @@ def _summarise(
     parts: list[Split],
     outputs: list[NDArray[np.float32]],
     results: list[dict[str, Any]],
+    parquet: bool,
 ) -> dict[str, Any]:
     """Write mean and deviation over the parts, and the predictions of all test rows: the mean where parts share one."""
     summary = {**results[0], "folds": results, **average(results)}
@@ -258,7 +278,8 @@ def _summarise(
     pooled = (total / count[:, None]).astype(np.float32)
     header, y = dataset.header, dataset.y[tested]
     summary["out_of_fold"] = report.evaluate(header, y, pooled)
-    write_csv(folder / report.PREDICTIONS, Predictions(header, dataset.ids[tested], pooled))
+    predicted = Predictions(header, dataset.ids[tested], pooled)
+    write_table(folder / report.PREDICTIONS, predicted, parquet)
     report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)
     return summary

@@ -15,7 +15,7 @@ outputs, nnz stored entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import getfullargspec
 from math import prod
 from typing import Any, NamedTuple
@@ -147,6 +147,21 @@ def batch_norm_backward(dy: Array) -> Traffic:
     return Traffic(4 * (4 * n * p + 5 * p), 9 * n * p)
 
 
+def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool = False) -> Traffic:
+    """4 (2 N P + 2 P) bytes; per value 7 flops as in training batch norm, and 1 for ReLU."""
+    n, p = x.shape
+    return Traffic(4 * (2 * n * p + 2 * p), (7 + relu) * n * p)
+
+
+def layer_norm_backward(dy: Array) -> Traffic:
+    """dX from dY, x and y (for ReLU, as in our models): 4 (4 N P + 3 P) bytes, 15 N P flops.
+
+    Per value: ReLU (1), x̂ (2), dgamma (2), dbeta (1), g (1), two means (3), dx (5).
+    """
+    n, p = dy.shape
+    return Traffic(4 * (4 * n * p + 3 * p), 15 * n * p)
+
+
 def relu(x: Array) -> Traffic:
     """8 n bytes, n flops for n elements."""
     n = prod(x.shape)
@@ -157,6 +172,22 @@ def relu_backward(dy: Array) -> Traffic:
     """12 n bytes, n flops."""
     n = prod(dy.shape)
     return Traffic(12 * n, n)
+
+
+def add(a: Array) -> Traffic:
+    """12 n bytes, n flops for n elements."""
+    n = prod(a.shape)
+    return Traffic(12 * n, n)
+
+
+def concatenate(parts: Sequence[Array]) -> Traffic:
+    """8 bytes per element of all parts, no flops."""
+    return Traffic(8 * sum(prod(part.shape) for part in parts), 0)
+
+
+def concatenate_backward(dy: Array) -> Traffic:
+    """8 bytes per element, no flops."""
+    return concatenate([dy])
 
 
 def dropout(x: Array) -> Traffic:
@@ -248,8 +279,13 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         sddmm,
         batch_norm,
         batch_norm_backward,
+        layer_norm,
+        layer_norm_backward,
         relu,
         relu_backward,
+        add,
+        concatenate,
+        concatenate_backward,
         dropout,
         dropout_backward,
         readout,

@@ -59,7 +59,7 @@ def baseline(
     from gcnbatch.api import comparison
     from gcnbatch.cli.train import print_result
     from gcnbatch.data.importers.csv_tables import split_names
-    from gcnbatch.text import printable
+    from gcnbatch.progress import write_line
 
     run = comparison.baseline(
         config,
@@ -73,6 +73,6 @@ def baseline(
         smiles_column=smiles_column,
         target_columns=split_names(target_columns),
         quiet=quiet,
-        say=lambda line: None if quiet else typer.echo(printable(line), err=True),
+        say=lambda line: None if quiet else write_line(line),
     )
     print_result(run, as_json, quiet)

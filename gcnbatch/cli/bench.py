@@ -100,9 +100,10 @@ def spmm(
     a data set. Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
     """
     from gcnbatch.bench import command
+    from gcnbatch.progress import write_line
 
     asked = command.Asked(figure or [], batch, dim, nnz_per_row, columns, seed, data, methods, repeats, device or 0)
-    done = command.spmm(asked, out, compare, lambda line: typer.echo(line, err=True))
+    done = command.spmm(asked, out, compare, write_line)
     if as_json:
         typer.echo("\n".join(map(json.dumps, done.outcome.records)))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -59,11 +58,12 @@ def spgemm(
     from gcnbatch.bench import spgemm_report as report
     from gcnbatch.bench.spgemm_runs import measure, open_contenders
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.progress import write_line
 
     problems = report.problems(files or [], classes, scale, seed)
     found, notes = open_contenders(report.names(methods) if methods else None, device or 0)
     for note in notes:
-        print(note, file=sys.stderr)
+        write_line(note)
     rows = list(measure(report.shown(problems), found, repeats))
     if out is not None:
         report.save(rows, out)

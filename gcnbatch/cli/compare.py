@@ -69,6 +69,7 @@ def compare_backends(
     from gcnbatch.compare import report_tables, session
     from gcnbatch.compare.workload import QUICK, Effort
     from gcnbatch.errors import CheckFailed
+    from gcnbatch.progress import write_line
 
     options = {
         ("data", "path"): None if data is None else str(data),
@@ -84,7 +85,7 @@ def compare_backends(
         out,
         timeline,
         replace(QUICK if quick else Effort(), **given),
-        lambda line: typer.echo(line, err=True),
+        write_line,
     )
     if as_json:
         typer.echo(json.dumps(report, indent=2, allow_nan=False))

@@ -33,6 +33,7 @@ def compare_runs(
         typer.Option("--metric", help="Figure of the test rows.", show_default="roc_auc, accuracy or rmse by target"),
     ] = "",
     level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Confidence level.")] = 0.95,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write scores.parquet beside scores.csv.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json.")] = False,
 ) -> None:
     """Compare runs on the same data and splits.
@@ -44,7 +45,7 @@ def compare_runs(
     from gcnbatch.cli.text_tables import table
     from gcnbatch.text import printable
 
-    found = comparison.compare_runs(runs, out=out, metric=metric, level=level)
+    found = comparison.compare_runs(runs, out=out, metric=metric, level=level, parquet=parquet)
     report = found.content
     if as_json:
         typer.echo(json.dumps({**report, "folder": str(found.folder)}, indent=2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -71,10 +70,11 @@ Node targets:    E.csv            N.csv
 
 def _report(summary: ImportSummary) -> None:
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.progress import write_line
     from gcnbatch.text import printable
 
     for note in summary.notes:
-        print(printable(note), file=sys.stderr)
+        write_line(note)
     if summary.columns:
         rows = [("" if cell is None else cell for cell in cells) for cells in summary.columns]
         print("\n".join([*table(("column", "role", "kind", "labelled", "remark"), list(map(tuple, rows)), left=5), ""]))
@@ -265,7 +265,7 @@ def plain_csv(
     self_loops: SelfLoops = True,
     name: Name = "",
 ) -> None:
-    """Plain tables (.csv or .csv.gz) of any other graphs. Names of graphs and nodes are arbitrary texts.
+    """Plain tables (.csv, .csv.gz or .parquet) of any other graphs. Names of graphs and nodes are arbitrary texts.
 
     Every node must be in N.csv. Its columns besides graph, node and the node targets are features and contain numbers.
     Each distinct text in the column channel (such as a bond type) becomes an adjacency channel. Omit the column graph

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,11 +57,12 @@ def khop(
     from gcnbatch.backends.products import open_products
     from gcnbatch.data.khop import Options, write
     from gcnbatch.data.store import Dataset
+    from gcnbatch.progress import write_line
 
     normal = mode == "propagated" if normalize is None else normalize
     options = Options(hops, mode, values, normal, keep, max_edges)
     options.check()
     products = open_products(backend, device or 0)
     with Dataset(file, memory_mb) as dataset:
-        write(dataset, out, options, products, lambda line: print(line, file=sys.stderr))
+        write(dataset, out, options, products, write_line)
     print(out)

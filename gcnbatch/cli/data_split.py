@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -47,12 +46,12 @@ def split(
     """
     from gcnbatch.data.add_splits import SplitTable, add_splits
     from gcnbatch.data.store import Dataset
-    from gcnbatch.text import printable
+    from gcnbatch.progress import write_line
 
     with Dataset(file, memory_mb) as dataset:
         added, notes = add_splits(dataset, out or file, SplitTable(table, name, split_column, id_column))
     for note in notes:
-        print(printable(note), file=sys.stderr)
+        write_line(note)
     for title, parts in added.items():
         print(f"{title}: " + ", ".join(f"{part} {len(rows):,}" for part, rows in parts.parts().items()))
     print(out or file)

@@ -11,7 +11,6 @@ import typer
 
 from gcnbatch.cli.configuration import BACKENDS, ResidentOption, settings
 from gcnbatch.cli.infer import OnBadRow
-from gcnbatch.text import printable
 
 EPILOG = """\b
 Examples:
@@ -106,6 +105,7 @@ def explain(
     from gcnbatch.errors import InputError
     from gcnbatch.explain.session import Output
     from gcnbatch.infer.inputs import CsvOptions
+    from gcnbatch.progress import write_line
 
     *runs, data = paths
     if not runs:
@@ -113,7 +113,7 @@ def explain(
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(printable(line), err=True)
+            write_line(line)
 
     summary = explanation.explain(
         runs,

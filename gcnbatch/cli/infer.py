@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from gcnbatch.cli.configuration import BACKENDS, ResidentOption, settings
-from gcnbatch.text import printable
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -126,6 +125,7 @@ def infer(
     from gcnbatch.errors import InputError
     from gcnbatch.infer.inputs import CsvOptions
     from gcnbatch.infer.selection import Selection
+    from gcnbatch.progress import write_line
 
     *runs, data = paths
     if not runs:
@@ -135,7 +135,7 @@ def infer(
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(printable(line), err=True)
+            write_line(line)
 
     try:
         summary = prediction.infer(

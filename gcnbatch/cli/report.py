@@ -25,5 +25,6 @@ def report(
     Their commands write both already. A model card that you edited is kept. The last line on stdout is the page's path.
     """
     from gcnbatch.api.report import report
+    from gcnbatch.progress import write_line
 
-    typer.echo(str(report(run, say=lambda line: typer.echo(line, err=True))))
+    typer.echo(str(report(run, say=write_line)))

@@ -105,7 +105,9 @@ def train(
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(printable(line), err=True)
+            from gcnbatch.progress import write_line
+
+            write_line(line)
 
     fixed: dict[str, Any] = {
         "data": data,
@@ -147,7 +149,7 @@ def print_result(run: Run, as_json: bool, quiet: bool) -> None:
 def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:
     from gcnbatch.errors import InputError
 
-    extra = [f"--{name.replace('_', '-').removesuffix('-run')}" for name, value in options.items() if value is not None]
+    extra = [f"--{name.removesuffix('_run').replace('_', '-')}" for name, value in options.items() if value is not None]
     extra += assignments or []
     extra += ["CONFIG"] if config else []
     extra += ["--out"] if out else []

@@ -73,10 +73,11 @@ def tune(
 ) -> None:
     """Search for the best configuration. Test rows are never used. The last line on stdout is the study's path."""
     from gcnbatch.api import study
+    from gcnbatch.progress import write_line
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(line, err=True)
+            write_line(line)
 
     found = study.tune(
         config,

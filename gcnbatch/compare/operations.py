@@ -47,12 +47,15 @@ ROWS = {
             ("linear", "MatMul + Add"),
             ("spmm", "SpMM"),
             ("batch_norm", "BatchNorm"),
+            ("layer_norm", "LayerNorm"),
             ("relu", "ReLU"),
+            ("concatenate", "Concatenate"),
             ("dropout", "Dropout"),
             ("readout", "Readout"),
         )
         for suffix, direction in (("", "forward"), ("_backward", "backward"))
     },
+    "add": Row("Residual", ""),
     **dict.fromkeys(("sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error"), Row("Loss", "")),
     **dict.fromkeys(("clip_norm", "adam_step", "sgd_step"), Row("Optimiser", "")),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.compare_runs import bootstrap, page, paired, plot
 from gcnbatch.compare_runs.paired import Difference
 from gcnbatch.compare_runs.same_rows import ComparedRun, open_data, read_runs
@@ -20,7 +19,6 @@ from gcnbatch.compare_runs.scores import Block, overlap, scores_by_block
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
-from gcnbatch.text import csv_cell
 from gcnbatch.train import metrics, run_files
 from gcnbatch.train.fitted import block_name
 from gcnbatch.train.report import PREDICTIONS
@@ -145,7 +143,11 @@ class Comparison:
 
 
 def compare(
-    folders_of_runs: Sequence[Path], out: Path | None = None, metric: str = "", level: float = 0.95
+    folders_of_runs: Sequence[Path],
+    out: Path | None = None,
+    metric: str = "",
+    level: float = 0.95,
+    parquet: bool = False,
 ) -> tuple[Path, Comparison]:
     """Compare finished runs and write ``comparison.json``, ``scores.csv``, a plot and a page; return the folder.
 
@@ -155,12 +157,16 @@ def compare(
         A metric of the test rows; empty: the one that picks the best epoch by default.
     level : float
         Confidence level, between 0 and 1.
+    parquet : bool
+        Also write ``scores.parquet``.
 
     Raises
     ------
     InputError
         When the runs cannot be compared, or a score is not defined.
     """
+    if parquet:
+        tables.check_parquet("--parquet")
     runs = read_runs(folders_of_runs)
     with folders.results(out, "compare-runs") as (target, _):
         chosen = _metric(runs, metric)
@@ -174,7 +180,7 @@ def compare(
         fileio.write_json(target / CONTENT, found.as_dict())
         about = {**environment.host(), "command": environment.command()}
         fileio.write_json(target / ENVIRONMENT, about)
-        _write_scores(target / "scores.csv", found)
+        tables.write(target / "scores.csv", _scores(found), parquet)
         plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
         fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT, about))
     return target, found
@@ -231,10 +237,12 @@ def _one_split(runs: Sequence[ComparedRun], metric: str, level: float) -> list[D
         return bootstrap.differences(metric, data.header.target, data.y[rows], outputs, level)
 
 
-def _write_scores(path: Path, found: Comparison) -> None:
-    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("run", "repeat", "fold", found.metric))
-        for at, run in enumerate(found.runs):
-            for (repeat, fold), score in zip(found.blocks, found.scores[:, at].tolist(), strict=True):
-                writer.writerow((csv_cell(run.name), repeat or "", fold or "", score))
+def _scores(found: Comparison) -> tables.Columns:
+    """Return the columns of scores.csv: a row for each run and block."""
+    n, runs = len(found.blocks), found.runs
+    return {
+        "run": [run.name for run in runs for _ in range(n)],
+        "repeat": [repeat or None for repeat, _ in found.blocks] * len(runs),
+        "fold": [fold or None for _, fold in found.blocks] * len(runs),
+        found.metric: found.scores.T.ravel().tolist(),
+    }

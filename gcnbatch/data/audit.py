@@ -29,8 +29,9 @@ from gcnbatch import confined
 from gcnbatch.data import chunks, schema
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.chunks import ChunkFile, StoredArray, reading
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import InputError, MachineError, misfit
 from gcnbatch.resources import format_specification
+from gcnbatch.text import QUOTED, printable
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK = 3  # the first version whose metadata, down to the chunk index, is checksummed throughout
@@ -207,9 +208,10 @@ def _children(file: h5py.File, folder: str, path: Path) -> Iterator[tuple[str, h
         raise InputError(f"{path}:/{folder}", f"{len(group)} names", f"at most {_MAX_NAMES}")
     for link in group:
         if not isinstance(link, str):
-            raise InputError(f"{path}:/{folder}", f"a name that is not UTF-8 ({link!a})", "UTF-8 text")
+            got = f"a name that is not UTF-8 ({printable(repr(link), QUOTED)})"
+            raise InputError(f"{path}:/{folder}", got, "UTF-8 text")
         name = f"{folder}/{link}" if folder else link
-        place = f"{path}:/{name if name.isprintable() else ascii(name)}"
+        place = f"{path}:/{printable(name, 2 * QUOTED)}"
         is_group = name in schema.GROUPS or folder == "splits"
         if not is_group and schema.array_rule(name) is None:
             raise InputError(
@@ -319,9 +321,7 @@ def read_header(stored: StoredArray | None, path: Path) -> schema.Header:
     try:
         header = schema.Header.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "header"
-        raise InputError(place, f"{key!a}: {first['msg']}", "the header of format version 1") from error
+        raise InputError(place, misfit(error, "header"), "the header of format version 1") from error
     check_header(path, header)
     return header
 

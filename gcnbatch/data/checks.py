@@ -19,6 +19,7 @@ from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import listed, quoted
 
 _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 
@@ -42,9 +43,9 @@ def check_header(path: StrPath, header: schema.Header) -> None:
         names = getattr(header, key)
         for name, times in Counter(names).items():
             if not name or not name.isprintable():
-                raise InputError(place, f"{key}: {name!a}", "names of printable characters")
+                raise InputError(place, f"{key}: {quoted(name)}", "names of printable characters")
             if times > 1:
-                raise InputError(place, f"{key}: '{name}' stands there {times} times", "each name once")
+                raise InputError(place, f"{key}: {quoted(name)} stands there {times} times", "each name once")
     for key, count, most in (
         ("task_names", len(header.task_names), schema.MAX_OUTPUTS),
         ("class_names", len(header.class_names), schema.MAX_OUTPUTS),
@@ -56,9 +57,9 @@ def check_header(path: StrPath, header: schema.Header) -> None:
         raise InputError(place, "featurizer nested too deep", f"at most {schema.MAX_FEATURIZER_DEPTH} levels")
     for task, labels in header.label_names.items():
         if header.target != "binary" or task not in header.task_names:
-            raise InputError(place, f"label_names of '{task}'", "binary tasks of the set")
+            raise InputError(place, f"label_names of {quoted(task)}", "binary tasks of the set")
         if len(set(labels)) < 2 or not all(text and text.isprintable() for text in labels):
-            raise InputError(place, f"label_names: {labels!a}", "two different names of printable characters")
+            raise InputError(place, f"label_names: ({listed(map(quoted, labels))})", "two different printable names")
     if not (header.name + header.group_kind).isprintable():
         raise InputError(place, "name or group_kind with control characters", "printable characters")
     if len(header.feature_names) not in (0, header.n_features):
@@ -273,7 +274,7 @@ def check_splits(path: StrPath, splits: Mapping[str, Split], rows: int) -> None:
     for name, split in splits.items():
         if not schema.SPLIT_NAME.fullmatch(name):
             raise InputError(
-                f"{path}:/splits", f"a split named {name!a}", "letters, digits, '.', '_' and '-', at most 80"
+                f"{path}:/splits", f"a split named {quoted(name)}", "letters, digits, '.', '_' and '-', at most 80"
             )
         for part, values in split.parts().items():
             outside = (values < 0) | (values >= rows)

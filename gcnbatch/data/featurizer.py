@@ -16,6 +16,7 @@ from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Molecul
 from gcnbatch.data.refusals import MAX_ATOMS, complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.text import QUOTED, printable, quoted
 
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 STANDARDIZERS = ("largest_fragment", "neutralize")
@@ -87,7 +88,7 @@ class FeaturizerOptions:
         if values.get("kind") != "smiles" or values.get("atom_features") != ATOM_FEATURES:
             raise InputError(
                 "featurizer of the data set",
-                f"kind {values.get('kind')}, atom features {values.get('atom_features')}",
+                f"kind {quoted(values.get('kind'))}, atom features {quoted(values.get('atom_features'))}",
                 f"kind smiles, atom features {ATOM_FEATURES}",
                 "Only sets made by 'gcnbatch data import smiles' can be repeated from a CSV file; give an HDF5 file.",
             )
@@ -97,9 +98,8 @@ class FeaturizerOptions:
         wrong = [name for name, value in flags.items() if not isinstance(value, bool)]
         if wrong or not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
             name = wrong[0] if wrong else "max_nodes"
-            raise InputError(
-                f"featurizer of the data set: {name}", repr(values.get(name)), "true, false or a node count"
-            )
+            got = printable(repr(values.get(name)), QUOTED)
+            raise InputError(f"featurizer of the data set: {name}", got, "true, false or a node count")
         return cls(**flags, max_nodes=limit)  # type: ignore[arg-type]
 
 

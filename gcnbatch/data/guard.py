@@ -10,11 +10,15 @@ import mmap
 import pickle
 import resource
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import islice
+from typing import Any, TypeVar
 
 from gcnbatch import confined
+from gcnbatch.worker import WorkerDied, Workers
 
 SECONDS = 10.0  # of processor time for a row; a molecule of 2,000 atoms takes at most 1 s
 MEMORY_BYTES = 1 << 30  # beyond what the process has at its start; a ring of 2,000 atoms takes 250 MB
@@ -95,6 +99,45 @@ def timed(rows: Iterable[Row], seconds: float, place: mmap.mmap | None = None) -
             yield row
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def in_workers(
+    workers: Workers,
+    function: Callable[..., Result],
+    again: Callable[..., Iterable[Result]],
+    chunks: Iterator[tuple[Any, ...]],
+    most: int,
+) -> Iterator[Result]:
+    """Yield the results of chunks in their order, made by processes under limits.
+
+    Parameters
+    ----------
+    workers : Workers
+        Their processes have called `limit_worker`.
+    function : callable
+        ``function(SECONDS, *chunk)`` takes its rows through `timed`.
+    again : callable
+        ``again(*chunk)`` returns results where the process has died; it calls `run`.
+    chunks : iterator of tuple
+    most : int
+        Chunks that are begun and not yielded.
+    """
+    waiting: deque[tuple[Future[Result], tuple[Any, ...]]] = deque()
+
+    def begin(some: int) -> None:
+        for chunk in islice(chunks, some):
+            waiting.append((workers.submit(function, SECONDS, *chunk), chunk))
+
+    begin(most)
+    while waiting:
+        under_way, chunk = waiting.popleft()
+        results: Iterable[Result]
+        try:
+            results = [under_way.result()]
+        except (WorkerDied, MemoryError):
+            results = again(*chunk)
+        begin(1)
+        yield from results
 
 
 def limit_worker() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sized
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,7 +27,7 @@ from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.worker import Workers
 
 CHUNK = 256  # molecules a worker takes at a time
 SMALL_FILE = 1 << 16  # bytes of a file that is read before a process could start
@@ -161,22 +159,7 @@ def _in_new_processes(chunks: Iterator[tuple[Any, ...]], count: int, most: int) 
 
 
 def _in_processes(chunks: Iterator[tuple[Any, ...]], workers: Workers, most: int) -> Iterator[MoleculeArrays]:
-    """Run the chunks in processes and yield the results in order; at most `most` are begun and not yielded."""
-    waiting: deque[tuple[Future[MoleculeArrays], tuple[Any, ...]]] = deque()
-
-    def begin(some: int) -> None:
-        for chunk in islice(chunks, some):
-            waiting.append((workers.submit(featurizer_worker.featurize_timed, guard.SECONDS, *chunk), chunk))
-
-    begin(most)
-    while waiting:
-        under_way, chunk = waiting.popleft()
-        try:
-            results = [under_way.result()]
-        except (WorkerDied, MemoryError):
-            results = guarded(*chunk)
-        begin(1)
-        yield from results
+    return guard.in_workers(workers, featurizer_worker.featurize_timed, guarded, chunks, most)
 
 
 def guarded(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> list[MoleculeArrays]:

@@ -113,9 +113,7 @@ def open_tables(
 ) -> Iterator[Tables]:
     """Open the tables in a folder; they appear under their names when the block ends without an error."""
     with ExitStack() as stack:
-        sinks = {
-            name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet, False)) for name in NAMES
-        }
+        sinks = {name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet)) for name in NAMES}
         yield Tables(header, names, sinks, with_errors)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import fileio, tables
+from gcnbatch.config import resolve
+from gcnbatch.config_tree import read_toml
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
@@ -18,11 +19,11 @@ from gcnbatch.infer.domain import Domain, training_data
 from gcnbatch.infer.members import load_members
 from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.text import csv_cell
 from gcnbatch.train import run_files
 from gcnbatch.train.fits import SPLITS
 from gcnbatch.train.fitted import read_split
 from gcnbatch.train.report import METRICS, PREDICTIONS
+from gcnbatch.train.run import CONFIG
 
 TABLE, PICTURE = "applicability.csv", "applicability.png"
 BINS = 5
@@ -46,7 +47,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
     members = load_members([folder], say)
     header = members[0].header
     ids: list[str] = []
-    tables: list[dict[str, NDArray[np.float32]]] = []
+    measured: list[dict[str, NDArray[np.float32]]] = []
     for member in members:
         domain = Domain([member], choice)
         with training_data(member) as dataset:
@@ -57,10 +58,11 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
             texts = None if smiles is None else [smiles[row] for row in rows.tolist()]
             measures = domain.columns(dataset.read(rows), texts)
             outputs = read_outputs(member.place / PREDICTIONS, header, len(rows))
-            tables.append({**measures, "error": errors(header, dataset.y, rows, outputs)})
+            measured.append({**measures, "error": errors(header, dataset.y, rows, outputs)})
             ids += dataset.ids[rows].tolist()
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    _write(folder / TABLE, ids, columns)
+    columns = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
+    config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    tables.write(folder / TABLE, {"id": ids, **columns}, config.parquet)
     _draw(columns, folder / PICTURE)
     metrics = run_files.read_figures(folder / METRICS)
     metrics["applicability"] = {name: summary(columns[name], columns["error"]) for name in columns if name != "error"}
@@ -103,14 +105,6 @@ def summary(measure: NDArray[np.float32], error: NDArray[np.float32]) -> dict[st
         "spearman": float(spearmanr(x, y).statistic) if varies else None,
         "bins": [{"mean": float(x[part].mean()), "error": float(y[part].mean()), "rows": len(part)} for part in bins],
     }
-
-
-def _write(path: Path, ids: list[str], columns: dict[str, NDArray[np.float32]]) -> None:
-    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("id", *columns))
-        for name, *values in zip(ids, *columns.values(), strict=True):
-            writer.writerow((csv_cell(name), *("" if np.isnan(value) else str(value) for value in values)))
 
 
 def _draw(columns: dict[str, NDArray[np.float32]], path: Path) -> None:

@@ -130,7 +130,7 @@ def infer(
     domain = Domain(members, choice, size) if applicability else None
     started = time.monotonic()
     with (
-        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume) as output,
+        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
         open_input(data, members, options, size, output.rows) as source,
         shared_processors() if source.featurised else nullcontext(),
     ):
@@ -157,7 +157,7 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool
+    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
 ) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
     if not isinstance(out, str):
@@ -165,7 +165,7 @@ def _open_output(
     elif isinstance(data, Path) and can_resume(out):
         known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
         task = task_of(data, members, known | {"level": level, "applicability": applicability})
-        with open_resumable(out, task, resume, spreadsheet) as journal:
+        with open_resumable(out, task, resume, spreadsheet, say) as journal:
             yield journal
     else:
         with open_sink(out, spreadsheet) as sink:

@@ -30,7 +30,7 @@ from gcnbatch.fileio import sha256
 from gcnbatch.infer.folders import open_tables
 from gcnbatch.infer.labels import LabelColumns
 from gcnbatch.infer.members import Member
-from gcnbatch.text import quoted
+from gcnbatch.text import QUOTED, printable, quoted
 from gcnbatch.train.trained import check_fit, same_outputs
 
 PART_ROWS = 4096  # molecules in memory at a time, unless a batch is larger
@@ -225,7 +225,7 @@ def refuse_bad_row(part: Part, first: int) -> None:
     if part.errors is not None and (bad := np.flatnonzero(part.errors != "")).size:
         at = int(bad[0])
         raise InputError(
-            f"row {first + at + 1}, id {part.ids[at]}",
+            f"row {first + at + 1}, id {printable(str(part.ids[at]), QUOTED)}",
             str(part.errors[at]),
             hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
         )

@@ -10,9 +10,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,7 +70,13 @@ def can_resume(out: str) -> bool:
 
 
 @contextmanager
-def open_resumable(out: str, task: dict[str, Any], resume: bool, spreadsheet: bool = False) -> Iterator[Journal]:
+def open_resumable(
+    out: str,
+    task: dict[str, Any],
+    resume: bool,
+    spreadsheet: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> Iterator[Journal]:
     """Open a CSV or JSON Lines file that can be continued; it appears under its name when the block ends.
 
     Parameters
@@ -81,6 +88,8 @@ def open_resumable(out: str, task: dict[str, Any], resume: bool, spreadsheet: bo
         Go on with what a killed prediction has left; without it, start again.
     spreadsheet : bool
         See `gcnbatch.predictions.open_sink`.
+    say : callable
+        Called with a message about rows that are there and not gone on with.
 
     Raises
     ------
@@ -92,12 +101,13 @@ def open_resumable(out: str, task: dict[str, Any], resume: bool, spreadsheet: bo
     target = Path(os.path.realpath(out))
     partial, record = _partial_of(target), _record_of(target)
     with fileio.write_errors(target):
-        stream = partial.open("a", encoding="utf-8", newline="")
-        with stream:
+        with fileio.open_append(partial) as file, TextIOWrapper(file, "utf-8", newline="") as stream:
             _lock(stream, partial)
             rows, size = _done(record, task, out) if resume else (0, 0)
             if os.fstat(stream.fileno()).st_size < size:
                 raise InputError(str(partial), f"fewer than {size} bytes", "the file that was left", "Start again.")
+            if not resume and os.fstat(stream.fileno()).st_size:
+                say(f"{partial}, left by a prediction that was stopped, is overwritten; --resume would go on with it")
             stream.truncate(size)
             if rows == 0:
                 record.unlink(missing_ok=True)
@@ -148,9 +158,9 @@ def _done(record: Path, task: dict[str, Any], out: str) -> tuple[int, int]:
         with fileio.open_regular(record, follow=False) as stream:
             found = json.loads(stream.read(_JOURNAL_BYTES) or b"")
         rows, size, before = int(found["rows"]), int(found["bytes"]), found["task"]
-        if min(rows, size) < 0:
-            raise ValueError("a negative number")
-    except (ValueError, KeyError, TypeError) as error:
+        if min(rows, size) < 0 or not isinstance(before, dict):
+            raise ValueError("other values")
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise InputError(str(record), "not a journal of a prediction", hint="Start again without --resume.") from error
     for key, value in task.items():
         if before.get(key) != value:

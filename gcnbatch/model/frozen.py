@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Backend, Batch, Csr
+from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, ReadoutLayer, Relu
 
@@ -54,7 +55,13 @@ class Stage:
 
 
 def freeze(model: Gcn, weights: Mapping[str, NDArray[Any]]) -> list[Stage | ReadoutLayer]:
-    """Return the steps of a graph-level model with these parameters and running statistics."""
+    """Return the steps of a graph-level model with these parameters and running statistics.
+
+    Raises
+    ------
+    InputError
+        For a model that is not a chain of convolutions, dense layers and one readout.
+    """
     stages: list[Stage | ReadoutLayer] = []
     for layer in model.layers:
         match layer:
@@ -65,12 +72,14 @@ def freeze(model: Gcn, weights: Mapping[str, NDArray[Any]]) -> list[Stage | Read
                 _last(stages).fold(layer, weights)
             case Relu():
                 _last(stages).relu = True
-            case ReadoutLayer():
+            case ReadoutLayer(kinds=[_]):
                 stages.append(layer)
             case Dropout():
                 pass
             case _:
-                raise TypeError(f"{layer.name} is no layer of a graph-level model")
+                raise InputError(
+                    "explain", f"a model with layer {layer.name}", "a chain of layers with one readout and batch norm"
+                )
     return stages
 
 
@@ -145,7 +154,7 @@ class FrozenModel:
         kept: list[Kept] = []
         for stage in self._stages:
             if isinstance(stage, ReadoutLayer):
-                h, saved = self._ops.readout(h, batch.node_ptr, stage.kind)
+                h, saved = self._ops.readout(h, batch.node_ptr, stage.kinds[0])
                 kept.append(Kept(h, saved=saved))
             else:
                 kept.append(self._stage(stage, batch, h, first=not kept))
@@ -171,7 +180,7 @@ class FrozenModel:
         for at in range(len(self._stages) - 1, -1, -1):
             stage, own = self._stages[at], kept[at]
             if isinstance(stage, ReadoutLayer):
-                d = ops.readout_backward(d, batch.node_ptr, stage.kind, own.saved)
+                d = ops.readout_backward(d, batch.node_ptr, stage.kinds[0], own.saved)
                 continue
             if stage.relu:
                 d = ops.relu_backward(d, own.out, out=d)

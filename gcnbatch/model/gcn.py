@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,21 @@ from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.model.layers import (
+    Add,
     BatchNormRelu,
+    Concatenate,
     Context,
     Dense,
     Dropout,
     Gradients,
     GraphConv,
+    Junction,
     Layer,
+    LayerNormRelu,
     Propagate,
     ReadoutLayer,
     Relu,
+    VirtualNode,
     Weights,
 )
 from gcnbatch.model.parameters import ParameterLayout
@@ -32,15 +37,23 @@ from gcnbatch.model.parameters import ParameterLayout
 ALL_CONVOLUTIONS = "all-conv"  # in a list of frozen layers: every convolution
 
 
+class Flow(NamedTuple):
+    """State between two layers: the output of the last one, and kept outputs of earlier ones by name."""
+
+    h: Array
+    kept: Mapping[str, Array]
+
+
 @dataclass(frozen=True)
 class Gcn:
-    """A list of layers from node features to logits, (B, K) for graph-level and (N, K) for node-level sets.
+    """Layers from node features to logits, (B, K) for graph-level and (N, K) for node-level sets.
 
-    The first `frozen` layers are not trained. They compute as in prediction, with running statistics and without
-    dropout, and have no gradients.
+    Each layer reads the output of the layer before; a `Junction` also reads outputs of earlier layers. The first
+    `frozen` layers are not trained. They compute as in prediction, with running statistics and without dropout, and
+    have no gradients.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer | Junction, ...]
     frozen: int = 0
 
     @property
@@ -57,24 +70,30 @@ class Gcn:
         """Return the names of the parameters and running statistics that training does not change."""
         return [spec.name for layer in self.layers[: self.frozen] for spec in layer.specs()]
 
-    def prepare(self, ctx: Context, x: Array) -> Array:
-        """Return the output of the constant layers for the features `x`."""
-        return self._run(ctx, x, range(self.constant_layers))[0]
+    def prepare(self, ctx: Context, x: Array) -> Flow:
+        """Return the state behind the constant layers for the features `x`."""
+        return self._run(ctx, Flow(x, {}), range(self.constant_layers))[0]
 
-    def forward(self, ctx: Context, x: Array, prepared: bool = False) -> tuple[Array, list[Any]]:
-        """Return the logits and each layer's saved values; with `prepared`, `x` is the output of `prepare`."""
-        first = self.constant_layers if prepared else 0
-        logits, saved = self._run(ctx, x, range(first, len(self.layers)))
-        return logits, [None] * first + saved
+    def forward(self, ctx: Context, x: Array | Flow) -> tuple[Array, list[Any]]:
+        """Return the logits and each layer's saved values for features, or for what `prepare` returned."""
+        first = self.constant_layers if isinstance(x, Flow) else 0
+        behind, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self.layers)))
+        return behind.h, [None] * first + saved
 
-    def _run(self, ctx: Context, x: Array, numbers: range) -> tuple[Array, list[Any]]:
-        """Return the output of these layers and their saved values; frozen ones save none."""
+    def _run(self, ctx: Context, at: Flow, numbers: range) -> tuple[Flow, list[Any]]:
+        """Return the state behind these layers and their saved values; frozen ones save none."""
         predicting = replace(ctx, training=False) if self.frozen else ctx
+        needed = {name for layer in self.layers if isinstance(layer, Junction) for name in layer.others}
+        h, kept = at.h, dict(at.kept)
         saved: list[Any] = []
         for i in numbers:
-            x, kept = self.layers[i].forward(predicting if i < self.frozen else ctx, x)
-            saved.append(None if i < self.frozen else kept)
-        return x, saved
+            layer, own = self.layers[i], predicting if i < self.frozen else ctx
+            others = [kept[name] for name in layer.others] if isinstance(layer, Junction) else []
+            h, values = layer.forward(own, h, *others)
+            saved.append(None if i < self.frozen else values)
+            if layer.name in needed:
+                kept[layer.name] = h
+        return Flow(h, kept), saved
 
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
         """Return the gradient of every parameter that is not frozen by name.
@@ -84,10 +103,19 @@ class Gcn:
         """
         first = next(i for i, layer in enumerate(self.layers) if i >= self.frozen and layer.specs())
         gradients: Gradients = {}
+        through: dict[str, Array] = {}  # gradients by outputs of layers, from the junctions that read them
         dh: Array | None = dlogits
         for i in range(len(self.layers) - 1, first - 1, -1):
-            dh, own = self.layers[i].backward(ctx, dh, saved[i], need_dh=i > first)
-            gradients.update(own)
+            layer = self.layers[i]
+            if layer.name in through:
+                dh = ctx.ops.add(dh, through.pop(layer.name))
+            if isinstance(layer, Junction):
+                dh, *others = layer.backward(ctx, dh, saved[i])
+                for name, d in zip(layer.others, others, strict=True):
+                    through[name] = ctx.ops.add(through[name], d) if name in through else d
+            else:
+                dh, own = layer.backward(ctx, dh, saved[i], need_dh=i > first)
+                gradients.update(own)
         return gradients
 
 
@@ -117,7 +145,7 @@ def freeze(model: Gcn, names: Sequence[str]) -> Gcn:
 
 def _part_of(name: str) -> str:
     """Return the part of the model that a layer belongs to: ``"conv1"`` for norm1 and conv1.dropout."""
-    return re.sub("^norm", "conv", name.partition(".")[0])
+    return re.sub("^(norm|ffn|virtual)", "conv", name.partition(".")[0])
 
 
 def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: bool = False) -> Gcn:
@@ -131,27 +159,63 @@ def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: b
     return Gcn(tuple(_chemgcn(config, header)))
 
 
-def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer]:
-    layers: list[Layer] = []
-    width = header.n_features
-    for i, out in enumerate(config.widths, 1):
-        layers.append(GraphConv(f"conv{i}", width, out, header.n_channels))
-        if config.batch_norm:
-            layers.append(BatchNormRelu(f"norm{i}", out, config.batch_norm_epsilon, config.batch_norm_momentum))
-        else:
-            layers.append(Relu(f"conv{i}.relu"))
-        layers += _dropout(f"conv{i}", config.dropout)
-        width = out
+def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
+    layers, ends = _convolutions(config, header)
+    width = config.widths[-1]
+    if config.jumping_knowledge == "cat" and len(ends) > 1:
+        layers.append(Concatenate("jumping", tuple(ends[:-1])))
+        width = sum(config.widths)
     for i, out in enumerate(config.dense, 1):
         layers += [Dense(f"dense{i}", width, out), Relu(f"dense{i}.relu"), *_dropout(f"dense{i}", config.dropout)]
         width = out
     if header.level == "graph":
         layers.append(ReadoutLayer("readout", config.readout))
+        width *= len(config.readout)
     for i, out in enumerate(config.head, 1):
         layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu"), *_dropout(f"head{i}", config.dropout)]
         width = out
     layers.append(Dense("output", width, header.n_outputs))
     return layers
+
+
+def _convolutions(config: ChemGCNConfig, header: Header) -> tuple[list[Layer | Junction], list[str]]:
+    """Return the layers of all graph convolutions, and the name of the last layer of each."""
+    layers: list[Layer | Junction] = []
+    ends: list[str] = []
+    width = header.n_features
+    for i, out in enumerate(config.widths, 1):
+        layers.append(GraphConv(f"conv{i}", width, out, header.n_channels))
+        layers.append(_norm(config, f"norm{i}", out) or Relu(f"conv{i}.relu"))
+        layers += _dropout(f"conv{i}", config.dropout)
+        if config.residual and ends and width == out:
+            layers.append(Add(f"conv{i}.residual", ends[-1]))
+        if config.ffn:
+            layers += _feed_forward(config, i, out, layers[-1].name)
+        if config.virtual_node and header.level == "graph" and i < len(config.widths):
+            layers.append(VirtualNode(f"virtual{i}", out))
+        ends.append(layers[-1].name)
+        width = out
+    return layers, ends
+
+
+def _feed_forward(config: ChemGCNConfig, number: int, width: int, before: str) -> list[Layer | Junction]:
+    """Return the layers of norm(H + ReLU(H W1 + b1) W2 + b2) with ReLU, on the output H of layer `before`."""
+    name = f"ffn{number}"
+    return [
+        Dense(f"{name}.expand", width, 2 * width),
+        Relu(f"{name}.relu"),
+        *_dropout(name, config.dropout),
+        Dense(f"{name}.reduce", 2 * width, width),
+        Add(f"{name}.residual", before),
+        _norm(config, f"{name}.norm", width) or Relu(f"{name}.out"),
+    ]
+
+
+def _norm(config: ChemGCNConfig, name: str, width: int) -> Layer | None:
+    """Return the norm with its ReLU; None if there is no norm."""
+    if config.norm == "batch":
+        return BatchNormRelu(name, width, config.batch_norm_epsilon, config.batch_norm_momentum)
+    return LayerNormRelu(name, width, config.layer_norm_epsilon) if config.norm == "layer" else None
 
 
 def _dropout(name: str, rate: float) -> list[Layer]:

@@ -49,7 +49,7 @@ class Layer(Protocol):
         """Return the output and what the backward pass needs."""
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        """Return the gradients by the input (None unless `need_dh`) and by the parameters."""
+        """Return the gradients by the input (None unless `need_dh`) and by the parameters; `dout` stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,31 @@ class BatchNormRelu:
 
 
 @dataclass(frozen=True)
+class LayerNormRelu:
+    """Layer norm of each node over its columns, then ReLU. `gamma`, `beta` (P,)."""
+
+    name: str
+    width: int
+    epsilon: float
+
+    def specs(self) -> list[ParameterSpec]:
+        shape = (self.width,)
+        return [ParameterSpec(f"{self.name}.gamma", shape, "ones"), ParameterSpec(f"{self.name}.beta", shape, "zeros")]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        gamma, beta = (ctx.parameters[f"{self.name}.{part}"] for part in ("gamma", "beta"))
+        return ctx.ops.layer_norm(h, gamma, beta, self.epsilon, relu=True)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        gamma, beta = f"{self.name}.gamma", f"{self.name}.beta"
+        out = (ctx.gradients[gamma], ctx.gradients[beta]) if gamma in ctx.gradients else None
+        dh, dgamma, dbeta = ctx.ops.layer_norm_backward(dout, saved, ctx.parameters[gamma], out)
+        return dh, {gamma: dgamma, beta: dbeta}
+
+
+@dataclass(frozen=True)
 class Relu:
-    """max(x, 0), in place: no layer needs its output once the next layer has read it."""
+    """max(x, 0), in place: no layer needs the output of a product once the next layer has read it."""
 
     name: str
 
@@ -188,7 +211,7 @@ class Relu:
         return y, y
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return ctx.ops.relu_backward(dout, saved, out=dout), {}
+        return ctx.ops.relu_backward(dout, saved), {}
 
 
 @dataclass(frozen=True)
@@ -216,19 +239,106 @@ class Dropout:
 
 @dataclass(frozen=True)
 class ReadoutLayer:
-    """Nodes (N, P) to graphs (B, P): sum, mean or maximum of each graph's rows."""
+    """Nodes (N, P) to graphs (B, R P): sum, mean or maximum of each graph's rows, or R of them side by side."""
 
     name: str
-    kind: Readout
+    kinds: tuple[Readout, ...]
 
     def specs(self) -> list[ParameterSpec]:
         return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return ctx.ops.readout(h, ctx.batch.node_ptr, self.kind)
+        found = [ctx.ops.readout(h, ctx.batch.node_ptr, kind) for kind in self.kinds]
+        parts, saved = [part for part, _ in found], [kept for _, kept in found]
+        return parts[0] if len(parts) == 1 else ctx.ops.concatenate(parts), (saved, parts[0].shape[1])
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return ctx.ops.readout_backward(dout, ctx.batch.node_ptr, self.kind, saved), {}
+        kept, width = saved
+        several = len(self.kinds) > 1
+        parts = ctx.ops.concatenate_backward(dout, [width] * len(self.kinds)) if several else (dout,)
+        dh: Array | None = None
+        for part, kind, own in zip(parts, self.kinds, kept, strict=True):
+            dpart = ctx.ops.readout_backward(part, ctx.batch.node_ptr, kind, own)
+            dh = dpart if dh is None else ctx.ops.add(dh, dpart)
+        return dh, {}
+
+
+@dataclass(frozen=True)
+class VirtualNode:
+    """Y = H + v: each node of a graph receives v = ReLU(mean of the graph's rows of H times W + b), (B, P).
+
+    Source: Gilmer et al.: "Neural message passing for quantum chemistry", ICML 2017. Here, the node keeps no state
+    between layers, and reads the mean, so that large graphs do not outweigh small ones. `weight` (P, P), `bias` (P,).
+    """
+
+    name: str
+    width: int
+
+    def specs(self) -> list[ParameterSpec]:
+        return Dense(self.name, self.width, self.width).specs()
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        r, kept = ctx.ops.readout(h, ctx.batch.node_ptr, "mean")
+        v = _product(ctx, r, self.name)
+        v = ctx.ops.relu(v, out=v)
+        return ctx.ops.add(h, ctx.ops.readout_backward(v, ctx.batch.node_ptr, "sum", kept)), (r, kept, v)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        r, kept, v = saved
+        dv = ctx.ops.readout(dout, ctx.batch.node_ptr, "sum")[0]
+        dr, gradients = _product_backward(ctx, ctx.ops.relu_backward(dv, v, out=dv), r, self.name, True, need_dh)
+        if dr is None:
+            return None, gradients
+        return ctx.ops.add(dout, ctx.ops.readout_backward(dr, ctx.batch.node_ptr, "mean", kept)), gradients
+
+
+@dataclass(frozen=True)
+class Add:
+    """Sum of the output of the layer before and that of an earlier layer: a residual connection."""
+
+    name: str
+    of: str
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The earlier layers whose outputs it reads."""
+        return (self.of,)
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
+        return ctx.ops.add(h, *others), None
+
+    def backward(self, ctx: Context, dout: Array, saved: Any) -> tuple[Array, ...]:
+        """Return the gradients by the output of the layer before and by those of `others`."""
+        return dout, dout
+
+
+@dataclass(frozen=True)
+class Concatenate:
+    """Outputs of earlier layers, in their order, and of the layer before, side by side (jumping knowledge).
+
+    Source: Xu et al.: "Representation learning on graphs with jumping knowledge networks", ICML 2018.
+    """
+
+    name: str
+    others: tuple[str, ...]
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
+        parts = (*others, h)
+        return ctx.ops.concatenate(parts), [part.shape[1] for part in parts]
+
+    def backward(self, ctx: Context, dout: Array, saved: Any) -> tuple[Array, ...]:
+        """Return the gradients by the output of the layer before and by those of `others`."""
+        *others, own = ctx.ops.concatenate_backward(dout, saved)
+        return own, *others
+
+
+Junction = Add | Concatenate  # layers that read outputs of earlier layers, too
 
 
 def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
 from gcnbatch.reference.bias import bias_add, bias_add_backward
+from gcnbatch.reference.concatenate import add, concatenate, concatenate_backward
 from gcnbatch.reference.dropout import dropout, dropout_backward
+from gcnbatch.reference.layer_norm import layer_norm, layer_norm_backward
 from gcnbatch.reference.linear import linear, linear_backward
 from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
 from gcnbatch.reference.matmul import matmul, matmul_backward, matmul_dx, sparse_matmul, sparse_matmul_backward
@@ -41,8 +43,13 @@ class ReferenceOps:
     sddmm = staticmethod(sddmm)
     batch_norm = staticmethod(batch_norm)
     batch_norm_backward = staticmethod(batch_norm_backward)
+    layer_norm = staticmethod(layer_norm)
+    layer_norm_backward = staticmethod(layer_norm_backward)
     relu = staticmethod(relu)
     relu_backward = staticmethod(relu_backward)
+    add = staticmethod(add)
+    concatenate = staticmethod(concatenate)
+    concatenate_backward = staticmethod(concatenate_backward)
     dropout = staticmethod(dropout)
     dropout_backward = staticmethod(dropout_backward)
     readout = staticmethod(readout)

@@ -14,7 +14,20 @@ from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
-from gcnbatch.model.layers import BatchNormRelu, Dense, Dropout, GraphConv, Layer, ReadoutLayer, Relu
+from gcnbatch.model.layers import (
+    Add,
+    BatchNormRelu,
+    Concatenate,
+    Dense,
+    Dropout,
+    GraphConv,
+    Junction,
+    Layer,
+    LayerNormRelu,
+    ReadoutLayer,
+    Relu,
+    VirtualNode,
+)
 from gcnbatch.model.parameters import ParameterLayout
 from gcnbatch.runners.fused_state import FusedState, rates_of_steps
 from gcnbatch.runners.task import RunnerTask
@@ -25,8 +38,28 @@ def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
     assert task.source.prepared is not None
     if not isinstance(task.source.prepared.stored_x, np.ndarray):
         return "sparse features"
+    for layer in task.model.layers:
+        if reason := _unsupported(layer):
+            return reason
     stack = describe(task.model, task.model.layout(), task.loss.target)
     return backend.graphs_refusal(stack, task.source, task.targets, task.train)
+
+
+def _unsupported(layer: Layer | Junction) -> str | None:
+    """Return the key of the configuration that asks for a layer which the engine does not have, or None."""
+    if isinstance(layer, ReadoutLayer) and len(layer.kinds) > 1:
+        return "concatenated readouts (model.readout)"
+    if isinstance(layer, LayerNormRelu):
+        return "layer norm (model.norm)"
+    if isinstance(layer, VirtualNode):
+        return "virtual nodes (model.virtual_node)"
+    if layer.name.startswith("ffn"):
+        return "feed-forward networks (model.ffn)"
+    if isinstance(layer, Add):
+        return "residual connections (model.residual)"
+    if isinstance(layer, Concatenate):
+        return "jumping knowledge (model.jumping_knowledge)"
+    return None
 
 
 def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
@@ -42,7 +75,7 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
         rate = dropout.rate if dropout else rate
         key = dropout.name if dropout else ""
         if isinstance(head, ReadoutLayer):
-            readout = head.kind
+            (readout,) = head.kinds
             continue
         assert isinstance(head, GraphConv | Dense), head
         places = (head.name, start[f"{head.name}.weight"], start[f"{head.name}.bias"], head.n_in, head.n_out)
@@ -59,9 +92,9 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
     return Stack(tuple(nodes), readout, tuple(graphs), rate, target)
 
 
-def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
+def _groups(layers: Sequence[Layer | Junction]) -> list[list[Layer | Junction]]:
     """Group the layers: each group begins with a product (GraphConv, Dense) or the readout."""
-    groups: list[list[Layer]] = []
+    groups: list[list[Layer | Junction]] = []
     for layer in layers:
         if isinstance(layer, Relu | BatchNormRelu | Dropout):
             groups[-1].append(layer)

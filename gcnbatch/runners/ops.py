@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import START, Array, Backend, Batch, Clock, CohortRunner, Runner
 from gcnbatch.data.graphs import Int64
+from gcnbatch.model.gcn import Flow
 from gcnbatch.model.layers import Context
 from gcnbatch.runners.cohort import SingleCohort
 from gcnbatch.runners.state import ModelState
@@ -43,7 +44,7 @@ class OpsRunner(ModelState):
     def __init__(self, backend: Backend, task: RunnerTask) -> None:
         super().__init__(backend, task)
         self._feed = backend.feed(task.source, task.targets)
-        self._prepared: Array | None = None  # one-graph data set: output of the model's constant layers
+        self._prepared: Flow | None = None  # one-graph data set: state behind the model's constant layers
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch, self._learning_rate = epoch, learning_rate
@@ -81,7 +82,7 @@ class OpsRunner(ModelState):
             return model.forward(ctx, batch.x)
         if self._prepared is None:
             self._prepared = model.prepare(ctx, batch.x)
-        return model.forward(ctx, self._prepared, prepared=True)
+        return model.forward(ctx, self._prepared)
 
     def _context(self, batch: Batch, training: bool, clock: Clock = START) -> Context:
         return Context(self._at.ops, self._parameters, batch, training, self._task.seed, clock, self._gradient_views)

@@ -19,7 +19,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import sha256
 from gcnbatch.model.gcn import Gcn, Loss, build, freeze, uniform_weights
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.text import printable
+from gcnbatch.text import printable, quoted
 from gcnbatch.train import metrics
 from gcnbatch.train.checkpoint import Arrays
 
@@ -171,7 +171,7 @@ class Experiment:
         if len(empty):
             name = self.header.task_names[int(empty[0])]
             raise InputError(
-                f"{self.dataset.path}: task '{name}'",
+                f"{self.dataset.path}: task {quoted(name)}",
                 "no label in the training rows",
                 "at least one",
                 "Leave the task out at import (--target-columns) or choose another split.",

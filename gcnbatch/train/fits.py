@@ -69,7 +69,11 @@ class Fits:
         """Train these members to the end and write their reports; return their metrics by name."""
         self._planned = {Member(one.experiment, one.split): one for one in planned}
         loop.fit(list(self._planned), self._form, self._report, self._quiet)
-        return {name: written.result() for name, written in self._metrics.items()}
+        metrics = {name: written.result() for name, written in self._metrics.items()}
+        for member, one in self._planned.items():
+            if member.files:
+                member.files.end(metrics[one.name])
+        return metrics
 
     def _form(self, waiting: Sequence[Member]) -> CohortRunner:
         tasks = [member.task for member in waiting]
@@ -127,6 +131,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any]) -> Re
         test_ids=experiment.ids[member.split.test],
         history=member.files.history(member.position.epoch),
         course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
+        parquet=experiment.config.parquet,
     )
 
 

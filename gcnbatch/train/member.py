@@ -18,6 +18,7 @@ from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.train import metrics
 from gcnbatch.train.checkpoint import Arrays, Checkpoint
+from gcnbatch.train.event_file import EventFile
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.member_files import MemberFiles, is_weight
 from gcnbatch.train.position import Position
@@ -91,7 +92,9 @@ class Member:
             Called with each message for the user.
         """
         self._say = say
-        self.files = MemberFiles(folder, str(self.experiment.dataset.path), self.experiment.fingerprint, self.about())
+        events = EventFile(folder) if self.train.tensorboard else None
+        data, digest = str(self.experiment.dataset.path), self.experiment.fingerprint
+        self.files = MemberFiles(folder, data, digest, self.about(), events)
 
     def about(self) -> dict[str, Any]:
         """Return what `infer` needs to use the weights: configuration of the model, header of the data, scaling."""

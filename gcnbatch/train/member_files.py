@@ -18,6 +18,7 @@ from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.train import checkpoint, run_files
 from gcnbatch.train.checkpoint import Arrays, Checkpoint
+from gcnbatch.train.event_file import EventFile
 from gcnbatch.train.position import Position
 
 LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
@@ -43,15 +44,26 @@ class MemberFiles:
         The data set's path and digest. A resumed fit must use the same data.
     about : dict
         Description that `infer` needs to use the weights; see `Member.write_to`.
+    events : EventFile or None
+        TensorBoard's file, if the run writes one.
     """
 
-    def __init__(self, folder: Path, data: str, fingerprint: str, about: dict[str, Any]) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, data: str, fingerprint: str, about: dict[str, Any], events: EventFile | None = None
+    ) -> None:
+        self.folder, self._events = folder, events
         self._data, self._fingerprint, self._about = data, fingerprint, about
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write an epoch's row to the history."""
         fileio.append_line(self.folder / HISTORY, json.dumps(row, allow_nan=False))
+        if self._events:
+            self._events.append(row)
+
+    def end(self, metrics: Mapping[str, Any]) -> None:
+        """Note the metrics of the finished fit."""
+        if self._events:
+            self._events.end(metrics)
 
     def history(self, epochs: int) -> list[dict[str, Any]]:
         """Return the first `epochs` rows of the history."""
@@ -86,6 +98,7 @@ class MemberFiles:
         path = self.folder / LAST
         if not path.exists():
             run_files.remove(self.folder / HISTORY)
+            self._begin_events([])
             return None
         found = checkpoint.load(path)
         if found.about.get("fingerprint") != self._fingerprint:
@@ -100,7 +113,13 @@ class MemberFiles:
         if position.epoch > epochs or position.step > steps:
             got = f"epoch {position.epoch}, step {position.step}"
             raise InputError(str(path), got, f"at most {epochs} epochs of {steps} steps")
-        return Restored(state, best, position, _trim(self.folder / HISTORY, position.epoch))
+        history = _trim(self.folder / HISTORY, position.epoch)
+        self._begin_events(history)
+        return Restored(state, best, position, history)
+
+    def _begin_events(self, history: list[dict[str, Any]]) -> None:
+        if self._events:
+            self._events.begin(history)
 
 
 def is_weight(name: str) -> bool:

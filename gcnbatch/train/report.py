@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
-from gcnbatch.predictions import Predictions, write_csv
+from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.train import checkpoint, metrics, plots
 from gcnbatch.train.checkpoint import Checkpoint
 from gcnbatch.uncertainty import figures as uncertainty_figures
@@ -55,6 +55,8 @@ class Report:
         Other entries of metrics.json: backend, epochs, seconds, split.
     level : float
         Level of conformal intervals and sets, for the figures of the test rows.
+    parquet : bool
+        Also write predictions.parquet.
     """
 
     folder: Path
@@ -65,6 +67,7 @@ class Report:
     history: list[dict[str, Any]]
     course: dict[str, Any]
     level: float = LEVEL
+    parquet: bool = False
 
     def write(self, fitter: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
         """Evaluate every part; write metrics, predictions, uncertainty and plots; return the metrics.
@@ -86,7 +89,8 @@ class Report:
             if part == "test":
                 plotted.append(draw(self.folder, self.header, *rows, figures[part], plotter))
         if "test" in self.outputs:
-            write_csv(self.folder / PREDICTIONS, Predictions(self.header, self.test_ids, self.outputs["test"]))
+            predicted = Predictions(self.header, self.test_ids, self.outputs["test"])
+            write_table(self.folder / PREDICTIONS, predicted, self.parquet)
         summary = {part: figures[part] for part in self.outputs} | self.course
         if uncertainty is not None:
             fitted = uncertainty.result()

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
@@ -24,7 +24,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.train import report, run_files, warm_start
+from gcnbatch.train import event_file, report, run_files, warm_start
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.train.fits import Fits, Say, Write
 from gcnbatch.train.member import OTHER_RATES
@@ -68,6 +68,7 @@ def start(
     """
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
     check_data(config, graphs)
+    _check_libraries(config)
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, config.name, hint))
@@ -120,6 +121,7 @@ def resume(
         config = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
+        _check_libraries(config)
         if (folder / report.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
             return run_files.read_metrics(folder / report.METRICS, members=has_members(config))
@@ -141,6 +143,14 @@ def resume(
                     _check_digest(folder, planned[0].experiment)
                     _reopen(folder, longer)
                 return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
+
+
+def _check_libraries(config: Config) -> None:
+    """Refuse a run whose files need a library that is not installed."""
+    if config.train.tensorboard:
+        event_file.check()
+    if config.parquet:
+        tables.check_parquet("parquet")
 
 
 def _extended(config: Config, epochs: int) -> Config:

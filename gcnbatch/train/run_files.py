@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from gcnbatch import fileio
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, misfit
+from gcnbatch.text import quoted
 
 _MOST_BYTES = 1 << 28  # a history of a million epochs; metrics of 4,096 tasks
 _DEEPEST = 20  # lists and objects within each other
@@ -181,7 +182,7 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
         row = _parsed(place, line, expected)
         checked(place, row, _EPOCH, expected)
         if row.get("epoch") != number:
-            raise InputError(place, f"epoch {row.get('epoch')}", f"{number}", _HINT)
+            raise InputError(place, f"epoch {quoted(row.get('epoch'))}", f"{number}", _HINT)
         rows.append(row)
     if len(rows) < epochs:
         raise InputError(str(path), f"{len(rows)} epochs", f"{epochs}, as in the checkpoint", _HINT)
@@ -199,9 +200,7 @@ def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> 
     try:
         return schema.validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "value"
-        raise InputError(place, f"{key!a}: {first['msg']}", expected, _HINT) from error
+        raise InputError(place, misfit(error), expected, _HINT) from error
 
 
 def _parsed(place: str, text: str, expected: str) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data.graphs import Int64
-from gcnbatch.predictions import Predictions, read_outputs, write_csv
+from gcnbatch.predictions import Predictions, read_outputs, write_table
 from gcnbatch.train import report
 from gcnbatch.train.plan import Planned
 
@@ -43,7 +43,8 @@ def summarise(folder: Path, planned: Sequence[Planned], results: Sequence[dict[s
         rows, mean, std = _pooled(folder, planned)
         y = experiment.y[rows]
         summary["out_of_fold"] = report.evaluate(header, y, mean)
-        write_csv(folder / report.PREDICTIONS, Predictions(header, experiment.ids[rows], mean, std))
+        predicted = Predictions(header, experiment.ids[rows], mean, std)
+        write_table(folder / report.PREDICTIONS, predicted, config.parquet)
         part = "test rows of all folds" if config.split.folds else "test rows"
         report.draw(folder, header, y, mean, summary["out_of_fold"], part=part).result()
     fileio.write_json(folder / report.METRICS, summary)

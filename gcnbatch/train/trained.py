@@ -15,8 +15,9 @@ from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.featurizer import STANDARDIZERS
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, misfit
 from gcnbatch.model.gcn import Gcn, build
+from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.train import checkpoint
 from gcnbatch.train.member_files import BEST
 from gcnbatch.train.plan import member_folders
@@ -101,9 +102,7 @@ def read_trained(folder: Path) -> Trained:
     try:
         about = About.model_validate(found.about)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(str(path), f"{key}: {first['msg']}", f"the {BEST} that training writes") from error
+        raise InputError(str(path), misfit(error), f"the {BEST} that training writes") from error
     check_header(path, about.header)
     sizes = (len(about.scaling.mean), len(about.scaling.std))
     if set(sizes) != {about.header.n_outputs}:
@@ -136,7 +135,7 @@ def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: 
     aspects = [*_inputs(header, known, trained.adjacency == "stored"), *(_outputs(header, known) if outputs else ())]
     for what, got, expected in aspects:
         if got != expected:
-            this, that = _first_difference(got, expected) if isinstance(got, tuple) else (str(got), str(expected))
+            this, that = _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
             raise InputError(f"{place}: {what}", this, f"{that}, as in {trained.place}", hint)
 
 
@@ -173,8 +172,12 @@ def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[
     if len(got) != len(expected):
         return _shown(got), _shown(expected)
     at = next(i for i, pair in enumerate(zip(got, expected, strict=True)) if pair[0] != pair[1])
-    return f"'{got[at]}' at place {at + 1}", f"'{expected[at]}'"
+    return f"{quoted(got[at])} at place {at + 1}", quoted(expected[at])
+
+
+def _text(value: object) -> str:
+    return printable(str(value), QUOTED)
 
 
 def _shown(names: tuple[str, ...]) -> str:
-    return f"{len(names)} ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
+    return f"{len(names)} ({listed(names)})"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch import fileio
+from gcnbatch import fileio, tables
 from gcnbatch.pages.document import REPORT
-from gcnbatch.text import csv_cell
 from gcnbatch.train.experiment import Experiment
 from gcnbatch.tune import library, page
 from gcnbatch.tune.space import Space, configured
@@ -28,7 +25,7 @@ def write(
     """Write best.toml, trials.csv and report.html; return the summary."""
     names = space.names
     trials, best = study.trials, study.best
-    fileio.write_text(folder / TABLE, _table(trials, names))
+    tables.write(folder / TABLE, _table(trials, names), experiment.config.parquet)
     summary: dict[str, Any] = {
         "objective": f"valid {experiment.monitor}",
         "direction": study.direction,
@@ -62,15 +59,14 @@ def _state(trial: FrozenTrial) -> str:
     return "failed" if trial.state.name == "FAIL" else str(trial.state.name).lower()
 
 
-def _table(trials: Sequence[FrozenTrial], names: Sequence[str]) -> str:
-    stream = StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["trial", "state", "value", "epochs", "seconds", *names, "reason"])
-    for trial in trials:
-        about = trial.user_attrs
-        value = "" if trial.value is None else repr(trial.value)
-        epochs = " ".join(str(epoch) for epoch in about["epochs"])
-        cells = [csv_cell(str(trial.params.get(name, ""))) for name in names]
-        row = [about["number"], _state(trial), value, epochs, about["seconds"], *cells, csv_cell(about["reason"])]
-        writer.writerow(row)
-    return stream.getvalue()
+def _table(trials: Sequence[FrozenTrial], names: Sequence[str]) -> tables.Columns:
+    about = [trial.user_attrs for trial in trials]
+    return {
+        "trial": [one["number"] for one in about],
+        "state": [_state(trial) for trial in trials],
+        "value": [trial.value for trial in trials],
+        "epochs": [" ".join(map(str, one["epochs"])) for one in about],
+        "seconds": [one["seconds"] for one in about],
+        **{name: [trial.params.get(name) for trial in trials] for name in names},
+        "reason": [one["reason"] for one in about],
+    }

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field, TypeAdapter
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
@@ -104,6 +104,8 @@ def start(
     check_data(config, graphs)
     if config.train.ensemble > 1:
         raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
+    if config.parquet:
+        tables.check_parquet("parquet")
     tree = dict(space) if isinstance(space, Mapping) else read_toml(space or DEFAULT)
     place = "space" if isinstance(space, Mapping) else str(space or "default space")
     read_space(tree, config, place, known_only=space is None)
@@ -161,6 +163,8 @@ def resume(
         fileio.remove_abandoned(folder)
         tree = resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
         config = resolve(tree | (replaced or {}), where="--resume")
+        if config.parquet:
+            tables.check_parquet("parquet")
         place = folder / SETTINGS
         known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
         given = limits or Limits()

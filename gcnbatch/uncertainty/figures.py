@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
+from gcnbatch.text import quoted
 from gcnbatch.uncertainty.model import Uncertainty, labelled, rows_for
 
 BINS = 10
@@ -72,7 +73,9 @@ def evaluate(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floa
     what = "interval" if header.target == "regression" else "set"
     rows = "validation rows" if header.target != "binary" else "validation rows of the rarer label"
     lacking = uncertainty.lacking_tasks(level).items()
-    notes = [f"task '{name}' has no {what}: {count} {rows}; {rows_for(level)} are needed" for name, count in lacking]
+    notes = [
+        f"task {quoted(name)} has no {what}: {count} {rows}; {rows_for(level)} are needed" for name, count in lacking
+    ]
     return {"level": level, **means, **overall, "tasks": tasks, "notes": uncertainty.notes + notes}
 
 

@@ -26,7 +26,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gcnbatch import philox
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, misfit
+from gcnbatch.text import quoted
 from gcnbatch.uncertainty import calibration
 from gcnbatch.uncertainty.calibration import Calibrator
 
@@ -73,7 +74,7 @@ class Uncertainty:
                 continue
             reason = calibration.too_few(labels)
             if reason:
-                notes.append(f"task '{header.task_names[task]}' is not calibrated: {reason}")
+                notes.append(f"task {quoted(header.task_names[task])} is not calibrated: {reason}")
             if header.target == "multiclass":
                 calibrators.append(None if reason else calibration.fit_classes(labels, values))
                 scores.append(1 - values[np.arange(len(labels)), labels])
@@ -149,9 +150,7 @@ class Uncertainty:
         try:
             found = _About.model_validate(about)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise InputError(place, f"{key}: {first['msg']}", expected) from error
+            raise InputError(place, misfit(error), expected) from error
         tasks = len(header.task_names)
         segments, count = (
             (2 * tasks if header.target == "binary" else tasks),

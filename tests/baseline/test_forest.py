@@ -56,21 +56,37 @@ def test_a_task_without_training_labels_is_refused() -> None:
 
 
 def test_features_are_counts_of_fragments_then_finite_descriptors() -> None:
-    found = molecule_features(["CCCCO", "[Na+].[Cl-]"], FeaturizerOptions())
+    found = molecule_features(["CCCCO", "[Na+].[Cl-]"], FeaturizerOptions()).x
     assert found.shape[0] == 2
     assert found.shape[1] > BITS + 200
     assert np.isfinite(found).all()
     assert found[0, :BITS].max() == 3  # carbons with two neighbours
-    salt = molecule_features(["CCCCO.Cl"], FeaturizerOptions(largest_fragment=True))
+    salt = molecule_features(["CCCCO.Cl"], FeaturizerOptions(largest_fragment=True)).x
     np.testing.assert_array_equal(salt[0], found[0])
 
 
 def test_processes_do_not_change_features() -> None:
     smiles = ["C" * length for length in range(1, 70)]
     options = FeaturizerOptions()
-    np.testing.assert_array_equal(molecule_features(smiles, options, 1), molecule_features(smiles, options, 2))
+    np.testing.assert_array_equal(molecule_features(smiles, options, 1).x, molecule_features(smiles, options, 2).x)
 
 
 def test_a_smiles_that_cannot_be_read_is_refused_with_its_row() -> None:
     with pytest.raises(InputError, match=r"^row 2: SMILES 'C\('; expected a molecule"):
         molecule_features(["C", "C("], FeaturizerOptions())
+
+
+@pytest.mark.parametrize("count", [1, 70])
+def test_a_molecule_that_takes_too_long_or_crashes_rdkit_costs_its_row(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring of 40,000 atoms overflows RDKit's stack; descriptors of a chain of 400 take seconds."""
+    monkeypatch.setattr("gcnbatch.data.guard.SECONDS", 0.5)
+    ring, chain = "C1" + "C" * 40_000 + "1", "C" * 400
+    smiles = ["CO"] * count + [ring, "CCO", chain]
+    found = molecule_features(smiles, FeaturizerOptions(max_nodes=0), processes=2)
+    assert [row.index for row in found.lost] == [count, count + 2]
+    assert found.lost[1].reason == "RDKit takes more than 0.5 s of processor time"
+    assert not found.x[[count, count + 2]].any()
+    alone = molecule_features(["CO", "CCO"], FeaturizerOptions()).x
+    np.testing.assert_array_equal(found.x[[0, count - 1, count + 1]], alone[[0, 0, 1]])

@@ -10,15 +10,18 @@ import pytest
 
 from gcnbatch.baseline import runs as baseline
 from gcnbatch.baseline import verdict as verdicts
+from gcnbatch.baseline.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baseline.runs import TableColumns
 from gcnbatch.config import resolve
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.guard import Lost
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.train.fitted import Fit, read_fits
 from tests.builders import build_graphset
 from tests.cli.conftest import call
 from tests.infer.runs import import_table, molecule_table, train_on
+from tests.parquet import assert_same_table
 from tests.train.runs import lighten, write_set
 
 __all__ = ["call"]
@@ -40,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(data: Path, **split: object):
-    return resolve({"data": {"path": str(data)}, "split": {"valid": 0.2, "test": 0.3, **split}})
+    return resolve({"data": {"path": str(data)}, "parquet": True, "split": {"valid": 0.2, "test": 0.3, **split}})
 
 
 def test_a_baseline_has_the_rows_and_files_of_a_run_and_the_table_gives_the_same(folder: Path, tmp_path: Path) -> None:
@@ -63,6 +66,8 @@ def test_folds_are_those_of_train_and_every_row_is_predicted(folder: Path, tmp_p
         for part in ("train", "valid", "test"):
             np.testing.assert_array_equal(one.split.parts()[part], other.split.parts()[part])
     assert len((tmp_path / "b" / "predictions.csv").read_text().splitlines()) == 41
+    for place in ("", "fold1"):
+        assert_same_table(tmp_path / "b" / place / "predictions.csv")
     assert metrics["mean"]["test"].keys() == metrics["std"]["test"].keys()
     assert metrics["out_of_fold"]["labelled"] == 80
 
@@ -88,6 +93,17 @@ def test_beside_a_run_the_baseline_uses_its_rows_and_metrics_say_who_wins(folder
     assert json.loads((folder / "folds" / "metrics.json").read_text()) == metrics
     assert [fit.folder.name for fit in read_fits(folder / "folds" / "baseline")] == ["fold1", "fold2"]
     assert "baseline: 5 trees for fold2" in said
+
+
+def test_rows_without_features_are_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def features(smiles: list[str], options: FeaturizerOptions, **_: object) -> MoleculeFeatures:
+        found = molecule_features(smiles, options)
+        return MoleculeFeatures(found.x, (Lost(3, "crashes RDKit (SIGSEGV)"),))
+
+    monkeypatch.setattr(baseline, "molecule_features", features)
+    said: list[str] = []
+    baseline.start(config(folder / "m.h5"), tmp_path / "b", 5, say=said.append)
+    assert "1 row has zeros for all features; the first is M3: crashes RDKit (SIGSEGV)" in said
 
 
 @pytest.mark.parametrize(

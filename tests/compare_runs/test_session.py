@@ -15,6 +15,7 @@ from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from tests.cli.conftest import call
 from tests.infer.runs import train_on
+from tests.parquet import assert_same_table
 from tests.train.runs import lighten, write_set
 
 __all__ = ["call"]
@@ -38,7 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_folds_give_scores_differences_a_plot_and_a_verdict(folder: Path, tmp_path: Path) -> None:
-    out, found = compare([folder / "a", folder / "b"], tmp_path / "out")
+    out, found = compare([folder / "a", folder / "b"], tmp_path / "out", parquet=True)
+    assert_same_table(out / "scores.csv")
     report = json.loads((out / "comparison.json").read_text())
     assert report == json.loads(json.dumps(found.as_dict()))
     assert report["blocks"] == ["fold1", "fold2", "fold3"]

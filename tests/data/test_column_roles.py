@@ -122,8 +122,8 @@ def test_the_mapping_of_labels_is_stored(tmp_path: Path) -> None:
     ("labels", "message"),
     [
         ({"other": ("no", "yes")}, "label_names of 'other'; expected binary tasks of the set"),
-        ({"hit": ("yes", "yes")}, "label_names: ('yes', 'yes'); expected two different names"),
-        ({"hit": ("", "yes")}, "label_names: ('', 'yes'); expected two different names"),
+        ({"hit": ("yes", "yes")}, "label_names: ('yes', 'yes'); expected two different printable names"),
+        ({"hit": ("", "yes")}, "label_names: ('', 'yes'); expected two different printable names"),
     ],
 )
 def test_wrong_label_names_are_refused(labels: dict[str, tuple[str, str]], message: str) -> None:

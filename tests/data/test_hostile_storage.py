@@ -92,7 +92,7 @@ STRUCTURE: dict[str, tuple[Change, str]] = {
         "/splits/a/(edges|graphs|header|nodes|splits): unknown",
     ),
     "unknown array": (put("extra", np.zeros(3)), "/extra: unknown name; expected only the arrays of format version 1"),
-    "name with escapes": (put("ex\x1b[31m", np.zeros(3)), r"/'ex\\x1b\[31m': unknown name"),
+    "name with escapes": (put("ex\x1b[31m", np.zeros(3)), r"/ex\\x1b\[31m: unknown name"),
     "too many names": (many_names, "/splits: 1002 names; expected at most 1000"),
     "group for an array": (lambda f: (drop("edges/src")(f), f.create_group("edges/src")), "/edges/src: an HDF5 group"),
     "array for a group": (lambda f: (drop("splits")(f), put("splits", np.zeros(3))(f)), "/splits: an HDF5 dataset"),

@@ -153,6 +153,32 @@ def test_a_wrong_path_is_reported_before_a_table_is_read(tmp_path: Path) -> None
         import_csv(tmp_path / "out.h5", edges=tmp_path / "edges.csv", nodes=tmp_path / "nodes.csv", node_targets=["y"])
 
 
+@pytest.mark.parametrize("numbered", [True, False])
+def test_parquet_gives_the_graphs_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbered: bool) -> None:
+    """Numbers keep their type in Parquet; a batch after the first may have a name that is no number."""
+    csv, parquet = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
+    rows = [(str(n), str((n * 7 + 1) % 30), str(n % 3)) for n in range(30)]
+    if not numbered:
+        rows[25] = ("x", "5", "")
+    texts = {
+        "edges": "src,dst\n" + "".join(f"{a},{b}\n" for a, b, _ in rows),
+        "nodes": "node,y,f\n"
+        + "".join(f"{a},{y},{int(b) / 4}\n" for a, b, y in rows)
+        + ("" if numbered else "25,1,0\n"),
+    }
+    expected = converted(tmp_path, **texts, graphs=None, node_targets=["y"])
+    for name in texts:
+        parquet.write_table(csv.read_csv(tmp_path / f"{name}.csv"), tmp_path / f"{name}.parquet", row_group_size=10)
+    paths = {name: tmp_path / f"{name}.parquet" for name in texts}
+    import_csv(tmp_path / "parquet.h5", **paths, node_targets=["y"])  # type: ignore[arg-type]
+    with Dataset(tmp_path / "parquet.h5") as dataset:
+        found = dataset.load()
+    for name in ("x", "y", "src", "dst", "edge_ptr", "node_ptr", "ids"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    with pytest.raises(InputError, match=r"no\.parquet: no such file"):
+        import_csv(tmp_path / "o.h5", edges=tmp_path / "no.parquet", nodes=paths["nodes"], node_targets=["y"])
+
+
 def test_too_many_channels(tmp_path: Path) -> None:
     edges = "graph,src,dst,channel\n" + "".join(f"g1,a,b,{n}\n" for n in range(256))
     with pytest.raises(InputError, match="256 different values; expected fewer than 256"):

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import data_files, number_folders, run_folders, tables
+from tests.fuzz import data_files, headers, number_folders, run_folders, tables
 from tests.train.runs import lighten
 
 _ROUND = 300  # cases between two lines of progress
@@ -69,9 +69,11 @@ def _targets(folder: Path, keep: Path) -> list[Target]:
     damaged = st.tuples(st.sampled_from(run_folders.KINDS), st.lists(run_folders.damages(), min_size=1, max_size=3))
     return [
         ("data set files", data_files.changed_files(), of_file),
+        ("headers", headers.hostile_headers(), of_file),
         ("folders of numbers", number_folders.changed_folders(), lambda case: number_folders.verdict(*case)),
         ("run folders", damaged, of_run),
         ("tables", tables.hostile_tables(), tables.read_table),
+        ("Parquet files", tables.changed_parquet(), tables.read_parquet),
         ("SMILES", tables.hostile_smiles(), lambda text: tables.read_smiles([text])[0] or "read"),
     ]
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gc
 import gzip
+import io
 import os
 import resource
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from gcnbatch.data import guard
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
@@ -61,6 +65,48 @@ def hostile_tables() -> st.SearchStrategy[Table]:
         st.sampled_from([1 << 10, 1 << 14, 1 << 18]),
         st.sampled_from([b"", b"\n", b'"\n', b"C,1\n"]),
     )
+
+
+@cache
+def parquet_bytes() -> tuple[bytes, ...]:
+    """Return Parquet files with dictionaries, lists, several row groups and every compression that is common."""
+    tables = (
+        {"smiles": ["C", "CC", None] * 50, "y": [0.5, None, 1.5] * 50},
+        {"smiles": pyarrow.array(["C", "CC"] * 20).dictionary_encode(), "y": [[1, 2], [3]] * 20},
+    )
+    found = []
+    for table in tables:
+        for compression in ("none", "snappy", "zstd", "gzip"):
+            stream = io.BytesIO()
+            parquet.write_table(pyarrow.table(table), stream, compression=compression, row_group_size=30)
+            found.append(stream.getvalue())
+    return tuple(found)
+
+
+@st.composite
+def changed_parquet(draw: st.DrawFn) -> bytes:
+    """Draw a Parquet file with one or two changes, most of them in its footer, and sometimes cut."""
+    raw = draw(st.sampled_from(parquet_bytes()))
+    for _ in range(draw(st.integers(1, 2))):
+        footer = int.from_bytes(raw[-8:-4], "little") + 8
+        first = max(len(raw) - footer, 0) if draw(st.integers(0, 3)) else 0
+        at = draw(st.integers(first, len(raw) - 1))
+        new = draw(st.one_of(st.binary(min_size=1, max_size=1), st.sampled_from([b"\xff" * 5 + b"\x7f", b"\0" * 8])))
+        raw = raw[:at] + new + raw[at + len(new) * (draw(st.integers(0, 5)) > 0) :]
+    return raw[: draw(st.integers(12, len(raw)))] if draw(st.integers(0, 9)) == 9 else raw
+
+
+def read_parquet(raw: bytes) -> str:
+    """Read a Parquet file; return "read" or the line that refuses it."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "x.parquet"
+        path.write_bytes(raw)
+        begun = time.monotonic()
+        line = _outcome(read_molecules, path)
+        assert line.isprintable()
+        assert len(line) < 400, f"{len(line)} characters"
+        assert time.monotonic() - begun < 60
+        return line
 
 
 @st.composite

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from tests.fuzz import DRAWN
 from tests.fuzz.data_files import bases, changed_files, verdict
+from tests.fuzz.headers import hostile_headers
 from tests.fuzz.metadata import SIGNATURES, altered, lookup3
 
 FOUND = sorted((Path(__file__).parent / "regressions").glob("*.h5.gz"))
@@ -26,6 +27,19 @@ def test_a_changed_file_is_read_or_refused_in_one_line(raw):
 @given(changed_files())
 def test_many_changed_files_are_read_or_refused_in_one_line(raw):
     verdict(raw)
+
+
+@settings(DRAWN, max_examples=20)
+@given(hostile_headers())
+def test_a_hostile_header_is_read_or_refused_in_one_short_line(raw):
+    assert len(verdict(raw)) < 400
+
+
+@pytest.mark.slow
+@settings(DRAWN, max_examples=300)
+@given(hostile_headers())
+def test_many_hostile_headers_are_read_or_refused_in_one_short_line(raw):
+    assert len(verdict(raw)) < 400
 
 
 @pytest.mark.parametrize("path", FOUND, ids=[path.name for path in FOUND])

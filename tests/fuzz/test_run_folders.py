@@ -59,7 +59,7 @@ LINK = "a symbolic link; expected files in the run folder itself. Replace it by 
         ("stopped", "history.jsonl", lambda path: path.write_bytes(b"\xff"), "not UTF-8; expected a line of JSON"),
         ("stopped", "history.jsonl", lambda path: path.write_text("null"), "line 1: 'value': Input should be a valid"),
         ("stopped", "history.jsonl", lambda path: path.write_text(""), "0 epochs; expected 1, as in the checkpoint"),
-        ("stopped", "history.jsonl", lambda path: path.write_text('{"epoch": 2}'), "line 1: epoch 2; expected 1"),
+        ("stopped", "history.jsonl", lambda path: path.write_text('{"epoch": 2}'), "line 1: epoch '2'; expected 1"),
         ("stopped", "data.sha256", os.mkdir, "is a folder; expected the data set's digest"),
         (
             "finished",

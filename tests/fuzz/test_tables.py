@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.tables import hostile_smiles, hostile_tables, read_smiles, read_table
+from tests.fuzz import DRAWN
+from tests.fuzz.tables import (
+    changed_parquet,
+    hostile_smiles,
+    hostile_tables,
+    read_parquet,
+    read_smiles,
+    read_table,
+)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(DRAWN, max_examples=15)
 @given(hostile_tables())
 def test_a_hostile_table_is_read_or_refused_within_limits(case):
     read_table(case)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(DRAWN, max_examples=8)
 @given(st.lists(hostile_smiles(), min_size=1, max_size=12))
 def test_a_hostile_smiles_costs_its_row(texts):
     read_smiles(texts)
+
+
+@settings(DRAWN, max_examples=4)
+@given(changed_parquet())
+def test_a_changed_parquet_file_is_read_or_refused_in_one_line(raw):
+    read_parquet(raw)
+
+
+@pytest.mark.slow
+@settings(DRAWN, max_examples=40)
+@given(changed_parquet())
+def test_many_changed_parquet_files_are_read_or_refused_in_one_line(raw):
+    read_parquet(raw)

@@ -105,7 +105,7 @@ def test_weights_that_contradict_their_description_are_refused(tmp_path, trained
     )
     without = {key: value for key, value in whole.arrays.items() if key != name}
     assert f"{name}: missing; expected float32" in altered(without, whole.about)
-    assert "model: " in altered(whole.arrays, {**whole.about, "model": {"kind": "other"}})
+    assert "'model': Input tag" in altered(whole.arrays, {**whole.about, "model": {"kind": "other"}})
     scaling = {"mean": [0.0], "std": [1.0, 1.0]}
     assert "scaling: (1, 2) outputs; expected 2 each" in altered(whole.arrays, {**whole.about, "scaling": scaling})
 

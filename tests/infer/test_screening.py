@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -84,11 +85,26 @@ def test_an_interrupted_prediction_is_kept_and_one_with_other_options_refuses_it
     assert record["rows"] == 8
     with pytest.raises(InputError, match=r"begun with other options.*the same data, models and options.*Start again"):
         infer([run], table, str(out), csv=CsvOptions(keep_columns=("structure",)), quiet=True, resume=True)
-    (tmp_path / "out.csv.partial.json").write_text("[]")
-    with pytest.raises(InputError, match="not a journal of a prediction"):
-        infer([run], table, str(out), csv=ONE, quiet=True, resume=True)
-    infer([run], table, str(out), csv=ONE, quiet=True)
+    for text in ("[]", '{"rows": 1, "bytes": 1, "task": []}', '{"rows": 1e999, "bytes": 1, "task": {}}', "[" * 10**5):
+        (tmp_path / "out.csv.partial.json").write_text(text)
+        with pytest.raises(InputError, match="not a journal of a prediction"):
+            infer([run], table, str(out), csv=ONE, quiet=True, resume=True)
+    (tmp_path / "out.csv.partial").write_text("rows")
+    notes: list[str] = []
+    infer([run], table, str(out), csv=ONE, quiet=True, say=notes.append)
+    assert notes[0] == (
+        f"{out}.partial, left by a prediction that was stopped, is overwritten; --resume would go on with it"
+    )
     assert len(read_rows(out)) == 40
+
+
+@pytest.mark.parametrize(
+    ("make", "got"), [(lambda path: path.symlink_to("/dev/null"), "a symbolic link"), (os.mkfifo, "not a regular file")]
+)
+def test_a_partial_output_that_is_no_file_is_refused(tmp_path, chemistry, make, got: str) -> None:
+    make(tmp_path / "o.csv.partial")
+    with pytest.raises(InputError, match=rf"o\.csv\.partial: {got}; expected a file. Remove it, or choose"):
+        infer([chemistry[0]], chemistry[1], str(tmp_path / "o.csv"), csv=ONE, quiet=True)
 
 
 def test_resume_without_anything_to_resume_starts(tmp_path, chemistry) -> None:

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.predictions import Predictions, open_sink, read_outputs, write_csv
+from gcnbatch.predictions import Predictions, open_sink, read_outputs, write_table
 
 FEW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -49,7 +49,7 @@ def cells(path: Path) -> list[list[str]]:
 def test_csv_reads_back_to_the_bit(tmp_path, values) -> None:
     names = np.array([f"row {i}" for i in range(len(values))], dtype=np.str_)
     path = tmp_path / "out.csv"
-    write_csv(path, Predictions(header("a", "b"), names, values))
+    write_table(path, Predictions(header("a", "b"), names, values))
     np.testing.assert_array_equal(read_outputs(path, header("a", "b"), len(values)), values)
 
 

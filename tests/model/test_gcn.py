@@ -9,6 +9,7 @@ import pytest
 
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.model.gcn import Gcn, build, freeze
+from gcnbatch.model.layers import Add
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset, dense
 from tests.model.cases import Case
@@ -32,7 +33,7 @@ def test_a_chemgcn_stacks_convolution_norm_relu_dropout_dense_readout_head() -> 
 
 
 def test_optional_layers_are_absent_unless_configured() -> None:
-    plain = build(ChemGCNConfig(widths=(4,), batch_norm=False), header())
+    plain = build(ChemGCNConfig(widths=(4,), norm="none"), header())
     assert names(plain) == ["conv1", "conv1.relu", "readout", "output"]
     nodes = build(ChemGCNConfig(widths=(4,)), header(level="node"))
     assert names(nodes) == ["conv1", "norm1", "output"]
@@ -70,6 +71,52 @@ def test_both_orders_of_a_convolution_agree() -> None:
     ]
     once, always = (case.outputs(ReferenceOps()) for case in found)
     np.testing.assert_allclose(once, always, rtol=1e-12)
+
+
+def hidden(case: Case, layer: int, h: Any) -> Any:
+    """Return ReLU(A (H W + b)) of one channel."""
+    p, a = case.parameters, dense(case.batch.adjacency.forward)
+    return np.maximum(a @ (h @ p[f"conv{layer}.weight"] + p[f"conv{layer}.bias"]), 0)
+
+
+def test_residual_jumping_knowledge_and_concatenated_readouts_equal_their_formulas() -> None:
+    graphs = build_graphset(4, n_channels=1)
+    config = ChemGCNConfig(widths=(5, 5), norm="none", residual=True, jumping_knowledge="cat", readout=("max", "sum"))
+    case = Case.of(config, graphs, [1, 0]).astype(np.float64)
+    first = hidden(case, 1, case.batch.x)
+    h = np.concatenate([first, hidden(case, 2, first) + first], axis=1)
+    parts = np.split(h, [case.batch.node_ptr[1]])
+    readout = np.array([[*part.max(axis=0), *part.sum(axis=0)] for part in parts])
+    expected = readout @ case.parameters["output.weight"] + case.parameters["output.bias"]
+    np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
+
+
+def test_a_feed_forward_network_and_a_virtual_node_equal_their_formulas() -> None:
+    graphs = build_graphset(4, n_channels=1)
+    config = ChemGCNConfig(widths=(5, 4), norm="none", ffn=True, virtual_node=True, readout=("mean",))
+    case = Case.of(config, graphs, [1, 0]).astype(np.float64)
+    p, cut = case.parameters, [case.batch.node_ptr[1]]
+
+    def network(i: int, h: Any) -> Any:
+        inside = np.maximum(h @ p[f"ffn{i}.expand.weight"] + p[f"ffn{i}.expand.bias"], 0)
+        return np.maximum(h + inside @ p[f"ffn{i}.reduce.weight"] + p[f"ffn{i}.reduce.bias"], 0)
+
+    h = network(1, hidden(case, 1, case.batch.x))
+    virtual = [
+        np.maximum(part.mean(axis=0) @ p["virtual1.weight"] + p["virtual1.bias"], 0) for part in np.split(h, cut)
+    ]
+    h = np.concatenate([part + v for part, v in zip(np.split(h, cut), virtual, strict=True)])
+    h = network(2, hidden(case, 2, h))
+    readout = np.stack([part.mean(axis=0) for part in np.split(h, cut)])
+    expected = readout @ p["output.weight"] + p["output.bias"]
+    np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
+    assert freeze(case.model, ["conv1"]).frozen_parameters()[-1] == "virtual1.bias"
+
+
+def test_a_residual_connection_needs_equal_widths_and_a_convolution_before() -> None:
+    model = build(ChemGCNConfig(widths=(4, 4, 5, 5), residual=True, dropout=0.1), header(n_features=4))
+    assert [layer for layer in names(model) if "residual" in layer] == ["conv2.residual", "conv4.residual"]
+    assert [layer.of for layer in model.layers if isinstance(layer, Add)] == ["conv1.dropout", "conv3.dropout"]
 
 
 def test_frozen_layers_compute_as_in_prediction_and_keep_their_statistics() -> None:

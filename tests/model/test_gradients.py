@@ -47,8 +47,23 @@ def frozen(case: Case, *layers: str) -> Case:
 CASES = {
     **{f"{readout}-{target}": chemgcn({"readout": readout}, target=target)
        for readout in ("sum", "mean", "max") for target in ("binary", "multiclass", "regression")},
-    "no batch norm": chemgcn({"batch_norm": False}),
+    "no batch norm": chemgcn({"norm": "none"}),
     "dropout": chemgcn({"dropout": 0.4}),
+    "layer norm": chemgcn({"norm": "layer", "dropout": 0.2}),
+    "feed-forward network": chemgcn({"ffn": True, "dropout": 0.2}),
+    "feed-forward network without norm": chemgcn({"ffn": True, "norm": "none", "widths": (3,)}),
+    "virtual node": chemgcn({"widths": (3, 2, 2), "virtual_node": True, "residual": True}),
+    "virtual node behind frozen layers": frozen(chemgcn({"widths": (3, 3, 3), "virtual_node": True}), "conv1"),
+    "everything": chemgcn(
+        {"widths": (3, 3), "ffn": True, "virtual_node": True, "residual": True, "jumping_knowledge": "cat",
+         "norm": "layer", "readout": ("mean", "max"), "dense": (3,), "head": (2,)}
+    ),
+    "residual": chemgcn({"widths": (3, 3, 3), "residual": True, "norm": "none"}),
+    "jumping knowledge": chemgcn({"widths": (3, 2, 4), "jumping_knowledge": "cat", "dense": (3,)}),
+    "residual, jumping knowledge, three readouts": chemgcn(
+        {"widths": (3, 3, 3), "residual": True, "jumping_knowledge": "cat", "readout": ("sum", "mean", "max")}
+    ),
+    "residual behind frozen layers": frozen(chemgcn({"widths": (3, 3, 3), "residual": True}), "conv1", "conv2"),
     "dense and head": chemgcn({"dense": (4, 3), "head": (3,), "dropout": 0.2}),
     "stored adjacency": chemgcn({"adjacency": "stored"}),
     "one channel": chemgcn({}, n_channels=1),

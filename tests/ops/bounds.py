@@ -252,11 +252,40 @@ class RoundedOps:
         dx = gamma * inverse_std * (dy - dbeta / n - x_hat * dgamma / n)
         return (dx, dgamma, dbeta) if out is None else (dx, into(out[0], dgamma), into(out[1], dbeta))
 
+    def layer_norm(self, x, gamma, beta, epsilon, relu=False):
+        width = x.shape[1]
+        centred = x - x.sum(axis=1)[:, None] / width
+        inverse_std = 1 / (centred.square().sum(axis=1)[:, None] / width + epsilon).sqrt()
+        x_hat = centred * inverse_std
+        y = gamma * x_hat + beta
+        return (y.positive() if relu else y), (x_hat, inverse_std, y if relu else None)
+
+    def layer_norm_backward(self, dy, saved, gamma, out=None):
+        x_hat, inverse_std, y = saved
+        if y is not None:
+            unsure = (np.abs(y.value) <= y.error) & (dy.value != 0)
+            dy = dy.where(y.value > 0)
+            dy = Rounded(dy.value, np.where(unsure, np.inf, dy.error))
+        width, g = dy.shape[1], dy * gamma
+        means = (g.sum(axis=1)[:, None] / width, (g * x_hat).sum(axis=1)[:, None] / width)
+        dx = inverse_std * (g - means[0] - x_hat * means[1])
+        dgamma, dbeta = (dy * x_hat).sum(axis=0), dy.sum(axis=0)
+        return (dx, dgamma, dbeta) if out is None else (dx, into(out[0], dgamma), into(out[1], dbeta))
+
     def relu(self, x: Rounded, out: Rounded | None = None) -> Rounded:
         return into(out, x.positive())
 
     def relu_backward(self, dy: Rounded, y: Rounded, out: Rounded | None = None) -> Rounded:
         return into(out, dy.where(y.value > 0))
+
+    def add(self, a: Rounded, b: Rounded) -> Rounded:
+        return a + b
+
+    def concatenate(self, parts) -> Rounded:
+        return Rounded(*(np.concatenate([getattr(part, what) for part in parts], 1) for what in ("value", "error")))
+
+    def concatenate_backward(self, dy: Rounded, widths) -> tuple[Rounded, ...]:
+        return tuple(dy[:, end - width : end] for width, end in zip(widths, np.cumsum(widths), strict=True))
 
     def dropout(self, x: Rounded, rate: float, key: DropoutKey):
         mask = reference_dropout(x.value, rate, key)[1]

@@ -75,6 +75,23 @@ def test_frozen_layers_are_refused(tmp_path: Path) -> None:
     assert group([task, work.task]) == [[0], [1]]
 
 
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (("model.residual=true", "model.widths=[8,8]"), "residual connections (model.residual)"),
+        (("model.jumping_knowledge=cat", "model.widths=[8,8]"), "jumping knowledge (model.jumping_knowledge)"),
+        (("model.virtual_node=true", "model.widths=[8,8]"), "virtual nodes (model.virtual_node)"),
+        (("model.ffn=true",), "feed-forward networks (model.ffn)"),
+        (("model.norm=layer",), "layer norm (model.norm)"),
+        (("model.readout=sum,max",), "concatenated readouts (model.readout)"),
+    ],
+)
+def test_a_recipe_that_the_engine_does_not_have_is_refused(tmp_path: Path, model: tuple[str, ...], reason: str) -> None:
+    write_set(tmp_path / "data.h5")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work:
+        assert refusal(fused_backend(), work.task) == reason
+
+
 def test_a_level_without_a_runner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(fused.RUNNERS, "node")
     write_set(tmp_path / "data.h5", **ONE_GRAPH)

@@ -132,7 +132,7 @@ def test_unlabelled_graphs_do_not_train(tmp_path: Path) -> None:
     y[3:] = np.nan
     other = graphs.x.copy()
     other[graphs.node_ptr[3] :] *= -2
-    options = (*EVERYTHING_TRAINS, "train.batch_size=1", "model.batch_norm=false", "train.optimizer=sgd")
+    options = (*EVERYTHING_TRAINS, "train.batch_size=1", "model.norm=none", "train.optimizer=sgd")
     for name, x in (("a", graphs.x), ("b", other)):
         fit(save(tmp_path, replace(graphs, y=y, x=x)), tmp_path / name, *options)
     assert_same_weights(tmp_path / "a", tmp_path / "b")
@@ -303,7 +303,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_advice(tmp_path: Path) -> 
             "train.learning_rate=100",
             "train.optimizer=sgd",
             "train.epochs=200",
-            "model.batch_norm=false",
+            "model.norm=none",
             "train.checkpoint_seconds=0",
         )
     assert not (tmp_path / "run" / "metrics.json").exists()

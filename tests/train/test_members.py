@@ -246,7 +246,7 @@ def test_a_loss_that_is_not_finite_names_the_member(tmp_path: Path, monkeypatch:
             tmp_path / "set.h5",
             tmp_path / "run",
             *("train.ensemble=2", "train.learning_rate=100", "train.optimizer=sgd", "train.epochs=200"),
-            "model.batch_norm=false",
+            "model.norm=none",
         )
 
 

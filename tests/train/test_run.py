@@ -24,6 +24,7 @@ from gcnbatch.train import run
 from gcnbatch.train.checkpoint import load
 from tests.builders import build_graphset
 from tests.entries import MadeEntry, NamedBackend, register
+from tests.parquet import assert_same_table
 from tests.train.runs import assert_same_run, configure, environment, fit, history, options, without_timings, write_set
 
 light = pytest.mark.usefixtures("light")
@@ -61,6 +62,13 @@ def test_a_run_writes_these_files_and_a_second_one_equal_bytes(tmp_path: Path, t
     classes = [f"p({name})" for name in graphs.header.class_names]
     assert predicted[0] == ["id", *graphs.header.task_names, *classes]
     assert [row[0] for row in predicted[1:]] == [str(graphs.ids[row]) for row in rows["test"]]
+
+
+@light
+def test_a_run_writes_its_tables_as_parquet_too(tmp_path: Path, data: Path) -> None:
+    fit(data, tmp_path / "run", "split.folds=2", "train.epochs=1", "parquet=true")
+    for place in ("", "fold1", "fold2"):
+        assert_same_table(tmp_path / "run" / place / "predictions.csv")
 
 
 @light

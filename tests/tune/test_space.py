@@ -79,7 +79,7 @@ def test_choices_may_be_lists_and_lists_of_equal_values_have_a_length() -> None:
         "model.readout": ["sum", "max"],
     }
     model = configured(BASE, values).model
-    assert (model.head, model.widths, model.readout) == ((32, 16), (64, 64, 64), "max")  # type: ignore[union-attr]
+    assert (model.head, model.widths, model.readout) == ((32, 16), (64, 64, 64), ("max",))  # type: ignore[union-attr]
 
 
 def test_what_keeps_shapes_is_not_part_of_the_architecture() -> None:

@@ -30,6 +30,7 @@ from gcnbatch.tune.session import Limits
 from gcnbatch.tune.splits import search_splits
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
+from tests.parquet import assert_same_table
 from tests.train.kills import Killed, die_at
 from tests.train.runs import command, configure, environment, write_set
 
@@ -113,6 +114,11 @@ def test_a_study_leaves_these_files_and_a_summary_of_its_best_trial(place: Path,
     assert gcnbatch.report(tmp_path / "study") == tmp_path / "study" / "report.html"
     assert (tmp_path / "study" / "report.html").read_text(encoding="utf-8") == written
     assert (tmp_path / "study" / "best.toml").is_file()
+
+
+def test_the_table_of_trials_is_written_as_parquet_too(place: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "study", "parquet=true", "train.epochs=1", trials=2)
+    assert_same_table(tmp_path / "study" / "trials.csv")
 
 
 def test_the_best_configuration_trains_to_the_value_of_its_trial(study: Path, tmp_path: Path) -> None:
@@ -315,7 +321,7 @@ def test_a_lost_device_ends_the_study_with_the_command_to_resume(
 def test_a_loss_that_is_not_finite_fails_its_trial(place: Path, tmp_path: Path) -> None:
     (tmp_path / "space.toml").write_text("[train]\nlearning_rate = { choices = [1e-3, 100.0] }", encoding="utf-8")
     write_graphset(tmp_path / "set.h5", build_graphset(40, target="regression", missing=0.0, n_tasks=1))
-    about = ("train.optimizer=sgd", "train.epochs=40", "model.batch_norm=false")
+    about = ("train.optimizer=sgd", "train.epochs=40", "model.norm=none")
     summary = search(tmp_path, tmp_path / "study", *about, trials=8)
     failed = [row for row in table(tmp_path / "study") if row["state"] == "failed"]
     assert 0 < len(failed) == summary["failed"] < 8

@@ -155,7 +155,7 @@ def test_the_stored_form_gives_the_same_columns_and_a_plot_is_drawn(target: str,
         (lambda a, d: a.update(scores=a["scores"][::-1].copy()), "scores that are not sorted"),
         (lambda a, d: d["calibrators"].pop(), "scores that do not fit the model"),
         (lambda a, d: d["calibrators"].__setitem__(0, {"kind": "python"}), "calibrators.0"),
-        (lambda a, d: d.clear(), "calibrators: Field required"),
+        (lambda a, d: d.clear(), "'calibrators': Field required"),
     ],
 )
 def test_a_damaged_file_is_refused(change: Any, message: str) -> None:

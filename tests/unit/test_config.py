@@ -23,6 +23,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "backend": ("cpu", "cpu"),
     "device": ("1", 1),
     "jobs": ("4", 4),
+    "parquet": ("true", True),
     "cuda.precision": ("tf32", "tf32"),
     "cuda.spmm": ("swa_coo", "swa_coo"),
     "cuda.resident": ("off", "off"),
@@ -39,12 +40,17 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.kind": ("kipf", "kipf"),
     "model.widths": ("[8, 16, 8]", (8, 16, 8)),
     "model.adjacency": ("stored", "stored"),
-    "model.batch_norm": ("false", False),
+    "model.norm": ("layer", "layer"),
+    "model.layer_norm_epsilon": ("1e-3", 1e-3),
     "model.batch_norm_momentum": ("1", 1.0),
     "model.batch_norm_epsilon": ("1e-3", 1e-3),
     "model.dropout": ("0.5", 0.5),
     "model.dense": ("32", (32,)),
-    "model.readout": ("max", "max"),
+    "model.readout": ("max", ("max",)),
+    "model.ffn": ("true", True),
+    "model.virtual_node": ("true", True),
+    "model.residual": ("true", True),
+    "model.jumping_knowledge": ("cat", "cat"),
     "model.head": ("[4]", (4,)),
     "train.epochs": ("2", 2),
     "train.ensemble": ("10", 10),
@@ -75,6 +81,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.input_dropout": ("false", False),
     "cuda.fast_math": ("true", True),
     "train.checkpoint_seconds": ("0", 0.0),
+    "train.tensorboard": ("true", True),
 }
 
 
@@ -175,7 +182,7 @@ def test_the_shipped_configurations_resolve() -> None:
         ("model.widths=wide", r"model\.widths: 'wide'; expected a list of numbers"),
         ("model.dense=[8, 9.5]", r"model\.dense\.1: 9\.5; expected a whole number, at least 1 and at most 65536"),
         ("train.pos_weight=[1, 0]", r"train\.pos_weight\.1: 0; expected a number, above 0"),
-        ("model.batch_norm=1", r"model\.batch_norm: 1; expected a valid boolean"),
+        ("model.residual=1", r"model\.residual: 1; expected a valid boolean"),
         ("train=5", r"train: 5; expected a table of keys"),
         ("model=5", r"model: 5; expected a table of keys"),
         ("name=a b", r"name: 'a b'; expected letters, digits, '\.', '_' and '-'"),
@@ -256,3 +263,8 @@ def test_a_message_names_where_the_key_comes_from() -> None:
         resolve(tree, "my.toml", [("model", "widths")])
     with pytest.raises(InputError, match=r"^my\.toml: trian: unknown key"):
         resolve({"trian": {}}, "my.toml", [("train", "epochs")])
+
+
+@pytest.mark.parametrize(("held", "norm"), [(True, "batch"), (False, "none")])
+def test_batch_norm_of_older_files_is_read(held: bool, norm: str) -> None:
+    assert resolve({"model": {"batch_norm": held}}) == resolve({"model": {"norm": norm}})

@@ -47,6 +47,11 @@ def test_a_terminal_gets_a_bar_unless_it_is_quiet(
         assert ("2/2" in capsys.readouterr().err) is not quiet
 
 
+def test_a_line_has_safe_characters_only(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.write_line("a\x1b[31m\n\u202eb")
+    assert capsys.readouterr().err == r"a\x1b[31m\n\u202eb" + "\n"
+
+
 def test_work_goes_on_without_stderr_or_its_reader(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -135,11 +135,48 @@ class CpuOps:
             return dx, dgamma, dbeta
         return dx, into(out[0], dgamma), into(out[1], dbeta)
 
+    def layer_norm(self, x: Float, gamma: Float, beta: Float, epsilon: float, relu: bool = False) -> tuple[Float, Any]:
+        width = np.float32(x.shape[1])
+        x_hat = x - _row_sums(x) / width
+        inverse = 1 / np.sqrt(np.einsum("np,np->n", x_hat, x_hat)[:, None] / width + np.float32(epsilon))
+        x_hat *= inverse
+        y = gamma * x_hat
+        y += beta
+        if relu:
+            np.maximum(y, np.float32(0), out=y)
+        return y, (x_hat, inverse, y if relu else None)
+
+    def layer_norm_backward(
+        self, dy: Float, saved: Any, gamma: Float, out: tuple[Float, Float] | None = None
+    ) -> tuple[Float, Float, Float]:
+        x_hat, inverse, y = saved
+        if y is not None:
+            dy = dy * (y > 0)
+        width = np.float32(dy.shape[1])
+        dbeta, dgamma = _column_sums(dy), np.einsum("np,np->p", dy, x_hat)
+        dx = dy * gamma
+        shift, slope = _row_sums(dx) / width, np.einsum("np,np->n", dx, x_hat)[:, None] / width
+        dx -= shift
+        dx -= x_hat * slope
+        dx *= inverse
+        if out is None:
+            return dx, dgamma, dbeta
+        return dx, into(out[0], dgamma), into(out[1], dbeta)
+
     def relu(self, x: Float, out: Float | None = None) -> Float:
         return np.maximum(x, np.float32(0), out=out)
 
     def relu_backward(self, dy: Float, y: Float, out: Float | None = None) -> Float:
         return np.multiply(dy, y > 0, out=out)
+
+    def add(self, a: Float, b: Float) -> Float:
+        return a + b
+
+    def concatenate(self, parts: Sequence[Float]) -> Float:
+        return np.concatenate(list(parts), axis=1)
+
+    def concatenate_backward(self, dy: Float, widths: Sequence[int]) -> tuple[Float, ...]:
+        return tuple(part.copy() for part in np.split(dy, np.cumsum(widths)[:-1], axis=1))
 
     def dropout(self, x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
         drawn = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size).reshape(x.shape)
@@ -271,6 +308,11 @@ def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> fl
 def _column_sums(x: Float) -> Float:
     """Return the sum over rows as a product with ones: BLAS is several times faster than `sum(axis=0)`."""
     return np.ones(len(x), dtype=x.dtype) @ x
+
+
+def _row_sums(x: Float) -> Float:
+    """Return the sums over columns, (N, 1)."""
+    return (x @ np.ones(x.shape[1], dtype=x.dtype))[:, None]
 
 
 def _inverse_sizes(node_ptr: NDArray[np.int64]) -> Float:

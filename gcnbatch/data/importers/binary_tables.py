@@ -6,18 +6,22 @@ many cells, which `check_cells` refuses.
 
 from __future__ import annotations
 
+import csv
 import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gcnbatch import confined
 from gcnbatch.data import guard
 from gcnbatch.data.importers.csv_tables import checked_names
+from gcnbatch.data.importers.names import Column
 from gcnbatch.data.importers.text_files import FREE_BYTES, MAX_RATIO
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.text import QUOTED, printable, quoted
@@ -26,6 +30,7 @@ from gcnbatch.worker import WorkerDied, Workers
 _FREE_CELLS = 1 << 22
 _EXCEL_SECONDS, _EXCEL_BYTES = 60, 1 << 31
 _BATCH_ROWS = 4096
+_LARGEST = 10**18  # whole numbers have at most 18 digits
 _AS_CSV = "If it is right, save it as CSV."
 
 
@@ -75,8 +80,8 @@ def read_excel(path: Path) -> MoleculeRows:
             book = calamine.CalamineWorkbook.from_path(str(path))
             sheet = book.get_sheet_by_index(0)
             check_cells(path, sheet.height, sheet.width)
-            records = [[as_text(cell) for cell in row] for row in sheet.to_python() if any(cell != "" for cell in row)]
-        except (calamine.CalamineError, IndexError) as error:
+            records = [_cell_texts(row) for row in sheet.to_python() if any(cell != "" for cell in row)]
+        except (calamine.CalamineError, IndexError, ValueError) as error:
             got = f"not readable as a workbook ({printable(str(error), QUOTED)})"
             return pickle.dumps((InputError(str(path), got, "an Excel file"), [], []))
         except InputError as error:
@@ -100,16 +105,46 @@ def read_excel(path: Path) -> MoleculeRows:
 
 def read_parquet(path: Path) -> Iterator[MoleculeRows]:
     """Yield the rows of a Parquet file, which a worker process reads batch by batch."""
+    for table in open_parquet(path):
+        batches = ((_texts(column) for column in columns) for columns in table.batches)
+        yield MoleculeRows(table.names, (list(record) for batch in batches for record in zip(*batch, strict=True)))
+
+
+@dataclass(frozen=True)
+class ParquetColumns:
+    """An open Parquet file: its columns, their number of rows, and its batches as a column for each name."""
+
+    names: tuple[str, ...]
+    rows: int
+    batches: Iterator[list[Column]]
+
+
+def open_parquet(path: Path) -> Iterator[ParquetColumns]:
+    """Yield a Parquet file, which a worker process reads batch by batch.
+
+    A column of a batch is integers where all are plain whole numbers (`names.whole_numbers`), else texts.
+
+    Raises
+    ------
+    InputError
+        For a damaged file, and one with far more cells than bytes.
+    MachineError
+        When pyarrow is not installed.
+    """
     _library("pyarrow.parquet", "pyarrow")
     with Workers(1, _prepare, quiet=True) as workers:
         rows, names = _answer(path, workers.submit(_open_parquet, str(path)))
         check_cells(path, rows, len(names))
 
-        def records() -> Iterator[list[str]]:
-            while batch := _answer(path, workers.submit(_next_records)):
-                yield from batch
+        def batches() -> Iterator[list[Column]]:
+            while batch := _answer(path, workers.submit(_next_columns)):
+                yield batch
 
-        yield MoleculeRows(checked_names(path, names), records())
+        yield ParquetColumns(checked_names(path, names), rows, batches())
+
+
+def _texts(column: Column) -> list[str]:
+    return column if isinstance(column, list) else list(map(str, column.tolist()))
 
 
 def _answer(path: Path, under_way: Future[Any]) -> Any:
@@ -144,13 +179,20 @@ def _open_parquet(path: str) -> tuple[int, list[str]]:
     return file.metadata.num_rows, list(file.schema_arrow.names)
 
 
-def _next_records() -> list[list[str]]:
-    """Return the next rows in a worker process; none at the end."""
+def _next_columns() -> list[Column]:
+    """Return the columns of the next rows in a worker process; none at the end."""
     for batch in _opened[-1]:
-        columns = [map(as_text, column.to_pylist()) for column in batch.columns]
-        if records := list(map(list, zip(*columns, strict=True))):
-            return records
+        if batch.num_rows and batch.num_columns:
+            return [_column(column) for column in batch.columns]
     return []
+
+
+def _column(column: Any) -> Column:
+    if column.null_count == 0 and _library("pyarrow.types", "pyarrow").is_integer(column.type):
+        numbers = column.to_numpy(zero_copy_only=False)
+        if numbers.min() >= 0 and numbers.max() < _LARGEST:
+            return numbers.astype(np.int64)
+    return _cell_texts(column.to_pylist())
 
 
 def _library(module: str, package: str) -> Any:
@@ -160,6 +202,20 @@ def _library(module: str, package: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MachineError(package, "not installed", hint="Install it: pip install 'gcnbatch[tables]'") from error
+
+
+def _cell_texts(cells: Iterable[Any]) -> list[str]:
+    """Return cells as texts, which have the limit of a field of text tables.
+
+    Raises
+    ------
+    ValueError
+        For a longer one.
+    """
+    texts = list(map(as_text, cells))
+    if max(map(len, texts), default=0) > csv.field_size_limit():
+        raise ValueError(f"a field of more than {csv.field_size_limit():,} characters")
+    return texts
 
 
 def as_text(cell: Any) -> str:

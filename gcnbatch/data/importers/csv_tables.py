@@ -191,7 +191,7 @@ def checked_names(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        For more than MAX_COLUMNS columns, a column without a name, a repeated name.
+        For more than MAX_COLUMNS columns, a column without a name, a repeated name, a name longer than a field may be.
     """
     stripped = tuple(map(str.strip, names))
     if len(stripped) > MAX_COLUMNS:
@@ -200,6 +200,9 @@ def checked_names(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     for position, name in enumerate(stripped):
         if not name:
             raise InputError(str(path), f"column {position + 1} has no name", "a name in the first line")
+        if len(name) > csv.field_size_limit():
+            got = f"the name of column {position + 1} has {len(name):,} characters"
+            raise InputError(str(path), got, f"at most {csv.field_size_limit():,}")
         if name in known:
             raise InputError(str(path), f"two columns are named {quoted(name)}", "different names")
         known.add(name)

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.importers.common import MAX_CHANNELS
-from gcnbatch.data.importers.csv_tables import CsvTable, finite_numbers, sorted_labels
+from gcnbatch.data.importers.csv_tables import finite_numbers, sorted_labels
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Column, Finder, NameList, Names, finder, number_type
+from gcnbatch.data.importers.plain_tables import PlainTable
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import TargetColumns
 from gcnbatch.data.schema import Target
@@ -31,7 +32,7 @@ EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
 ID_BLOCK = 1 << 16  # nodes per block of ids
 
 
-def _require(table: CsvTable, name: str) -> None:
+def _require(table: PlainTable, name: str) -> None:
     if name not in table.names:
         raise InputError(str(table.path), f"no column {quoted(name)}", hint=nearest(name, table.names))
 
@@ -39,7 +40,9 @@ def _require(table: CsvTable, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ graphs
 
 
-def read_graphs(table: CsvTable, names: list[str] | None, task: Target | None) -> tuple[dict[str, int], TargetColumns]:
+def read_graphs(
+    table: PlainTable, names: list[str] | None, task: Target | None
+) -> tuple[dict[str, int], TargetColumns]:
     """Return the graphs' numbers by name, and their targets."""
     _require(table, "graph")
     chosen = [name for name in table.names if name != "graph"] if names is None else names
@@ -56,7 +59,7 @@ def read_graphs(table: CsvTable, names: list[str] | None, task: Target | None) -
     return known, targets
 
 
-def _targets(table: CsvTable, names: list[str], task: Target | None) -> TargetColumns:
+def _targets(table: PlainTable, names: list[str], task: Target | None) -> TargetColumns:
     for name in names:
         _require(table, name)
     return TargetColumns(table.path, list(dict.fromkeys(names)), task)
@@ -104,7 +107,11 @@ class Nodes:
 
 
 def read_nodes(
-    table: CsvTable, scratch: Scratch, known: dict[str, int] | None, node_targets: list[str] | None, task: Target | None
+    table: PlainTable,
+    scratch: Scratch,
+    known: dict[str, int] | None,
+    node_targets: list[str] | None,
+    task: Target | None,
 ) -> Nodes:
     """Read the nodes and their targets; each graph must be in `known`, unless that is None."""
     for name in ("node",) if known is None else ("node", "graph"):
@@ -157,7 +164,7 @@ def _arranged(
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
-def _node_targets(table: CsvTable, names: list[str], task: Target | None) -> TargetColumns:
+def _node_targets(table: PlainTable, names: list[str], task: Target | None) -> TargetColumns:
     if not names or {"graph", "node"} & set(names):
         raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
     return _targets(table, names, task)
@@ -175,7 +182,7 @@ class ListedEdges:
     channel_numbers: NDArray[np.uint8]
 
 
-def read_edges(table: CsvTable, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
+def read_edges(table: PlainTable, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
     """Read all edges between `nodes`."""
     for name in table.names:
         if name not in EDGE_COLUMNS:
@@ -205,7 +212,7 @@ def read_edges(table: CsvTable, scratch: Scratch, nodes: Nodes, undirected: bool
     return ListedEdges(listed, tuple(names) or ("edge",), numbers)
 
 
-def _edge_blocks(table: CsvTable) -> Iterator[tuple[int, dict[str, Column]]]:
+def _edge_blocks(table: PlainTable) -> Iterator[tuple[int, dict[str, Column]]]:
     """Yield ``(rows before, columns)``; tables of plain whole numbers take a faster path."""
     if {"graph", "src", "dst"}.issuperset(table.names):
         for before, numbers in table.number_blocks():

@@ -22,8 +22,8 @@ from gcnbatch.data.importers.common import (
     one_hot_degree,
     with_self_channel,
 )
-from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges, read_graphs, read_nodes
+from gcnbatch.data.importers.plain_tables import check_plain, open_plain
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.outputs import output_path
@@ -53,7 +53,9 @@ def import_csv(
     name: str = "",
     progress: bool = False,
 ) -> ImportSummary:
-    """Convert plain CSV tables; names of graphs and nodes are arbitrary texts, blank targets are missing labels.
+    """Convert plain tables, CSV or Parquet by their endings.
+
+    Names of graphs and nodes are arbitrary texts, blank targets are missing labels.
 
     Parameters
     ----------
@@ -88,17 +90,16 @@ def import_csv(
         got = "both --graphs and --node-targets" if graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
     for file in files:
-        with open_table(file):
-            pass  # report a wrong path before reading the other tables
+        check_plain(file)  # report a wrong path before reading the other tables
     with DatasetWriter(path) as writer, Scratch(path) as scratch:
         known = columns = None
         with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
             if graphs is not None:
-                with open_table(Path(graphs), bar.update) as table:
+                with open_plain(Path(graphs), bar.update) as table:
                     known, columns = read_graphs(table, target_columns, task)
-            with open_table(Path(nodes), bar.update) as table:
+            with open_plain(Path(nodes), bar.update) as table:
                 node_set = read_nodes(table, scratch, known, node_targets, task)
-            with open_table(Path(edges), bar.update) as table:
+            with open_plain(Path(edges), bar.update) as table:
                 edge_set = read_edges(table, scratch, node_set, undirected)
         columns = columns or node_set.targets
         assert columns is not None  # one of the two tables has targets

@@ -64,7 +64,7 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"target": "multiclass"},
         ("model.readout=max", "train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
     ),
-    "mean readout, regression": ({"target": "regression"}, ("model.readout=mean", "model.batch_norm=false")),
+    "mean readout, regression": ({"target": "regression"}, ("model.readout=mean", "model.norm=none")),
     "wide, channels, dropout, dense": (
         {"n_channels": 3},
         ("model.widths=[130,192]", "model.dropout=0.25", "model.dense=[160]", "model.head=[8]", "train.l2=1e-3"),
@@ -75,7 +75,7 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "wide, max readout, no norm": (
         {"target": "regression"},
-        ("model.readout=max", "model.batch_norm=false", "model.widths=[200,150]"),
+        ("model.readout=max", "model.norm=none", "model.widths=[200,150]"),
     ),
     "fp16": (
         {"n_channels": 1, "n_features": 20},

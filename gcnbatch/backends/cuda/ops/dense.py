@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormOps
+from gcnbatch.backends.cuda.ops.concatenate import ConcatenateOps
 from gcnbatch.backends.cuda.ops.dropout import DropoutOps
+from gcnbatch.backends.cuda.ops.layer_norm import LayerNormOps
 from gcnbatch.backends.cuda.ops.loss import LossOps
 from gcnbatch.backends.cuda.ops.matmul import MatmulOps
 from gcnbatch.backends.cuda.ops.optimizer import OptimizerOps
@@ -11,7 +13,17 @@ from gcnbatch.backends.cuda.ops.readout import ReadoutOps
 from gcnbatch.backends.cuda.ops.relu import ReluOps
 
 
-class DenseOps(MatmulOps, BatchNormOps, ReluOps, DropoutOps, ReadoutOps, LossOps, OptimizerOps):
+class DenseOps(
+    MatmulOps,
+    BatchNormOps,
+    LayerNormOps,
+    ReluOps,
+    ConcatenateOps,
+    DropoutOps,
+    ReadoutOps,
+    LossOps,
+    OptimizerOps,
+):
     """The dense part of `gcnbatch.backends.base.Ops` on `DeviceArray`.
 
     Every method launches kernels on the device's stream and returns without waiting. Parameters and errors as

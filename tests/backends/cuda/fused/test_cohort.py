@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "mean readout, regression": (
         {"target": "regression", "n_channels": 1},
-        ("model.widths=[64,24]", "model.readout=mean", "model.batch_norm=false"),
+        ("model.widths=[64,24]", "model.readout=mean", "model.norm=none"),
     ),
     "more tiles than multiprocessors": ({"n_channels": 1, "max_nodes": 170}, ("model.widths=[64,64]",)),
 }

@@ -80,7 +80,7 @@ class HostDevice:
 CASES = {
     "plain": (),
     "everything": ("model.dense=[16]", "model.head=[8]", "model.dropout=0.25", "train.clip_norm=1.0"),
-    "no norm, wide": ("model.batch_norm=false", "model.widths=[300,20]", "model.readout=max", "train.optimizer=sgd"),
+    "no norm, wide": ("model.norm=none", "model.widths=[300,20]", "model.readout=max", "train.optimizer=sgd"),
 }
 FORMS = (Narrow, WideTf32, Wide)
 for_each_form = pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
@@ -184,7 +184,7 @@ def widths_of(layers: int) -> str:
 FP16: dict[str, tuple[tuple[str, ...], dict[str, int], bool]] = {
     "fits": ((), {}, True),
     "dropout": (("model.dropout=0.5",), {}, False),
-    "no norm": (("model.batch_norm=false",), {}, False),
+    "no norm": (("model.norm=none",), {}, False),
     "layers of other widths": (("model.widths=[256,128]",), {}, False),
     "a width without a kernel": (("model.widths=[200,200]",), {}, False),
     "a dense layer on nodes": (("model.dense=[256]",), {}, False),

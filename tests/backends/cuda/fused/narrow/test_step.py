@@ -19,7 +19,7 @@ MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {
     "two dense layers on graphs": (("model.head=[8]",), {}, [*PLAIN[:2], "fused_readout"]),
     "as many outputs as warps": ((), {"n_tasks": 16}, PLAIN),
     "an output more": ((), {"n_tasks": 17}, [*PLAIN[:2], "fused_readout"]),
-    "no batch norm": (("model.batch_norm=false",), {}, PLAIN),
+    "no batch norm": (("model.norm=none",), {}, PLAIN),
     "channels": ((), {"n_channels": 2}, ["forward", "forward", "readout_64x1"]),
     "dropout": (("model.dropout=0.5",), {}, ["forward", "forward", "fused_readout"]),
     "a dense layer on nodes": (("model.dense=[64]",), {}, [*PLAIN[:2], "forward", "readout_64x1"]),

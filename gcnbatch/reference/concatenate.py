@@ -1,0 +1,25 @@
+"""Concatenation by columns, and sums of arrays: how layers with several inputs join them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gcnbatch.reference.arrays import Float
+
+
+def add(a: Float, b: Float) -> Float:
+    """Y = A + B, any shape. The gradient by A and by B is dY."""
+    return a + b
+
+
+def concatenate(parts: Sequence[Float]) -> Float:
+    """Y = [X_1, X_2, …], (N, P_1 + P_2 + …), for X_i (N, P_i)."""
+    return np.concatenate(list(parts), axis=1)
+
+
+def concatenate_backward(dy: Float, widths: Sequence[int]) -> tuple[Float, ...]:
+    """Gradients of `concatenate` by each X_i: the columns of dY that X_i wrote, (N, P_i)."""
+    ends = np.cumsum(widths)
+    return tuple(dy[:, end - width : end].copy() for width, end in zip(widths, ends, strict=True))

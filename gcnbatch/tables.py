@@ -1,0 +1,152 @@
+"""Tables written by columns, as CSV and as Parquet.
+
+A column is an array, or a list of texts, numbers and None. NaN, None and (in Parquet) blank texts are missing values.
+
+- CSV: RFC 4180, UTF-8, a header line; a missing value is blank. Texts are made safe (`gcnbatch.text`), so that a row is
+  a line. Numbers have the shortest form that reads back as the same number.
+- Parquet: numbers keep their type, missing values are null. A list that mixes texts and numbers becomes texts.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gcnbatch import fileio
+from gcnbatch.errors import MachineError
+from gcnbatch.text import csv_cell
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Columns = Mapping[str, "NDArray[Any] | Sequence[Any]"]
+PARQUET = ".parquet"
+
+
+class Rows(Protocol):
+    """Destination of rows; every part has the same columns."""
+
+    def append(self, columns: Columns) -> None:
+        """Append these rows."""
+
+
+def write(path: Path, columns: Columns, parquet: bool = False) -> None:
+    """Write a CSV into a folder of ours, and with `parquet` the same table beside it; a symbolic link is replaced.
+
+    Raises
+    ------
+    MachineError
+        When the folder cannot be written, the disk is full, or pyarrow is not installed.
+    """
+    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        CsvRows(stream).append(columns)
+    if parquet:
+        beside = path.with_suffix(PARQUET)
+        with fileio.atomic_path(beside) as temporary, open_parquet(temporary, beside) as rows:
+            rows.append(columns)
+
+
+def check_parquet(what: str) -> None:
+    """Refuse `what`, a key or an option that asks for Parquet, where it cannot be written.
+
+    Raises
+    ------
+    MachineError
+        When pyarrow is not installed.
+    """
+    _library("pyarrow.parquet", what)
+
+
+@contextmanager
+def open_parquet(path: Path, name: Path | str) -> Iterator[Rows]:
+    """Open an existing empty file for rows in Parquet; messages call it `name`.
+
+    Raises
+    ------
+    MachineError
+        When pyarrow is not installed, or a write fails.
+    """
+    arrow, parquet = _library("pyarrow", str(name)), _library("pyarrow.parquet", str(name))
+    with fileio.HeldErrors(path, name) as stream:
+        rows = _ParquetRows(arrow, parquet, stream)
+        yield rows
+        rows.close()
+
+
+class CsvRows:
+    """Rows of a CSV.
+
+    Parameters
+    ----------
+    stream : text stream
+    spreadsheet : bool
+        Texts that a spreadsheet would run as formulas begin with an apostrophe.
+    begun : bool
+        The stream has rows already.
+    """
+
+    def __init__(self, stream: IO[str], spreadsheet: bool = False, begun: bool = False) -> None:
+        self._writer = csv.writer(stream, lineterminator="\n")
+        self._spreadsheet = spreadsheet
+        self._begun = begun
+
+    def append(self, columns: Columns) -> None:
+        """Append these rows, after a header line where the stream has none yet."""
+        if not self._begun:
+            self._writer.writerow(self._safe(columns))
+            self._begun = True
+        self._writer.writerows(zip(*(self._cells(values) for values in columns.values()), strict=True))
+
+    def _cells(self, values: NDArray[Any] | Sequence[Any]) -> list[str]:
+        if isinstance(values, Sequence):
+            return self._safe("" if value is None else str(value) for value in values)
+        return number_texts(values) if values.dtype.kind == "f" else self._safe(values.tolist())
+
+    def _safe(self, texts: Iterable[str]) -> list[str]:
+        return [csv_cell(text, self._spreadsheet) for text in texts]
+
+
+def number_texts(values: NDArray[Any]) -> list[str]:
+    """Return each float as text, "" for NaN."""
+    texts = values.astype("U")
+    texts[np.isnan(values)] = ""
+    return list(texts.tolist())
+
+
+class _ParquetRows:
+    def __init__(self, arrow: Any, parquet: Any, stream: fileio.HeldErrors) -> None:
+        self._arrow, self._parquet, self._stream = arrow, parquet, stream
+        self._writer: Any = None
+
+    def append(self, columns: Columns) -> None:
+        rows = self._arrow.table({name: self._array(values) for name, values in columns.items()})
+        if self._writer is None:
+            self._writer = self._parquet.ParquetWriter(self._stream, rows.schema)
+        self._writer.write_table(rows)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _array(self, values: NDArray[Any] | Sequence[Any]) -> Any:
+        if not isinstance(values, Sequence) and values.dtype.kind == "f":
+            return self._arrow.array(values, from_pandas=True)
+        items = values if isinstance(values, Sequence) else values.tolist()
+        kinds = {type(item) for item in items} - {type(None)}
+        if kinds and (kinds <= {int, float} or kinds == {bool}):
+            return self._arrow.array(items, self._arrow.float64() if float in kinds else None)
+        return self._arrow.array([None if item in (None, "") else str(item) for item in items], self._arrow.string())
+
+
+def _library(module: str, what: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        hint = "Install it: pip install 'gcnbatch[tables]'."
+        raise MachineError(what, "pyarrow is not installed", hint=hint) from error
