@@ -119,6 +119,15 @@ def baseline(
     ------
     InputError
         When the data have no SMILES, or data and configuration do not match.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> smiles = ["CCO", "c1ccccc1", "CC#N", "CCN"] * 6
+    >>> graphs = gcnbatch.from_smiles(smiles, [0.2, 1.9, -0.3, 0.1] * 6)
+    >>> gcnbatch.write("molecules.h5", graphs, smiles=smiles)
+    >>> gcnbatch.baseline({}, "molecules.h5", trees=5, out="forest").metrics["trees"]
+    5
     """
     from gcnbatch.baseline import start
     from gcnbatch.baseline.runs import TableColumns

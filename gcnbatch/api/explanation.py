@@ -60,6 +60,15 @@ def explain(
     ------
     InputError
         When runs, data or output cannot be used or do not match.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1", "CC#N", "CCN"] * 4, [0.2, 1.9, -0.3, 0.1] * 4)
+    >>> gcnbatch.write("molecules.h5", graphs)
+    >>> run = gcnbatch.train(data="molecules.h5", epochs=1, settings={"model.widths": [4]}, out="run")
+    >>> gcnbatch.explain(run, "molecules.h5", "explained", top=2).molecules
+    2
     """
     return session.explain(
         folders_of(runs),

@@ -233,13 +233,6 @@ class Run:
         """Write ``report.html`` and ``model_card.md`` again; return the path of the page.
 
         A model card that was edited is kept.
-
-        Examples
-        --------
-        >>> import gcnbatch
-        >>> run = gcnbatch.train(epochs=1, settings={"model.widths": [4]}, out="quickstart")
-        >>> run.report().name
-        'report.html'
         """
         from gcnbatch.api.report import report
 

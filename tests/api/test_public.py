@@ -51,6 +51,7 @@ def test_a_public_name_is_documented_where_the_list_says(name: str) -> None:
     assert inspect.getdoc(found)
     assert name in dir(gcnbatch)
     if inspect.isfunction(found):
+        assert ">>> " in str(found.__doc__)
         signature = inspect.signature(found)
         hints = [parameter.annotation for parameter in signature.parameters.values()]
         assert inspect.Signature.empty not in (*hints, signature.return_annotation)
