@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gcnbatch.api.datasets import import_smiles as import_smiles
     from gcnbatch.api.datasets import read as read
     from gcnbatch.api.datasets import write as write
+    from gcnbatch.api.explanation import explain as explain
     from gcnbatch.api.prediction import infer as infer
     from gcnbatch.api.report import report as report
     from gcnbatch.api.run import Run as Run
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gcnbatch.errors import GcnbatchError as GcnbatchError
     from gcnbatch.errors import InputError as InputError
     from gcnbatch.errors import MachineError as MachineError
+    from gcnbatch.explain.integrated import Attributions as Attributions
     from gcnbatch.predictions import Predictions as Predictions
     from gcnbatch.train.stop import Interrupted as Interrupted
 
@@ -46,6 +48,8 @@ PUBLIC: dict[str, str] = {
     "Run": "gcnbatch.api.run",
     "infer": "gcnbatch.api.prediction",
     "Predictions": "gcnbatch.predictions",
+    "explain": "gcnbatch.api.explanation",
+    "Attributions": "gcnbatch.explain.integrated",
     "tune": "gcnbatch.api.study",
     "Study": "gcnbatch.api.study",
     "baseline": "gcnbatch.api.comparison",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import Settings, load
-from gcnbatch.api.run import Run
+from gcnbatch.api.run import Run, folders_of
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike
@@ -78,8 +78,7 @@ def compare_runs(
     """
     from gcnbatch.compare_runs.session import compare
 
-    folders = [one.folder if isinstance(one, Run) else Path(one) for one in runs]
-    folder, found = compare(folders, None if out is None else Path(out), metric, level, parquet)
+    folder, found = compare(folders_of(runs), None if out is None else Path(out), metric, level, parquet)
     return Comparison(folder, found.as_dict())
 
 
@@ -120,6 +119,15 @@ def baseline(
     ------
     InputError
         When the data have no SMILES, or data and configuration do not match.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> smiles = ["CCO", "c1ccccc1", "CC#N", "CCN"] * 6
+    >>> graphs = gcnbatch.from_smiles(smiles, [0.2, 1.9, -0.3, 0.1] * 6)
+    >>> gcnbatch.write("molecules.h5", graphs, smiles=smiles)
+    >>> gcnbatch.baseline({}, "molecules.h5", trees=5, out="forest").metrics["trees"]
+    5
     """
     from gcnbatch.baseline import start
     from gcnbatch.baseline.runs import TableColumns

@@ -73,6 +73,12 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     ------
     InputError
         When an array breaks a rule of the format.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1"])
+    >>> gcnbatch.write("library.h5", graphs, smiles=["CCO", "c1ccccc1"])
     """
     with DatasetWriter(path) as writer:
         writer.append(graphs)

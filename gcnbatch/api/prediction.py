@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gcnbatch.api.options import Settings, cuda
-from gcnbatch.api.run import Run
+from gcnbatch.api.run import Run, folders_of
 from gcnbatch.api.training import Say
 from gcnbatch.infer import ensemble
 from gcnbatch.infer.inputs import CsvOptions
@@ -92,7 +91,7 @@ def infer(
     16
     """
     return ensemble.infer(
-        _folders(runs),
+        folders_of(runs),
         Path(data),
         str(out),
         backend=backend,
@@ -109,8 +108,3 @@ def infer(
         quiet=quiet,
         say=say,
     )
-
-
-def _folders(runs: Run | StrPath | Iterable[Run | StrPath]) -> list[Path]:
-    every = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
-    return [one.folder if isinstance(one, Run) else Path(one) for one in every]

@@ -24,6 +24,13 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) ->
     ------
     InputError
         When the folder holds no finished result, or a file in it is damaged.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> run = gcnbatch.train(epochs=1, settings={"model.widths": [4]}, out="quickstart")
+    >>> gcnbatch.report("quickstart").name
+    'report.html'
     """
     from gcnbatch.compare_runs.session import CONTENT
     from gcnbatch.train.run_files import refuse_links

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,3 +247,14 @@ class Run:
         from gcnbatch.api.report import report
 
         return report(self.folder)
+
+
+def folder_of(run: Run | StrPath) -> Path:
+    """Return the folder of a run."""
+    return run.folder if isinstance(run, Run) else Path(run)
+
+
+def folders_of(runs: Run | StrPath | Iterable[Run | StrPath]) -> list[Path]:
+    """Return the folders of one run or several."""
+    every = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
+    return [folder_of(one) for one in every]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
-from gcnbatch.api.run import Run
+from gcnbatch.api.run import Run, folder_of
 from gcnbatch.backends import registry
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError
@@ -38,9 +38,9 @@ def train(
     folds: int | None = None,
     repeats: int | None = None,
     ensemble: int | None = None,
-    from_run: StrPath | Run | None = None,
-    freeze: str | Sequence[str] | None = None,
     jobs: int | None = None,
+    from_run: Run | StrPath | None = None,
+    freeze: str | Sequence[str] | None = None,
     settings: Settings | None = None,
     baseline: bool = False,
     applicability: bool = False,
@@ -57,10 +57,12 @@ def train(
         HDF5 data set, or one in memory; the run then keeps it in its folder.
     out : path
         Folder of the run; None: ``runs/<name>-<time>``.
-    backend, device, resident, epochs, batch_size, seed, folds, repeats, ensemble, freeze, jobs
+    backend, device, resident, epochs, batch_size, seed, folds, repeats, ensemble, jobs
         The options of the command. They replace the values of `config`; None: not given.
-    from_run : path or Run
+    from_run : Run or path
         Start from the weights of this run (fine-tuning).
+    freeze : str or sequence of str
+        Layers that keep those weights: ``"conv1"``, …, ``"all-conv"``.
     settings : mapping
         Further keys by name, ``{"model.widths": [128, 128]}``; they win over all others.
     baseline : bool
@@ -108,9 +110,9 @@ def train(
         ("split", "folds"): folds,
         ("split", "repeats"): repeats,
         ("train", "ensemble"): ensemble,
-        ("train", "from_run"): None if from_run is None else str(folder_of(from_run)),
-        ("train", "freeze"): freeze,
         ("jobs",): jobs,
+        ("train", "from_run"): None if from_run is None else str(folder_of(from_run)),
+        ("train", "freeze"): freeze if freeze is None or isinstance(freeze, str) else list(freeze),
     }
     graphs, settings = graphs_of(data), settings or {}
     tree = gather(config, options, settings)
@@ -180,11 +182,6 @@ def resume(
     folder = folder_of(run)
     runs.resume(folder, backend, device, resident, quiet, say, epochs, jobs)
     return _completed(folder, device, baseline, applicability, quiet, say)
-
-
-def folder_of(run: StrPath | Run) -> Path:
-    """Return the folder of a run."""
-    return run.folder if isinstance(run, Run) else Path(run)
 
 
 def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:

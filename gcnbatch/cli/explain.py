@@ -104,11 +104,10 @@ def explain(
 
     The last line on stdout is the path of the folder.
     """
-    from gcnbatch.api.options import cuda
+    from gcnbatch.api import explanation
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.explain.session import Output
-    from gcnbatch.explain.session import explain as run
     from gcnbatch.infer.inputs import CsvOptions
     from gcnbatch.progress import write_line
 
@@ -120,7 +119,7 @@ def explain(
         if not quiet:
             write_line(line)
 
-    summary = run(
+    summary = explanation.explain(
         runs,
         data,
         out,
@@ -129,9 +128,10 @@ def explain(
         steps=steps,
         backend=backend,
         device=device,
-        cuda=cuda(settings(assignments), resident),
-        batch_nodes=batch_nodes or 0,
-        csv=CsvOptions(smiles_column, id_column, processes, (), TableFormat(delimiter, "")),
+        resident=resident,
+        settings=settings(assignments),
+        batch_nodes=batch_nodes,
+        table=CsvOptions(smiles_column, id_column, processes, (), TableFormat(delimiter, "")),
         on_bad_row=on_bad_row.value,
         output=Output(not no_drawings, parquet, spreadsheet),
         quiet=quiet,

@@ -20,9 +20,10 @@ def report(
         Path, typer.Argument(metavar="DIR", help="Folder of a run, a study or compare-runs.", show_default=False)
     ],
 ) -> None:
-    """Write report.html of a finished run, a study or a comparison of runs; of a run, model_card.md, too.
+    """Write the page of a run, a study or a comparison.
 
-    Their commands write both already. A model card that you edited is kept. The last line on stdout is the page's path.
+    It is report.html; a run gets its model_card.md, too. Their commands write both already. A model card that you
+    edited is kept. The last line on stdout is the page's path.
     """
     from gcnbatch.api.report import report
     from gcnbatch.progress import write_line

@@ -200,10 +200,10 @@ def check_data(config: Config, graphs: GraphSet | None) -> None:
 
 
 def with_data(config: Config, folder: Path, graphs: GraphSet | None) -> Config:
-    """Return the configuration with absolute paths; data in memory have that of their file in the folder."""
+    """Return the configuration with absolute paths, and with that of `graphs` in the folder."""
     if graphs is not None:
-        data = config.data.model_copy(update={"path": str(folder / GENERATED)})
-        config = config.model_copy(update={"data": data})
+        table = config.data.model_copy(update={"path": str(folder / GENERATED), "synthetic": ""})
+        config = config.model_copy(update={"data": table})
     return with_absolute_paths(config)
 
 

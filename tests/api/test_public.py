@@ -51,12 +51,13 @@ def test_a_public_name_is_documented_where_the_list_says(name: str) -> None:
     assert inspect.getdoc(found)
     assert name in dir(gcnbatch)
     if inspect.isfunction(found):
+        assert ">>> " in str(found.__doc__)
         signature = inspect.signature(found)
         hints = [parameter.annotation for parameter in signature.parameters.values()]
         assert inspect.Signature.empty not in (*hints, signature.return_annotation)
 
 
-@pytest.mark.parametrize("name", ["train", "tune", "infer", "baseline", "compare_runs"])
+@pytest.mark.parametrize("name", ["train", "tune", "infer", "explain", "baseline", "compare_runs"])
 def test_a_function_wins_over_the_folder_of_its_name(name: str) -> None:
     module = import_module(f"gcnbatch.{name}")
     setattr(gcnbatch, name, module)  # as Python does when it first imports the folder

@@ -94,6 +94,18 @@ def test_a_library_is_predicted_in_parts_and_a_bad_molecule_keeps_its_row(
     assert whole.ids.tolist() == [str(row) for row in range(1, 8)]
 
 
+def test_explanations_are_arrays_of_the_graphs_that_were_predicted(molecules: gcnbatch.Run, tmp_path: Path) -> None:
+    found = molecules.explain(SMILES[:2])
+    graphs = gcnbatch.from_smiles(SMILES[:2], bond_channels=True)
+    np.testing.assert_array_equal(found.graphs.x, graphs.x)
+    np.testing.assert_allclose(found.outputs, molecules.predict(SMILES[:2]).outputs, rtol=1e-4, atol=1e-5)
+    gcnbatch.write(tmp_path / "two.h5", graphs)
+    for data in (graphs, tmp_path / "two.h5"):
+        np.testing.assert_array_equal(molecules.explain(data).nodes, found.nodes)
+    summary = gcnbatch.explain(molecules, tmp_path / "two.h5", tmp_path / "explained")
+    assert (summary.molecules, summary.folder) == (2, str(tmp_path / "explained"))
+
+
 def test_a_run_is_named_after_its_data(molecules: gcnbatch.Run) -> None:
     assert molecules.config.name == "six-1-"
 
