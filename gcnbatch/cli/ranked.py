@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from gcnbatch.errors import GcnbatchError
 from gcnbatch.ranks.launch import Launched
 
 COMMANDS = ("train", "tune", "infer")  # that use ranks; rank 0 runs any other alone
+_GRACE_SECONDS = 1.0
 
 
 def run(launched: Launched, command: Callable[[], object]) -> None:
@@ -24,7 +26,9 @@ def run(launched: Launched, command: Callable[[], object]) -> None:
         ranks = world.join(launched, sys.argv[1:])
     except GcnbatchError as error:
         if launched.local_rank == 0:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(_GRACE_SECONDS)  # launchers end all ranks after the first that fails
         sys.exit(error.exit_code)
     if ranks.rank:
         ranks.follow()
