@@ -114,7 +114,7 @@ def test_a_stopped_benchmark_goes_on_and_keeps_finished_runs(
     ("choice", "message"),
     [
         (Choice(sets=("esoll",)), "--sets: 'esoll'; expected tox21, bbbp, bace"),
-        (Choice(models=("forest",)), "--models: 'forest'; expected plain, tuned, ensemble, baseline"),
+        (Choice(models=("forest",)), "--models: 'forest'; expected plain, tuned, descriptors, ensemble, baseline"),
         (Choice(splits=("time",)), "--splits: 'time'; expected random, scaffold"),
         (Choice(sets=("lipo",)), "TABLES: no lipo.csv.gz or lipo.csv in it; expected the table of Lipophilicity"),
     ],
