@@ -43,7 +43,7 @@ Many graphs; --graphs sets their number:
 One graph; --scale sets its size:
   citation     2,708 nodes, 1,433 sparse features, 7 classes (as Cora)
   reddit       232,965 nodes, 114 million edges, 602 features, 41 classes
-  products     2,449,029 nodes, 124 million edges, 100 features, 47 classes (as ogbn-products)
+  products     2,449,029 nodes, 124 million edges, 100 features, 47 classes
 \b
 Examples:
   gcnbatch data synth tox21 -o tox21.h5

@@ -12,13 +12,14 @@ import pytest
 from typer.main import get_command
 
 from gcnbatch.cli.app import app
-from gcnbatch.tune import results
+from gcnbatch.tune import page
 from tests.site.pages import ROOT, blocks, commands_in_text, run
 from tests.train.runs import lighten
 
 DOCS = ROOT / "docs"
 ELSEWHERE = {
     "INSTALL_CUDA.md": "needs a toolkit or a driver; .ci/build_pycuda runs its steps",
+    "CLUSTER.md": "needs an MPI library; tests/ranks runs its commands",
     "ONE_STEP.md": "needs a GPU; tests/backends/cuda/test_one_step.py runs its step",
     "kernels.md": "has no blocks",
 }
@@ -48,7 +49,7 @@ def place(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     shutil.copytree(tables, tmp_path / "page")
     monkeypatch.chdir(tmp_path / "page")
     lighten(monkeypatch)
-    monkeypatch.setattr(results, "_report", lambda *about: "")
+    monkeypatch.setattr(page, "render", lambda *about: "")
     return tmp_path / "page"
 
 
