@@ -217,7 +217,9 @@ def test_training_starts_workers_on_a_gpu_only(
 ) -> None:
     running: list[int] = []
 
-    def start(config: object, folder: Path, quiet: bool, say: object, write: Write, **more: object) -> tuple[Path, dict[str, Any]]:
+    def start(
+        config: object, folder: Path, quiet: bool, say: object, write: Write, **more: object
+    ) -> tuple[Path, dict[str, Any]]:
         running.append([process.poll() for process in processes(pools)].count(None))
         return folder, {}
 
