@@ -14,27 +14,25 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.cli.faulty import Case, Machine, Outcome, has_disks
+from tests.cli.faulty import has_disks
 from tests.fuzz import DRAWN
-from tests.train.runs import assert_same_run, environment, fit, options, write_set
+from tests.fuzz.faults import (
+    COMPARE,
+    IMPORT,
+    INFER,
+    RESUME,
+    SCREEN,
+    TRAIN,
+    Runner,
+    check_fault,
+    faults,
+    only_line,
+    open_runner,
+    write_inputs,
+)
+from tests.train.runs import assert_same_run, environment
 
-SETTINGS = ("train.checkpoint_seconds=1000", "train.epochs=2", "model.dropout=0.3", "backend=cpu")
-TRAIN = ("train", "--data", "SET", *options(*SETTINGS), "--quiet", "-o", "r")
-RESUME = ("train", "--resume", "r", "--quiet")
-COMPARE = ("compare-backends", "--data", "SET", "--set", "model.widths=[8]", "--quick", "--backends", "cpu", "-o", "r")
-INFER = ("infer", "RUN", "SET", "--backend", "cpu", "-q", "-o")
-IMPORT = ("data", "import", "smiles", "TABLE", "--processes", "1", "-o", "m.h5")
-IN_PROCESSES = ("data", "import", "smiles", "TABLE", "--processes", "2", "-o", "m.h5")
-SCREEN = (*INFER, "p.csv")
-DRAWN_COMMANDS = {  # the command, and the one that must work after the fault
-    "train": (TRAIN, RESUME),
-    "infer": (SCREEN, SCREEN),
-    "goes on": (SCREEN, (*SCREEN, "--resume")),
-    "import": (IN_PROCESSES, IN_PROCESSES),
-}
-ENDING = ("SIGHUP", "SIGTERM", "SIGINT", "SIGKILL")
 FULL = " could not be written ("
 needs_read_only = pytest.mark.skipif(
     not has_disks() and os.geteuid() == 0, reason="root writes everywhere, and no disk can be mounted here"
@@ -43,42 +41,15 @@ needs_read_only = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a set, a table of molecules and a finished run."""
     place = tmp_path_factory.mktemp("inputs")
-    write_set(place / "set.h5", 60)
-    rows = "".join(f"C{'C' * (row % 7)}O,{row % 2}\n" for row in range(300))
-    (place / "table.csv").write_text(f"smiles,y\n{rows}", encoding="utf-8")
-    fit(place / "set.h5", place / "run", *SETTINGS)
+    write_inputs(place)
     return place
-
-
-class Runner:
-    """Runs commands on the inputs under faults."""
-
-    def __init__(self, inputs: Path, machine: Machine) -> None:
-        self._paths = {"SET": inputs / "set.h5", "TABLE": inputs / "table.csv", "RUN": inputs / "run"}
-        self._machine = machine
-
-    def words(self, arguments: tuple[str, ...]) -> list[str]:
-        return [str(self._paths.get(word, word)) for word in arguments]
-
-    def __call__(self, arguments: tuple[str, ...], then: tuple[str, ...] = (), **fault: Any) -> Outcome:
-        return self._machine.run(Case(self.words(arguments), then=self.words(then), **fault))
 
 
 @pytest.fixture(scope="module")
 def runner(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    folder = tmp_path_factory.mktemp("cases")
-    words = Runner(inputs, None).words  # type: ignore[arg-type]
-    machine = Machine([words(command) for command in ((*TRAIN[:-1], "warm"), (*COMPARE[:-1], "too"))], folder)
-    yield Runner(inputs, machine)
-    machine.close()
-
-
-def only_line(said: str) -> str:
-    assert said.startswith("error: "), said
-    assert said.count("\n") == 1, said
-    return said
+    with open_runner(inputs, tmp_path_factory.mktemp("cases")) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(
@@ -121,46 +92,6 @@ def test_a_run_goes_on_to_equal_bits_after_a_full_disk(runner: Runner, inputs: P
         assert_same_run(inputs / "run", kept / "r")
     if has_disks():
         assert stopped >= {f"error: r/{name}:" for name in ("splits.json", "history.jsonl", "last.safetensors")}
-
-
-@st.composite
-def faults(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """Draw a command and a fault of the machine."""
-    name = draw(st.sampled_from(sorted(DRAWN_COMMANDS)))
-    fault = draw(
-        st.one_of(
-            st.builds(dict, disk=st.integers(1, 16).map(lambda pages: 4096 * pages)),
-            st.builds(dict, read_only=st.just(value=has_disks() or os.geteuid() != 0)),
-            st.builds(dict, signal=st.sampled_from(ENDING), file=st.integers(0, 8)),
-            st.builds(dict, closed=st.sets(st.integers(0, 2)).map(sorted)),
-            st.builds(dict, together=st.integers(2, 3)),
-            st.builds(dict, clock=st.floats(0.001, 1e6)),
-            st.builds(dict, killed_call=st.integers(0, 3)),
-            st.fixed_dictionaries({"limits": st.builds(dict, RLIMIT_NOFILE=st.integers(3, 80))}),
-            st.fixed_dictionaries({"limits": st.builds(dict, RLIMIT_FSIZE=st.integers(1000, 40_000))}),
-            st.fixed_dictionaries({"limits": st.builds(dict, RLIMIT_AS=st.integers(1 << 26, 1 << 31))}),
-        )
-    )
-    return name, fault
-
-
-def check_fault(runner: Runner, inputs: Path, place: Path, name: str, fault: dict[str, Any]) -> None:
-    """Assert one line, the right code, no temporary file; and that the command then does its work."""
-    command, again = DRAWN_COMMANDS[name]
-    found = runner(command, **fault, then=again, keep=str(place / "kept"))
-    first, after = found.codes[: fault.get("together", 1)], found.codes[-1]
-    ended = {"SIGKILL": -9}.get(fault.get("signal", ""), 130)
-    for code, said in zip(first, found.said, strict=False):
-        assert code in (0, 2, 3, ended), found
-        if code in (2, 3) and 2 not in fault.get("closed", ()):
-            only_line(said)
-    if fault.get("signal") != "SIGKILL":
-        assert not [file for file in found.files if file.endswith(".tmp")], found
-    if name != "train":
-        assert after == 0, found
-    elif found.files:
-        assert after == 0, found
-        assert_same_run(inputs / "run", place / "kept" / "r")
 
 
 @settings(DRAWN, max_examples=8)

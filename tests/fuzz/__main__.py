@@ -1,7 +1,8 @@
 """Fuzz by hand, for hours: ``python -m tests.fuzz --hours 8``.
 
-Rounds of data set files, folders of numbers, run folders, tables and SMILES take turns. The first failure ends the run
-with the smallest case that hypothesis finds; cases that failed are kept as files (`tests.fuzz.findings`).
+Rounds of data set files, folders of numbers, run folders, tables, SMILES and faults of the machine take turns. The
+first failure ends the run with the smallest case that hypothesis finds; cases that failed are kept as files
+(`tests.fuzz.findings`), except faults of the machine, which are printed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import data_files, findings, headers, number_folders, run_folders, tables
+from tests.fuzz import data_files, faults, findings, headers, number_folders, run_folders, tables
 from tests.train.runs import lighten
 
 _ROUND = 300  # cases between two lines of progress
@@ -42,7 +43,7 @@ def main() -> None:
         lighten(stack.enter_context(pytest.MonkeyPatch.context()))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         verdicts: dict[str, Counter[str]] = {}
-        for number, target in enumerate(cycle(_targets(folder, asked.keep))):
+        for number, target in enumerate(cycle(_targets(folder, asked.keep, stack))):
             if time.monotonic() > end:
                 break
             counted = verdicts.setdefault(target[0], Counter())
@@ -50,8 +51,13 @@ def main() -> None:
             print(f"{target[0]}: {sum(counted.values())} cases: {dict(counted.most_common())}", flush=True)
 
 
-def _targets(folder: Path, kept: Path) -> list[Target]:
-    run_folders.write_bases(folder)
+def _targets(folder: Path, kept: Path, stack: ExitStack) -> list[Target]:
+    bases, inputs, cases = folder / "bases", folder / "inputs", folder / "cases"
+    for place in (bases, inputs, cases):
+        place.mkdir()
+    run_folders.write_bases(bases)
+    faults.write_inputs(inputs)
+    runner = stack.enter_context(faults.open_runner(inputs, cases))
 
     def of_raw(ending: str, verdict: Callable[[bytes], str]) -> Callable[[bytes], str]:
         def of(raw: bytes) -> str:
@@ -66,9 +72,9 @@ def _targets(folder: Path, kept: Path) -> list[Target]:
     def of_run(case: tuple[str, list[run_folders.Damage]]) -> str:
         with tempfile.TemporaryDirectory() as place:
             try:
-                return run_folders.verdict(folder, Path(place), *case)[0]
+                return run_folders.verdict(bases, Path(place), *case)[0]
             except BaseException:
-                findings.keep_run(kept, folder, *case)
+                findings.keep_run(kept, bases, *case)
                 raise
 
     def of_table(case: tables.Table) -> str:
@@ -76,6 +82,10 @@ def _targets(folder: Path, kept: Path) -> list[Target]:
 
     def of_smiles(text: str) -> str:
         return of_raw("smiles", lambda raw: tables.read_smiles([text])[0] or "read")(text.encode())
+
+    def of_fault(case: tuple[str, dict[str, Any]]) -> str:
+        with tempfile.TemporaryDirectory() as place:
+            return faults.check_fault(runner, inputs, Path(place), *case)
 
     damaged = st.tuples(st.sampled_from(run_folders.KINDS), st.lists(run_folders.damages(), min_size=1, max_size=3))
     return [
@@ -86,6 +96,7 @@ def _targets(folder: Path, kept: Path) -> list[Target]:
         ("tables", tables.hostile_tables(), of_table),
         ("Parquet files", tables.changed_parquet(), of_raw("parquet", tables.read_parquet)),
         ("SMILES", tables.hostile_smiles(), of_smiles),
+        ("faults of the machine", faults.faults(), of_fault),
     ]
 
 

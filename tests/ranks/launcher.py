@@ -33,10 +33,16 @@ def ranks_environment() -> dict[str, str]:
     return {**environment(), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def start(ranks: int, *arguments: object, cwd: Path | None = None, code: str = "") -> subprocess.Popen[str]:
-    """Start ``mpirun -n RANKS gcnbatch …`` in a session of its own; `code` is a program in place of gcnbatch."""
+def start(
+    ranks: int, *arguments: object, cwd: Path | None = None, code: str = "", ends_others: bool = True
+) -> subprocess.Popen[str]:
+    """Start ``mpirun -n RANKS gcnbatch …`` in a session of its own; `code` is a program in place of gcnbatch.
+
+    With `ends_others` false, MPICH's launcher leaves the other ranks alone when one dies. Open MPI's gives them time.
+    """
     program = [sys.executable, "-c", code, *map(str, arguments)] if code else command(*arguments)
-    words = [*launcher(), "-n", str(ranks), *program]
+    own = [] if ends_others or len(launcher()) > 1 else ["-disable-auto-cleanup"]
+    words = [*launcher(), *own, "-n", str(ranks), *program]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         words, stdout=pipe, stderr=pipe, text=True, cwd=cwd, env=ranks_environment(), start_new_session=True
