@@ -9,8 +9,19 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, ResidentOption, settings
-from gcnbatch.cli.infer import OnBadRow
+from gcnbatch.cli.configuration import ResidentOption, settings
+from gcnbatch.cli.prediction_options import (
+    BackendOption,
+    CudaOption,
+    DelimiterOption,
+    DeviceOption,
+    IdColumnOption,
+    OnBadRow,
+    ProcessesOption,
+    RunsAndData,
+    SmilesColumnOption,
+    SpreadsheetOption,
+)
 
 EPILOG = """\b
 Examples:
@@ -25,14 +36,7 @@ molecule, molecules.csv has the completeness error: what the sum of all attribut
 
 
 def explain(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN_DIR... DATA",
-            help="Folders of runs; then an HDF5 data set or molecules: .csv, .smi, .sdf, .xlsx, .parquet.",
-            show_default=False,
-        ),
-    ],
+    paths: RunsAndData,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", metavar="DIR", help="A new folder.", show_default="runs/explain-<time>"),
@@ -58,15 +62,10 @@ def explain(
             show_default="16 to 432, by the completeness error",
         ),
     ] = 0,
-    backend: Annotated[str, typer.Option("--backend", help=BACKENDS)] = "auto",
-    device: Annotated[
-        int, typer.Option("--device", min=0, metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.")
-    ] = 0,
+    backend: BackendOption = "auto",
+    device: DeviceOption = 0,
     resident: ResidentOption = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="cuda.KEY=VALUE", help="Set a key of [cuda]; see train --keys."),
-    ] = None,
+    assignments: CudaOption = None,
     batch_nodes: Annotated[
         int | None,
         typer.Option(
@@ -80,23 +79,13 @@ def explain(
     on_bad_row: Annotated[
         OnBadRow, typer.Option("--on-bad-row", help="For a molecule that cannot be read: note the reason, or fail.")
     ] = OnBadRow.keep,
-    smiles_column: Annotated[
-        str, typer.Option("--smiles-column", help="CSV: column of SMILES.", show_default="as in training")
-    ] = "",
-    id_column: Annotated[
-        str, typer.Option("--id-column", help="CSV: column of ids.", show_default="as in training, else row numbers")
-    ] = "",
-    delimiter: Annotated[
-        str, typer.Option(help="CSV: sign between fields: comma, semicolon, tab or bar.", show_default="detected")
-    ] = "",
-    processes: Annotated[
-        int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
-    ] = 0,
+    smiles_column: SmilesColumnOption = "",
+    id_column: IdColumnOption = "",
+    delimiter: DelimiterOption = "",
+    processes: ProcessesOption = 0,
     no_drawings: Annotated[bool, typer.Option("--no-drawings", help="No SVG files.")] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="Tables as Parquet in place of CSV.")] = False,
-    spreadsheet: Annotated[
-        bool, typer.Option("--spreadsheet", help="CSV: put ' before texts that a spreadsheet would run (=, +, -, @).")
-    ] = False,
+    spreadsheet: SpreadsheetOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:

@@ -6,13 +6,23 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, ResidentOption, settings
+from gcnbatch.cli.configuration import ResidentOption, settings
+from gcnbatch.cli.prediction_options import (
+    BackendOption,
+    CudaOption,
+    DelimiterOption,
+    DeviceOption,
+    IdColumnOption,
+    OnBadRow,
+    ProcessesOption,
+    RunsAndData,
+    SmilesColumnOption,
+    SpreadsheetOption,
+)
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -29,46 +39,23 @@ Where the run had enough validation rows, there are calibrated probabilities (<n
 """
 
 
-class OnBadRow(StrEnum):
-    """Treatment of a molecule that cannot be read."""
-
-    keep = "keep"
-    fail = "fail"
-
-
 def infer(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN_DIR... DATA",
-            help="Folders of runs; then an HDF5 data set or molecules: .csv, .smi, .sdf, .xlsx, .parquet.",
-            show_default=False,
-        ),
-    ],
+    paths: RunsAndData,
     out: Annotated[
         str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl, .h5 or .parquet file; - for CSV on stdout.")
     ] = "-",
-    backend: Annotated[str, typer.Option("--backend", help=BACKENDS)] = "auto",
-    device: Annotated[
-        int, typer.Option("--device", min=0, metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.")
-    ] = 0,
+    backend: BackendOption = "auto",
+    device: DeviceOption = 0,
     resident: ResidentOption = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="cuda.KEY=VALUE", help="Set a key of [cuda]; see train --keys."),
-    ] = None,
+    assignments: CudaOption = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="chosen by the backend")
     ] = None,
     on_bad_row: Annotated[
         OnBadRow, typer.Option("--on-bad-row", help="For a molecule that cannot be read: keep a blank row, or fail.")
     ] = OnBadRow.keep,
-    smiles_column: Annotated[
-        str, typer.Option("--smiles-column", help="CSV: column of SMILES.", show_default="as in training")
-    ] = "",
-    id_column: Annotated[
-        str, typer.Option("--id-column", help="CSV: column of ids.", show_default="as in training, else row numbers")
-    ] = "",
+    smiles_column: SmilesColumnOption = "",
+    id_column: IdColumnOption = "",
     keep_columns: Annotated[
         str | None,
         typer.Option(
@@ -78,18 +65,12 @@ def infer(
             show_default="none",
         ),
     ] = None,
-    delimiter: Annotated[
-        str, typer.Option(help="CSV: sign between fields: comma, semicolon, tab or bar.", show_default="detected")
-    ] = "",
+    delimiter: DelimiterOption = "",
     decimal: Annotated[
         str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
     ] = "",
-    processes: Annotated[
-        int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
-    ] = 0,
-    spreadsheet: Annotated[
-        bool, typer.Option("--spreadsheet", help="CSV: put ' before texts that a spreadsheet would run (=, +, -, @).")
-    ] = False,
+    processes: ProcessesOption = 0,
+    spreadsheet: SpreadsheetOption = False,
     top: Annotated[
         int, typer.Option("--top", min=0, metavar="N", help="Write only the N rows with the highest values, sorted.")
     ] = 0,

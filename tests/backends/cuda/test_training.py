@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from gcnbatch.compare.timeline import DEVICE
 from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
-from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.train import run
@@ -34,96 +32,10 @@ from gcnbatch.train.member import Member
 from gcnbatch.train.member_files import is_weight
 from gcnbatch.train.progress import Progress
 from gcnbatch.train.stop import Interrupted
+from tests.backends.cuda.models import CUDA, MODELS, ONE_GRAPH, TEN_STEPS, TRAINING
 from tests.train.runs import assert_same_run, assert_same_weights, configure, options, write_set
 
 pytestmark = pytest.mark.gpu
-
-CUDA = ("batched", "nonbatched")
-TRAINING = ("fused", *CUDA)
-# More runs of the reference than in `compare-backends`. Of float32 runs of the models below with the same perturbations
-# as the reference's, 9 of 330 broke the rule of `Parity` over ten steps with 8 runs of the reference, 1 of 660 with 32.
-TEN_STEPS = replace(QUICK, parity_steps=10, samples=32)
-ONE_GRAPH = {
-    "level": "node",
-    "target": "multiclass",
-    "n_graphs": 1,
-    "n_channels": 1,
-    "max_nodes": 300,
-    "n_features": 41,
-    "edges_per_node": 3,
-}
-MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "channels, dropout, dense": (
-        {"n_channels": 3},
-        ("model.widths=[33,64]", "model.dropout=0.25", "model.dense=[16]", "model.head=[8]", "train.l2=1e-3"),
-    ),
-    "one channel of 64 columns": (
-        {"n_channels": 1},
-        ("model.widths=[64,64,64]", "model.readout=mean", "train.pos_weight=[2.0]"),
-    ),
-    "max readout, clipping, SGD": (
-        {"target": "multiclass"},
-        ("model.readout=max", "train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
-    ),
-    "mean readout, regression": ({"target": "regression"}, ("model.readout=mean", "model.norm=none")),
-    "features of graphs": (
-        {"n_channels": 2, "graph_features": 300, "n_counts": 100},
-        ("model.widths=[33]", "model.head=[8]", "model.readout=mean", "model.dropout=0.1"),
-    ),
-    "wide, channels, dropout, dense": (
-        {"n_channels": 3},
-        ("model.widths=[130,192]", "model.dropout=0.25", "model.dense=[160]", "model.head=[8]", "train.l2=1e-3"),
-    ),
-    "wide, clipping, SGD": (
-        {"target": "multiclass", "n_channels": 1},
-        ("model.widths=[256,256,128]", "train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
-    ),
-    "wide, max readout, no norm": (
-        {"target": "regression"},
-        ("model.readout=max", "model.norm=none", "model.widths=[200,150]"),
-    ),
-    "fp16": (
-        {"n_channels": 1, "n_features": 20},
-        ("model.widths=[128,128]", "cuda.precision=tf32", "model.readout=mean", "train.l2=1e-3", "seed=5"),
-    ),
-    "fp16, clipping, SGD": (
-        {"target": "multiclass", "n_channels": 1, "max_nodes": 60, "n_graphs": 65},
-        (
-            *("model.widths=[256,256,256]", "cuda.precision=tf32", "model.readout=max", "model.adjacency=stored"),
-            *("train.clip_norm=0.1", "train.optimizer=sgd", "train.weight_decay=1e-2"),
-        ),
-    ),
-    "fp16, tiles of 512 columns": (
-        {"n_channels": 1, "max_nodes": 44, "n_features": 20, "n_graphs": 30},
-        (
-            *("model.widths=[512,512]", "cuda.precision=tf32", "model.readout=mean"),
-            *("train.batch_size=12", "train.epochs=2", "seed=7"),
-        ),
-    ),
-    "fp16, tiles of 384 columns": (
-        {"target": "regression", "n_channels": 1, "max_nodes": 40, "n_graphs": 45},
-        (
-            *("model.widths=[384,384]", "cuda.precision=tf32", "model.readout=sum", "model.adjacency=stored"),
-            *("train.batch_size=12", "seed=6"),
-        ),
-    ),
-    "sparse features, Kipf": (
-        {"level": "node", "target": "multiclass", "features": "csr"},
-        ("model.kind=kipf", "model.widths=[16]", "train.l2=5e-4", "train.l2_layers=[1]"),
-    ),
-    "one graph, Kipf": (
-        ONE_GRAPH | {"features": "csr"},
-        ("model.kind=kipf", "model.widths=[16]", "train.l2=5e-4", "train.l2_layers=[1]", "train.epochs=40"),
-    ),
-    "one graph, dense features, Kipf": (
-        ONE_GRAPH | {"n_classes": 9, "weights": True},
-        ("model.kind=kipf", "model.widths=[150]", "model.adjacency=stored", "train.weight_decay=1e-2"),
-    ),
-    "one graph, kept features, Kipf": (
-        ONE_GRAPH | {"features": "csr", "n_classes": 5},
-        ("model.kind=kipf", "model.widths=[3]", "model.input_dropout=false", "train.optimizer=sgd"),
-    ),
-}
 
 
 @pytest.fixture(params=MODELS)
@@ -148,58 +60,6 @@ def test_training_agrees_with_the_reference(config: Config, name: str) -> None:
     with opened(config) as workload:
         agreement = Parity(workload, effort).check(open_backend(name, options=config.cuda))
     assert agreement.passed, agreement.worst
-
-
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "residual, jumping knowledge, three readouts": (
-        *("model.widths=[33,33,33]", "model.residual=true", "model.jumping_knowledge=cat"),
-        *("model.readout=sum,mean,max", "model.dense=[31]"),
-    ),
-    "layer norm, virtual node, feed-forward network": (
-        *("model.widths=[64,31]", "model.norm=layer", "model.virtual_node=true", "model.ffn=true"),
-        *("model.dropout=0.25", "train.clip_norm=0.5"),
-    ),
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", CUDA)
-def test_variants_of_the_model_agree_with_the_reference(tmp_path: Path, name: str, variant: str) -> None:
-    write_set(tmp_path / "data.h5", n_channels=2)
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *VARIANTS[variant])) as workload:
-        agreement = Parity(workload, TEN_STEPS).check(open_backend(name))
-    assert agreement.passed, agreement.worst
-
-
-@pytest.mark.parametrize("name", CUDA)
-def test_frozen_layers_keep_their_bits_and_the_others_agree(tmp_path: Path, name: str) -> None:
-    write_set(tmp_path / "data.h5")
-    assignments = ("model.widths=[33,64]", "model.dropout=0.25", "train.weight_decay=1e-2", "train.clip_norm=0.5")
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
-        task = replace(work.task, model=freeze_layers(work.task.model, ["conv1"]))
-        assert Parity(replace(work, task=task), TEN_STEPS).check(open_backend(name)).passed
-        runner = make_runner(open_backend(name), task)
-        before = runner.state()
-        runner.begin_epoch(0, work.batches, 0.01)
-        for index in range(len(work.batches)):
-            runner.step(index)
-        after = runner.state()
-        runner.close()
-    for parameter in task.model.frozen_parameters():
-        np.testing.assert_array_equal(after[parameter], before[parameter])
-    assert not np.array_equal(after["conv2.weight"], before["conv2.weight"])
-
-
-@pytest.mark.parametrize("name", TRAINING)
-def test_a_warm_start_begins_with_the_given_bits(tmp_path: Path, name: str) -> None:
-    write_set(tmp_path / "data.h5")
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
-        other = work.task.model.layout().initial(seed=9)
-        runner = make_runner(open_backend(name), replace(work.task, initial={"conv1.weight": other["conv1.weight"]}))
-        state = runner.state()
-        runner.close()
-    np.testing.assert_array_equal(state["conv1.weight"], other["conv1.weight"])
-    assert not np.array_equal(state["conv2.weight"], other["conv2.weight"])
 
 
 @pytest.fixture(scope="module")

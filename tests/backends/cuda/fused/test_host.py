@@ -34,7 +34,7 @@ from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.fp16 import workspaces as fp16
-from tests.backends.cuda.test_training import MODELS
+from tests.backends.cuda.models import MODELS
 from tests.train.runs import configure, write_set
 
 
