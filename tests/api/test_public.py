@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gcnbatch
-from tests.train.runs import environment
+from tests.training.runs import environment
 
 STARTED = """
 import json, sys, time
