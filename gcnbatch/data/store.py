@@ -97,6 +97,11 @@ class Dataset:
         self._file.close()
 
     @property
+    def replaced(self) -> bool:
+        """Whether another file has been written in the place of the open one."""
+        return self._file.is_replaced()
+
+    @property
     def n_graphs(self) -> int:
         """G, the number of graphs."""
         return len(self.node_ptr) - 1

@@ -64,7 +64,7 @@ class DatasetWriter:
 
     def __enter__(self) -> DatasetWriter:
         with ExitStack() as stack:
-            temporary = stack.enter_context(fileio.atomic_path(self.path, follow=True))
+            temporary = stack.enter_context(fileio.atomic_path(self.path, output=True))
             # HDF5 aborts the process when a write fails; this stream keeps the error until `check`.
             self._stream = stack.enter_context(fileio.HeldErrors(temporary, self.path))
             self._file = stack.enter_context(h5py.File(self._stream, "w", libver=("v110", "v110")))

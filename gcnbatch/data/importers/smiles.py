@@ -109,9 +109,10 @@ def import_smiles(
             rows = np.concatenate(kept)
             splits = _splits(table, split_column, rows)
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
+            if skip_bad_rows:  # while no other process may write the set
+                _write_report(report, table, bad)
     lines = [*table.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
     if skip_bad_rows:
-        _write_report(report, table, bad)
         summary.skipped = len(bad)
     if bad:
         lines.append(f"{len(bad)} of {len(table.smiles)} rows left out; the reasons are in {report}")
