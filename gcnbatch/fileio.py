@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.locks import in_use, is_at, try_lock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -71,7 +72,7 @@ def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
             raise InputError(str(path), "a folder or a device", "the name of a file")
     remove_abandoned(target.parent, _start(target))
     try:
-        temporary, lock = _create_only(target) if output else _create_any(target)
+        temporary, lock = _create_only(target, path) if output else _create_any(target)
     except OSError as error:
         raise MachineError(
             str(path), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
@@ -123,16 +124,18 @@ def _create_any(target: Path) -> tuple[Path, int]:
     return temporary, _create_locked(temporary)
 
 
-def _create_only(target: Path) -> tuple[Path, int]:
-    """As `_create_any`, but all processes that write `target` want the same temporary file: the first one gets it."""
+def _create_only(target: Path, name: StrPath) -> tuple[Path, int]:
+    """As `_create_any`, but processes that write `target` want the same temporary file: the first one gets it."""
     digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()
     temporary = target.parent / f"{_start(target)}{digest[:12]}.tmp"
-    try:
-        return temporary, _create_locked(temporary)
-    except FileExistsError:
-        if _is_locked(temporary):
-            raise _in_use(target) from None
-        return _create_any(target)  # the other process has ended, or left what this one cannot remove
+    for _ in range(3):  # another process may have created it, but not locked it yet
+        try:
+            return temporary, _create_locked(temporary)
+        except FileExistsError:
+            if _is_locked(temporary):
+                raise in_use(name) from None
+            remove_abandoned(target.parent, _start(target))
+    return _create_any(target)  # a file that this process may not remove must not block the output
 
 
 def _is_locked(path: Path) -> bool:
@@ -141,30 +144,6 @@ def _is_locked(path: Path) -> bool:
             return not try_lock(stream.fileno())
     except InputError:
         return False
-
-
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return False when another one holds the lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks
-    return True
-
-
-def is_at(path: StrPath, descriptor: int) -> bool:
-    """Return whether an open file or folder still has this name: nobody has renamed, removed or replaced it."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except OSError:
-        return False
-
-
-def _in_use(target: Path) -> InputError:
-    hint = "Wait until it ends, or choose another name."
-    return InputError(str(target), "another process writes it", "a file that none writes", hint)
 
 
 def _create_locked(path: Path) -> int:
@@ -324,14 +303,14 @@ def open_append(path: StrPath) -> IO[bytes]:
         raise
 
 
-def open_append_only(path: StrPath, target: Path) -> IO[bytes]:
+def open_append_only(path: StrPath, name: StrPath) -> IO[bytes]:
     """Open a file as `open_append`, and hold its lock until it is closed.
 
     Parameters
     ----------
     path : path
         The file may be renamed, replaced and removed by the process that holds its lock.
-    target : Path
+    name : path
         The output in the message.
 
     Raises
@@ -343,7 +322,7 @@ def open_append_only(path: StrPath, target: Path) -> IO[bytes]:
         stream = open_append(path)
         if not try_lock(stream.fileno()):
             stream.close()
-            raise _in_use(target)
+            raise in_use(name)
         if is_at(path, stream.fileno()):
             return stream
         stream.close()  # it became the output of a process that has ended since

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch import fileio
+from gcnbatch import fileio, locks
 from gcnbatch.errors import InputError
 
 _OTHER = "Choose another -o."
@@ -59,7 +59,7 @@ def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:
         place = folder or made[0]
         with ExitStack() as taken, suppress(FileNotFoundError):
             lock = taken.enter_context(locked(place, f"Wait until it ends. {_OTHER}"))
-            if fileio.is_at(place, lock):  # else a process that has ended since has removed it
+            if locks.is_at(place, lock):  # else a process that has ended since has removed it
                 taken.callback(_remove_empty, made)  # with the lock: another process may wait to use it
                 stack.enter_context(taken.pop_all())
                 return Held(place, lock)
@@ -91,7 +91,7 @@ def locked(folder: Path, hint: str = "Wait until it ends.", wait: float = 0.0) -
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + wait
-        while not fileio.try_lock(holder):
+        while not locks.try_lock(holder):
             if time.monotonic() >= deadline:
                 raise InputError(str(folder), "another process writes there", "a folder that none uses", hint)
             time.sleep(0.05)

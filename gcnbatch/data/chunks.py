@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import locks
 from gcnbatch.errors import InputError, MachineError
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3  # HDF5's numbers of the filters
@@ -71,7 +71,7 @@ class ChunkFile:
 
     def is_replaced(self) -> bool:
         """Return whether another file has its name now, or none."""
-        return not fileio.is_at(self.path, self._descriptor)
+        return not locks.is_at(self.path, self._descriptor)
 
     def read(self, address: int, size: int) -> bytes:
         """Return bytes of the file; fewer at its end."""

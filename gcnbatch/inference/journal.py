@@ -101,7 +101,7 @@ def open_resumable(
     partial, record = _partial_of(target), _record_of(target)
     with (
         fileio.write_errors(target),
-        fileio.open_append_only(partial, Path(out)) as file,
+        fileio.open_append_only(partial, out) as file,
         TextIOWrapper(file, "utf-8", newline="") as stream,
     ):
         left = os.fstat(stream.fileno()).st_size

@@ -19,7 +19,6 @@ from tests.cli.faulty import has_disks
 from tests.fuzz import DRAWN
 from tests.fuzz.faults import (
     COMPARE,
-    DRAWN_COMMANDS,
     IMPORT,
     INFER,
     RESUME,
@@ -124,7 +123,7 @@ def test_a_read_only_folder_is_one_line(runner: Runner, command: tuple[str, ...]
         assert text.endswith("). Check that the folder exists and is writable.\n")
 
 
-@pytest.mark.parametrize("name", sorted(DRAWN_COMMANDS))
+@pytest.mark.parametrize("name", ["train", "infer", "import", "explain"])
 def test_of_commands_with_one_output_one_writes_and_others_are_refused(
     runner: Runner, inputs: Path, tmp_path: Path, name: str
 ) -> None:

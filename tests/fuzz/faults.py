@@ -113,7 +113,7 @@ def check_fault(runner: Runner, inputs: Path, place: Path, name: str, fault: dic
     if "together" in fault:
         assert 0 in first, found
         assert set(first) <= {0, 2}, found
-        assert not [said for said in found.said[: len(first)] if said and not REFUSED.match(said)], found
+        assert all(REFUSED.match(said) for code, said in zip(first, found.said, strict=False) if code), found
         assert not [file for file in found.files if ".partial" in file], found
     if fault.get("signal") != "SIGKILL":
         assert not [file for file in found.files if file.endswith(".tmp")], found
