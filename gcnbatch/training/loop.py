@@ -209,7 +209,7 @@ class CohortLoop:
         return lambda: self.cohort.state(number)
 
     def _enter(self, number: int, member: Member) -> None:
-        if state := member.enter(self._state_of(number)):
+        if state := member.enter(self._state_of(number), self.cohort.about().get("ranks", 1)):
             self.cohort.load_state(number, state)
 
 

@@ -24,8 +24,9 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
-from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.runners.choice import BackendChoice, distributed_refusal
 from gcnbatch.training import digest, event_file, report, run_files, warm_start
+from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fits import Fits, Say, Write
 from gcnbatch.training.member import OTHER_RATES
@@ -184,7 +185,12 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
     with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder)))
-        yield planned, choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
+        tasks = [one.experiment.task(one.split)[0] for one in planned]
+        backend = choice.backend_for(tasks)
+        ranks = None if has_members(config) else world.current()
+        if ranks and (refused := distributed_refusal(backend, tasks[0], ranks.size)):
+            raise refused
+        yield planned, backend
 
 
 def check_data(config: Config, graphs: GraphSet | None) -> None:
@@ -251,9 +257,13 @@ def _fit(
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
         known |= fit_in_processes(folder, config, missing, backend, count, say, lock)
+    elif missing and (ranks := world.current()) and not has_members(config):
+        say(f"{ranks.size} ranks train one model together")
+        with on_all_ranks(ranks, folder, config, backend) as make:
+            known |= Fits(folder, backend, config.jobs, quiet, say, write, writers, make).fit(missing)
     elif missing:
         if world.current():
-            say("one model trains on rank 0; the other ranks are idle")
+            say("the last model trains on rank 0; the other ranks are idle")
         known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
     results = [known[one.name] for one in planned]
     return summarise(folder, planned, results) if planned[0].name else results[0]
