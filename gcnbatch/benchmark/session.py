@@ -22,9 +22,7 @@ from gcnbatch.benchmark.suite import SPLITS, Suite, check_names, find_sets, load
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data.importers.smiles import import_smiles
-from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.resources import shipped_config
 from gcnbatch.training import run, run_files
 from gcnbatch.training.report import METRICS
 
@@ -146,10 +144,7 @@ def _cases(
         for key in choice.models or suite.models:
             model = suite.models[key]
             path = _imported(suite, target, name, table, model.features, say)
-            tree: dict[str, Any] = {}
-            if model.config:
-                with Dataset(path, check=False) as dataset:
-                    tree = read_toml(shipped_config(model.config[dataset.header.target]))
+            tree: dict[str, Any] = read_toml(model.shipped(name)) if model.config else {}
             # There is one scaffold split; models on it differ in their weights, and a forest or ensemble in nothing.
             alone = model.ensemble > 1 or not model.config
             repeats, models = (settings.seeds, 1) if split == "random" else (1, 1 if alone else settings.seeds)
