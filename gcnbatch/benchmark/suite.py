@@ -32,12 +32,16 @@ class DataSet(_Entry):
 
 
 class Model(_Entry):
-    """A model: the features of its import, a shipped configuration (``{set}``: name of the set); none: the baseline."""
+    """A model: the features of its import, a shipped configuration (``{set}``: name of the set); none: the baseline.
+
+    `part_of` names an ensemble of models that are equal to this one, so that a run of the ensemble has its scores.
+    """
 
     title: str
     features: str
     config: str = ""
     ensemble: int = 1
+    part_of: str = ""
 
     def shipped(self, name: str) -> Path:
         """Return the configuration for this set."""
