@@ -134,6 +134,13 @@ def results_of(folder: Path) -> dict[str, str]:
     return max(complete, key=lambda row: float(row["value"]))
 
 
+def test_the_first_trial_has_the_values_of_the_base(place: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "one", "model.widths=[8]", "model.dropout=0.1", "train.learning_rate=0.05", trials=1)
+    (first,) = table(tmp_path / "one")
+    assert [first[f"model.{key}"] for key in ("widths", "widths.repeat", "dropout")] == ["8", "1", "0.1"]
+    assert first["train.learning_rate"] == "0.05"
+
+
 def test_the_same_seed_and_space_repeat_the_study(place: Path, study: Path, tmp_path: Path) -> None:
     search(place, tmp_path / "same")
     assert table(tmp_path / "same") == table(study)

@@ -180,6 +180,13 @@ class CpuOps:
     def add(self, a: Float, b: Float) -> Float:
         return a + b
 
+    def maximum(self, a: Float, b: Float) -> Float:
+        return np.maximum(a, b)
+
+    def maximum_backward(self, dy: Float, a: Float, b: Float) -> tuple[Float, Float]:
+        da = dy * (a >= b)
+        return da, dy - da
+
     def concatenate(self, parts: Sequence[Float]) -> Float:
         return np.concatenate(list(parts), axis=1)
 
