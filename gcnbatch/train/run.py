@@ -27,7 +27,7 @@ from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.train import digest, event_file, report, run_files, warm_start
 from gcnbatch.train.experiment import Experiment
-from gcnbatch.train.fits import Fits, Say, Write
+from gcnbatch.train.fits import Fits, Say
 from gcnbatch.train.member import OTHER_RATES
 from gcnbatch.train.member_files import HISTORY
 from gcnbatch.train.plan import (
@@ -40,13 +40,15 @@ from gcnbatch.train.plan import (
     with_absolute_paths,
 )
 from gcnbatch.train.processes import fit_in_processes, processes
-from gcnbatch.train.report import INLINE, Report
+from gcnbatch.train.report import INLINE
+from gcnbatch.train.report_workers import Writer
 from gcnbatch.train.schedule import rates_differ
 from gcnbatch.train.stop import resumable
 from gcnbatch.train.summary import summarise
 
 CONFIG, ENVIRONMENT = "config.toml", "env.json"
 CHANGED = "changed since the run began"
+HERE = Writer()  # writes reports in this process
 
 
 def start(
@@ -54,7 +56,7 @@ def start(
     folder: Path | None,
     quiet: bool = False,
     say: Say = lambda line: None,
-    write: Write = Report.write,
+    write: Writer = HERE,
     writers: Executor = INLINE,
     graphs: GraphSet | None = None,
 ) -> tuple[Path, dict[str, Any]]:
@@ -236,7 +238,7 @@ def _fit(
     backend: Backend,
     quiet: bool,
     say: Say,
-    write: Write = Report.write,
+    write: Writer = HERE,
     writers: Executor = INLINE,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
@@ -256,7 +258,7 @@ def _fit(
             say("one model trains on rank 0; the other ranks are idle")
         known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
     results = [known[one.name] for one in planned]
-    return summarise(folder, planned, results) if planned[0].name else results[0]
+    return summarise(folder, planned, results, write) if planned[0].name else results[0]
 
 
 def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:
