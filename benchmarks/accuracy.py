@@ -20,8 +20,8 @@ import numpy as np
 from gcnbatch import environment
 from gcnbatch.config import resolve
 from gcnbatch.config_tree import parse_assignment, put, read_toml
-from gcnbatch.train import run
-from gcnbatch.train.metrics import default_monitor
+from gcnbatch.training import run
+from gcnbatch.training.metrics import default_monitor
 
 
 def main() -> None:

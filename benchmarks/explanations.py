@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from gcnbatch.data.store import Dataset
-from gcnbatch.explain.integrated import Explainer
-from gcnbatch.infer.members import load_members
+from gcnbatch.explanation.integrated import Explainer
+from gcnbatch.inference.members import load_members
 from gcnbatch.runners.choice import BackendChoice
 
 

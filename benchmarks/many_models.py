@@ -33,7 +33,7 @@ from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import make_cohort
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.train.experiment import Experiment
+from gcnbatch.training.experiment import Experiment
 
 REPEATS, STEPS, PREDICTED = 5, 126, 800
 

@@ -41,7 +41,7 @@ from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.train.experiment import Experiment
+from gcnbatch.training.experiment import Experiment
 
 REPEATS = 5
 FIRST_STEP = """

@@ -4,9 +4,7 @@
 that ``import gcnbatch`` stays light. Everything else is internal, except `gcnbatch.sklearn`.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,9 +34,9 @@ if TYPE_CHECKING:
     from gcnbatch.errors import GcnbatchError as GcnbatchError
     from gcnbatch.errors import InputError as InputError
     from gcnbatch.errors import MachineError as MachineError
-    from gcnbatch.explain.integrated import Attributions as Attributions
+    from gcnbatch.explanation.integrated import Attributions as Attributions
     from gcnbatch.predictions import Predictions as Predictions
-    from gcnbatch.train.stop import Interrupted as Interrupted
+    from gcnbatch.training.stop import Interrupted as Interrupted
 
 __version__ = "0.1.0"
 
@@ -49,7 +47,7 @@ PUBLIC: dict[str, str] = {
     "infer": "gcnbatch.api.prediction",
     "Predictions": "gcnbatch.predictions",
     "explain": "gcnbatch.api.explanation",
-    "Attributions": "gcnbatch.explain.integrated",
+    "Attributions": "gcnbatch.explanation.integrated",
     "tune": "gcnbatch.api.study",
     "Study": "gcnbatch.api.study",
     "baseline": "gcnbatch.api.comparison",
@@ -71,24 +69,9 @@ PUBLIC: dict[str, str] = {
     "BackendUnavailable": "gcnbatch.errors",
     "DeviceLost": "gcnbatch.errors",
     "CheckFailed": "gcnbatch.errors",
-    "Interrupted": "gcnbatch.train.stop",
+    "Interrupted": "gcnbatch.training.stop",
 }
 __all__ = ["PUBLIC", "__version__", *PUBLIC]  # noqa: PLE0604
-
-
-class _Package(ModuleType):
-    """The package. Its functions `train`, `tune`, `infer` … win over the subpackages of the same names.
-
-    Python sets a subpackage as an attribute when it is first imported; ``from gcnbatch.train import run`` does not need
-    that attribute.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in PUBLIC and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -26,9 +26,9 @@ from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
-from gcnbatch.infer.in_memory import predict
-from gcnbatch.train import in_memory
-from gcnbatch.train.member_files import BEST
+from gcnbatch.inference.in_memory import predict
+from gcnbatch.training import in_memory
+from gcnbatch.training.member_files import BEST
 
 
 class InvalidMolecules(InputError, ValueError):

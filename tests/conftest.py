@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 
 from gcnbatch.backends import registry
-from tests.train.runs import lighten
+from tests.training.runs import lighten
 
 
 @cache

@@ -17,7 +17,7 @@ from gcnbatch.cli import app
 from gcnbatch.reference import ReferenceOps
 from tests.entries import register
 from tests.ops.adapters import host_adapters
-from tests.train.runs import options, write_set
+from tests.training.runs import options, write_set
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.backends import registry
-from tests.train.runs import environment
+from tests.training.runs import environment
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gcnbatch"
@@ -44,11 +44,11 @@ FLOORS = (
     ("model",),
     ("runners",),
     ("uncertainty",),
-    ("train",),
-    ("infer", "bench", "compare_runs", "run_report", "tune"),
-    ("baseline", "explain"),
+    ("training",),
+    ("bench", "inference", "run_comparison", "run_report", "tuning"),
+    ("baselines", "explanation"),
     ("benchmark",),
-    ("compare",),
+    ("backend_comparison",),
     ("api",),
     ("sklearn",),
     ("cli",),

@@ -76,7 +76,7 @@ def compare_runs(
     >>> found.content["metric"], len(found.verdicts)
     ('rmse', 1)
     """
-    from gcnbatch.compare_runs.session import compare
+    from gcnbatch.run_comparison.session import compare
 
     folder, found = compare(folders_of(runs), None if out is None else Path(out), metric, level, parquet)
     return Comparison(folder, found.as_dict())
@@ -129,8 +129,8 @@ def baseline(
     >>> gcnbatch.baseline({}, "molecules.h5", trees=5, out="forest").metrics["trees"]
     5
     """
-    from gcnbatch.baseline import start
-    from gcnbatch.baseline.runs import TableColumns
+    from gcnbatch.baselines import start
+    from gcnbatch.baselines.runs import TableColumns
     from gcnbatch.run_report.files import update
 
     options = {

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
-from gcnbatch.explain import session
-from gcnbatch.explain.session import Output
-from gcnbatch.infer.inputs import CsvOptions
+from gcnbatch.explanation import session
+from gcnbatch.explanation.session import Output
+from gcnbatch.inference.inputs import CsvOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.explain.session import ExplanationSummary
+    from gcnbatch.explanation.session import ExplanationSummary
     from gcnbatch.fileio import StrPath
 
 

@@ -38,7 +38,7 @@ def check(tree: dict[str, Any], config: ConfigLike | None, options: Options, set
     from gcnbatch.config import resolve
 
     if isinstance(train := tree.get("train"), dict) and train.get("from_run"):
-        from gcnbatch.train.warm_start import with_model_of
+        from gcnbatch.training.warm_start import with_model_of
 
         tree = with_model_of(tree)
     given = [path for path, value in options.items() if value is not None]

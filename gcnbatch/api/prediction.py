@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Literal
 from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
 from gcnbatch.api.training import Say
-from gcnbatch.infer import ensemble
-from gcnbatch.infer.inputs import CsvOptions
+from gcnbatch.inference import ensemble
+from gcnbatch.inference.inputs import CsvOptions
 from gcnbatch.predictions import STDOUT
 
 if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
-    from gcnbatch.infer.ensemble import InferenceSummary
-    from gcnbatch.infer.selection import Selection
-    from gcnbatch.infer.trust import Level
+    from gcnbatch.inference.ensemble import InferenceSummary
+    from gcnbatch.inference.selection import Selection
+    from gcnbatch.inference.trust import Level
 
 
 def infer(

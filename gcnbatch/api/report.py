@@ -32,18 +32,18 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) ->
     >>> gcnbatch.report("quickstart").name
     'report.html'
     """
-    from gcnbatch.compare_runs.session import CONTENT
-    from gcnbatch.train.run_files import refuse_links
-    from gcnbatch.tune.session import SETTINGS
+    from gcnbatch.run_comparison.session import CONTENT
+    from gcnbatch.training.run_files import refuse_links
+    from gcnbatch.tuning.session import SETTINGS
 
     place = Path(folder)
     refuse_links(place)
     if (place / SETTINGS).is_file():
-        from gcnbatch.tune import session
+        from gcnbatch.tuning import session
 
         return session.report(place, say)
     if (place / CONTENT).is_file():
-        from gcnbatch.compare_runs import session as comparisons
+        from gcnbatch.run_comparison import session as comparisons
 
         return comparisons.report(place)
     from gcnbatch.run_report import files

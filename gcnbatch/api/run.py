@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from gcnbatch.api.options import DataLike
     from gcnbatch.config import Config
-    from gcnbatch.explain.integrated import Attributions
+    from gcnbatch.explanation.integrated import Attributions
     from gcnbatch.fileio import StrPath
-    from gcnbatch.infer.trust import Level
+    from gcnbatch.inference.trust import Level
     from gcnbatch.predictions import Predictions
 
 
@@ -53,9 +53,9 @@ class Run:
         InputError
             When it is not the folder of a run, or has symbolic links.
         """
-        from gcnbatch.train import run_files
-        from gcnbatch.train.report import METRICS
-        from gcnbatch.train.run import CONFIG
+        from gcnbatch.training import run_files
+        from gcnbatch.training.report import METRICS
+        from gcnbatch.training.run import CONFIG
 
         place = Path(folder)
         if not (place / CONFIG).is_file() and not (place / METRICS).is_file():
@@ -73,8 +73,8 @@ class Run:
         InputError
             When the run is not finished, or the file is damaged.
         """
-        from gcnbatch.train import run_files
-        from gcnbatch.train.report import METRICS
+        from gcnbatch.training import run_files
+        from gcnbatch.training.report import METRICS
 
         return run_files.read_figures(self.folder / METRICS)
 
@@ -84,8 +84,8 @@ class Run:
 
         A random forest has none.
         """
-        from gcnbatch.train import run_files
-        from gcnbatch.train.member_files import HISTORY
+        from gcnbatch.training import run_files
+        from gcnbatch.training.member_files import HISTORY
 
         if members := self.members:
             return [{"member": member.folder.name, **row} for member in members for row in member.history]
@@ -104,8 +104,8 @@ class Run:
             When the run has none, as a member of a run or a random forest.
         """
         from gcnbatch.config import resolve
-        from gcnbatch.train import run_files
-        from gcnbatch.train.run import CONFIG
+        from gcnbatch.training import run_files
+        from gcnbatch.training.run import CONFIG
 
         path = self.folder / CONFIG
         return resolve(run_files.read_toml(path), where=str(path))
@@ -113,7 +113,7 @@ class Run:
     @property
     def members(self) -> list[Run]:
         """The models of folds, repeats and an ensemble, in order; none for a single model."""
-        from gcnbatch.train.plan import member_folders
+        from gcnbatch.training.plan import member_folders
 
         return [Run(folder) for folder in member_folders(self.folder)]
 
@@ -168,7 +168,7 @@ class Run:
         >>> list(found.columns())[:2], str(found.errors[1])
         (['id', 'task0'], 'a blank inside the SMILES')
         """
-        from gcnbatch.infer.in_memory import predict
+        from gcnbatch.inference.in_memory import predict
 
         return predict(
             [self.folder],
@@ -226,7 +226,7 @@ class Run:
         >>> run.explain(["CCCO"], steps=4).nodes.shape
         (4, 1)
         """
-        from gcnbatch.explain.integrated import attribute
+        from gcnbatch.explanation.integrated import attribute
 
         return attribute(
             [self.folder], data, tasks=tasks, steps=steps, backend=backend, device=device, processes=processes

@@ -41,8 +41,8 @@ class Study:
             When no trial is complete.
         """
         from gcnbatch.config import resolve
-        from gcnbatch.train import run_files
-        from gcnbatch.tune.results import BEST
+        from gcnbatch.training import run_files
+        from gcnbatch.tuning.results import BEST
 
         path = self.folder / BEST
         return resolve(run_files.read_toml(path), where=str(path))
@@ -101,7 +101,7 @@ def tune(
     >>> study.summary["trials"], study.best.train.learning_rate in (0.001, 0.01)
     (2, True)
     """
-    from gcnbatch.tune import session
+    from gcnbatch.tuning import session
 
     options = {
         ("data", "path"): path_of(data),

@@ -97,7 +97,7 @@ def train(
     >>> [row["epoch"] for row in run.history]
     [1]
     """
-    from gcnbatch.train.report_workers import report_workers
+    from gcnbatch.training.report_workers import report_workers
 
     options = {
         ("data", "path"): path_of(data),
@@ -125,7 +125,7 @@ def train(
         checked = check(tree, config, options, settings)
         if baseline:
             _check_baseline(checked, graphs)
-        from gcnbatch.train import run
+        from gcnbatch.training import run
 
         place = None if out is None else Path(out)
         if has_gpu and members > 1:
@@ -177,7 +177,7 @@ def resume(
     >>> len(gcnbatch.resume(run, epochs=2).history)
     2
     """
-    from gcnbatch.train import run as runs
+    from gcnbatch.training import run as runs
 
     folder = folder_of(run)
     runs.resume(folder, backend, device, resident, quiet, say, epochs, jobs)
@@ -197,12 +197,12 @@ def _completed(folder: Path, device: int | None, baseline: bool, applicability: 
     from gcnbatch.run_report.files import update
 
     if applicability:
-        from gcnbatch.infer import domain_report
+        from gcnbatch.inference import domain_report
         from gcnbatch.runners.choice import BackendChoice
 
         domain_report.add_to_run(folder, BackendChoice("auto", device or 0), say)
     if baseline:
-        from gcnbatch.baseline import add_to_run
+        from gcnbatch.baselines import add_to_run
 
         add_to_run(folder, say=say, progress=not quiet)
     update(folder)
@@ -212,7 +212,7 @@ def _completed(folder: Path, device: int | None, baseline: bool, applicability: 
 def _check_baseline(config: Config, graphs: GraphSet | None) -> None:
     if graphs is not None:
         raise InputError("baseline", "given with a GraphSet", "a data set file with SMILES")
-    from gcnbatch.baseline import check_data
+    from gcnbatch.baselines import check_data
 
     check_data(config)
 

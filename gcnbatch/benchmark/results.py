@@ -18,10 +18,10 @@ from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, section, table
 from gcnbatch.run_report.record import pooled
 from gcnbatch.text import csv_cell
-from gcnbatch.train import metrics
-from gcnbatch.train.fitted import Fit, read_fits
-from gcnbatch.train.plots import LABELS
-from gcnbatch.train.report import evaluate
+from gcnbatch.training import metrics
+from gcnbatch.training.fitted import Fit, read_fits
+from gcnbatch.training.plots import LABELS
+from gcnbatch.training.report import evaluate
 
 JSON, CSV, PLOT = "results.json", "results.csv", "results.png"
 HEADER = ("set", "split", "model", "metric", "test score", "deviation", "n", "validation", "source")

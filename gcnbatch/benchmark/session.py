@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from gcnbatch import fileio, folders
-from gcnbatch.baseline import start as start_baseline
+from gcnbatch.baselines import start as start_baseline
 from gcnbatch.benchmark import results
 from gcnbatch.benchmark.results import Result
 from gcnbatch.benchmark.suite import SPLITS, Suite, check_names, find_sets, load
@@ -25,8 +25,8 @@ from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.resources import shipped_config
-from gcnbatch.train import run, run_files
-from gcnbatch.train.report import METRICS
+from gcnbatch.training import run, run_files
+from gcnbatch.training.report import METRICS
 
 SETTINGS, DATA = "benchmark.json", "data"
 Say = Callable[[str], object]

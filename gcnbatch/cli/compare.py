@@ -65,9 +65,9 @@ def compare_backends(
     from dataclasses import replace
 
     from gcnbatch.api.options import load
+    from gcnbatch.backend_comparison import report_tables, session
+    from gcnbatch.backend_comparison.workload import QUICK, Effort
     from gcnbatch.cli.text_tables import facts, table
-    from gcnbatch.compare import report_tables, session
-    from gcnbatch.compare.workload import QUICK, Effort
     from gcnbatch.errors import CheckFailed
     from gcnbatch.progress import write_line
 

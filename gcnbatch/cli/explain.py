@@ -96,8 +96,8 @@ def explain(
     from gcnbatch.api import explanation
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.explain.session import Output
-    from gcnbatch.infer.inputs import CsvOptions
+    from gcnbatch.explanation.session import Output
+    from gcnbatch.inference.inputs import CsvOptions
     from gcnbatch.progress import write_line
 
     *runs, data = paths

@@ -110,8 +110,8 @@ def infer(
     from gcnbatch.data.importers.csv_tables import split_names
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.infer.inputs import CsvOptions
-    from gcnbatch.infer.selection import Selection
+    from gcnbatch.inference.inputs import CsvOptions
+    from gcnbatch.inference.selection import Selection
     from gcnbatch.progress import write_line
 
     *runs, data = paths

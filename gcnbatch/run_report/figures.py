@@ -11,8 +11,8 @@ import numpy as np
 from gcnbatch.pages.elements import MISSING, Cell
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.resample import Interval, Intervals
-from gcnbatch.train.metrics import METRICS, higher_is_better
-from gcnbatch.train.plots import LABELS
+from gcnbatch.training.metrics import METRICS, higher_is_better
+from gcnbatch.training.plots import LABELS
 
 _HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
 

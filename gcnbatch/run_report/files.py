@@ -10,8 +10,8 @@ from gcnbatch.pages.document import REPORT
 from gcnbatch.run_report import model_card, page, resample
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.record import read
-from gcnbatch.train import run_files
-from gcnbatch.train.report import METRICS
+from gcnbatch.training import run_files
+from gcnbatch.training.report import METRICS
 
 CARD = "model_card.md"
 Say = Callable[[str], object]

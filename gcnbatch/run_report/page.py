@@ -30,7 +30,7 @@ from gcnbatch.run_report.figures import Figures, label, number
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.trained import environment, trained
 from gcnbatch.text import printable
-from gcnbatch.train.run import CONFIG
+from gcnbatch.training.run import CONFIG
 
 LISTED = 500  # tasks or classes in a table
 PLOTTED = 5  # members whose reliability is shown

@@ -17,13 +17,13 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.predictions import read_outputs
 from gcnbatch.text import printable
-from gcnbatch.train import run_files
-from gcnbatch.train.digest import DIGEST
-from gcnbatch.train.fits import SPLITS
-from gcnbatch.train.fitted import Fit, read_fits
-from gcnbatch.train.plan import GENERATED
-from gcnbatch.train.report import METRICS, PREDICTIONS
-from gcnbatch.train.run import CONFIG, ENVIRONMENT
+from gcnbatch.training import run_files
+from gcnbatch.training.digest import DIGEST
+from gcnbatch.training.fits import SPLITS
+from gcnbatch.training.fitted import Fit, read_fits
+from gcnbatch.training.plan import GENERATED
+from gcnbatch.training.report import METRICS, PREDICTIONS
+from gcnbatch.training.run import CONFIG, ENVIRONMENT
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TestRows:
         Their numbers in the data set, ascending.
     ids : (R,) str
     y, outputs
-        As in `gcnbatch.train.metrics.evaluate`.
+        As in `gcnbatch.training.metrics.evaluate`.
     smiles : list of R str, or None
         None if the set stores none.
     """

@@ -2,7 +2,7 @@
 
 A resample draws R rows of R with replacement; row r then counts ``weights[r]`` times. All figures of many resamples are
 computed at once from these weights, which is hundreds of times faster than to evaluate each resample. With weights of 1
-they are those of `gcnbatch.train.metrics`.
+they are those of `gcnbatch.training.metrics`.
 
 The intervals cover other test rows from the same source. They do not cover another split or another seed.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.data.schema import Target
-from gcnbatch.train import metrics
+from gcnbatch.training import metrics
 
 RESAMPLES, FEWEST = 1000, 100
 WORK = 20_000_000  # resamples x rows x outputs

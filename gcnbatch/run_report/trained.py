@@ -11,7 +11,7 @@ from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import number
 from gcnbatch.run_report.record import Record, TestRows
 from gcnbatch.text import listed
-from gcnbatch.train.report import METRICS
+from gcnbatch.training.report import METRICS
 
 
 def trained(record: Record) -> list[tuple[str, str]]:

@@ -7,13 +7,13 @@ import inspect
 import json
 import subprocess
 import sys
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import gcnbatch
-from tests.train.runs import environment
+from tests.training.runs import environment
 
 STARTED = """
 import json, sys, time
@@ -57,12 +57,9 @@ def test_a_public_name_is_documented_where_the_list_says(name: str) -> None:
         assert inspect.Signature.empty not in (*hints, signature.return_annotation)
 
 
-@pytest.mark.parametrize("name", ["train", "tune", "infer", "explain", "baseline", "compare_runs"])
-def test_a_function_wins_over_the_folder_of_its_name(name: str) -> None:
-    module = import_module(f"gcnbatch.{name}")
-    setattr(gcnbatch, name, module)  # as Python does when it first imports the folder
-    assert callable(getattr(gcnbatch, name))
-    assert sys.modules[f"gcnbatch.{name}"] is module
+@pytest.mark.parametrize("name", gcnbatch.PUBLIC)
+def test_no_module_has_the_name_of_something_public(name: str) -> None:
+    assert find_spec(f"gcnbatch.{name}") is None  # else its import would replace the function
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

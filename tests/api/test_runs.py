@@ -15,8 +15,8 @@ import gcnbatch
 from gcnbatch.errors import InputError
 from tests.builders import build_graphset
 from tests.cli.conftest import call
-from tests.infer.runs import read_rows
-from tests.train.runs import SMALL, assert_same_run, options
+from tests.inference.runs import read_rows
+from tests.training.runs import SMALL, assert_same_run, options
 
 __all__ = ["call"]
 
@@ -31,7 +31,7 @@ def molecules(tmp_path_factory: pytest.TempPathFactory) -> gcnbatch.Run:
     pytest.importorskip("rdkit")
     graphs = gcnbatch.from_smiles(SMILES * 8, [0.2, 1.9, -0.3, 0.1, 0.5, 0.7] * 8, bond_channels=True, name="six (1)")
     with pytest.MonkeyPatch.context() as patch:
-        from tests.train.runs import lighten
+        from tests.training.runs import lighten
 
         lighten(patch)
         return gcnbatch.train(data=graphs, settings=SETTINGS, out=tmp_path_factory.mktemp("api") / "run")
@@ -82,7 +82,7 @@ def test_all_kinds_of_data_give_the_same_predictions(molecules: gcnbatch.Run, tm
 def test_a_library_is_predicted_in_parts_and_a_bad_molecule_keeps_its_row(
     molecules: gcnbatch.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gcnbatch.infer import inputs
+    from gcnbatch.inference import inputs
 
     monkeypatch.setattr(inputs, "PART_ROWS", 2)
     monkeypatch.setattr(inputs, "CHUNK", 2)

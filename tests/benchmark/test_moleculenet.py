@@ -19,11 +19,11 @@ from gcnbatch.benchmark.session import Choice, Machine, Settings
 from gcnbatch.benchmark.suite import SPLITS, find_sets, load
 from gcnbatch.errors import InputError
 from gcnbatch.resources import shipped_config
-from gcnbatch.train import run
-from gcnbatch.train.fitted import read_fits
+from gcnbatch.training import run
+from gcnbatch.training.fitted import read_fits
 from tests.cli.conftest import call
-from tests.infer.runs import SMILES
-from tests.train.runs import lighten
+from tests.inference.runs import SMILES
+from tests.training.runs import lighten
 
 __all__ = ["call"]
 SMALL = Settings(seeds=2, epochs=1)

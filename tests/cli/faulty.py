@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from gcnbatch import fileio, worker
-from tests.train.runs import environment, lighten
+from tests.training.runs import environment, lighten
 
 _SECONDS = 120  # a case takes less than 5 s; one that hangs is ended by SIGALRM
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from gcnbatch import __version__
 from gcnbatch.cli import app
 from gcnbatch.errors import CheckFailed, InputError, MachineError
-from gcnbatch.train.stop import Interrupted
-from tests.train.runs import environment, gcnbatch
+from gcnbatch.training.stop import Interrupted
+from tests.training.runs import environment, gcnbatch
 
 Call = Callable[..., tuple[int, str, str]]
 HEAVY = ("numpy", "scipy", "h5py", "matplotlib", "sklearn", "rdkit", "safetensors", "pycuda", "cuda")

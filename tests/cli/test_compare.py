@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.cli import app
-from tests.compare.backends import Another, OneWrongElement
+from tests.backend_comparison.backends import Another, OneWrongElement
 from tests.entries import MadeEntry, register
 
 

@@ -31,7 +31,7 @@ from tests.fuzz.faults import (
     open_runner,
     write_inputs,
 )
-from tests.train.runs import assert_same_run, environment
+from tests.training.runs import assert_same_run, environment
 
 FULL = " could not be written ("
 needs_read_only = pytest.mark.skipif(

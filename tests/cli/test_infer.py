@@ -14,7 +14,7 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
 from tests.builders import build_graphset
 from tests.entries import MadeEntry, register
-from tests.infer.runs import import_table, molecule_table, read_rows, stored, train_on
+from tests.inference.runs import import_table, molecule_table, read_rows, stored, train_on
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 from gcnbatch.api.options import gather
 from gcnbatch.errors import InputError
-from tests.train.runs import gcnbatch, options, write_set
+from tests.training.runs import gcnbatch, options, write_set
 
 Call = Callable[..., tuple[int, str, str]]
 

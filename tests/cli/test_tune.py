@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from tests.train.runs import options, write_set
+from tests.training.runs import options, write_set
 
 Call = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.usefixtures("light")

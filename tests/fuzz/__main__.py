@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import data_files, faults, findings, headers, number_folders, run_folders, tables
-from tests.train.runs import lighten
+from tests.training.runs import lighten
 
 _ROUND = 300  # cases between two lines of progress
 _KINDS = ("crashes", "processor time", "of memory", "no answer", "damaged file", "chunk ", "read", "done")

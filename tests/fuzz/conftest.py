@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.run_folders import write_bases
-from tests.train.runs import lighten
+from tests.training.runs import lighten
 
 
 @pytest.fixture(scope="session")

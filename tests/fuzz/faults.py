@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.cli.faulty import Case, Machine, Outcome, has_disks
-from tests.train.runs import assert_same_run, fit, options, write_set
+from tests.training.runs import assert_same_run, fit, options, write_set
 
 SETTINGS = ("train.checkpoint_seconds=1000", "train.epochs=2", "model.dropout=0.3", "backend=cpu")
 TRAIN = ("train", "--data", "SET", *options(*SETTINGS), "--quiet", "-o", "r")

@@ -14,13 +14,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.infer import infer
+from gcnbatch.inference import infer
 from gcnbatch.run_report.files import write
 from gcnbatch.runners.ops import OpsRunner
-from gcnbatch.train import checkpoint, run
-from gcnbatch.train.checkpoint import Checkpoint
-from tests.train.kills import THOROUGH, killed
-from tests.train.runs import fit, write_set
+from gcnbatch.training import checkpoint, run
+from gcnbatch.training.checkpoint import Checkpoint
+from tests.training.kills import THOROUGH, killed
+from tests.training.runs import fit, write_set
 
 SECONDS = 60  # for a case; a pipe that is read would last for ever
 FILES = ("config.toml", "env.json", "splits.json", "data.sha256", "history.jsonl", "metrics.json", "predictions.csv")

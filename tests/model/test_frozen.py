@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.compare.reference import ReferenceBackend
+from gcnbatch.backend_comparison.reference import ReferenceBackend
 from gcnbatch.config_sections import ChemGCNConfig
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.sparse import Csr

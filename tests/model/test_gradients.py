@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backend_comparison.parity import bounds, distance, longest_sum
+from gcnbatch.backend_comparison.reference import jittered, jitters
 from gcnbatch.backends.cpu import CpuOps
-from gcnbatch.compare.parity import bounds, distance, longest_sum
-from gcnbatch.compare.reference import jittered, jitters
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.reference import ReferenceOps

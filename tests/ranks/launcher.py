@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import command, environment
+from tests.training.runs import command, environment
 
 SECONDS = 120.0  # of a command, on a loaded machine
 

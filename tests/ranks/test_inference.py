@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.infer import infer, inputs
-from gcnbatch.infer.inputs import CsvOptions
+from gcnbatch.inference import infer, inputs
+from gcnbatch.inference.inputs import CsvOptions
 from tests.builders import build_graphset
-from tests.infer.runs import SMILES, import_table, molecule_table, stored, train_on
+from tests.inference.runs import SMILES, import_table, molecule_table, stored, train_on
 from tests.ranks.launcher import mpirun
 
 # Small parts, so that each rank has several.
-SMALL_PARTS = "from gcnbatch.infer import inputs\n"
+SMALL_PARTS = "from gcnbatch.inference import inputs\n"
 SMALL_PARTS += "inputs.PART_ROWS, inputs.WHOLE_BYTES, inputs.PART_BYTES = 256, 0, 4000\n"
 MAIN = "from gcnbatch.cli.app import main\nmain()"
 
@@ -53,7 +53,7 @@ def test_a_data_set_on_two_ranks_equals_that_of_one_process(tmp_path: Path) -> N
     mpirun(2, "infer", *runs, data, "--backend", "cpu", "-o", tmp_path / "two.h5", "-q", code=SMALL_PARTS + MAIN)
     assert (tmp_path / "two.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
     other = (
-        "import os\nfrom gcnbatch.infer import shares\n"
+        "import os\nfrom gcnbatch.inference import shares\n"
         "if '1' in (os.environ.get('PMI_RANK'), os.environ.get('OMPI_COMM_WORLD_RANK')):\n"
         "    shares.task_of = lambda *about: {}\n"
     )

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gcnbatch.ranks.launch import launched
-from tests.train.runs import environment
+from tests.training.runs import environment
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from gcnbatch import __version__
-from gcnbatch.tune import session
+from gcnbatch.tuning import session
 from tests.ranks.launcher import SECONDS, mpirun, start
-from tests.train.runs import assert_same_run, configure, environment, fit, lighten, options, write_set
+from tests.training.runs import assert_same_run, configure, environment, fit, lighten, options, write_set
 
 FOLDS = ("split.folds=3", "backend=cpu")
 FOLLOWER = "if '1' in (os.environ.get('PMI_RANK'), os.environ.get('OMPI_COMM_WORLD_RANK')):\n"
@@ -44,7 +44,7 @@ DYING = """
 import os, signal, sys
 from pathlib import Path
 from gcnbatch.cli.app import main
-from gcnbatch.train.member_files import MemberFiles
+from gcnbatch.training.member_files import MemberFiles
 
 save, calls = MemberFiles.save, iter(range(99))
 def dying(files, *about):
@@ -115,7 +115,7 @@ def trials(folder: Path) -> list[dict[str, str]]:
 
 def test_followers_with_other_data_are_refused(data, tmp_path) -> None:
     other = (
-        "import os, shutil, sys; from gcnbatch.train import digest\n"
+        "import os, shutil, sys; from gcnbatch.training import digest\n"
         + FOLLOWER
         + ("    digest.Experiment.fingerprint = property(lambda experiment: 'f' * 64)\n")
     )

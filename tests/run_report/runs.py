@@ -10,10 +10,10 @@ import pytest
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.run_report.files import write
-from gcnbatch.train import run
+from gcnbatch.training import run
 from tests.builders import build_graphset
-from tests.infer.runs import import_table, molecule_table, train_on
-from tests.train.runs import configure
+from tests.inference.runs import import_table, molecule_table, train_on
+from tests.training.runs import configure
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "a-very-long-name-without-any-space-" * 3)
 

@@ -17,7 +17,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.run_report.files import write
 from gcnbatch.run_report.model_card import is_unedited
 from tests.cli.conftest import call
-from tests.train.runs import lighten, options
+from tests.training.runs import lighten, options
 
 __all__ = ["call"]
 

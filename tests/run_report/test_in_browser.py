@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import gcnbatch
-from gcnbatch.compare_runs.session import compare
+from gcnbatch.run_comparison.session import compare
 from tests.browser import OVERFLOWING, Browser, browser
-from tests.infer.runs import train_on
+from tests.inference.runs import train_on
 
 WIDTHS = (380, 1200)
 

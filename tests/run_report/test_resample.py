@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Target
 from gcnbatch.run_report import resample
-from gcnbatch.train import metrics
+from gcnbatch.training import metrics
 
 TARGETS: tuple[Target, ...] = ("binary", "multiclass", "regression")
 OUTPUTS = 3

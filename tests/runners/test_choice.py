@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends import registry
-from gcnbatch.compare.workload import opened
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.runners.choice import BackendChoice, make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from tests.entries import MadeEntry, NamedBackend, register
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gcnbatch.backend_comparison.workload import Workload, opened
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.compare.workload import Workload, opened
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import build
@@ -18,7 +18,7 @@ from gcnbatch.runners.choice import cohort_size, make_cohort, make_runner
 from gcnbatch.runners.cohort import group
 from gcnbatch.runners.task import RunnerTask
 from tests.entries import MadeEntry, register
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 BATCHES = [np.arange(8), np.arange(8, 16), np.arange(16, 21)]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.compare.workload import opened
 from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners import fused
 from gcnbatch.runners.choice import make_runner, refusal
@@ -21,7 +21,7 @@ from gcnbatch.runners.fused_graphs import FusedGraphsRunner
 from gcnbatch.runners.fused_kipf import FusedKipfRunner
 from tests.backends.cuda.fused.kipf.test_host import ONE_GRAPH
 from tests.backends.cuda.fused.test_refusals import fused_backend
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 
 class EngineLog:

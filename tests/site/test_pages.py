@@ -12,9 +12,9 @@ import pytest
 from typer.main import get_command
 
 from gcnbatch.cli.app import app
-from gcnbatch.tune import page
+from gcnbatch.tuning import page
 from tests.site.pages import ROOT, blocks, commands_in_text, run
-from tests.train.runs import lighten
+from tests.training.runs import lighten
 
 DOCS = ROOT / "docs"
 ELSEWHERE = {

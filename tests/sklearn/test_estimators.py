@@ -21,7 +21,7 @@ from sklearn.utils.validation import validate_data
 
 import gcnbatch
 from gcnbatch.sklearn import GcnClassifier, GcnRegressor, InvalidMolecules
-from tests.train.runs import lighten
+from tests.training.runs import lighten
 
 SMILES = ["CCO", "CCN", "CCC", "c1ccccc1", "Cc1ccccc1", "c1ccncc1"] * 5
 AROMATIC = np.array([0, 0, 0, 1, 1, 1] * 5)

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import device as devices
-from gcnbatch.compare.workload import opened
 from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import MachineError
 from gcnbatch.runners.ops import OpsRunner
-from gcnbatch.train import run
+from gcnbatch.training import run
 from tests.backends.cuda.exhausted import exhausted
-from tests.train.runs import assert_same_run, configure, environment, fit, options, write_set
+from tests.training.runs import assert_same_run, configure, environment, fit, options, write_set
 
 DEVICE_FULL = r"device 0 \(.*\): out of memory: .* free\. Lower train\.batch_size or train\.eval_batch_size, give --res"
 HOST_FULL = r"page-locked memory for device 0 \(.*\): out of memory\. Free some memory of the host\."
@@ -127,8 +127,8 @@ from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.cli.app import main
-from gcnbatch.train import plots
-from gcnbatch.train.progress import Progress
+from gcnbatch.training import plots
+from gcnbatch.training.progress import Progress
 plots.learning_curves = plots.roc_pr = lambda *about: None
 step, steps = Progress.step, iter(range(100))
 def lose(progress):

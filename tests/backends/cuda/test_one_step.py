@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gcnbatch.backend_comparison.workload import Workload, opened
 from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
-from gcnbatch.compare.workload import Workload, opened
 from gcnbatch.config import CudaConfig, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.graphs import GraphSet
@@ -77,10 +77,10 @@ def test_the_page_names_what_is_in_the_tree(file: str, name: str) -> None:
 
 
 def test_the_check_of_names_finds_moved_names() -> None:
-    assert "CohortLoop.train" in definitions(ROOT / "gcnbatch/train/loop.py")
-    assert "CohortLoop.trains" not in definitions(ROOT / "gcnbatch/train/loop.py")
+    assert "CohortLoop.train" in definitions(ROOT / "gcnbatch/training/loop.py")
+    assert "CohortLoop.trains" not in definitions(ROOT / "gcnbatch/training/loop.py")
     assert places_of("spmm_naive_batched") == ["cuda_src/spmm/naive.cu::spmm_naive_batched"]
-    assert {"gcnbatch/train/loop.py::CohortLoop.train"} <= set(places_of("Other.train"))
+    assert {"gcnbatch/training/loop.py::CohortLoop.train"} <= set(places_of("Other.train"))
 
 
 # ---- launches

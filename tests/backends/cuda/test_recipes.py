@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.backend_comparison.parity import Parity
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.compare.parity import Parity
-from gcnbatch.compare.workload import opened
 from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners.choice import make_runner
 from tests.backends.cuda.models import CUDA, TEN_STEPS, TRAINING
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 pytestmark = pytest.mark.gpu
 

@@ -14,26 +14,26 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backend_comparison.parity import Parity
+from gcnbatch.backend_comparison.timeline import DEVICE
+from gcnbatch.backend_comparison.workload import QUICK, opened
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.fused.wide import geometry as geometry_fused_wide
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.cli import app
-from gcnbatch.compare.parity import Parity
-from gcnbatch.compare.timeline import DEVICE
-from gcnbatch.compare.workload import QUICK, opened
 from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.train import run
-from gcnbatch.train.checkpoint import load
-from gcnbatch.train.member import Member
-from gcnbatch.train.member_files import is_weight
-from gcnbatch.train.progress import Progress
-from gcnbatch.train.stop import Interrupted
+from gcnbatch.training import run
+from gcnbatch.training.checkpoint import load
+from gcnbatch.training.member import Member
+from gcnbatch.training.member_files import is_weight
+from gcnbatch.training.progress import Progress
+from gcnbatch.training.stop import Interrupted
 from tests.backends.cuda.models import CUDA, MODELS, ONE_GRAPH, TEN_STEPS, TRAINING
-from tests.train.runs import assert_same_run, assert_same_weights, configure, options, write_set
+from tests.training.runs import assert_same_run, assert_same_weights, configure, options, write_set
 
 pytestmark = pytest.mark.gpu
 

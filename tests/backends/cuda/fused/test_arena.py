@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.narrow import geometry
@@ -19,12 +20,11 @@ from gcnbatch.backends.cuda.fused.shared.geometry import TILE, blocks
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
-from gcnbatch.compare.workload import opened
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_cohort import FusedCohort
 from tests.backends.cuda.fused.test_host import HostDevice
 from tests.backends.cuda.fused.test_refusals import fused_backend
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 
 def test_an_array_has_the_same_place_in_every_region() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
@@ -28,14 +29,13 @@ from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
-from gcnbatch.compare.workload import opened
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.fp16 import workspaces as fp16
 from tests.backends.cuda.models import MODELS
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 
 @dataclass

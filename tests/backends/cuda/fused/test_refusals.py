@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused import engine, forms
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.compare.workload import opened
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import make_runner, refusal
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.test_host import HostDevice
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 
 def fused_backend(free: int = 1 << 30, **options: Any) -> FusedBackend:

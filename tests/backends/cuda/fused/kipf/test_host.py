@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch import philox
+from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused.kipf import engine, geometry
 from gcnbatch.backends.cuda.fused.kipf.data import ELEMENTS_OF_A_BLOCK, KipfGraph, Rows, count_products
 from gcnbatch.backends.cuda.fused.kipf.schedule import PROGRESS, SCHEDULED, StepSchedule, TrainingStep
@@ -19,7 +20,6 @@ from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
-from gcnbatch.compare.workload import opened
 from gcnbatch.config import Config
 from gcnbatch.errors import InputError
 from gcnbatch.resources import cuda_sources
@@ -28,7 +28,7 @@ from gcnbatch.runners.fused_kipf import describe
 from gcnbatch.runners.task import RunnerTask
 from tests.backends.cuda.fused.test_host import HostDevice
 from tests.backends.cuda.fused.test_refusals import fused_backend
-from tests.train.runs import configure, write_set
+from tests.training.runs import configure, write_set
 
 ADAM = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
 ONE_GRAPH = {"n_graphs": 1, "max_nodes": 60, "level": "node", "target": "multiclass", "n_channels": 1}

@@ -9,7 +9,7 @@ import pytest
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
 from tests.backends.cuda.fused.test_host import workspace
-from tests.train.runs import write_set
+from tests.training.runs import write_set
 
 PLAIN = ["forward_first_64x1", "forward_64x1", "readout_64x1"]
 MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {

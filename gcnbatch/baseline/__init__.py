@@ -1,5 +1,0 @@
-"""The baseline beside every model of molecules: a random forest on fingerprints and descriptors."""
-
-from gcnbatch.baseline.runs import add_to_run, check_data, start
-
-__all__ = ["add_to_run", "check_data", "start"]

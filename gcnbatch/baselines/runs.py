@@ -1,0 +1,286 @@
+"""Runs of the baseline: alone, or beside a trained run on exactly its rows.
+
+The folder holds ``baseline.json`` (the settings), ``env.json``, ``data.sha256`` and, for the run or each of its folds,
+``splits.json``, ``metrics.json``, ``predictions.csv`` and plots, as a trained run does. The forest itself is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import environment, fileio, folders, tables
+from gcnbatch.baselines.forest import MODEL, Forest
+from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_features
+from gcnbatch.baselines.verdict import verdict
+from gcnbatch.config import Config, resolve
+from gcnbatch.data import splits
+from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.predictions import Predictions, write_table
+from gcnbatch.text import QUOTED, printable
+from gcnbatch.training import report, run_files
+from gcnbatch.training.digest import DIGEST
+from gcnbatch.training.fits import SPLITS
+from gcnbatch.training.fitted import block_name, read_fits
+from gcnbatch.training.plan import GENERATED, seeded
+from gcnbatch.training.report import METRICS, Report
+from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.summary import average
+
+SETTINGS, BESIDE = "baseline.json", "baseline"
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Columns of a table of molecules; empty: detected, see `import_smiles`."""
+
+    smiles: str = ""
+    targets: tuple[str, ...] = ()
+
+
+def start(
+    config: Config,
+    folder: Path | None,
+    trees: int = 100,
+    columns: TableColumns | None = None,
+    say: Say = lambda line: None,
+    progress: bool = False,
+) -> tuple[Path, dict[str, Any]]:
+    """Fit the baseline to the split or folds of `config`; return its folder and metrics.
+
+    Only ``name``, ``seed``, ``data``, ``split`` and ``parquet`` of the configuration matter. A table of molecules is
+    first imported into the folder; rows that cannot be read are left out.
+
+    Raises
+    ------
+    InputError
+        When the folder is not empty, the data have no SMILES, or data and configuration do not match.
+    """
+    if config.parquet:
+        tables.check_parquet("parquet")
+    path = Path(config.data.path)
+    if not config.data.path:
+        raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
+    with folders.results(folder, f"{config.name}-baseline") as (target, _):
+        imported = path.name.lower().endswith(MOLECULE_ENDINGS)
+        if imported:
+            _import(path, target / GENERATED, columns or TableColumns(), say)
+            path = target / GENERATED
+        elif columns and columns != TableColumns():
+            raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
+        with Dataset(path, config.data.memory_mb) as dataset:
+            check_molecules(dataset)
+            named = _parts(config, splits.SplitRows.of(dataset))
+            return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
+
+
+def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
+    """Return the splits of all repeats and folds, by the names of their folders: those of `train`."""
+    found = {}
+    for repeat in range(config.split.repeats):
+        own = seeded(config, repeat, 0)
+        about = (own.split, own.seed, rows)
+        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
+        for fold, part in enumerate(parts):
+            numbers = (repeat + 1) * (config.split.repeats > 1), (fold + 1) * (config.split.folds > 0)
+            found[block_name(*numbers)] = part
+    return found
+
+
+def check_data(config: Config) -> None:
+    """Refuse data without SMILES before a run is trained that wants a baseline beside it.
+
+    Raises
+    ------
+    InputError
+    """
+    if config.data.synthetic:
+        raise InputError("--baseline", f"synthetic data ({config.data.synthetic})", "molecules with SMILES")
+    with Dataset(Path(config.data.path), config.data.memory_mb, check=False) as dataset:
+        check_molecules(dataset)
+
+
+def check_molecules(dataset: Dataset) -> list[str]:
+    """Return the SMILES of a data set.
+
+    Raises
+    ------
+    InputError
+        When it has none.
+    """
+    if (smiles := dataset.smiles()) is None:
+        raise InputError(
+            str(dataset.path),
+            "no SMILES in it",
+            "a data set of molecules",
+            "Import the molecules again with 'gcnbatch data import smiles', or give the table itself.",
+        )
+    return smiles
+
+
+def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, progress: bool = False) -> dict[str, Any]:
+    """Fit the baseline to the rows of a finished run, below its folder; return the run's metrics with the comparison.
+
+    ``metrics.json`` of the run then has an entry ``baseline``. A baseline that is there already is fitted anew.
+
+    Raises
+    ------
+    InputError
+        When the run is not finished, or its data changed or have no SMILES.
+    """
+    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    check_data(config)
+    with Dataset(Path(config.data.path), config.data.memory_mb) as dataset:
+        _check_digest(folder, dataset)
+        fits = read_fits(folder, len(dataset.y))
+        target = folder / BESIDE
+        parts = {block_name(*fit.block): fit.split for fit in fits}
+        _fit(target, dataset, parts, config, Forest(trees, config.seed), say, progress)
+        metrics = run_files.read_figures(folder / METRICS)
+        metrics["baseline"] = verdict(dataset.header, fits, read_fits(target))
+    fileio.write_json(folder / METRICS, metrics)
+    return metrics
+
+
+# ------------------------------------------------------------------------------------------------ internals
+
+
+def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
+    from gcnbatch.data.importers.smiles import import_smiles
+
+    summary = import_smiles(
+        path,
+        out,
+        FeaturizerOptions(),
+        smiles_column=columns.smiles,
+        target_columns=list(columns.targets) or None,
+        skip_bad_rows=True,
+    )
+    for line in summary.notes:
+        say(line)
+
+
+def _check_digest(folder: Path, dataset: Dataset) -> None:
+    recorded = run_files.read_text(folder / DIGEST, "the data set's digest").split()[:1]
+    if recorded != [fileio.sha256(dataset.path)]:
+        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder / DIGEST}", "Restore it.")
+
+
+def _fit(
+    target: Path,
+    dataset: Dataset,
+    parts: Mapping[str, Split],
+    config: Config,
+    forest: Forest,
+    say: Say,
+    progress: bool,
+) -> dict[str, Any]:
+    """Fit every part into its folder below `target`, and summarise them."""
+    smiles = check_molecules(dataset)
+    say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
+    found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
+    if found.lost:
+        say(_lost_rows(dataset, found))
+    features = found.x
+    folders.make(target)
+    settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
+    settings["split"] = config.split.model_dump(mode="json")
+    fileio.write_json(target / SETTINGS, settings)
+    fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
+    fileio.write_text(target / DIGEST, f"{fileio.sha256(dataset.path)}  {dataset.path}\n")
+    outputs, results = [], []
+    for place, split in parts.items():
+        say(f"baseline: {forest.trees} trees{' for ' + place if place else ''}")
+        began = time.monotonic()
+        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
+        course = _course(dataset, split, config, forest, time.monotonic() - began)
+        results.append(_write(target / place, dataset, split, outputs[-1], course, config))
+    if "" in parts:
+        return results[0]
+    return _summarise(target, dataset, list(parts.values()), outputs, results, config.parquet)
+
+
+def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
+    first = features.lost[0]
+    rows = "row has" if len(features.lost) == 1 else "rows have"
+    row_id = printable(str(dataset.ids[first.index]), QUOTED)
+    return f"{len(features.lost):,} {rows} zeros for all features; the first is {row_id}: {first.reason}"
+
+
+def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:
+    """Return the entries of metrics.json beside the figures."""
+    kind, sizes = config.split.kind, [len(rows) for rows in split.parts().values()]
+    about: dict[str, Any] = {"kind": kind, "seed": splits.split_seed(config.split, config.seed), "sizes": sizes}
+    if kind == "predefined":
+        about["name"] = config.split.name or next(iter(dataset.splits))
+    return {
+        "model": MODEL,
+        "backend": "scikit-learn",
+        "trees": forest.trees,
+        "seconds": round(seconds, 3),
+        "split": about,
+    }
+
+
+def _write(
+    folder: Path,
+    dataset: Dataset,
+    split: Split,
+    outputs: NDArray[np.float32],
+    course: dict[str, Any],
+    config: Config,
+) -> dict[str, Any]:
+    folders.make(folder)
+    parts = {part: rows for part, rows in split.parts().items() if len(rows)}
+    fileio.write_text(folder / SPLITS, json.dumps({part: rows.tolist() for part, rows in split.parts().items()}))
+    return Report(
+        folder=folder,
+        header=dataset.header,
+        labels={part: dataset.y[rows] for part, rows in parts.items()},
+        outputs={part: outputs[rows] for part, rows in parts.items()},
+        test_ids=dataset.ids[split.test],
+        history=[],
+        course=course,
+        parquet=config.parquet,
+        level=config.train.level,
+    ).write()
+
+
+def _summarise(
+    folder: Path,
+    dataset: Dataset,
+    parts: list[Split],
+    outputs: list[NDArray[np.float32]],
+    results: list[dict[str, Any]],
+    parquet: bool,
+) -> dict[str, Any]:
+    """Write mean and deviation over the parts, and the predictions of all test rows: the mean where parts share one."""
+    summary = {**results[0], "folds": results, **average(results)}
+    for part in ("train", "valid", "test", "uncertainty"):
+        summary.pop(part, None)
+    summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
+    summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
+    rows = np.concatenate([part.test for part in parts])
+    tested, at, count = np.unique(rows, return_inverse=True, return_counts=True)
+    total = np.zeros((len(tested), outputs[0].shape[1]))
+    np.add.at(total, at, np.concatenate([found[part.test] for found, part in zip(outputs, parts, strict=True)]))
+    pooled = (total / count[:, None]).astype(np.float32)
+    header, y = dataset.header, dataset.y[tested]
+    summary["out_of_fold"] = report.evaluate(header, y, pooled)
+    predicted = Predictions(header, dataset.ids[tested], pooled)
+    write_table(folder / report.PREDICTIONS, predicted, parquet)
+    report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
+    fileio.write_json(folder / METRICS, summary)
+    return summary

@@ -1,5 +1,0 @@
-"""Explanations of predictions: what each atom and bond adds to a model's outputs. ``gcnbatch explain``."""
-
-from gcnbatch.explain.integrated import Attributions, Explainer, attribute
-
-__all__ = ["Attributions", "Explainer", "attribute"]

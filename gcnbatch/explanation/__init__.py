@@ -1,0 +1,5 @@
+"""Explanations of predictions: what each atom and bond adds to a model's outputs. ``gcnbatch explain``."""
+
+from gcnbatch.explanation.integrated import Attributions, Explainer, attribute
+
+__all__ = ["Attributions", "Explainer", "attribute"]

@@ -1,0 +1,286 @@
+"""``gcnbatch explain``: run folders and data in; tables, drawings and a page out."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio, folders
+from gcnbatch.backends.blas import shared_processors
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts
+from gcnbatch.explanation import drawing
+from gcnbatch.explanation.drawing import Panel, mark_values
+from gcnbatch.explanation.integrated import TOLERANCE, Attributions, Explainer
+from gcnbatch.explanation.page import INDEX, MOST_CARDS, Card, render
+from gcnbatch.explanation.rows import Rows, rows_of
+from gcnbatch.explanation.tables import open_tables
+from gcnbatch.inference.inputs import CsvOptions, Part, open_input, refuse_bad_row
+from gcnbatch.inference.members import load_members
+from gcnbatch.progress import counter
+from gcnbatch.runners.choice import BackendChoice
+
+DRAWINGS = "molecules"  # folder of the SVG files
+UNITS = {
+    "binary": "log-odds",
+    "multiclass": "log-probability, less the mean over the classes",
+    "regression": "the unit of the target",
+}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class ExplanationSummary:
+    """Summary of explanations.
+
+    Parameters
+    ----------
+    folder : str
+    molecules, unreadable, drawn : int
+        Rows that were explained, that could not be read, and SVG files.
+    tasks : tuple of str
+    members : int
+    backend : str
+    steps : dict
+        Number of rows by the steps they took (largest of the members).
+    largest_error, inexact : float, int
+        Largest completeness error, and rows whose error is beyond the tolerance.
+    """
+
+    folder: str
+    molecules: int
+    unreadable: int
+    drawn: int
+    tasks: tuple[str, ...]
+    members: int
+    backend: str
+    steps: dict[int, int]
+    largest_error: float
+    inexact: int
+
+    def text(self) -> str:
+        """Return the summary as a sentence."""
+        steps = ", ".join(f"{count:,} with {steps} steps" for steps, count in self.steps.items())
+        beyond = f"; {self.inexact:,} beyond the tolerance, see molecules" if self.inexact else ""
+        return (
+            f"{self.molecules:,} rows explained for {len(self.tasks)} output(s) by {self.members} model(s) on backend "
+            f"{self.backend}: {steps or 'none'}; largest completeness error {self.largest_error:.3g}{beyond}."
+        )
+
+
+@dataclass(frozen=True)
+class Output:
+    """How results are written: SVG files or not, Parquet in place of CSV, and CSV for spreadsheets."""
+
+    drawings: bool = True
+    parquet: bool = False
+    spreadsheet: bool = False
+
+
+def explain(
+    runs: Sequence[Path],
+    data: Path,
+    out: Path | None = None,
+    *,
+    tasks: Sequence[str] = (),
+    top: int = 0,
+    steps: int = 0,
+    backend: str = "auto",
+    device: int = 0,
+    cuda: CudaConfig | None = None,
+    batch_nodes: int = 0,
+    csv: CsvOptions | None = None,
+    on_bad_row: Literal["keep", "fail"] = "keep",
+    output: Output | None = None,
+    quiet: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> ExplanationSummary:
+    """Explain rows of `data` with the mean of all models of `runs`; write tables, drawings and a page to `out`.
+
+    Parameters
+    ----------
+    runs, data, backend, device, cuda, csv, on_bad_row, quiet, say
+        As for `gcnbatch.inference.infer`.
+    out : Path or None
+        A new or empty folder; None: ``runs/explain-<time>``.
+    tasks, steps, batch_nodes
+        As for `gcnbatch.explanation.integrated.Explainer`.
+    top : int
+        Only the rows with the highest prediction of any of the tasks; 0: all, in the order of the input.
+
+    Raises
+    ------
+    InputError
+        When runs, data or output cannot be used or do not match.
+    """
+    choice = BackendChoice(backend, device, cuda, say)
+    members = load_members(runs, say)
+    explainer = Explainer(members, choice, tasks, steps, batch_nodes)
+    with (
+        folders.results(out, "explain") as (folder, _),
+        open_input(data, members, csv or CsvOptions(), 0) as source,
+        shared_processors() if source.featurised else nullcontext(),
+    ):
+        for note in source.notes:
+            say(note)
+        count = min(top or source.n_graphs, source.n_graphs) * len(members)
+        with (
+            _Writer(explainer, folder, output or Output(), source.featurised, say) as writer,
+            counter(count, " molecules", quiet=quiet) as bar,
+        ):
+            best: Rows | None = None
+            before = 0
+            for part in source.parts:
+                if on_bad_row == "fail":
+                    refuse_bad_row(part, before)
+                writer.note_unreadable(part)
+                for rows in rows_of(part, before, members, choice, explainer.places):
+                    if top:
+                        best = (rows if best is None else best.join(rows)).highest(top)
+                    else:
+                        writer.write(rows, bar.update)
+                before += len(part.ids)
+            if best is not None:
+                writer.write(best, bar.update)
+            writer.write_page(_title(runs, data), len(members))
+        return writer.summary(len(members))
+
+
+class _Writer:
+    """Writes explained rows to the files of a folder, which are complete or not there."""
+
+    def __init__(
+        self, explainer: Explainer, folder: Path, output: Output, with_errors: bool, say: Callable[[str], object]
+    ) -> None:
+        self._explainer, self._folder, self._output, self._say = explainer, folder, output, say
+        ending = ".parquet" if output.parquet else ".csv"
+        about = (explainer.header, explainer.names, with_errors, ending, output.spreadsheet)
+        self._opened = open_tables(folder, *about)
+        self._cards: list[Card] = []
+        self._rows = self._unreadable = self._drawn = self._inexact = 0
+        self._steps: Counter[int] = Counter()
+        self._largest_error = 0.0
+        self._options = self._drawing_options()
+
+    def __enter__(self) -> _Writer:
+        self._tables = self._opened.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            shutil.rmtree(self._folder / DRAWINGS, ignore_errors=True)
+        self._opened.__exit__(kind, error, trace)
+
+    def note_unreadable(self, part: Part) -> None:
+        """Note the rows of a part that could not be read."""
+        if part.errors is not None and (bad := part.errors != "").any():
+            self._tables.append_unreadable(part.ids[bad], part.errors[bad])
+            self._unreadable += int(bad.sum())
+
+    def write(self, rows: Rows, progress: Callable[[int], object]) -> None:
+        """Explain rows and write their drawings and tables."""
+        found = self._explainer.explain(rows.graphs, progress)
+        shown = self._layouts(rows)
+        symbols = [() if layout is None else layout.symbols for layout in shown]
+        self._tables.append(found, rows.predictions, symbols)
+        self._draw(rows, found, shown)
+        self._rows += rows.graphs.n_graphs
+        self._steps.update(found.steps.tolist())
+        error, wanted = np.abs(found.errors), np.abs(found.outputs - found.baselines)
+        self._largest_error = max(self._largest_error, float(error.max(initial=0)))
+        self._inexact += int((error > TOLERANCE * (1 + wanted)).any(axis=1).sum())
+
+    def write_page(self, title: str, members: int) -> None:
+        """Write the page of the first rows."""
+        summary = self.summary(members)
+        about = [summary.text()]
+        if summary.molecules > len(self._cards):
+            about.append(f"This page shows the first {len(self._cards):,}; the tables have all {summary.molecules:,}.")
+        unit = UNITS[self._explainer.header.target]
+        fileio.write_text(self._folder / INDEX, render(title, about, self._explainer.names, unit, self._cards))
+
+    def summary(self, members: int) -> ExplanationSummary:
+        """Return what was written so far."""
+        return ExplanationSummary(
+            str(self._folder),
+            self._rows,
+            self._unreadable,
+            self._drawn,
+            self._explainer.names,
+            members,
+            self._explainer.backend,
+            dict(sorted(self._steps.items())),
+            self._largest_error,
+            self._inexact,
+        )
+
+    def _drawing_options(self) -> FeaturizerOptions | None:
+        """Return how molecules were standardised, or None if they cannot be drawn."""
+        featurizer = self._explainer.header.featurizer or {}
+        if featurizer.get("kind") != "smiles":
+            return None
+        if not has_rdkit():
+            self._say(f"no drawings and no symbols: {NO_RDKIT}")
+            return None
+        return FeaturizerOptions.from_header(featurizer)
+
+    def _layouts(self, rows: Rows) -> list[Layout | None]:
+        """Return the molecules of rows whose atoms are the graph's nodes, None for others."""
+        sizes = np.diff(rows.graphs.node_ptr).tolist()
+        if self._options is None or not any(rows.smiles):
+            return [None] * len(sizes)
+        found = layouts(rows.smiles, self._options)
+        return [
+            one if one is not None and len(one.symbols) == size else None
+            for one, size in zip(found, sizes, strict=True)
+        ]
+
+    def _draw(self, rows: Rows, found: Attributions, shown: list[Layout | None]) -> None:
+        marks = _marks(found, shown)
+        figures = np.stack([rows.predictions, found.sums, found.errors], axis=2)
+        for at, layout in enumerate(shown):
+            name = str(rows.graphs.ids[at])
+            if len(self._cards) < MOST_CARDS:
+                self._cards.append(Card(name, rows.smiles[at], layout, marks[at], figures[at]))
+            if self._output.drawings and layout is not None and layout.paths:
+                panels = [
+                    Panel((task, f"{value:.3g}, sum {total:+.3g}"), values)
+                    for task, (value, total, _), values in zip(found.names, figures[at], marks[at], strict=True)
+                ]
+                (self._folder / DRAWINGS).mkdir(exist_ok=True)
+                place = self._folder / DRAWINGS / f"{rows.numbers[at]}_{_UNSAFE.sub('_', name)[:60]}.svg"
+                place.write_text(drawing.file(layout, panels), encoding="utf-8")
+                self._drawn += 1
+
+
+def _marks(found: Attributions, shown: Sequence[Layout | None]) -> list[NDArray[np.int64]]:
+    """Return the values of each molecule's marks (T, M); without a drawing, none."""
+    bonds = found.bonds()
+    ends = np.searchsorted(bonds.graph, np.arange(len(shown) + 1))
+    marks = []
+    for at, layout in enumerate(shown):
+        if layout is None or not layout.paths:
+            marks.append(np.zeros((len(found.names), 0), np.int64))
+            continue
+        own = slice(ends[at], ends[at + 1])
+        of_pairs: dict[tuple[int, int], NDArray[np.float64]] = {}
+        pairs = zip(bonds.begin[own].tolist(), bonds.end[own].tolist(), strict=True)
+        for pair, values in zip(pairs, bonds.values[own], strict=True):
+            of_pairs[pair] = of_pairs.get(pair, 0.0) + values
+        nodes = found.nodes[found.graphs.node_ptr[at] : found.graphs.node_ptr[at + 1]]
+        marks.append(mark_values(layout, nodes, of_pairs))
+    return marks
+
+
+def _title(runs: Sequence[Path], data: Path) -> str:
+    return f"Explanations of {data.name} by {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}"

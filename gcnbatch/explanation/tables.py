@@ -1,0 +1,122 @@
+"""Tables of explanations: ``atoms``, ``bonds`` and ``molecules``, as CSV or Parquet.
+
+- ``atoms``: id, atom (its number from 0), symbol, an attribution per output, and ``<output>_with_bonds``, which adds
+  half of each of the atom's bonds; the latter add up to the molecule's sum.
+- ``bonds``: id, begin and end (atoms), channel, and an attribution per output.
+- ``molecules``: id, task, steps, prediction as `infer` gives it, output and baseline (f(molecule) and f(baseline)),
+  sum of all attributions, completeness_error, and error: why a row could not be read.
+
+Numbers are float32, written as `gcnbatch.predictions` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.schema import Header
+from gcnbatch.explanation.integrated import Attributions
+from gcnbatch.predictions import Predictions, Sink, open_sink
+
+NAMES = ("atoms", "bonds", "molecules")
+_FIGURES = ("prediction", "output", "baseline", "sum", "completeness_error")
+
+
+class Tables:
+    """The three tables, written part by part.
+
+    Parameters
+    ----------
+    header : Header
+        Of the model.
+    names : tuple of T str
+        The explained outputs.
+    sinks : dict of Sink
+        By name of the table.
+    with_errors : bool
+        Whether ``molecules`` has a column ``error``.
+    """
+
+    def __init__(self, header: Header, names: Sequence[str], sinks: dict[str, Sink], with_errors: bool) -> None:
+        self._names, self._sinks, self._with_errors = tuple(names), sinks, with_errors
+        with_bonds = tuple(f"{name}_with_bonds" for name in self._names)
+        self._headers = {
+            "atoms": _of_numbers(header, (*self._names, *with_bonds)),
+            "bonds": _of_numbers(header, self._names),
+            "molecules": _of_numbers(header, _FIGURES),
+        }
+
+    def append(self, found: Attributions, predictions: NDArray[np.float32], symbols: Sequence[Sequence[str]]) -> None:
+        """Append explained rows.
+
+        Parameters
+        ----------
+        predictions : (G, T)
+            Probabilities, or values in the target's unit.
+        symbols : sequence of G sequences
+            Elements of each graph's nodes; empty where they are not known.
+        """
+        graphs = found.graphs
+        sizes = np.diff(graphs.node_ptr)
+        number = np.arange(graphs.n_nodes) - np.repeat(graphs.node_ptr[:-1], sizes)
+        named = [of if len(of) else [""] * size for of, size in zip(symbols, sizes.tolist(), strict=True)]
+        self._write(
+            "atoms",
+            np.repeat(graphs.ids, sizes),
+            np.concatenate([found.nodes, found.with_bonds()], axis=1),
+            {"atom": number, "symbol": np.array([one for of in named for one in of], dtype=np.str_)},
+        )
+        bonds = found.bonds()
+        channels = np.array(graphs.header.channel_names)[bonds.channel]
+        ends = {"begin": bonds.begin, "end": bonds.end, "channel": channels}
+        self._write("bonds", graphs.ids[bonds.graph], bonds.values, ends)
+        values = (predictions, found.outputs, found.baselines, found.sums, found.errors)
+        self._molecules(
+            np.repeat(graphs.ids, len(self._names)),
+            np.tile(self._names, graphs.n_graphs),
+            np.repeat(found.steps, len(self._names)).astype(np.str_),
+            np.stack([one.ravel() for one in values], axis=1),
+        )
+
+    def append_unreadable(self, ids: NDArray[np.str_], reasons: NDArray[np.str_]) -> None:
+        """Append rows that could not be read to ``molecules``."""
+        none = np.full(len(ids), "")
+        self._molecules(ids, none, none, np.full((len(ids), len(_FIGURES)), np.nan), reasons)
+
+    def _molecules(
+        self,
+        ids: NDArray[np.str_],
+        tasks: NDArray[np.str_],
+        steps: NDArray[np.str_],
+        values: NDArray[np.float64],
+        reasons: NDArray[np.str_] | None = None,
+    ) -> None:
+        errors = (np.full(len(ids), "") if reasons is None else reasons) if self._with_errors else None
+        kept = {"task": tasks, "steps": steps}
+        table = Predictions(self._headers["molecules"], ids, values.astype(np.float32), errors=errors, kept=kept)
+        self._sinks["molecules"].append(table)
+
+    def _write(
+        self, name: str, ids: NDArray[np.str_], values: NDArray[np.float64], kept: dict[str, NDArray[np.generic]]
+    ) -> None:
+        texts = {column: cells.astype(np.str_) for column, cells in kept.items()}
+        self._sinks[name].append(Predictions(self._headers[name], ids, values.astype(np.float32), kept=texts))
+
+
+@contextmanager
+def open_tables(
+    folder: Path, header: Header, names: Sequence[str], with_errors: bool, ending: str, spreadsheet: bool
+) -> Iterator[Tables]:
+    """Open the tables in a folder; they appear under their names when the block ends without an error."""
+    with ExitStack() as stack:
+        sinks = {name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet)) for name in NAMES}
+        yield Tables(header, names, sinks, with_errors)
+
+
+def _of_numbers(header: Header, names: Sequence[str]) -> Header:
+    """Return a header whose outputs are plain numbers of these names."""
+    return header.model_copy(update={"target": "regression", "task_names": tuple(names), "class_names": ()})

@@ -1,5 +1,0 @@
-"""Predictions of trained runs for new data: ``gcnbatch infer``."""
-
-from gcnbatch.infer.ensemble import InferenceSummary, infer
-
-__all__ = ["InferenceSummary", "infer"]

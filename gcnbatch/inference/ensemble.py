@@ -1,0 +1,220 @@
+"""Predictions of an ensemble: run folders and data in, a table out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.blas import shared_processors
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.errors import InputError
+from gcnbatch.inference import shares
+from gcnbatch.inference.inputs import CsvOptions, Data, Input, open_input, refuse_bad_row
+from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
+from gcnbatch.inference.members import Member
+from gcnbatch.inference.predictor import Predictor, Request
+from gcnbatch.inference.selection import Selection, Selector
+from gcnbatch.inference.trust import Level
+from gcnbatch.predictions import STDOUT, Sink, check_target, open_sink
+from gcnbatch.progress import counter
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.training import metrics
+
+Say = Callable[[str], object]
+_Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
+
+
+@dataclass(frozen=True)
+class InferenceSummary:
+    """Summary of a prediction.
+
+    Parameters
+    ----------
+    rows, unreadable : int
+        Rows of the input, and those that could not be read.
+    members : int
+        Number of averaged models.
+    backend : str
+    seconds : float
+        From opening the data to the last row written.
+    metrics : dict or None
+        Metrics on the data's labels (see `gcnbatch.training.metrics.evaluate`), None without labels.
+    """
+
+    rows: int
+    unreadable: int
+    members: int
+    backend: str
+    seconds: float
+    metrics: dict[str, Any] | None
+
+
+def infer(
+    runs: Sequence[Path],
+    data: Data,
+    out: str | Sink = STDOUT,
+    *,
+    backend: str = "auto",
+    device: int = 0,
+    cuda: CudaConfig | None = None,
+    batch_size: int | None = None,
+    on_bad_row: Literal["keep", "fail"] = "keep",
+    csv: CsvOptions | None = None,
+    spreadsheet: bool = False,
+    level: Level = "training",
+    applicability: bool = False,
+    selection: Selection | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+) -> InferenceSummary:
+    """Predict every row of `data` with the mean of all models of `runs`; write the table to `out`.
+
+    Parameters
+    ----------
+    runs : sequence of Path
+        Run folders; a run with folds counts as all its folds.
+    data : Path, GraphSet or list of str
+        HDF5 data set, or a file of molecules (see `gcnbatch.data.importers.molecule_files`); a set in memory; SMILES.
+    out : str or Sink
+        File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output; or what takes the
+        rows.
+    backend, device, cuda
+        Backend, GPU and CUDA options.
+    csv : CsvOptions or None
+        Options of a CSV file; None: the defaults.
+    batch_size : int or None
+        Graphs per batch; None: chosen by the backend. It does not change the predictions.
+    on_bad_row : {"keep", "fail"}
+        A molecule that cannot be read keeps a blank row with the reason, or raises an error.
+    spreadsheet : bool
+        Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
+    level : float, "training" or None
+        Level of conformal intervals and sets, from 0.5 to below 1, or "training". None: predictions alone.
+    applicability : bool
+        Add similarity and embedding distance to the nearest training molecule.
+    selection : Selection or None
+        Rows to write; None: all.
+    resume : bool
+        Go on where a killed prediction with the same data, models and options was stopped (.csv and .jsonl).
+    quiet : bool
+        No progress.
+    say : callable
+        Called with each message for the user.
+
+    Raises
+    ------
+    InputError
+        When runs, data or output cannot be used or do not match; then nothing is written.
+    """
+    if isinstance(out, str):
+        check_target(out)
+        if out != STDOUT and isinstance(data, Path) and Path(out).resolve() == data.resolve():
+            raise InputError(f"output {out}", "the data file itself", "another file")
+    chosen, options = selection or Selection(), csv or CsvOptions()
+    if resume:
+        _check_resume(str(out), chosen)
+    request = Request(runs, data, backend, device, cuda, batch_size or 0, options, level, applicability)
+    predictor = Predictor.load(request, BackendChoice(backend, device, cuda), say)
+    members = predictor.members
+    selector = Selector(chosen, members[0].header)
+    started = time.monotonic()
+    with (
+        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
+        open_input(data, members, options, batch_size or 0, output.rows, shares.own()) as source,
+        shared_processors() if source.featurised else nullcontext(),
+    ):
+        for note in (*source.notes, *predictor.trust.notes):
+            say(note)
+        if begun := output.rows:
+            say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
+        done = _predict(source, predictor, request, output, selector, on_bad_row == "fail", quiet)
+        if done.figures is not None and source.trained_on:
+            say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
+    if done.unreadable:
+        say(f"{done.unreadable} of {done.rows} rows could not be read; see column error")
+    seconds = round(time.monotonic() - started, 3)
+    return InferenceSummary(begun + done.rows, done.unreadable, len(members), done.backend, seconds, done.figures)
+
+
+def _check_resume(out: str, selection: Selection) -> None:
+    if not can_resume(out):
+        raise InputError("--resume", f"output {out}", "a .csv or .jsonl file: these can be continued")
+    if selection.top:
+        raise InputError("--resume", "with --top, which writes at the end only", "--threshold in its place")
+
+
+@contextmanager
+def _open_output(
+    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
+) -> Iterator[Journal]:
+    table, selection, spreadsheet, level, applicability = options
+    if not isinstance(out, str):
+        yield Journal(out)
+    elif isinstance(data, Path) and can_resume(out):
+        known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
+        task = task_of(data, members, known | {"level": level, "applicability": applicability})
+        with open_resumable(out, task, resume, spreadsheet, say) as journal:
+            yield journal
+    else:
+        with open_sink(out, spreadsheet) as sink:
+            yield Journal(sink)
+
+
+@dataclass
+class _Done:
+    """What was predicted: numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
+
+    backend: str
+    rows: int = 0
+    unreadable: int = 0
+    figures: dict[str, Any] | None = None
+
+
+def _predict(
+    source: Input,
+    predictor: Predictor,
+    request: Request,
+    output: Journal,
+    selector: Selector,
+    fail: bool,
+    quiet: bool,
+) -> _Done:
+    header, count = predictor.members[0].header, len(predictor.members)
+    done = _Done(predictor.choice.fastest.name)
+    labels: list[NDArray[Any]] = []
+    predicted: list[NDArray[np.float32]] = []
+    before = output.rows  # metrics of a part of the rows would mislead
+    with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
+        bar.update(before * count)
+        for found in shares.predict(source, predictor, request, before, bar.update):
+            table, rows = found.table, len(found.table.ids)
+            if fail:
+                refuse_bad_row(table, output.rows)
+            output.append(selector.take(table), rows)
+            done.backend = found.backend
+            done.rows += rows
+            done.unreadable += rows - found.readable
+            bar.update((rows - found.readable) * count)
+            if not before and found.y is not None and (known := _known(found.y, table.outputs)).any():
+                labels.append(found.y[known])
+                predicted.append(table.outputs[known])
+    if (rest := selector.rest()) is not None:
+        output.append(rest, 0)
+    if labels:
+        y, outputs = np.concatenate(labels), np.concatenate(predicted)
+        done.figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+    return done
+
+
+def _known(y: NDArray[Any], outputs: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which rows (R,) have a label and a prediction."""
+    known: NDArray[np.bool_] = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
+    return np.asarray(known.any(axis=1) & np.isfinite(outputs).all(axis=1))

@@ -1,0 +1,116 @@
+"""Features of whole graphs in a prediction: computed from SMILES as for the training set, or read from columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
+from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, parse_number
+from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
+from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError, nearest
+from gcnbatch.inference.members import Member
+from gcnbatch.text import QUOTED, printable, quoted
+
+
+def input_header(members: Sequence[Member]) -> Header:
+    """Return the header of the data that the members read, without graph features if none of them uses these."""
+    for member in members:
+        if member.joins_graph_features:
+            return member.header
+    return members[0].header.model_copy(update={"graph_feature_names": (), "graph_feature_counts": 0})
+
+
+def version_notes(trained: Header, featurizer: dict[str, Any] | None) -> tuple[str, ...]:
+    """Return a note if graph features come from another version of RDKit than those of the training set."""
+    made, now = ((one or {}).get("rdkit") for one in (trained.featurizer, featurizer))
+    if not trained.graph_feature_names or made is None or now is None or made == now:
+        return ()
+    shown = (printable(str(version), QUOTED) for version in (made, now))
+    return ("descriptors may differ: those of the training set are of RDKit {}, these of RDKit {}".format(*shown),)
+
+
+@dataclass(frozen=True)
+class FeatureColumns:
+    """Graph features of a file of molecules.
+
+    Parameters
+    ----------
+    options : FeaturizerOptions
+        What is computed from SMILES.
+    places : dict of int
+        Positions of the user's own columns in a record, by name.
+    decimal : str
+    notes : tuple of str
+    """
+
+    options: FeaturizerOptions
+    places: dict[str, int]
+    decimal: str = "."
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path | str, names: Sequence[str], header: Header) -> FeatureColumns:
+        """Return how the features that `header` names come from a table with these columns.
+
+        Raises
+        ------
+        InputError
+            When a column is missing, or RDKit computes other descriptors than for the training set.
+        """
+        options = FeaturizerOptions.from_header(header.featurizer)
+        if not header.graph_feature_names:
+            return cls(replace(options, descriptors="", fingerprint=""), {})
+        computed: tuple[str, ...] = ()
+        if options.of_molecules:
+            load_rdkit()
+            computed = graph_feature_names(options)
+        own = len(header.graph_feature_names) - len(computed)
+        if own < 0 or header.graph_feature_names[own:] != computed:
+            raise InputError(
+                f"graph features of {path}",
+                f"RDKit {rdkit_version()} computes {len(computed)}",
+                f"those of the run, of RDKit {printable(str((header.featurizer or {}).get('rdkit')), QUOTED)}",
+                "Install that version, or train again.",
+            )
+        places = {}
+        for name in header.graph_feature_names[:own]:
+            if name not in names:
+                hint = f"{nearest(name, names)} The model reads it."
+                raise InputError(str(path), f"no feature column {quoted(name)}", hint=hint)
+            places[name] = names.index(name)
+        now = {"rdkit": rdkit_version()} if computed else None
+        return cls(options, places, notes=version_notes(header, now))
+
+    def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> FeatureColumns:
+        """Return the columns with this decimal sign; empty: detected in a sample of the records."""
+        if not decimal and self.places:
+            texts = {name: [record[place].strip() for record in sample] for name, place in self.places.items()}
+            decimal = "," if has_decimal_commas(path, texts.items()) else "."
+        return replace(self, decimal=decimal or ".")
+
+    def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[np.float32] | None, dict[int, str]]:
+        """Return the user's features (R, D'), None without columns, and why rows have none, by row."""
+        if not self.places:
+            return None, {}
+        values = np.full((len(records), len(self.places)), np.nan, np.float32)
+        wrong: dict[int, str] = {}
+        for column, (name, place) in enumerate(self.places.items()):
+            texts = [record[place].strip() for record in records]
+            for row, text in enumerate(with_points(texts) if self.decimal == "," else texts):
+                try:
+                    value = parse_number(text)
+                except ValueError:
+                    value = np.inf
+                if abs(value) > FLOAT32_MAX:
+                    wrong.setdefault(row, f"column {quoted(name)}: {quoted(text)} is not a number of 32 bits")
+                else:
+                    values[row, column] = value
+        return values, wrong

@@ -1,0 +1,178 @@
+"""Outputs that a killed prediction leaves behind so that ``--resume`` goes on: ``OUT.partial`` and a journal beside it.
+
+Rows are appended to ``OUT.partial`` part by part. After each part the file is synced, and the journal
+``OUT.partial.json`` then says how many rows of the input and bytes of the file are done. A resumed prediction cuts the
+file to these bytes, so that no row is lost or written twice. When all is done, ``OUT.partial`` becomes ``OUT``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Any
+
+from gcnbatch import fileio
+from gcnbatch.errors import InputError
+from gcnbatch.inference.members import Member
+from gcnbatch.predictions import TEXT_ENDINGS, Predictions, Sink, text_sink
+from gcnbatch.training.member_files import BEST
+
+_JOURNAL_BYTES = 1 << 20
+
+
+@dataclass
+class Journal:
+    """An open output.
+
+    Parameters
+    ----------
+    sink : Sink
+        Takes the rows.
+    rows : int
+        Rows of the input that are done.
+    """
+
+    sink: Sink
+    rows: int = 0
+
+    def append(self, table: Predictions, rows: int) -> None:
+        """Write a table that stands for the next `rows` rows of the input."""
+        self.sink.append(table)
+        self.rows += rows
+
+
+class _Resumable(Journal):
+    """An output that can be continued."""
+
+    def __init__(self, out: Path, stream: IO[str], task: dict[str, Any], rows: int, spreadsheet: bool) -> None:
+        begun = os.fstat(stream.fileno()).st_size > 0
+        super().__init__(text_sink(out.suffix.lower(), stream, spreadsheet, begun), rows)
+        self._record, self._stream, self._task = _record_of(out), stream, task
+
+    def append(self, table: Predictions, rows: int) -> None:
+        super().append(table, rows)
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        fileio.write_json(
+            self._record, {"rows": self.rows, "bytes": os.fstat(self._stream.fileno()).st_size, "task": self._task}
+        )
+
+
+def can_resume(out: str) -> bool:
+    """Whether an output of this name can be continued."""
+    return Path(out).suffix.lower() in TEXT_ENDINGS
+
+
+@contextmanager
+def open_resumable(
+    out: str,
+    task: dict[str, Any],
+    resume: bool,
+    spreadsheet: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> Iterator[Journal]:
+    """Open a CSV or JSON Lines file that can be continued; it appears under its name when the block ends.
+
+    Parameters
+    ----------
+    out : str
+    task : dict
+        What decides the rows, see `task_of`; a resumed prediction must have the same.
+    resume : bool
+        Go on with what a killed prediction has left; without it, start again.
+    spreadsheet : bool
+        See `gcnbatch.predictions.open_sink`.
+    say : callable
+        Called with a message about rows that are there and not gone on with.
+
+    Raises
+    ------
+    InputError
+        When another process writes the file, or the rows that are there are those of another task.
+    MachineError
+        When the folder cannot be written or the disk is full.
+    """
+    target = Path(os.path.realpath(out))
+    partial, record = _partial_of(target), _record_of(target)
+    with fileio.write_errors(target):
+        with fileio.open_append(partial) as file, TextIOWrapper(file, "utf-8", newline="") as stream:
+            _lock(stream, partial)
+            rows, size = _done(record, task, out) if resume else (0, 0)
+            if os.fstat(stream.fileno()).st_size < size:
+                raise InputError(str(partial), f"fewer than {size} bytes", "the file that was left", "Start again.")
+            if not resume and os.fstat(stream.fileno()).st_size:
+                say(f"{partial}, left by a prediction that was stopped, is overwritten; --resume would go on with it")
+            stream.truncate(size)
+            if rows == 0:
+                record.unlink(missing_ok=True)
+            journal = _Resumable(target, stream, task, rows, spreadsheet)
+            try:
+                yield journal
+            except BaseException as error:
+                if journal.rows == 0 or isinstance(error, InputError):  # another input cannot go on
+                    _remove(partial, record)
+                raise
+            stream.flush()
+            os.fsync(stream.fileno())
+            os.replace(partial, target)
+        record.unlink(missing_ok=True)
+
+
+def task_of(data: Path, members: Sequence[Member], options: dict[str, Any]) -> dict[str, Any]:
+    """Return what decides the rows of a prediction: files, models and options, as JSON reads them back."""
+    files = sorted(data.iterdir()) if data.is_dir() else [data] if data.exists() else []
+    found = [[file.name, (about := file.stat()).st_size, about.st_mtime_ns] for file in files]
+    models = [fileio.sha256(member.place / BEST) for member in members]
+    read_back: dict[str, Any] = json.loads(json.dumps({"files": found, "models": models, "options": options}))
+    return read_back
+
+
+def _partial_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
+
+
+def _record_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial.json")
+
+
+def _lock(stream: IO[str], partial: Path) -> None:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InputError(str(partial), "another process writes it", "one prediction at a time") from error
+    except OSError:
+        pass  # a file system without locks
+
+
+def _done(record: Path, task: dict[str, Any], out: str) -> tuple[int, int]:
+    """Return the rows and bytes that a journal records, zeros if there is none."""
+    if not record.exists():
+        return 0, 0
+    try:
+        with fileio.open_regular(record, follow=False) as stream:
+            found = json.loads(stream.read(_JOURNAL_BYTES) or b"")
+        rows, size, before = int(found["rows"]), int(found["bytes"]), found["task"]
+        if min(rows, size) < 0 or not isinstance(before, dict):
+            raise ValueError("other values")
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
+        raise InputError(str(record), "not a journal of a prediction", hint="Start again without --resume.") from error
+    for key, value in task.items():
+        if before.get(key) != value:
+            raise InputError(
+                f"--resume: {out}",
+                f"begun with other {key}",
+                "the same data, models and options",
+                "Start again without --resume.",
+            )
+    return rows, size
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""Trained models of an ensemble, one per run or member of a run, which predict rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.config_sections import TrainConfig
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.molecule_graphs import missing_targets
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.model.gcn import Loss, uniform_weights
+from gcnbatch.model.predict import predict_rows
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.runners.task import RunnerTask
+from gcnbatch.training import metrics
+from gcnbatch.training.experiment import Scaling
+from gcnbatch.training.report import METRICS
+from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
+
+
+@dataclass(frozen=True)
+class Member(Trained):
+    """A trained model that predicts."""
+
+    def source(self, data: GraphSet | Dataset) -> BatchSource:
+        """Return the batches of `data` that it reads."""
+        return BatchSource(data, self.adjacency, self.joins_graph_features)
+
+    def outputs(
+        self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
+    ) -> tuple[NDArray[np.float32], str]:
+        """Return outputs (R, K) for all rows of `source`, and the name of the backend that computed them.
+
+        Outputs are probabilities, or values in the targets' unit.
+        """
+        rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
+        loss = Loss(self.header.target, uniform_weights(self.header))
+        task = RunnerTask(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
+        runner = choice.make_runner(task)
+        try:
+            runner.load_state(self.weights)
+            logits = predict_rows(runner, source, np.arange(rows, dtype=np.int64), batch_size, progress)
+        finally:
+            runner.close()
+        if self.header.target == "regression":
+            scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
+            return scaling.undo(logits), runner.backend
+        return metrics.activate(self.header.target, logits), runner.backend
+
+
+def sources_of(members: Sequence[Member], data: GraphSet | Dataset) -> list[BatchSource]:
+    """Return the batches of `data` that each member reads; members that read the same share them."""
+    made: dict[tuple[str, bool], BatchSource] = {}
+    for member in members:
+        kind = member.adjacency, member.joins_graph_features
+        if kind not in made:
+            made[kind] = member.source(data)
+    return [made[member.adjacency, member.joins_graph_features] for member in members]
+
+
+def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[Member]:
+    """Load the models of these run folders: one per run, or one per member (fold, repeat, model).
+
+    Parameters
+    ----------
+    say : callable
+        Called with a message about each unfinished run.
+
+    Raises
+    ------
+    InputError
+        For a folder without weights or given twice, damaged weights, and models with different inputs or outputs.
+    """
+    places: list[Path] = []
+    for folder in folders:
+        found = model_folders(folder)
+        if not (folder / METRICS).is_file():
+            say(f"{folder} is not finished: taking the best weights so far of {len(found)} model(s)")
+        places += found
+    resolved = [place.resolve() for place in places]
+    for i, place in enumerate(resolved):
+        if place in resolved[:i]:
+            raise InputError(str(places[i]), "given twice", "different runs", "A run with folds includes its folds.")
+    members = [Member(**vars(read_trained(place))) for place in places]
+    for other in members[1:]:
+        check_fit(members[0], str(other.place), other.header, "Runs of an ensemble must be trained on alike data.")
+    return members

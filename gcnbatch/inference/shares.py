@@ -1,0 +1,92 @@
+"""Predictions on ranks: each rank reads and predicts every N-th part of the input; rank 0 writes all in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from gcnbatch.backends.blas import shared_processors
+from gcnbatch.errors import InputError
+from gcnbatch.inference.inputs import Input, Share, open_input
+from gcnbatch.inference.journal import task_of
+from gcnbatch.inference.predictor import PartTable, Predictor, Request
+from gcnbatch.ranks import world
+from gcnbatch.ranks.world import World
+from gcnbatch.runners.choice import BackendChoice
+
+
+def own() -> Share:
+    """Return the parts of this rank: all without ranks."""
+    ranks = world.current()
+    return Share() if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
+
+
+def predict(
+    source: Input, predictor: Predictor, request: Request, skip: int, progress: Callable[[int], object]
+) -> Iterator[PartTable]:
+    """Yield the tables of all parts in order; the other ranks predict theirs meanwhile.
+
+    Parameters
+    ----------
+    skip : int
+        Rows before the first part.
+    progress : callable
+        Takes each number of predicted graphs, counted for every model.
+    """
+    ranks = world.current()
+    if ranks is None:
+        for part in source.parts:
+            yield predictor.predict(part, progress)
+        return
+    ranks.start_all(_follow, request, _files(request, predictor), skip)
+    number, rows = 0, skip
+    while rows < source.n_graphs:
+        if number % ranks.size == 0:
+            found = predictor.predict(next(source.parts), progress)
+        else:
+            found = ranks.receive(number % ranks.size)
+            if isinstance(found, Exception):
+                raise found
+            progress(found.readable * len(predictor.members))
+        yield found
+        rows += len(found.table.ids)
+        number += 1
+
+
+def _files(request: Request, predictor: Predictor) -> dict[str, Any]:
+    """Return what ranks compare: names, sizes and times of the data, digests of the models."""
+    assert isinstance(request.data, Path)  # of the command line, which alone has ranks
+    return task_of(request.data, predictor.members, {})
+
+
+def _follow(request: Request, files: dict[str, Any], skip: int) -> None:
+    """Predict the parts of this rank and send their tables, or the error, to rank 0."""
+    ranks = world.current()
+    assert ranks is not None
+    with ThreadPoolExecutor(1) as sender:  # rank 0 takes a table while the next one is computed
+        before: Future[None] | None = None
+        for found in _tables(ranks, request, files, skip):
+            if before:
+                before.result()
+            before = sender.submit(ranks.send, found)
+        if before:
+            before.result()
+
+
+def _tables(ranks: World, request: Request, files: dict[str, Any], skip: int) -> Iterator[PartTable | Exception]:
+    try:
+        with world.named():
+            device = ranks.device(request.device)
+            predictor = Predictor.load(request, BackendChoice(request.backend, device, request.cuda), lambda line: None)
+            if _files(request, predictor) != files:
+                expected = "the same names, sizes and times of change"
+                raise InputError(str(request.data), "not that of rank 0", expected, "Copy data and runs with cp -p.")
+            opened = open_input(request.data, predictor.members, request.csv, request.batch_size, skip, own())
+        with opened as source, shared_processors() if source.featurised else nullcontext():
+            for part in source.parts:
+                yield predictor.predict(part, lambda count: None)
+    except Exception as error:  # rank 0 raises it in place of the part
+        yield error

@@ -1,0 +1,267 @@
+"""The experiment of a run: the opened data set, the model, and the runner task of each split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.config import Config
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_features import FeatureScaling
+from gcnbatch.data.graphs import Split
+from gcnbatch.data.schema import Header
+from gcnbatch.data.splits import SplitRows
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.fileio import sha256
+from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
+from gcnbatch.runners.task import RunnerTask
+from gcnbatch.text import printable, quoted
+from gcnbatch.training import metrics
+from gcnbatch.training.checkpoint import Arrays
+
+_BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
+_NAMED, _NAME = 5, 40  # tasks named in a message, characters of a name
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Mean and standard deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``."""
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    @classmethod
+    def identity(cls, outputs: int) -> Scaling:
+        """Return the scaling that changes nothing."""
+        return cls(np.zeros(outputs), np.ones(outputs))
+
+    @classmethod
+    def of(cls, y: NDArray[Any]) -> Scaling:
+        """Return the scaling that gives the labelled entries of each column of `y` mean 0 and standard deviation 1."""
+        std = np.nanstd(y, axis=0, dtype=np.float64)
+        return cls(np.nanmean(y, axis=0, dtype=np.float64), np.where(std > 0, std, 1.0))
+
+    def apply(self, y: NDArray[Any]) -> NDArray[np.float32]:
+        """Return `y` in the model's scale."""
+        return ((y - self.mean) / self.std).astype(np.float32)
+
+    def undo(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return outputs in the unit of the targets."""
+        return (logits * self.std + self.mean).astype(np.float32)
+
+
+class _Sources:
+    """The sources of a data set by adjacency and use of graph features, which experiments share."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._made: dict[tuple[str, bool], BatchSource] = {}
+
+    def of(self, *options: Any) -> BatchSource:
+        if options not in self._made:
+            data = self._dataset.load() if self._dataset.fits_in_memory else self._dataset
+            self._made[options] = BatchSource(data, *options)
+        return self._made[options]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return sha256(self._dataset.path)
+
+
+class Experiment:
+    """An opened data set and everything that its splits share.
+
+    Parameters
+    ----------
+    config : Config
+    dataset : Dataset
+        Opened and checked. It is loaded into memory if it fits in `data.memory_mb`, else read in slices.
+    weights : dict of arrays
+        What `gcnbatch.training.warm_start.weights` returned.
+
+    Attributes
+    ----------
+    initial : dict of arrays
+        Those of `weights` that the model has.
+    """
+
+    def __init__(
+        self, config: Config, dataset: Dataset, weights: Arrays | None = None, sources: _Sources | None = None
+    ) -> None:
+        self.config, self.dataset = config, dataset
+        self._sources = sources = sources or _Sources(dataset)
+        self.header: Header = dataset.header
+        model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
+        self.model = freeze_layers(model, config.train.freeze) if config.train.freeze else model
+        self.weights = weights or {}
+        self.initial = _fitting(self.model, self.weights, config.train.freeze)
+        self.y, self.ids = dataset.y, dataset.ids
+        _check_penalised(config, [layer.name for layer in self.model.layers])
+        self.monitor = metrics.check_monitor(
+            config.train.monitor, dataset.header.target, len(dataset.header.task_names)
+        )
+        self.source = sources.of(config.model.adjacency, joins_graph_features(config.model, dataset.header))
+
+    def like(self, config: Config) -> Experiment:
+        """Return the experiment of another configuration on the same data, which are not loaded again."""
+        return Experiment(config, self.dataset, self.weights, self._sources)
+
+    @property
+    def split_rows(self) -> SplitRows:
+        """The rows of the data set that `gcnbatch.data.splits` divides."""
+        return SplitRows.of(self.dataset)
+
+    def one_class_tasks(self, split: Split) -> list[str]:
+        """Return a line per task that has labels of one class in the training rows, and per other part with such tasks.
+
+        A regression set has none.
+        """
+        if self.header.target == "regression":
+            return []
+        lines = []
+        for part, rows in split.parts().items():
+            found = [_labels(column) for column in self.y[rows].T]
+            names = [printable(name, _NAME) for name in self.header.task_names]
+            if part == "train":
+                lines += [
+                    f"task '{name}': all training labels are {self._label(labels[0])}; it cannot be learned"
+                    for name, labels in zip(names, found, strict=True)
+                    if len(labels) == 1
+                ]
+            elif len(rows) and (poor := [name for name, labels in zip(names, found, strict=True) if len(labels) < 2]):
+                more = f" and {len(poor) - _NAMED:,} more" if len(poor) > _NAMED else ""
+                lines.append(
+                    f"{part} rows: {len(poor):,} of {len(names):,} tasks without labels of two classes, so without "
+                    f"ROC-AUC there: {', '.join(poor[:_NAMED])}{more}"
+                )
+        return lines
+
+    def _label(self, value: float) -> str:
+        names = self.header.class_names
+        return f"'{printable(names[int(value)], _NAME)}'" if names else f"{value:g}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the data set's file. A resumed run must use the same data."""
+        return self._sources.fingerprint
+
+    def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
+        """Return the runner task of this split and the scaling of its targets."""
+        labels = self.y[split.train]
+        self._check_labels(labels)
+        self._check_validation(split)
+        scaling = self._scaling(labels)
+        targets = np.full_like(self.y, -1 if self.header.target == "multiclass" else np.nan)
+        targets[split.train] = scaling.apply(labels) if self.header.target == "regression" else labels
+        loss = Loss(self.header.target, _weights(self.config, self.header, labels))
+        about = (self.model, loss, self.source, targets, self.config.train, self.config.seed)
+        return RunnerTask(*about, self._fitted(split) | self.initial), scaling
+
+    def _fitted(self, split: Split) -> dict[str, NDArray[np.float32]]:
+        """Return the scaling of graph features, fitted to the training rows; a run to start from has its own."""
+        if not joins_graph_features(self.config.model, self.header):
+            return {}
+        rows = np.sort(split.train)
+        size = max(_BLOCK_BYTES // (4 * len(self.header.graph_feature_names)), 1)
+
+        def blocks() -> Iterator[NDArray[np.float32]]:
+            for first in range(0, self.dataset.n_graphs, size):
+                stop = min(first + size, self.dataset.n_graphs)
+                low, high = np.searchsorted(rows, (first, stop))
+                values = self.dataset.graph_features(first, stop)
+                assert values is not None
+                yield values[rows[low:high] - first]
+
+        scaling = FeatureScaling.of(blocks, self.header.graph_feature_counts)
+        return {f"{FEATURES}.mean": scaling.mean, f"{FEATURES}.scale": scaling.scale}
+
+    def _scaling(self, labels: NDArray[Any]) -> Scaling:
+        if self.header.target == "regression" and self.config.train.standardize:
+            return Scaling.of(labels)
+        return Scaling.identity(self.header.n_outputs)
+
+    def _check_labels(self, labels: NDArray[Any]) -> None:
+        missing = labels < 0 if self.header.target == "multiclass" else np.isnan(labels)
+        empty = np.flatnonzero(missing.all(axis=0))
+        if len(empty):
+            name = self.header.task_names[int(empty[0])]
+            raise InputError(
+                f"{self.dataset.path}: task {quoted(name)}",
+                "no label in the training rows",
+                "at least one",
+                "Leave the task out at import (--target-columns) or choose another split.",
+            )
+
+    def _check_validation(self, split: Split) -> None:
+        train = self.config.train
+        watching = [f"train.patience: {train.patience}"] if train.patience else []
+        watching += ["train.schedule: 'plateau'"] if train.schedule == "plateau" else []
+        if watching and not len(split.valid):
+            raise InputError(watching[0], "no validation rows to watch", "some", "Set split.valid above 0.")
+
+
+def _labels(column: NDArray[Any]) -> NDArray[Any]:
+    """Return the different labels in a column of targets."""
+    known = column >= 0 if column.dtype.kind == "i" else ~np.isnan(column)
+    return np.unique(column[known])
+
+
+def _fitting(model: Gcn, weights: Arrays, frozen: tuple[str, ...]) -> Arrays:
+    """Return those of the weights whose layer the model has with the same shapes.
+
+    Raises
+    ------
+    InputError
+        When there are none, or a frozen layer has none.
+    """
+    slots = model.layout().slots
+    other = {
+        name.rpartition(".")[0]
+        for name, slot in slots.items()
+        if (value := weights.get(name)) is None or value.shape != slot.spec.shape or value.dtype != np.float32
+    }
+    taken = {name: weights[name] for name in slots if name.rpartition(".")[0] not in other}
+    if weights and not taken:
+        raise InputError("train.from_run", "no layer of that run has the shapes of this model", "a model like that one")
+    if missing := [name for name in model.frozen_parameters() if name not in taken]:
+        layer = missing[0].rpartition(".")[0]
+        raise InputError(
+            "train.freeze", f"{', '.join(frozen)}; that run has no {layer} of this shape", "layers with its weights"
+        )
+    return taken
+
+
+def _check_penalised(config: Config, names: list[str]) -> None:
+    convolutions = sum(name.removeprefix("conv").isdigit() for name in names)
+    for number in config.train.l2_layers:
+        if number > convolutions:
+            raise InputError("train.l2_layers", str(number), f"1 to {convolutions}, the model's convolutions")
+
+
+def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the weights of positives (binary) or classes: the configured ones, or balanced by the training rows."""
+    train = config.train
+    weights: NDArray[np.float32] = uniform_weights(header)
+    if train.pos_weight:
+        if header.target != "binary":
+            raise InputError("train.pos_weight", f"given for {header.target} targets", "binary targets")
+        if len(train.pos_weight) not in (1, header.n_outputs):
+            raise InputError(
+                "train.pos_weight", f"{len(train.pos_weight)} values", f"1, or {header.n_outputs}, one per task"
+            )
+        return weights * np.asarray(train.pos_weight, dtype=np.float32)
+    if train.class_weights == "none":
+        return weights
+    if header.target == "regression":
+        raise InputError("train.class_weights", "'balanced' for regression targets", "binary or multiclass targets")
+    if header.target == "binary":
+        positives, negatives = np.nansum(labels == 1, axis=0), np.nansum(labels == 0, axis=0)
+        return (np.maximum(negatives, 1) / np.maximum(positives, 1)).astype(np.float32)
+    counts = np.bincount(labels[labels >= 0], minlength=header.n_outputs)
+    return (counts.sum() / np.maximum(counts, 1) / header.n_outputs).astype(np.float32)

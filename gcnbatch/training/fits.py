@@ -1,0 +1,162 @@
+"""Fitting the members of a run: in cohorts of this process, or in several processes; a report for each member."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcnbatch import fileio, folders
+from gcnbatch.backends.base import Backend, CohortRunner
+from gcnbatch.data import splits
+from gcnbatch.data.graphs import Split
+from gcnbatch.model.predict import predict_members
+from gcnbatch.runners.choice import cohort_size, make_cohort
+from gcnbatch.training import loop
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.member import Member
+from gcnbatch.training.plan import Planned
+from gcnbatch.training.report import INLINE, Report
+
+SPLITS = "splits.json"
+PARTS = ("train", "valid", "test")
+Say = Callable[[str], object]
+Write = Callable[[Report], dict[str, Any]]
+
+
+class Fits:
+    """Fits members in cohorts of this process.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder; a member's folder in it is made when its cohort begins.
+    backend : Backend
+    jobs : int
+        Most members of a cohort; 0: as many as the backend takes.
+    quiet : bool
+        No progress bar.
+    say : callable
+        Called with each message for the user.
+    write : callable
+        Writes a member's report and returns its metrics.
+    writers : concurrent.futures.Executor
+        Runs `write`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        backend: Backend,
+        jobs: int,
+        quiet: bool,
+        say: Say,
+        write: Write,
+        writers: Executor = INLINE,
+    ) -> None:
+        self._writers = writers
+        self._folder, self._backend, self._jobs = folder, backend, jobs
+        self._quiet, self._say, self._write = quiet, say, write
+        self._planned: dict[Member, Planned] = {}
+        self._metrics: dict[str, Future[dict[str, Any]]] = {}
+        self._said: set[str] = set()
+
+    def fit(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
+        """Train these members to the end and write their reports; return their metrics by name."""
+        self._planned = {Member(one.experiment, one.split): one for one in planned}
+        loop.fit(list(self._planned), self._form, self._report, self._quiet)
+        metrics = {name: written.result() for name, written in self._metrics.items()}
+        for member, one in self._planned.items():
+            if member.files:
+                member.files.end(metrics[one.name])
+        return metrics
+
+    def _form(self, waiting: Sequence[Member]) -> CohortRunner:
+        tasks = [member.task for member in waiting]
+        size = cohort_size(self._backend, tasks)
+        size = min(size, self._jobs) if self._jobs else size
+        first, last = (self._planned[waiting[at]].title for at in (0, size - 1))
+        if first:
+            self._say(first if size == 1 else f"{first} to {last}: {size} models train together")
+        for member in waiting[:size]:
+            self._open(member)
+        return make_cohort(self._backend, tasks[:size])
+
+    def _open(self, member: Member) -> None:
+        """Make the member's folder and write its split."""
+        if member.files is not None:
+            return
+        place = self._folder / self._planned[member].name
+        folders.make(place)
+        rows = {part: values.tolist() for part, values in member.split.parts().items()}
+        fileio.write_text(place / SPLITS, json.dumps(rows))
+        member.write_to(place, self._say)
+        for line in member.experiment.one_class_tasks(member.split):
+            if line not in self._said:
+                self._said.add(line)
+                self._say(line)
+
+    def _report(self, cohort: CohortRunner, ended: dict[int, Member]) -> None:
+        """Write the reports of the members of a cohort that have ended, with their best weights loaded."""
+        outputs: dict[Member, dict[str, Any]] = {member: {} for member in ended.values()}
+        for part in PARTS:
+            rows = [_rows(ended[i], part) if i in ended else None for i in range(cohort.size)]
+            source, size = next((m.experiment.source, m.train.eval_batch_size) for m in ended.values())
+            logits_of = predict_members(cohort, source, rows, size)
+            for i, member in ended.items():
+                if (logits := logits_of[i]) is not None:
+                    outputs[member][part] = member.outputs(logits)
+        for member in ended.values():
+            found = _report(cohort, member, outputs[member])
+            self._metrics[self._planned[member].name] = self._writers.submit(self._write, found)
+
+
+def _rows(member: Member, part: str) -> Any:
+    rows = member.split.parts()[part]
+    return rows if len(rows) else None
+
+
+def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any]) -> Report:
+    assert member.files is not None
+    experiment, parts = member.experiment, member.split.parts()
+    return Report(
+        folder=member.files.folder,
+        header=experiment.header,
+        labels={part: experiment.y[parts[part]] for part in outputs},
+        outputs=outputs,
+        test_ids=experiment.ids[member.split.test],
+        history=member.files.history(member.position.epoch),
+        course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
+        parquet=experiment.config.parquet,
+        level=experiment.config.train.level,
+    )
+
+
+def _describe_split(experiment: Experiment, split: Split) -> dict[str, Any]:
+    """Return the name, seed and sizes of a split, for metrics.json."""
+    config = experiment.config.split
+    named = {"name": config.name or next(iter(experiment.dataset.splits))} if config.kind == "predefined" else {}
+    seed, sizes = splits.split_seed(config, experiment.config.seed), [len(rows) for rows in split.parts().values()]
+    return {"kind": config.kind, **named, "seed": seed, "sizes": sizes}
+
+
+def _course(cohort: CohortRunner, member: Member) -> dict[str, Any]:
+    """Return the entries of metrics.json on training: backend and its properties, epochs, seconds, time of a step.
+
+    The time of a step is host time, divided by the members that it trained: on an asynchronous device, the time to
+    enqueue it.
+    """
+    at, steps = member.position, np.array(member.step_seconds) * 1e6
+    course: dict[str, Any] = {"backend": cohort.backend, **cohort.about()}
+    course |= {"best_epoch": at.best_epoch + 1, "epochs": at.epoch, "seconds": round(at.seconds, 3)}
+    if len(steps):
+        quantiles = np.quantile(steps, [0.5, 0.2, 0.8])
+        course["step_us"] = {
+            name: round(float(q), 1) for name, q in zip(("median", "p20", "p80"), quantiles, strict=True)
+        }
+        course["graphs_per_second"] = round(member.graphs / max(member.seconds, 1e-9), 1)
+    return course

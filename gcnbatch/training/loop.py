@@ -1,0 +1,227 @@
+"""The training loop: a cohort of members in lockstep epochs, with validation, checkpoints and Ctrl-C.
+
+A cohort of one member is the ordinary run. A member's results do not depend on the cohorts that it trains in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import CohortRunner, MemberEpoch
+from gcnbatch.errors import InputError
+from gcnbatch.model.predict import predict_members
+from gcnbatch.training.checkpoint import Arrays
+from gcnbatch.training.member import Member
+from gcnbatch.training.progress import Progress, open_progress
+from gcnbatch.training.stop import Interrupted, StopRequest
+
+SAVERS = 8  # threads that write checkpoints
+Form = Callable[[Sequence[Member]], CohortRunner]  # makes a cohort of the first of these members
+Done = Callable[[CohortRunner, dict[int, Member]], object]  # takes the finished members of a cohort by number
+
+
+def fit(
+    members: Sequence[Member],
+    form: Form,
+    done: Done | None,
+    quiet: bool = False,
+    after_epoch: Callable[[dict[int, Member]], object] = lambda members: None,
+    tolerant: bool = False,
+) -> None:
+    """Train all members to the end (or to their early stop), in one cohort after the other.
+
+    A cohort is closed when at most half of its members run; the others enter the next one.
+
+    Parameters
+    ----------
+    form : callable
+        Returns a cohort of the first members of a list; its size says how many.
+    done : callable
+        Called with a cohort and its finished members by number; the best weights are loaded. None: nothing is done.
+    quiet : bool
+        No progress bar.
+    after_epoch : callable
+        Called with the members, by number, that trained in an epoch; may set their `failure`.
+    tolerant : bool
+        A loss that is not finite is the failure of its member and does not end the others.
+
+    Raises
+    ------
+    Interrupted
+        After Ctrl-C; the checkpoints are written.
+    GcnbatchError
+        When a loss is not finite.
+    """
+    waiting = list(members)
+    while waiting:
+        cohort = form(waiting)
+        try:
+            here, waiting = waiting[: cohort.size], waiting[cohort.size :]
+            CohortLoop(cohort, here, quiet, after_epoch, tolerant).train()
+            ended = {i: member for i, member in enumerate(here) if member.position.finished}
+            if done and ended:
+                for i, member in ended.items():
+                    cohort.load_state(i, member.best)
+                done(cohort, ended)
+            left = {i: member for i, member in enumerate(here) if member.running}
+            for i, member in left.items():
+                member.leave(cohort.state(i))
+            waiting = [*left.values(), *waiting]
+        finally:
+            cohort.close()
+
+
+class CohortLoop:
+    """The epochs of one cohort."""
+
+    def __init__(
+        self,
+        cohort: CohortRunner,
+        members: Sequence[Member],
+        quiet: bool,
+        after_epoch: Callable[[dict[int, Member]], object],
+        tolerant: bool,
+    ) -> None:
+        self.cohort, self.members, self.quiet = cohort, members, quiet
+        self._after_epoch, self._tolerant = after_epoch, tolerant
+        self._source = members[0].experiment.source
+        self._eval_batch_size = members[0].train.eval_batch_size
+        self._saved_at = time.monotonic()
+        self._stop = StopRequest()
+
+    def train(self) -> None:
+        """Train until all members have ended, or so many that the others should move to another cohort."""
+        for i, member in enumerate(self.members):
+            self._enter(i, member)
+        # `Member.check_loss` reports a loss that is not finite, once; NumPy would warn at every operation.
+        with np.errstate(over="ignore", invalid="ignore"), self._stop, self._progress() as progress:
+            self._counted = time.monotonic()
+            while self._is_worth_it(running := self._running()):
+                self._epoch(running, progress)
+
+    def _progress(self) -> Progress:
+        steps = max(member.steps for member in self.members)
+        done = min(member.position.epoch * steps + member.position.step for member in self.members)
+        return open_progress(max(member.train.epochs for member in self.members), steps, done, self.quiet)
+
+    def _running(self) -> dict[int, Member]:
+        return {i: member for i, member in enumerate(self.members) if member.running}
+
+    def _is_worth_it(self, running: dict[int, Member]) -> bool:
+        return len(running) > len(self.members) // 2
+
+    # -------------------------------------------------------------------------------------------- an epoch
+
+    def _epoch(self, running: dict[int, Member], progress: Progress) -> None:
+        """Run the rest of every member's current epoch and its validation."""
+        began = time.monotonic()
+        epochs = [member.epoch() if i in running else None for i, member in enumerate(self.members)]
+        self.cohort.begin_epoch(epochs)
+        self._steps(running, epochs, progress)
+        following = [member.next_batches() if i in running else None for i, member in enumerate(self.members)]
+        if any(batches is not None for batches in following):
+            self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
+        losses = self._losses(running)
+        logits = self.validate(list(losses))
+        self._count_time(running)
+        share = (time.monotonic() - began) / len(running)
+        rows = []
+        for i, loss in losses.items():
+            done = epochs[i]
+            assert done is not None
+            rows.append(running[i].end_epoch(done, loss, logits[i], share, self._state_of(i)))
+        self._after_epoch(running)
+        self._keep(running)
+        if rows:
+            progress.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
+
+    def _steps(self, running: dict[int, Member], epochs: list[MemberEpoch | None], progress: Progress) -> None:
+        own = [epoch for epoch in epochs if epoch is not None]
+        first, last = min(epoch.first for epoch in own), max(len(epoch.batches) for epoch in own)
+        seconds = []
+        for index in range(first, last):
+            clock = time.perf_counter()
+            self.cohort.step(index)
+            seconds.append((time.perf_counter() - clock) / len(own))
+            progress.step()
+            if index + 1 < last and (self._stop.made or self._due()):
+                self._advance(running, epochs, index + 1)
+                self._keep(running)
+        for member in running.values():
+            member.step_seconds += seconds
+
+    def _advance(self, running: dict[int, Member], epochs: list[MemberEpoch | None], done: int) -> None:
+        """Note that the steps before `done` have run."""
+        for i, member in running.items():
+            epoch = epochs[i]
+            assert epoch is not None
+            member.position.step = min(max(done, epoch.first), len(epoch.batches))
+
+    def _losses(self, running: dict[int, Member]) -> dict[int, float]:
+        """Return the mean training losses of the epoch by member."""
+        totals, losses = self.cohort.take_losses(), {}
+        for i, member in running.items():
+            try:
+                losses[i] = member.check_loss(*totals[i])
+            except InputError as error:
+                if not self._tolerant:
+                    raise
+                member.failure = error
+        return losses
+
+    def validate(self, numbers: Sequence[int]) -> list[NDArray[np.float32] | None]:
+        """Return the logits of the validation rows of these members; None for the others, and without such rows."""
+        rows = [member.split.valid if i in numbers else None for i, member in enumerate(self.members)]
+        asked = [own if own is not None and len(own) else None for own in rows]
+        return predict_members(self.cohort, self._source, asked, self._eval_batch_size)
+
+    # -------------------------------------------------------------------------------------------- checkpoints
+
+    def _keep(self, running: dict[int, Member]) -> None:
+        """Write the checkpoints that are due, of members that have ended, and of all before an interrupt."""
+        self._count_time(running)
+        everyone = self._stop.made or self._due()
+        saved = {i: member for i, member in running.items() if member.files and (everyone or member.position.finished)}
+        if saved:
+            states = [self.cohort.state(i) for i in saved]
+            with ThreadPoolExecutor(SAVERS) as savers:  # each waits for the disk several times
+                list(savers.map(Member.save, saved.values(), states))
+        if everyone:
+            self._saved_at = time.monotonic()
+        if self._stop.made:
+            at = next(iter(running.values())).position
+            raise Interrupted(f"stopped after {at.epoch} epochs and {at.step} steps", "all is saved")
+
+    def _due(self) -> bool:
+        return time.monotonic() - self._saved_at >= self.members[0].train.checkpoint_seconds
+
+    def _count_time(self, running: dict[int, Member]) -> None:
+        """Divide the time since the last call among the members that trained in it."""
+        now = time.monotonic()
+        share, self._counted = (now - self._counted) / len(running), now
+        for member in running.values():
+            member.seconds += share
+            member.position.seconds += share
+
+    def _state_of(self, number: int) -> Callable[[], Arrays]:
+        return lambda: self.cohort.state(number)
+
+    def _enter(self, number: int, member: Member) -> None:
+        if state := member.enter(self._state_of(number)):
+            self.cohort.load_state(number, state)
+
+
+def _mean_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the history row of one member, or the members' mean; a figure that one of them lacks is None."""
+    mean = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        mean[name] = None if None in values else sum(values) / len(values)
+    mean["epoch"] = min(row["epoch"] for row in rows)
+    return mean

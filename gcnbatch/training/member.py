@@ -1,0 +1,242 @@
+"""A member of a cohort: one fit on one split, with its batches, learning rate, history, best weights and early stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.backends.base import MemberEpoch
+from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.errors import GcnbatchError, InputError
+from gcnbatch.model.gcn import Loss, uniform_weights
+from gcnbatch.training import metrics
+from gcnbatch.training.checkpoint import Arrays, Checkpoint
+from gcnbatch.training.event_file import EventFile
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.member_files import MemberFiles, is_weight
+from gcnbatch.training.position import Position
+from gcnbatch.training.schedule import learning_rate, rates_differ
+
+OTHER_RATES = "had other learning rates than this version gives for its schedule"
+State = Callable[[], Arrays]  # returns a copy of the member's training state
+
+
+class Member:
+    """One fit: the loop trains it in a cohort and gives it the results of its epochs.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    split : Split
+
+    Attributes
+    ----------
+    files : MemberFiles or None
+        The fit resumes from them and writes to them; None: nothing is written.
+    task, scaling
+        Of `Experiment.task`.
+    best : dict of arrays
+        The best weights so far.
+    rows : list of dict
+        The history of this process's epochs.
+    step_seconds : list of float
+        Host time of each step, divided by the number of members that the step trained.
+    graphs, seconds : int, float
+        Graphs that this process trained on, and the member's share of the time.
+    failure : GcnbatchError or None
+        Why it cannot go on.
+    """
+
+    def __init__(self, experiment: Experiment, split: Split) -> None:
+        self.experiment, self.split = experiment, split
+        self.task, self.scaling = experiment.task(split)
+        self.train, self.header, self.monitor = experiment.config.train, experiment.header, experiment.monitor
+        self.files: MemberFiles | None = None
+        self._say: Callable[[str], object] = lambda line: None
+        self.position = Position()
+        self.best: Arrays = {}
+        self.rows: list[dict[str, Any]] = []
+        self.step_seconds: list[float] = []
+        self.graphs, self.seconds = 0, 0.0
+        self.failure: GcnbatchError | None = None
+        self._graphs = experiment.source.graphs_of(split.train)
+        self._next: tuple[int, list[Int64]] | None = None  # an epoch and its batches
+        self._carried: Arrays | None = None  # state of a cohort that was closed
+
+    @property
+    def running(self) -> bool:
+        """Whether it has epochs left to train."""
+        return not self.position.finished and self.failure is None
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-len(self._graphs) // self.train.batch_size)
+
+    # -------------------------------------------------------------------------------------------- cohorts
+
+    def write_to(self, folder: Path, say: Callable[[str], object]) -> None:
+        """Keep history.jsonl, last.safetensors and best.safetensors in this folder, and resume from it.
+
+        Parameters
+        ----------
+        folder : Path
+        say : callable
+            Called with each message for the user.
+        """
+        self._say = say
+        events = EventFile(folder) if self.train.tensorboard else None
+        data = str(self.experiment.dataset.path)
+        self.files = MemberFiles(folder, data, self.experiment.fingerprint, self.about(), events)
+
+    def about(self) -> dict[str, Any]:
+        """Return what `infer` needs to use the weights: configuration of the model, header of the data, scaling."""
+        return {
+            "model": self.experiment.config.model.model_dump(mode="json"),
+            "header": self.header.model_dump(mode="json"),
+            "scaling": {"mean": self.scaling.mean.tolist(), "std": self.scaling.std.tolist()},
+        }
+
+    def best_weights(self) -> Checkpoint:
+        """Return the best weights so far with their description, as they are stored."""
+        return Checkpoint(self.best, {**self.about(), "epoch": self.position.best_epoch + 1})
+
+    def enter(self, state: State) -> Arrays | None:
+        """Take a place in a cohort; return the state to load: that of the cohort before, or of the last checkpoint.
+
+        Raises
+        ------
+        InputError
+            As `MemberFiles.restore`.
+        """
+        carried, self._carried = self._carried, None
+        if carried is not None or self.files is None:
+            return carried
+        if (found := self.files.restore(state(), self.train.epochs, self.steps)) is None:
+            return None
+        if found.position.epoch < self.train.epochs and rates_differ(self.train, found.history):
+            self._say(f"{self.files.folder} {OTHER_RATES}; it goes on with those of now")
+        self.best, self.position = found.best, found.position
+        self.position.finished = self._has_ended()  # a finished run may have been extended
+        return found.state
+
+    def leave(self, state: Arrays) -> None:
+        """Keep the state for the next cohort."""
+        self._carried = state
+
+    def save(self, state: Arrays) -> None:
+        """Write a checkpoint, if the member has a folder."""
+        if self.files:
+            self.files.save(state, self.best, self.position)
+
+    # -------------------------------------------------------------------------------------------- an epoch
+
+    def epoch(self) -> MemberEpoch:
+        """Return the rest of the current epoch."""
+        at = self.position
+        rate = learning_rate(self.train, at.epoch, at.plateau)
+        return MemberEpoch(at.epoch, self._batches(at.epoch), rate, at.step)
+
+    def next_batches(self) -> list[Int64] | None:
+        """Return the batches that the epoch after the current one will have, or None after the last one."""
+        following = self.position.epoch + 1
+        return self._batches(following) if following < self.train.epochs else None
+
+    def _batches(self, epoch: int) -> list[Int64]:
+        if self._next is None or self._next[0] != epoch:
+            config = self.experiment.config
+            self._next = epoch, shuffled_batches(self._graphs, self.train.batch_size, config.seed, epoch)
+        return self._next[1]
+
+    def end_epoch(
+        self, done: MemberEpoch, loss: float, logits: NDArray[np.float32] | None, seconds: float, state: State
+    ) -> dict[str, Any]:
+        """Score the epoch, write its history row, keep the best weights; return the row.
+
+        Parameters
+        ----------
+        done : MemberEpoch
+            What `epoch` returned.
+        loss : float
+            Mean training loss.
+        logits : (R, K) or None
+            Of the validation rows.
+        seconds : float
+            The member's share of the epoch's time.
+        """
+        valid_loss, value = self._score(logits)
+        seen = sum(len(batch) for batch in done.batches[done.first :])
+        row = {
+            "epoch": done.epoch + 1,
+            "train_loss": loss,
+            "valid_loss": valid_loss,
+            **({} if self.monitor == "loss" else {f"valid_{self.monitor}": value}),
+            "learning_rate": done.learning_rate,
+            "seconds": round(seconds, 4),
+            "graphs_per_second": round(seen / max(seconds, 1e-9), 1),
+        }
+        self.graphs += seen
+        monitored = valid_loss if self.monitor == "loss" else value
+        if self.position.end_epoch(monitored, metrics.higher_is_better(self.monitor), self.train):
+            self.best = {name: array for name, array in state().items() if is_weight(name)}
+        self.rows.append(row)
+        if self.files:
+            self.files.append(row)
+        self.position.finished = self._has_ended()
+        return row
+
+    def _has_ended(self) -> bool:
+        return self.position.epoch >= self.train.epochs or self.position.stops_early(self.train)
+
+    def check_loss(self, total: float, weight: float) -> float:
+        """Return the mean loss of the current epoch.
+
+        Raises
+        ------
+        InputError
+            When it is not finite.
+        """
+        # `Experiment` checks that every task has a training label; only a strange checkpoint has a weight of 0.
+        loss = total / weight if weight else math.nan
+        if not math.isfinite(loss):
+            raise InputError(
+                f"training loss in epoch {self.position.epoch + 1}",
+                str(loss),
+                "a finite number",
+                "Lower train.learning_rate or set train.clip_norm, and start again.",
+            )
+        return loss
+
+    # -------------------------------------------------------------------------------------------- outputs
+
+    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the model's outputs: probabilities, or values in the unit of the targets."""
+        if self.header.target == "regression":
+            return self.scaling.undo(logits)
+        return metrics.activate(self.header.target, logits)
+
+    def _score(self, logits: NDArray[np.float32] | None) -> tuple[float | None, float | None]:
+        """Return the loss of the validation rows (unweighted, standardised as in training) and the monitored metric."""
+        if logits is None:
+            return None, None
+        y = self.experiment.y[self.split.valid]
+        loss = Loss(self.header.target, uniform_weights(self.header))
+        scaled = self.scaling.apply(y) if self.header.target == "regression" else y
+        total, weight, _ = loss(CpuOps(), logits, scaled, loss.weights)
+        mean = total / weight if weight and math.isfinite(total) else None
+        if self.monitor == "loss":
+            return mean, mean
+        return mean, metrics.score(self.monitor, self.header.target, y, self.outputs(logits))
+
+
+def shuffled_batches(graphs: Int64, size: int, seed: int, epoch: int) -> list[Int64]:
+    """Return an epoch's batches of `size` graphs (the last may be smaller), shuffled by seed and epoch."""
+    order = philox.generator(seed, "shuffle", epoch).permutation(graphs)
+    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -1,0 +1,300 @@
+"""Plots of a run as PNG files: learning curves, ROC and precision-recall, confusion matrix, parity.
+
+matplotlib is imported when the first figure is drawn. Figures are `matplotlib.figure.Figure` objects without pyplot: no
+global state, no display, safe in threads. The colours are the colour-blind safe palette of Okabe and Ito. Legends are
+placed above the axes, never over data. Names of tasks and classes are shortened and never parsed as mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save
+from gcnbatch.fileio import StrPath
+from gcnbatch.training import metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LABELS = {
+    "roc_auc": "ROC-AUC",
+    "pr_auc": "average precision",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "mcc": "Matthews correlation",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+}
+DRAWN_TASKS = 200  # curves of a ROC figure
+DRAWN_CLASSES = 500  # rows and columns of a confusion matrix; more would be smaller than a pixel
+NAMED_TASKS = 40  # more tasks than this are drawn without names
+PARITY_TASKS = 24  # panels of a parity figure
+ANNOTATED_CLASSES = 16  # more classes than this are drawn without counts
+NAMED_CLASSES = 50  # more classes than this are drawn without names
+
+
+def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
+    """Draw loss, each validation metric and, if it changes, the learning rate over epochs.
+
+    Parameters
+    ----------
+    history : list of dict
+        Rows of ``history.jsonl``: "epoch", "train_loss", "valid_loss", "valid_<metric>", "learning_rate". A value that
+        is missing or None leaves a gap. The best epoch of each validation metric is marked.
+    path : path
+        PNG file, written atomically.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    epochs = np.array([row["epoch"] for row in history])
+    curves = {key: _values(history, key) for row in history for key in row}
+    figures = [key for key in curves if key.startswith("valid_") and key != "valid_loss" and _any(curves[key])]
+    rates = curves.get("learning_rate", np.zeros(0))
+    varies = len(np.unique(rates)) > 1
+    figure, axes = panels(1, 1 + len(figures) + varies, width=4.6, height=3.4)
+    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(epochs) <= 30 else {}
+    for key, label, colour in (("train_loss", "training", BLUE), ("valid_loss", "validation", ORANGE)):
+        if _any(curves.get(key, np.zeros(0))):
+            axes[0].plot(epochs, curves[key], color=colour, label=label, **style)
+    axes[0].set_ylabel("loss")
+    if axes[0].lines:
+        legend_above(axes[0])
+    for ax, key in zip(axes[1:], figures, strict=False):
+        _validation_curve(ax, epochs, curves[key], key.removeprefix("valid_"), style)
+    if varies:
+        axes[-1].plot(epochs, rates, color=GREY, drawstyle="steps-post", **style)
+        axes[-1].set(ylabel="learning rate", yscale="log" if rates.min() > 0 else "linear")
+    for ax in axes:
+        ax.set_xlabel("epoch")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    save(figure, path)
+
+
+def roc_pr(
+    curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
+) -> None:
+    """Draw ROC and precision-recall curves of a binary target, and both areas per task.
+
+    Several tasks are drawn as thin lines (the first 200) with a thick mean curve, which averages the y values at each
+    x. Tasks without defined metrics (one class only, outputs that are not finite) are not drawn; the legend says how
+    many.
+
+    Parameters
+    ----------
+    curves : list of K
+        From `metrics.curves`.
+    tasks : dict
+        Name of each task -> metrics, from `metrics.evaluate`.
+    path : path
+        PNG file.
+    part : str
+        Rows that are drawn, for the title.
+    """
+    areas = {name: tasks[name] for name, of_task in zip(tasks, curves, strict=True) if of_task is not None}
+    height = max(3.7, 0.2 * len(areas)) if len(areas) <= NAMED_TASKS else 3.7
+    figure, axes = panels(1, 3 if len(areas) > 1 else 2, width=4.0, height=height)
+    grid = np.linspace(0.0, 1.0, 501)
+    roc: list[NDArray[np.float64]] = []
+    pr: list[NDArray[np.float64]] = []
+    for of_task in curves:
+        if of_task is None:
+            continue
+        x, ordinate, recall, precision = of_task
+        if len(roc) < DRAWN_TASKS:
+            axes[0].plot(x, ordinate, **_task_line(len(areas)))
+            axes[1].plot(recall, precision, drawstyle="steps-pre", **_task_line(len(areas)))
+        roc.append(np.interp(grid, x, ordinate))
+        pr.append(precision[np.searchsorted(recall, grid)])
+    _finish_roc_pr(axes, grid, roc, pr, areas, len(tasks))
+    if len(areas) > 1:
+        _areas_per_task(axes[2], areas)
+    _name_part(figure, part)
+    save(figure, path)
+
+
+def confusion(
+    y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str], path: StrPath, part: str = ""
+) -> None:
+    """Draw the confusion matrix of a multiclass target: counts, coloured by their share of the true class.
+
+    Parameters
+    ----------
+    y : (R, 1) int with -1 where missing
+    outputs : (R, C)
+        Probabilities; rows that are not finite are left out.
+    class_names : C names
+        Of more than 500 classes, the first 500 are drawn.
+    path : path
+        PNG file.
+    part : str
+        Rows that are drawn, for the title.
+    """
+    used = (y[:, 0] >= 0) & np.isfinite(outputs).all(axis=1)
+    true, predicted = y[used, 0].astype(np.int64), np.argmax(outputs[used], axis=1)
+    classes = min(len(class_names), DRAWN_CLASSES)
+    drawn = (true < classes) & (predicted < classes)
+    cells = true[drawn] * classes + predicted[drawn]
+    counts = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(3.2 + 0.42 * min(classes, ANNOTATED_CLASSES), 9.0)
+    figure, (ax,) = panels(1, 1, width=side + 0.8, height=side, grid=False)
+    image = ax.imshow(share, cmap="Blues", vmin=0.0, vmax=1.0)
+    figure.colorbar(image, ax=ax, label="share of the true class", shrink=0.85)
+    if classes <= ANNOTATED_CLASSES:
+        for (row, column), count in np.ndenumerate(counts):
+            colour = "white" if share[row, column] > 0.55 else "black"
+            ax.text(column, row, str(count), ha="center", va="center", fontsize=8, color=colour)
+    if classes <= NAMED_CLASSES:
+        names = [plain(name) for name in class_names[:classes]]
+        size = 8 if classes <= ANNOTATED_CLASSES else 6
+        ax.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
+        ax.set_yticks(range(classes), names, fontsize=size)
+    which = "" if classes == len(class_names) else f"; the first {classes} of {len(class_names):,} classes"
+    ax.set(xlabel="predicted class", ylabel="true class")
+    of_part = f"{part}: " if part else ""
+    right = int((true == predicted).sum())
+    ax.set_title(f"{of_part}{right:,} of {len(true):,} rows right{which}", loc="left", fontsize=10)
+    save(figure, path)
+
+
+def parity(
+    y: NDArray[Any], outputs: NDArray[Any], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
+) -> None:
+    """Draw predicted against measured values of a regression target, one panel per task (the first 24).
+
+    Parameters
+    ----------
+    y : (R, K) float with NaN where missing
+    outputs : (R, K)
+        Predicted values in the unit of `y`; values that are not finite are not drawn.
+    tasks : dict
+        Name of each task -> metrics, from `metrics.evaluate`.
+    path : path
+        PNG file.
+    part : str
+        Rows that are drawn, for the title.
+    """
+    shown = min(len(tasks), PARITY_TASKS)
+    columns = min(shown, 4)
+    side = 4.2 if shown == 1 else 3.0
+    figure, axes = panels(-(-shown // columns), columns, width=side, height=side + 0.5)
+    for k, (ax, (name, figures)) in enumerate(zip(axes, tasks.items(), strict=False)):
+        drawn = np.isfinite(y[:, k]) & np.isfinite(outputs[:, k])
+        _parity_panel(ax, y[drawn, k], outputs[drawn, k])
+        ax.set_title(f"{plain(name)}\n{_summary(figures)}", loc="left", fontsize=9)
+    for ax in axes[shown:]:
+        ax.set_axis_off()
+    some = f"the first {shown} of {len(tasks)} tasks" if shown < len(tasks) else ""
+    _name_part(figure, ", ".join(filter(None, (part, some))))
+    save(figure, path)
+
+
+# ------------------------------------------------------------------------------------------------ panels
+
+
+def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metric: str, style: dict[str, Any]) -> None:
+    best = int(np.nanargmax(values) if metrics.higher_is_better(metric) else np.nanargmin(values))
+    ax.plot(epochs, values, color=ORANGE, label="validation", **style)
+    label = f"best: {values[best]:.4g} at epoch {epochs[best]}"
+    ax.plot(epochs[best], values[best], "D", color=GREEN, markersize=6, label=label, linestyle="none", zorder=3)
+    ax.set_ylabel(LABELS.get(metric, metric))
+    legend_above(ax)
+
+
+def _name_part(figure: Figure, part: str) -> None:
+    if part:
+        figure.suptitle(part, x=0.01, ha="left", fontsize=10)
+
+
+def _task_line(tasks: int) -> dict[str, Any]:
+    return {"color": BLUE, "linewidth": 1.8} if tasks == 1 else {"color": GREY, "linewidth": 0.7, "alpha": 0.6}
+
+
+def _finish_roc_pr(
+    axes: Sequence[Axes],
+    grid: NDArray[np.float64],
+    roc: list[NDArray[np.float64]],
+    pr: list[NDArray[np.float64]],
+    areas: dict[str, dict[str, Any]],
+    tasks: int,
+) -> None:
+    """Add mean curves, baselines, labels and legends to the first two panels."""
+    chance = 0.0
+    if areas:
+        chance = float(np.mean([task["positives"] / task["labelled"] for task in areas.values()]))
+    for ax, curves, metric in zip(axes, (roc, pr), ("roc_auc", "pr_auc"), strict=False):
+        if not areas:
+            ax.grid(visible=False)
+            ax.text(0.5, 0.5, "no task has both classes\nand finite outputs", ha="center", va="center", color=GREY)
+            continue
+        if len(areas) > 1:
+            ax.plot(grid, np.mean(curves, axis=0), color=BLUE, linewidth=2.2)
+        area = np.mean([task[metric] for task in areas.values()])
+        ax.lines[-1].set_label(f"{LABELS[metric]} {area:.3f}{_of_which(areas, tasks)}")
+        ends = [0, 1] if metric == "roc_auc" else [chance, chance]
+        ax.plot([0, 1], ends, color=ORANGE, linewidth=1.0, linestyle="--", label="chance")
+        legend_above(ax)
+    axes[0].set(xlabel="false positive rate", ylabel="true positive rate")
+    axes[1].set(xlabel="recall", ylabel="precision")
+    for ax in axes[:2]:
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+
+
+def _of_which(areas: dict[str, dict[str, Any]], tasks: int) -> str:
+    if tasks == 1:
+        return ""
+    if len(areas) == 1:
+        return f", {plain(next(iter(areas)))}"
+    return f", mean of {len(areas)} {'' if len(areas) == tasks else f'of {tasks} '}tasks"
+
+
+def _areas_per_task(ax: Axes, areas: dict[str, dict[str, Any]]) -> None:
+    order = sorted(areas, key=lambda name: float(areas[name]["roc_auc"]))
+    places = range(len(order))
+    for metric, colour, marker in (("roc_auc", BLUE, "o"), ("pr_auc", ORANGE, "s")):
+        values = [areas[name][metric] for name in order]
+        ax.plot(values, places, marker, color=colour, markersize=5, label=LABELS[metric])
+    if len(order) <= NAMED_TASKS:
+        ax.set_yticks(places, [plain(name) for name in order], fontsize=8)
+    else:
+        ax.set(yticks=[], ylabel=f"{len(order)} tasks, by ROC-AUC")
+    ax.set(xlim=(-0.02, 1.02), xlabel="area under the curve")
+    legend_above(ax)
+
+
+def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any]) -> None:
+    many = len(measured) > 1000
+    size = 4 if many else 12
+    ax.scatter(measured, predicted, s=size, color=BLUE, alpha=0.3 if many else 0.6, linewidths=0)
+    if len(measured):
+        both = np.concatenate([measured, predicted]).astype(np.float64)
+        low, high = float(both.min()), float(both.max())
+        margin = 0.04 * (high - low) or 1.0
+        limits = (low - margin, high + margin)
+        ax.plot(limits, limits, color=ORANGE, linewidth=1.0, linestyle="--", zorder=0)
+        ax.set(xlim=limits, ylim=limits)
+    ax.set(xlabel="measured", ylabel="predicted", aspect="equal")
+
+
+def _summary(task: dict[str, Any]) -> str:
+    shown = {metric: "–" if task[metric] is None else f"{task[metric]:.3g}" for metric in ("rmse", "mae", "r2")}
+    return f"RMSE {shown['rmse']}, MAE {shown['mae']}\nR² {shown['r2']}, n = {task['labelled']:,}"
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+
+def _values(history: Sequence[dict[str, Any]], key: str) -> NDArray[np.float64]:
+    values = (row.get(key) for row in history)
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _any(values: NDArray[np.float64]) -> bool:
+    return bool(np.isfinite(values).any())

@@ -1,0 +1,176 @@
+"""Members of a run in processes of their own, for backends on the host, or on ranks, for all backends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gcnbatch.backends import registry
+from gcnbatch.backends.base import Backend
+from gcnbatch.config import Config, resolve
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError, MachineError
+from gcnbatch.ranks import world
+from gcnbatch.ranks.pool import RankWorkers
+from gcnbatch.runners.choice import cohort_size
+from gcnbatch.training import digest, warm_start
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.fits import Fits, Say
+from gcnbatch.training.plan import Planned, data_file, plan
+from gcnbatch.training.report import Report
+from gcnbatch.training.stop import Interrupted, StopRequest
+from gcnbatch.worker import WorkerDied, Workers
+
+_POLL_SECONDS = 0.1
+
+
+def processes(backend: Backend, jobs: int, members: int) -> int:
+    """Return the number of processes for this many members: 1 where a device trains them together."""
+    if (ranks := world.current()) is not None:
+        return min(ranks.size, members)
+    return 1 if registry.entry(backend.name).on_gpu else min(jobs or 1, members)
+
+
+def fit_in_processes(
+    folder: Path, config: Config, planned: Sequence[Planned], backend: Backend, count: int, say: Say, lock: int
+) -> dict[str, dict[str, Any]]:
+    """Fit these members in `count` processes; return their metrics by name.
+
+    Parameters
+    ----------
+    folder, config
+        Of the run.
+    lock : int
+        File descriptor of the folder's lock, which the processes of this host hold, too.
+
+    Raises
+    ------
+    Interrupted
+        After Ctrl-C; every member has a checkpoint.
+    GcnbatchError
+        That of the first member that failed.
+    """
+    text = json.dumps(config.model_copy(update={"backend": backend.name}).model_dump(mode="json"))
+    together = _together(backend, config.jobs, planned, count)
+    groups = [planned[start : start + together] for start in range(0, len(planned), together)]
+    metrics: dict[str, dict[str, Any]] = {}
+
+    def done(name: str, result: dict[str, Any]) -> None:
+        metrics.update(result)
+        for one in planned:
+            if one.name in result:
+                say(f"{one.title} is done")
+
+    with pool(count, lock) as workers:
+        names = [[one.name for one in group] for group in groups]
+        run_calls(workers, {some[0]: (fit_members, str(folder.resolve()), text, some) for some in names}, done)
+    return metrics
+
+
+def _together(backend: Backend, jobs: int, planned: Sequence[Planned], count: int) -> int:
+    """Return how many members a process takes at once: those of a cohort, but as many as the others."""
+    if not registry.entry(backend.name).on_gpu:
+        return 1
+    size = cohort_size(backend, [one.experiment.task(one.split)[0] for one in planned])
+    return min(size, jobs or size, -(-len(planned) // count))
+
+
+@contextmanager
+def pool(count: int, lock: int) -> Iterator[RankWorkers | Workers]:
+    """Yield the ranks of this command, else `count` processes. They use as many BLAS threads as this process.
+
+    On the number of threads, bits may depend.
+    """
+    ranks = world.current()
+    try:
+        with Workers(count if ranks is None else 1, one_blas_thread=False, keep_open=(lock,)) as workers:
+            if ranks is None:
+                yield workers
+            else:
+                with RankWorkers(ranks, workers) as everywhere:
+                    yield everywhere
+    except WorkerDied as error:
+        raise MachineError(
+            "a training process", "ended", hint="It may have run out of memory; lower --jobs."
+        ) from error
+
+
+def run_calls(
+    workers: RankWorkers | Workers,
+    calls: Mapping[str, tuple[Any, ...]],
+    done: Callable[[str, Any], object],
+    died: Callable[[str, WorkerDied], Any] | None = None,
+) -> None:
+    """Run calls (function and arguments) by name; give `done` each name and result, in the order of their ends.
+
+    When a call fails or Ctrl-C arrives, the others are stopped with a checkpoint. `died` returns the result of a call
+    whose process ended; None: such a call has failed.
+
+    Raises
+    ------
+    Interrupted
+    Exception
+        Of the first call that failed.
+    """
+    left = {workers.submit(*call): name for name, call in calls.items()}
+    with StopRequest() as stop:
+        try:
+            while left and not stop.made:
+                for call in wait(left, _POLL_SECONDS, FIRST_COMPLETED).done:
+                    name = left.pop(call)
+                    try:
+                        result = call.result()
+                    except WorkerDied as error:
+                        if died is None:
+                            raise
+                        result = died(name, error)
+                    done(name, result)
+        finally:
+            if left:
+                for call in left:
+                    call.cancel()
+                workers.terminate()
+                wait(left)
+    if stop.made:
+        raise Interrupted("stopped", "all is saved")
+
+
+def fit_members(folder: str, config: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Fit these members of a run in this process and return their metrics by name."""
+    planned, backend = _opened(folder, config)
+    return Fits(Path(folder), backend, 0, True, lambda line: None, Report.write).fit([planned[name] for name in names])
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: str, config: str) -> tuple[dict[str, Planned], Backend]:
+    """Open the data set and the backend of a run; they stay open for the next member."""
+    experiment, backend = open_again(Path(folder), config)
+    return {one.name: one for one in plan(experiment)}, backend
+
+
+def open_again(folder: Path, config: str) -> tuple[Experiment, Backend]:
+    """Open, in another process, data and backend of a run or study that is under way.
+
+    Raises
+    ------
+    InputError
+        On another host, when the folder is not there or the data differ.
+    """
+    settings = resolve(json.loads(config))
+    with world.named():
+        if not folder.is_dir():
+            raise InputError(
+                str(folder), "not there", "the folder of rank 0", "Use a file system that all hosts share."
+            )
+        dataset = Dataset(data_file(settings, folder), settings.data.memory_mb, check=False)
+        experiment = Experiment(settings, dataset, warm_start.weights(settings, dataset.header, folder))
+        ranks = world.current()
+        if ranks is not None:
+            digest.check(folder, experiment, "other data than on rank 0")
+        device = settings.device if ranks is None else ranks.device(settings.device)
+        return experiment, registry.open_backend(settings.backend, device, settings.cuda)

@@ -1,0 +1,144 @@
+"""The report of a finished fit: metrics, predictions and plots in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio
+from gcnbatch.data.schema import Header
+from gcnbatch.predictions import Predictions, write_table
+from gcnbatch.training import checkpoint, metrics, plots
+from gcnbatch.training.checkpoint import Checkpoint
+from gcnbatch.uncertainty import figures as uncertainty_figures
+from gcnbatch.uncertainty import plot as uncertainty_plot
+from gcnbatch.uncertainty.model import LEVEL, Uncertainty
+
+METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
+
+
+class _InlineExecutor(Executor):
+    """Runs each call at once in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+INLINE = _InlineExecutor()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results of a fit as plain arrays. Writing them needs no device and no open file.
+
+    Parameters
+    ----------
+    folder : Path
+        Receives metrics.json, predictions.csv and plots.
+    header : Header
+    labels : dict of array
+        Part ("train", "valid", "test") -> targets of its rows as in the data set: (R, K), or (R, 1) of classes.
+    outputs : dict of float32, (R, K) or (R, C)
+        Part -> outputs of the best weights: probabilities, or values in the unit of the targets.
+    test_ids : (R,) str
+    history : list of dict
+        Rows of history.jsonl; empty for a model without epochs.
+    course : dict
+        Other entries of metrics.json: backend, epochs, seconds, split.
+    level : float
+        Level of conformal intervals and sets, for the figures of the test rows and as the default of `infer`.
+    parquet : bool
+        Also write predictions.parquet.
+    """
+
+    folder: Path
+    header: Header
+    labels: dict[str, NDArray[Any]]
+    outputs: dict[str, NDArray[np.float32]]
+    test_ids: NDArray[np.str_]
+    history: list[dict[str, Any]]
+    course: dict[str, Any]
+    level: float = LEVEL
+    parquet: bool = False
+
+    def write(self, fitter: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
+        """Evaluate every part; write metrics, predictions, uncertainty and plots; return the metrics.
+
+        Parameters
+        ----------
+        fitter, plotter : concurrent.futures.Executor
+            Run `Uncertainty.fit` and the functions of `plots`.
+        """
+        plotted: list[Future[None]] = []
+        if self.history:
+            curves = self.folder / "learning_curves.png"
+            plotted.append(plotter.submit(plots.learning_curves, self.history, curves))
+        uncertainty = self._uncertainty(fitter)
+        figures = {}
+        for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
+            rows = self.labels[part], self.outputs[part]
+            figures[part] = evaluate(self.header, *rows)
+            if part == "test":
+                plotted.append(draw(self.folder, self.header, *rows, figures[part], plotter))
+        if "test" in self.outputs:
+            predicted = Predictions(self.header, self.test_ids, self.outputs["test"])
+            write_table(self.folder / PREDICTIONS, predicted, self.parquet)
+        summary = {part: figures[part] for part in self.outputs} | self.course
+        if uncertainty is not None:
+            fitted = uncertainty.result()
+            checkpoint.save(self.folder / UNCERTAINTY, Checkpoint(fitted.arrays(), fitted.about()))
+            if "test" in self.outputs:
+                rows = self.labels["test"], self.outputs["test"]
+                plotted.append(plotter.submit(uncertainty_plot.draw, fitted, *rows, self.folder / "uncertainty.png"))
+                summary["uncertainty"] = uncertainty_figures.evaluate(fitted, *rows, self.level)
+        for plot in plotted:
+            plot.result()
+        fileio.write_json(self.folder / METRICS, summary)
+        return summary
+
+    def _uncertainty(self, fitter: Executor) -> Future[Uncertainty] | None:
+        """Start to fit the uncertainty to the validation rows, if there are any."""
+        if "valid" not in self.outputs:
+            return None
+        return fitter.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"], self.level)
+
+
+def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:
+    """Return the metrics of these rows; `y` and `outputs` as in `metrics.evaluate`."""
+    return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+
+
+def draw(
+    folder: Path,
+    header: Header,
+    y: NDArray[Any],
+    outputs: NDArray[np.float32],
+    figures: dict[str, Any],
+    plotter: Executor = INLINE,
+    part: str = "test rows",
+) -> Future[None]:
+    """Start the plot of the target's kind: ROC and PR curves, confusion matrix, or parity.
+
+    Parameters
+    ----------
+    folder : Path
+    y, outputs, figures
+        Arguments and result of `metrics.evaluate`.
+    plotter : concurrent.futures.Executor
+        As in `Report.write`.
+    part : str
+        Rows that are drawn, for the title.
+    """
+    if header.target == "binary":
+        return plotter.submit(plots.roc_pr, metrics.curves(y, outputs), figures["tasks"], folder / "roc_pr.png", part)
+    if header.target == "multiclass":
+        return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
+    return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)

@@ -1,0 +1,274 @@
+"""A run: its folder, configuration and data, its members, and resuming.
+
+The folder of a run holds ``config.toml`` (resolved), ``env.json``, ``splits.json``, ``history.jsonl``,
+``metrics.json``, ``last.safetensors`` (to resume), ``best.safetensors`` (to predict), ``predictions.csv`` and plots;
+a run that starts from another has that one's weights in ``initial.safetensors``.
+With folds, repeats or an ensemble, every member has such a folder (``fold1``, ``repeat2-fold1-model3``, …; see
+`gcnbatch.training.plan`), and the run's own files summarise them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from gcnbatch import environment, fileio, folders, tables
+from gcnbatch.backends.base import Backend
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import put
+from gcnbatch.data import splits
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.store import Dataset, write_graphset
+from gcnbatch.errors import InputError
+from gcnbatch.ranks import world
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.training import digest, event_file, report, run_files, warm_start
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.fits import Fits, Say
+from gcnbatch.training.member import OTHER_RATES
+from gcnbatch.training.member_files import HISTORY
+from gcnbatch.training.plan import (
+    GENERATED,
+    Planned,
+    data_file,
+    has_members,
+    member_folders,
+    plan,
+    with_absolute_paths,
+)
+from gcnbatch.training.processes import fit_in_processes, processes
+from gcnbatch.training.report import INLINE
+from gcnbatch.training.report_workers import Writer
+from gcnbatch.training.schedule import rates_differ
+from gcnbatch.training.stop import resumable
+from gcnbatch.training.summary import summarise
+
+CONFIG, ENVIRONMENT = "config.toml", "env.json"
+CHANGED = "changed since the run began"
+HERE = Writer()  # writes reports in this process
+
+
+def start(
+    config: Config,
+    folder: Path | None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+    write: Writer = HERE,
+    writers: Executor = INLINE,
+    graphs: GraphSet | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
+
+    A run that is refused leaves no folder. `write` writes a fit's report, run by `writers`. `graphs` are the data in
+    place of those of `config`; the run keeps them in its folder.
+
+    Raises
+    ------
+    InputError
+        When the folder is not empty or another process writes there, or data and configuration do not match.
+    """
+    choice = BackendChoice(config.backend, config.device, config.cuda, say)
+    check_data(config, graphs)
+    _check_libraries(config)
+    hint = f"Choose another -o, or go on with --resume {folder}."
+    with ExitStack() as stack:
+        held = stack.enter_context(folders.results(folder, config.name, hint))
+        target = held.folder
+        stack.enter_context(resumable("train", target / CONFIG))
+        config = with_data(config, target, graphs)
+        try:
+            if config.data.synthetic:
+                _create(target, config)
+            generate(config, target, graphs)
+            planned, backend = stack.enter_context(_prepared(config, target, choice))
+        except InputError:
+            empty(target)
+            raise
+        if planned[0].experiment.initial:
+            warm_start.keep(config, target, planned[0].experiment.weights)
+            say(warm_start.describe(planned[0].experiment))
+        _create(target, config.model_copy(update={"backend": backend.name}))
+        return target, _fit(held, config, planned, backend, quiet, say, write, writers)
+
+
+def resume(
+    folder: Path,
+    backend_name: str | None = None,
+    device: int | None = None,
+    resident: str | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+    epochs: int | None = None,
+    jobs: int | None = None,
+) -> dict[str, Any]:
+    """Resume the run in `folder` and return its metrics. A finished run stays unchanged unless `epochs` extends it.
+
+    Parameters
+    ----------
+    backend_name, device, resident, jobs : optional
+        Replace the run's `backend`, `device`, `cuda.resident` and `jobs`. They do not change the mathematics of a run.
+    epochs : int or None
+        More epochs than the run has: the result is that of a run with so many epochs from the start.
+
+    Raises
+    ------
+    InputError
+        When `folder` is not a run, another process trains there, the data changed, or the run cannot be extended.
+    """
+    if not (folder / CONFIG).is_file():
+        raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
+    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
+        run_files.refuse_links(folder)
+        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        longer = config if epochs is None else _extended(config, epochs)
+        extended, config = longer != config, longer
+        _check_libraries(config)
+        if (folder / report.METRICS).exists() and not extended:
+            say(f"{folder} is already finished")
+            return run_files.read_metrics(folder / report.METRICS, members=has_members(config))
+        for place in (folder, *member_folders(folder)):
+            fileio.remove_abandoned(place)
+        tree = config.model_dump(mode="json")
+        replaced = {("backend",): backend_name, ("device",): device, ("cuda", "resident"): resident, ("jobs",): jobs}
+        for path, value in replaced.items():
+            if value is not None:
+                put(tree, path, value)
+        config = resolve(tree, where="--resume")
+        warm_start.check_kept(config, folder)
+        choice = BackendChoice(config.backend, config.device, config.cuda, say)
+        with resumable("train", folder / CONFIG):
+            if config.data.synthetic and not (folder / GENERATED).exists():
+                generate(config, folder)
+            with _prepared(config, folder, choice) as (planned, backend):
+                if extended:
+                    digest.check(folder, planned[0].experiment, CHANGED)
+                    _reopen(folder, longer)
+                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
+
+
+def _check_libraries(config: Config) -> None:
+    """Refuse a run whose files need a library that is not installed."""
+    if config.train.tensorboard:
+        event_file.check()
+    if config.parquet:
+        tables.check_parquet("parquet")
+
+
+def _extended(config: Config, epochs: int) -> Config:
+    """Return the configuration with more epochs."""
+    if epochs < config.train.epochs:
+        raise InputError(
+            "--epochs", f"{epochs} to extend a run of {config.train.epochs}", "more epochs than the run has"
+        )
+    if config.train.schedule == "cosine" and epochs > config.train.epochs:
+        raise InputError(
+            "--epochs",
+            "given for a run with the cosine schedule, which ends with its last epoch",
+            hint="Start a new run.",
+        )
+    tree = config.model_dump(mode="json")
+    put(tree, ("train", "epochs"), epochs)
+    return resolve(tree, where="--epochs")
+
+
+def _reopen(folder: Path, config: Config) -> None:
+    """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
+    for place in (folder, *member_folders(folder)):
+        run_files.remove(place / report.METRICS)
+    fileio.write_text(folder / CONFIG, config.to_toml())
+
+
+@contextmanager
+def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[list[Planned], Backend]]:
+    """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
+    with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
+        planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder)))
+        yield planned, choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
+
+
+def check_data(config: Config, graphs: GraphSet | None) -> None:
+    """Refuse a configuration without data.
+
+    Raises
+    ------
+    InputError
+    """
+    if graphs is None and not config.data.path and not config.data.synthetic:
+        hint = "Give --data FILE.h5, or set data.path in the configuration."
+        raise InputError("data.path", "empty", "a data set", hint)
+
+
+def with_data(config: Config, folder: Path, graphs: GraphSet | None) -> Config:
+    """Return the configuration with absolute paths, and with that of `graphs` in the folder."""
+    if graphs is not None:
+        table = config.data.model_copy(update={"path": str(folder / GENERATED), "synthetic": ""})
+        config = config.model_copy(update={"data": table})
+    return with_absolute_paths(config)
+
+
+def generate(config: Config, folder: Path, graphs: GraphSet | None = None) -> None:
+    """Write `graphs` or the synthetic data set, if there is one, into the folder of a run or study."""
+    if graphs is not None:
+        write_graphset(folder / GENERATED, graphs)
+    elif config.data.synthetic:
+        from gcnbatch.data import synthetic
+
+        synthetic.write(config.data.synthetic, folder / GENERATED)
+
+
+def empty(folder: Path) -> None:
+    """Remove what a refused run has written into its folder, which was empty."""
+    for made in folder.iterdir():
+        made.unlink()
+
+
+def _create(folder: Path, config: Config) -> None:
+    fileio.write_text(folder / CONFIG, config.to_toml())
+    about = {**environment.host(), "backend": config.backend, "command": environment.command()}
+    fileio.write_json(folder / ENVIRONMENT, about)
+
+
+def _fit(
+    held: folders.Held,
+    config: Config,
+    planned: list[Planned],
+    backend: Backend,
+    quiet: bool,
+    say: Say,
+    write: Writer = HERE,
+    writers: Executor = INLINE,
+) -> dict[str, Any]:
+    """Fit every member that has no metrics yet, and return the run's metrics."""
+    folder, lock = held
+    experiment = planned[0].experiment
+    if not (folder / digest.DIGEST).exists():
+        digest.record(folder, experiment)
+    digest.check(folder, experiment, CHANGED)
+    if count := splits.left_out(experiment.config.split, experiment.split_rows):
+        say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
+    known = _known_metrics(folder, planned, say)
+    missing = [one for one in planned if one.name not in known]
+    if (count := processes(backend, config.jobs, len(missing))) > 1:
+        known |= fit_in_processes(folder, config, missing, backend, count, say, lock)
+    elif missing:
+        if world.current():
+            say("one model trains on rank 0; the other ranks are idle")
+        known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
+    results = [known[one.name] for one in planned]
+    return summarise(folder, planned, results, write) if planned[0].name else results[0]
+
+
+def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:
+    """Return the metrics of finished members by name; none for an only member, whose metrics are the run's."""
+    known = {}
+    places = {one.name: folder / one.name for one in planned if one.name}
+    for name, place in places.items():
+        if (place / report.METRICS).exists():
+            known[name] = run_files.read_metrics(place / report.METRICS, members=False)
+            history = run_files.read_history(place / HISTORY, known[name]["epochs"])
+            if len(known) < len(planned) and rates_differ(planned[0].experiment.config.train, history):
+                say(f"{place} {OTHER_RATES}; those that follow have those of now")
+    return known

@@ -1,0 +1,191 @@
+"""Trained models: the best weights of a run with their description, read and checked, and the data that fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gcnbatch.config_sections import ModelConfig
+from gcnbatch.data.checks import check_header
+from gcnbatch.data.featurizer_options import STANDARDIZERS
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError, misfit
+from gcnbatch.model.gcn import Gcn, build, joins_graph_features
+from gcnbatch.text import QUOTED, listed, printable, quoted
+from gcnbatch.training import checkpoint
+from gcnbatch.training.member_files import BEST
+from gcnbatch.training.plan import member_folders
+
+
+class Scale(BaseModel):
+    """Mean and standard deviation of each output."""
+
+    model_config = ConfigDict(extra="forbid")
+    mean: list[float]
+    std: list[float]
+
+
+class About(BaseModel):
+    """The description that training stores with the weights."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: ModelConfig
+    header: Header
+    scaling: Scale
+    epoch: int = Field(ge=0)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model.
+
+    Parameters
+    ----------
+    place : Path
+        Its folder.
+    about : About
+        Configuration, header of the training data, scaling of the targets, epoch.
+    model : Gcn
+    weights : dict of float32 arrays
+        Parameters and running statistics by name.
+    """
+
+    place: Path
+    about: About
+    model: Gcn
+    weights: dict[str, NDArray[np.float32]]
+
+    @property
+    def header(self) -> Header:
+        """Header of its inputs and outputs."""
+        return self.about.header
+
+    @property
+    def adjacency(self) -> str:
+        """Its normalisation of the adjacency; see `BatchSource`."""
+        return self.about.model.adjacency
+
+    @property
+    def joins_graph_features(self) -> bool:
+        """Whether it reads features of whole graphs."""
+        return joins_graph_features(self.about.model, self.header)
+
+
+def model_folders(folder: Path) -> list[Path]:
+    """Return the folders with the weights of this run: itself, or its members in order.
+
+    Raises
+    ------
+    InputError
+        When there are none.
+    """
+    if (folder / BEST).is_file():
+        return [folder]
+    ready = [path for path in member_folders(folder) if (path / BEST).is_file()]
+    if not ready:
+        got = f"no {BEST} in it" if folder.is_dir() else "not a folder" if folder.exists() else "no such folder"
+        raise InputError(str(folder), got, "the folder of a run", "Make one with 'gcnbatch train'.")
+    return ready
+
+
+def read_trained(folder: Path) -> Trained:
+    """Read the best weights in this folder.
+
+    Raises
+    ------
+    InputError
+        When they are damaged, or do not fit their own description.
+    """
+    path = folder / BEST
+    found = checkpoint.load(path)
+    try:
+        about = About.model_validate(found.about)
+    except ValidationError as error:
+        raise InputError(str(path), misfit(error), f"the {BEST} that training writes") from error
+    check_header(path, about.header)
+    sizes = (len(about.scaling.mean), len(about.scaling.std))
+    if set(sizes) != {about.header.n_outputs}:
+        raise InputError(f"{path}: scaling", f"{sizes} outputs", f"{about.header.n_outputs} each")
+    model = build(about.model, about.header)
+    for name, slot in model.layout().slots.items():
+        array: Any = found.arrays.get(name)
+        if array is None or array.shape != slot.spec.shape or array.dtype != np.float32:
+            got = "missing" if array is None else f"{array.dtype} {array.shape}"
+            raise InputError(f"{path}: {name}", got, f"float32 {slot.spec.shape}, as its own description says")
+    return Trained(folder, about, model, found.arrays)
+
+
+def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: bool = True) -> None:
+    """Refuse data (or a model) with other rows, features, channels or tasks than those of the trained model.
+
+    Parameters
+    ----------
+    place, header
+        Name and header of the data to check.
+    outputs : bool
+        Also compare tasks and classes. Data to predict need not have those of the model.
+
+    Raises
+    ------
+    InputError
+        Names the first difference and both values.
+    """
+    known = trained.header
+    aspects = [*_inputs(header, trained), *(_outputs(header, known) if outputs else ())]
+    for what, got, expected in aspects:
+        if got != expected:
+            this, that = _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
+            raise InputError(f"{place}: {what}", this, f"{that}, as in {trained.place}", hint)
+
+
+def same_outputs(header: Header, trained: Header) -> bool:
+    """Whether data have the tasks and classes of a model, so that its metrics on them can be computed."""
+    return all(got == expected for _, got, expected in _outputs(header, trained))
+
+
+def _outputs(header: Header, trained: Header) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name and both values of each property of the targets."""
+    yield "target", header.target, trained.target
+    yield "tasks", header.task_names, trained.task_names
+    yield "classes", header.class_names, trained.class_names
+
+
+def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name and both values of each property of the graphs."""
+    trained = model.header
+    yield "level", header.level, trained.level
+    yield "number of features", header.n_features, trained.n_features
+    if header.feature_names and trained.feature_names:
+        yield "features", header.feature_names, trained.feature_names
+    yield "channels", header.channel_names, trained.channel_names
+    if header.featurizer and trained.featurizer:
+        for key in ("kind", "atom_features", "self_loops"):
+            yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
+        for key in STANDARDIZERS:
+            yield f"featurizer, {key}", header.featurizer.get(key, False), trained.featurizer.get(key, False)
+    if model.adjacency == "stored":
+        yield "normalized edge weights", header.normalized, trained.normalized
+    if model.joins_graph_features:
+        yield "graph features", header.graph_feature_names, trained.graph_feature_names
+
+
+def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:
+    """Return both lists if their lengths differ, else their first different names."""
+    if len(got) != len(expected):
+        return _shown(got), _shown(expected)
+    at = next(i for i, pair in enumerate(zip(got, expected, strict=True)) if pair[0] != pair[1])
+    return f"{quoted(got[at])} at place {at + 1}", quoted(expected[at])
+
+
+def _text(value: object) -> str:
+    return printable(str(value), QUOTED)
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return f"{len(names)} ({listed(names)})" if names else "none"

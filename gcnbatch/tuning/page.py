@@ -1,0 +1,124 @@
+"""The page of a study."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcnbatch.config import resolve
+from gcnbatch.config_tree import read_toml
+from gcnbatch.figures import png
+from gcnbatch.pages.document import document
+from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
+from gcnbatch.pages.origin import software, started
+from gcnbatch.training import run_files
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.tuning import charts, library
+from gcnbatch.tuning.record import value_of
+from gcnbatch.tuning.space import Space
+from gcnbatch.tuning.study import Study
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+SPACE = "space.toml"
+_LISTED = 10  # trials in the table
+_DRAWN = 5  # learning curves
+
+
+def render(folder: Path, study: Study, space: Space, experiment: Experiment, summary: dict[str, Any]) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    folder : Path
+        Has the study's config.toml and env.json.
+    summary : dict
+        Of `gcnbatch.tuning.results.write`.
+    """
+    names, title = space.names, f"Study: {folder.name}"
+    maximize, monitor = study.direction == "maximize", summary["objective"]
+    counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
+    lead = paragraph(f"{summary['trials']} trials: {counts}; {monitor}, {summary['direction']}d", "lead")
+    complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+    if not complete:
+        failed = [lead, paragraph("No trial is complete.", "verdict"), *_origin(folder, space, experiment)]
+        return document(title, failed, failed=True)
+    best, shares = summary["best"], _importance(study)
+    ranked = sorted(complete, key=value_of, reverse=maximize)
+    drawn = {
+        "History": charts.history(study.trials, maximize, monitor),
+        "Importance": charts.importance(shares) if shares else None,
+        "Parallel coordinates": charts.parallel(complete, names, maximize, monitor),
+        "Learning curves": charts.curves(ranked[:_DRAWN], monitor),
+    }
+    return document(
+        title,
+        [
+            lead,
+            paragraph(f"Best: {monitor} {best['value']:.4f} in trial {best['number']}.", "verdict"),
+            section("Best trials", _best(ranked[:_LISTED], names)),
+            *(section(title, picture(png(figure), title)) for title, figure in drawn.items() if figure),
+            *_origin(folder, space, experiment),
+        ],
+    )
+
+
+def _origin(folder: Path, space: Space, experiment: Experiment) -> list[Html]:
+    """Return what was searched on what, the environment and the command."""
+    dataset, config = experiment.dataset, resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    path = folder / ENVIRONMENT
+    found = run_files.read_json(path, "a JSON object") if path.exists() else {}
+    about = found if isinstance(found, dict) else {}
+    split = config.split
+    count = f", {split.folds} folds" if split.folds else f", {split.repeats} repeats" if split.repeats > 1 else ""
+    searched = [
+        ("Data", f"{dataset.header.name}: {dataset.n_graphs:,} graphs"),
+        ("File", f"{dataset.path}, sha256 {experiment.fingerprint}"),
+        ("Validation", f"{split.kind}{count}, seed {config.seed}; test rows are never used"),
+        ("Backend", config.backend),
+        *((one.key, one.describe()) for one in space.dimensions),
+    ]
+    again = ["gcnbatch", "tune", str(folder.resolve() / CONFIG), "--space", str(folder.resolve() / SPACE)]
+    return [
+        section("What was searched", facts(searched)),
+        section("Environment", facts(software(about))),
+        section(
+            "Repeat it",
+            *started(about, "study"),
+            paragraph("With the resolved configuration and its space:"),
+            code(shlex.join([*again, "-o", "NEW_STUDY_DIR"])),
+            details(CONFIG, code(config.to_toml())),
+        ),
+    ]
+
+
+def _best(trials: Sequence[FrozenTrial], names: Sequence[str]) -> Html:
+    rows = []
+    for trial in trials:
+        epochs = " ".join(str(epoch) for epoch in trial.user_attrs["epochs"])
+        cells = [str(trial.user_attrs["number"]), f"{trial.value:.4f}", epochs]
+        rows.append([*cells, *(_shown(trial.params.get(name)) for name in names)])
+    return table(["trial", "value", "best epochs", *names], rows, words=())
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str("" if value is None else value)
+
+
+def _importance(study: Study) -> dict[str, float]:
+    """Return the share of each parameter in the objective's variance, largest first; empty if it is not defined."""
+    optuna = library.optuna()
+    memory = optuna.create_study(direction=study.direction)
+    memory.add_trials(study.trials)
+    try:
+        return dict(
+            optuna.importance.get_param_importances(
+                memory, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)
+            )
+        )
+    except (ValueError, RuntimeError):  # fewer than two complete trials, or all equal
+        return {}

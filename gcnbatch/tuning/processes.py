@@ -1,0 +1,69 @@
+"""Trials in processes of their own, for backends on the host, or on ranks, for all backends.
+
+On the host, a trial that ends its process fails, not the study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gcnbatch.ranks.pool import RankWorkers
+from gcnbatch.training.processes import open_again, run_calls
+from gcnbatch.tuning.splits import search_splits
+from gcnbatch.tuning.trials import FAILED, Asked, Outcome, Trials
+from gcnbatch.worker import WorkerDied, Workers
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+_ENDED = "its process ended, perhaps for lack of memory"
+
+
+class TrialProcesses:
+    """Runs trials in processes.
+
+    Parameters
+    ----------
+    workers : Workers
+    folder : Path
+        The study's folder.
+    config : str
+        The base configuration as JSON; it names the backend.
+    together : int
+        Trials that a process takes at once.
+    """
+
+    def __init__(self, workers: RankWorkers | Workers, folder: Path, config: str, together: int) -> None:
+        self._workers, self._folder, self._config, self._together = workers, folder, config, together
+
+    def run(self, asked: Sequence[Asked], complete: Sequence[FrozenTrial], done: Callable[[Outcome], object]) -> None:
+        """Run these trials; see `Trials.run`."""
+        size = self._together
+        groups = {str(asked[start].number): asked[start : start + size] for start in range(0, len(asked), size)}
+        calls = {name: (run_trials, str(self._folder), self._config, group, complete) for name, group in groups.items()}
+
+        def ended(name: str, outcomes: Sequence[Outcome]) -> None:
+            for outcome in outcomes:
+                done(outcome)
+
+        def died(name: str, error: WorkerDied) -> list[Outcome]:
+            return [Outcome(one.number, FAILED, reason=_ENDED) for one in groups[name]]
+
+        run_calls(self._workers, calls, ended, died)
+
+
+def run_trials(folder: str, config: str, asked: Sequence[Asked], complete: Sequence[FrozenTrial]) -> list[Outcome]:
+    """Run trials in this process and return their outcomes."""
+    outcomes: list[Outcome] = []
+    _opened(folder, config).run(asked, complete, outcomes.append)
+    return outcomes
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: str, config: str) -> Trials:
+    """Open the data set and the backend of a study; they stay open for the next trial."""
+    experiment, backend = open_again(Path(folder), config)
+    return Trials(experiment, search_splits(experiment.config, experiment.split_rows), backend)

@@ -1,0 +1,136 @@
+"""The record of a study: finished trials in an Optuna journal, one line each. A kill at any moment loses none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from gcnbatch import fileio
+from gcnbatch.errors import InputError
+from gcnbatch.training import run_files
+from gcnbatch.tuning import library
+from gcnbatch.tuning.trials import COMPLETE, FAILED, PRUNED, Outcome
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+JOURNAL, STUDY = "study.journal", "gcnbatch"
+_EXPECTED = "the journal of a study"
+
+
+class Record:
+    """Finished trials by number, in the study folder. The folder is locked, so the journal needs no lock of its own.
+
+    Parameters
+    ----------
+    folder : Path
+    direction : {"maximize", "minimize"}
+    names : collection of str
+        Parameters of the space.
+
+    Raises
+    ------
+    InputError
+        When the journal is damaged, or of another space or objective.
+    """
+
+    def __init__(self, folder: Path, direction: str, names: Collection[str]) -> None:
+        optuna, path = library.optuna(), folder / JOURNAL
+        _cut(path)
+        try:
+            backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_Locked())
+            storage = optuna.storages.JournalStorage(backend)
+            self._study = optuna.create_study(
+                storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
+            )
+            trials = self._study.get_trials(deepcopy=False)
+            kept = self._study.direction.name.lower()
+        except Exception as error:  # whatever Optuna raises on lines that are not its own
+            reason = f"damaged ({type(error).__name__})"
+            raise InputError(str(path), reason, _EXPECTED, "Restore it, or start a new study.") from error
+        if kept != direction:
+            raise InputError(str(path), f"a study that {kept}s its objective", f"one that {direction}s it")
+        self.trials = {_number(str(path), trial, set(names)): trial for trial in trials}
+
+    def add(self, outcome: Outcome, asked: FrozenTrial) -> None:
+        """Write a finished trial."""
+        trial = frozen(outcome, asked)
+        self._study.add_trial(trial)
+        self.trials[outcome.number] = trial
+
+
+class _About(BaseModel):
+    """What is kept of a trial beside Optuna's entries."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    number: int = Field(ge=0)
+    values: list[float | None]
+    epochs: list[int]
+    seconds: run_files.Number
+    reason: str
+
+
+_ABOUT = TypeAdapter(_About)
+
+
+def _number(place: str, trial: FrozenTrial, names: set[str]) -> int:
+    """Return the number of a trial of the journal, which may be damaged or a stranger's."""
+    place = f"{place}, trial {trial.number}"
+    found: _About = run_files.checked(place, trial.user_attrs, _ABOUT, _EXPECTED)
+    wrong = trial.state.name not in ("COMPLETE", "PRUNED", "FAIL")
+    wrong = wrong or (trial.state.name == "COMPLETE" and (trial.value is None or not math.isfinite(trial.value)))
+    if wrong or trial.params.keys() != names:
+        raise InputError(place, "not a finished trial of this space", _EXPECTED, "Restore it, or start a new study.")
+    return found.number
+
+
+def frozen(outcome: Outcome, asked: FrozenTrial) -> FrozenTrial:
+    """Return a finished trial as Optuna keeps it."""
+    optuna = library.optuna()
+    states = optuna.trial.TrialState
+    return optuna.trial.create_trial(
+        state={COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}[outcome.state],
+        value=None if outcome.state == FAILED else outcome.value,
+        params=asked.params,
+        distributions=asked.distributions,
+        user_attrs={
+            "number": outcome.number,
+            "values": outcome.values,
+            "epochs": outcome.epochs,
+            "seconds": outcome.seconds,
+            "reason": outcome.reason,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+        intermediate_values=dict(outcome.curve),
+    )
+
+
+class _Locked:
+    """The lock of a journal that the folder's lock protects."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def _cut(path: Path) -> None:
+    """Remove an incomplete last line, which a kill may have left."""
+    if not path.exists():
+        return
+    text = run_files.read_text(path, _EXPECTED)
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        fileio.write_text(path, whole)
+
+
+def value_of(trial: FrozenTrial) -> float:
+    """Return the value of a trial that has one."""
+    assert trial.value is not None
+    return float(trial.value)

@@ -1,0 +1,72 @@
+"""Results of a study: the best configuration, the table of trials, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcnbatch import fileio, tables
+from gcnbatch.pages.document import REPORT
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.tuning import library, page
+from gcnbatch.tuning.space import Space, configured
+from gcnbatch.tuning.study import Study
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+BEST, TABLE = "best.toml", "trials.csv"
+
+
+def write(
+    folder: Path, study: Study, space: Space, experiment: Experiment, say: Callable[[str], object]
+) -> dict[str, Any]:
+    """Write best.toml, trials.csv and report.html; return the summary."""
+    names = space.names
+    trials, best = study.trials, study.best
+    tables.write(folder / TABLE, _table(trials, names), experiment.config.parquet)
+    summary: dict[str, Any] = {
+        "objective": f"valid {experiment.monitor}",
+        "direction": study.direction,
+        "trials": len(trials),
+        **{state: sum(_state(trial) == state for trial in trials) for state in ("complete", "pruned", "failed")},
+        "seconds": round(sum(trial.user_attrs["seconds"] for trial in trials), 3),
+    }
+    if best is None:
+        say("no trial is complete; trials.csv has the reasons")
+    else:
+        values = space.suggest(library.optuna().trial.FixedTrial(best.params))
+        summary["best"] = {
+            "number": best.user_attrs["number"],
+            "value": best.value,
+            "values": best.user_attrs["values"],
+            "epochs": best.user_attrs["epochs"],
+            "parameters": values,
+        }
+        fileio.write_text(folder / BEST, _alone(configured(experiment.config, values)).to_toml())
+    fileio.write_text(folder / REPORT, page.render(folder, study, space, experiment, summary))
+    return summary
+
+
+def _alone(config: Any) -> Any:
+    """Return the configuration of a run on the split whose test rows the search left out."""
+    split = config.split.model_copy(update={"folds": 0, "repeats": 1})
+    return config.model_copy(update={"split": split})
+
+
+def _state(trial: FrozenTrial) -> str:
+    return "failed" if trial.state.name == "FAIL" else str(trial.state.name).lower()
+
+
+def _table(trials: Sequence[FrozenTrial], names: Sequence[str]) -> tables.Columns:
+    about = [trial.user_attrs for trial in trials]
+    return {
+        "trial": [one["number"] for one in about],
+        "state": [_state(trial) for trial in trials],
+        "value": [trial.value for trial in trials],
+        "epochs": [" ".join(map(str, one["epochs"])) for one in about],
+        "seconds": [one["seconds"] for one in about],
+        **{name: [trial.params.get(name) for trial in trials] for name in names},
+        "reason": [one["reason"] for one in about],
+    }

@@ -1,0 +1,272 @@
+"""A study: its folder, configuration, space and data, the search, its results, and resuming.
+
+The folder of a study holds ``config.toml`` (the base configuration, resolved), ``space.toml``, ``study.json`` (rounds
+and number of trials), ``env.json``, ``data.sha256``, ``study.journal`` (finished trials, as Optuna keeps them),
+``trials.csv``, ``best.toml`` (a configuration for `train`) and ``report.html``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+from pydantic import Field, TypeAdapter
+
+from gcnbatch import environment, fileio, folders, tables
+from gcnbatch.backends import registry
+from gcnbatch.backends.base import Backend
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import read_toml
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.pages.document import REPORT
+from gcnbatch.ranks import world
+from gcnbatch.runners.choice import BackendChoice, cohort_size
+from gcnbatch.training import digest, run_files, warm_start
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.plan import data_file
+from gcnbatch.training.processes import pool
+from gcnbatch.training.run import CONFIG, ENVIRONMENT, check_data, empty, generate, with_data
+from gcnbatch.training.stop import resumable
+from gcnbatch.tuning import library, results
+from gcnbatch.tuning.page import SPACE
+from gcnbatch.tuning.processes import TrialProcesses
+from gcnbatch.tuning.progress import Watch
+from gcnbatch.tuning.record import Record
+from gcnbatch.tuning.space import DEFAULT, Space, read_space
+from gcnbatch.tuning.splits import search_splits
+from gcnbatch.tuning.study import Rounds, Run, Study
+from gcnbatch.tuning.trials import Trials, direction
+
+SETTINGS = "study.json"
+TRIALS = 50  # of a study without a number of trials or minutes
+_ALIKE = Rounds(8, alike=True)  # on a device that trains several models at once
+_MIXED = Rounds(4, alike=False)
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a search ends: after so many trials, or at the first round after so many minutes; None: no limit."""
+
+    trials: int | None = None
+    minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What study.json holds."""
+
+    trials: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    at_once: Annotated[int, Field(ge=1, le=1024)]
+    alike: bool
+
+
+_SETTINGS = TypeAdapter(_Settings)
+
+
+def start(
+    config: Config,
+    folder: Path | None,
+    space: Path | Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+    graphs: GraphSet | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Start a study in `folder` (default ``runs/<name>-tune-<time>``), search, and return folder and summary.
+
+    Parameters
+    ----------
+    config : Config
+        The base: keys that are not searched have its values.
+    space : Path, mapping or None
+        A TOML file or its tables; None: the default space.
+    graphs : GraphSet or None
+        The data, in place of those of `config`; the study keeps them in its folder.
+
+    Raises
+    ------
+    InputError
+        When the folder is not empty, or data, configuration and space do not match. Nothing is left then.
+    """
+    library.optuna()
+    limits = limits or Limits()
+    check_data(config, graphs)
+    if config.train.ensemble > 1:
+        raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
+    if config.parquet:
+        tables.check_parquet("parquet")
+    tree = dict(space) if isinstance(space, Mapping) else read_toml(space or DEFAULT)
+    place = "space" if isinstance(space, Mapping) else str(space or "default space")
+    read_space(tree, config, place, known_only=space is None)
+    choice = BackendChoice(config.backend, config.device, config.cuda, say)
+    hint = f"Choose another -o, or go on with --resume {folder}."
+    with ExitStack() as stack:
+        held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
+        target = held.folder
+        stack.enter_context(resumable("tune", target / CONFIG))
+        config = with_data(config, target, graphs)
+        try:
+            generate(config, target, graphs)
+            experiment = stack.enter_context(_opened(config, target))
+            splits = search_splits(config, experiment.split_rows)
+            backend = choice.backend_for([experiment.task(split)[0] for split in splits])
+        except InputError:
+            empty(target)
+            raise
+        config = config.model_copy(update={"backend": backend.name})
+        rounds = _rounds(backend, experiment)
+        count = TRIALS if limits == Limits() else limits.trials
+        fileio.write_text(target / SPACE, tomli_w.dumps(tree))
+        fileio.write_json(target / SETTINGS, asdict(_Settings(count, rounds.trials, rounds.alike)))
+        fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
+        warm_start.keep(config, target, experiment.weights)
+        digest.record(target, experiment)
+        fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
+        return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
+
+
+def resume(
+    folder: Path,
+    limits: Limits | None = None,
+    replaced: dict[str, Any] | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Go on with a study; return its summary.
+
+    Parameters
+    ----------
+    limits : Limits or None
+        More trials than the study has extend it; None or no number: as many as when it began.
+    replaced : dict or None
+        Values of `device` and `jobs` in place of those of the study.
+
+    Raises
+    ------
+    InputError
+        When `folder` is not a study, is damaged, or its data changed.
+    """
+    _check_study(folder)
+    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
+        run_files.refuse_links(folder)
+        fileio.remove_abandoned(folder)
+        tree = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
+        config = resolve(tree | (replaced or {}), where="--resume")
+        if config.parquet:
+            tables.check_parquet("parquet")
+        place = folder / SETTINGS
+        known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+        given = limits or Limits()
+        count = given.trials or (known.trials if given.minutes is None else None)
+        choice = BackendChoice(config.backend, config.device, config.cuda, say)
+        with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:
+            splits = search_splits(config, experiment.split_rows)
+            backend = choice.backend_for([experiment.task(split)[0] for split in splits])
+            return _search(
+                folders.Held(folder, lock), config, experiment, backend, Limits(count, given.minutes), quiet, say
+            )
+
+
+def report(folder: Path, say: Say = lambda line: None) -> Path:
+    """Write the results of a study again; return the path of its page.
+
+    Raises
+    ------
+    InputError
+        As `resume`.
+    """
+    _check_study(folder)
+    with folders.locked(folder, wait=folders.ORPHANS_SECONDS):
+        run_files.refuse_links(folder)
+        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        with _reopened(config, folder) as experiment:
+            study, space = _study(folder, config, experiment)
+            results.write(folder, study, space, experiment, say)
+    return folder / REPORT
+
+
+def _check_study(folder: Path) -> None:
+    library.optuna()
+    if not (folder / CONFIG).is_file() or not (folder / SETTINGS).is_file():
+        expected = f"a folder with {CONFIG} and {SETTINGS}"
+        raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
+
+
+def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study, Space]:
+    """Return the search of a folder that has all files of a study, and its space."""
+    space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
+    place = folder / SETTINGS
+    known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+    record = Record(folder, direction(experiment), space.names)
+    rounds = Rounds(known.at_once, known.alike)
+    return Study(space, record, rounds, config.seed, direction(experiment)), space
+
+
+def _search(
+    held: folders.Held, config: Config, experiment: Experiment, backend: Backend, limits: Limits, quiet: bool, say: Say
+) -> dict[str, Any]:
+    """Search in a folder that has all files of a study; write and return the results."""
+    folder, lock = held
+    study, space = _study(folder, config, experiment)
+    deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
+    count = limits.trials if limits.trials is not None else sys.maxsize
+    with ExitStack() as stack:
+        run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
+        with Watch(study, limits.trials, deadline, experiment.monitor, quiet) as watch:
+            study.search(count, deadline, run, watch.show)
+    return results.write(folder, study, space, experiment, say)
+
+
+def _runner(
+    stack: ExitStack,
+    folder: Path,
+    config: Config,
+    experiment: Experiment,
+    backend: Backend,
+    rounds: Rounds,
+    lock: int,
+) -> Run:
+    """Return the function that runs trials: in this process, on the host in several, or on ranks."""
+    ranks = world.current()
+    on_gpu = registry.entry(backend.name).on_gpu
+    jobs = config.jobs or min(len(os.sched_getaffinity(0)), rounds.trials)
+    if ranks is None and (on_gpu or config.jobs == 1):
+        return Trials(experiment, search_splits(config, experiment.split_rows), backend).run
+    workers = stack.enter_context(pool(jobs, lock))
+    there = config.model_copy(update={"backend": backend.name})
+    together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
+    return TrialProcesses(workers, folder.resolve(), json.dumps(there.model_dump(mode="json")), together).run
+
+
+def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
+    """Return the rounds that suit the backend: alike trials where it trains several models at once."""
+    splits = search_splits(experiment.config, experiment.split_rows)
+    task = experiment.task(splits[0])[0]
+    return _ALIKE if cohort_size(backend, [task, task]) > 1 else _MIXED
+
+
+@contextmanager
+def _reopened(config: Config, folder: Path) -> Iterator[Experiment]:
+    """Open the data of a study, which must not have changed."""
+    warm_start.check_kept(config, folder)
+    with _opened(config, folder) as experiment:
+        digest.check(folder, experiment, "changed since the study began")
+        yield experiment
+
+
+@contextmanager
+def _opened(config: Config, folder: Path) -> Iterator[Experiment]:
+    with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
+        yield Experiment(config, dataset, warm_start.weights(config, dataset.header, folder))

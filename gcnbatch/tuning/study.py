@@ -1,0 +1,131 @@
+"""The search: rounds of trials that a sampler asks for, each trial recorded when it ends.
+
+A round begins when all trials of the one before have ended, and its sampler is seeded by its first trial. So a study
+depends on its seed, its space and its data alone, not on the order in which trials end, on kills or on the processes.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gcnbatch.tuning import library
+from gcnbatch.tuning.record import Record, value_of
+from gcnbatch.tuning.space import Space
+from gcnbatch.tuning.trials import Asked, Outcome
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+# Runs trials; takes the complete ones before, and a function that takes each outcome as it ends.
+Run = Callable[[Sequence[Asked], Sequence["FrozenTrial"], Callable[[Outcome], object]], object]
+_SEEDS = 2**32
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Sizes of the rounds, fixed when a study begins.
+
+    Parameters
+    ----------
+    trials : int
+        Trials that are asked for at once.
+    alike : bool
+        Whether the trials of a round have one architecture, so that they train together.
+    """
+
+    trials: int
+    alike: bool
+
+
+class Study:
+    """A search in progress.
+
+    Parameters
+    ----------
+    space : Space
+    record : Record
+    rounds : Rounds
+    seed : int
+    direction : {"maximize", "minimize"}
+    """
+
+    def __init__(self, space: Space, record: Record, rounds: Rounds, seed: int, direction: str) -> None:
+        self._space, self._record, self.rounds, self._seed = space, record, rounds, seed
+        self.direction = direction
+        self._study = library.optuna().create_study(
+            direction=direction
+        )  # in memory: trials are asked for and told here
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """The finished trials in the order of their numbers."""
+        return [self._record.trials[number] for number in sorted(self._record.trials)]
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """The complete trial with the best value, the first of equals."""
+        complete = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
+        sign = -1.0 if self.direction == "maximize" else 1.0
+        return min(complete, key=lambda trial: sign * value_of(trial), default=None)
+
+    def search(self, count: int, deadline: float, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
+        """Run trials until there are `count` of them; begin no round after the deadline.
+
+        Parameters
+        ----------
+        deadline : float
+            On the clock `time.monotonic`.
+        run : callable
+        shown : callable
+            Called with each trial that ends now.
+        """
+        first = 0
+        while first < count and (self._is_known(first, count) or time.monotonic() < deadline):
+            self._round(range(first, min(first + self.rounds.trials, count)), run, shown)
+            first += self.rounds.trials
+
+    def _is_known(self, first: int, count: int) -> bool:
+        numbers = range(first, min(first + self.rounds.trials, count))
+        return all(number in self._record.trials for number in numbers)
+
+    def _round(self, numbers: range, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
+        known = self._record.trials
+        if not all(number in known for number in numbers):
+            asked = self._ask(numbers.start)
+            missing = [Asked(number, values) for number, (values, _) in asked.items() if number in numbers]
+            missing = [one for one in missing if one.number not in known]
+            complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+
+            def ended(outcome: Outcome) -> None:
+                self._record.add(outcome, asked[outcome.number][1])
+                shown(known[outcome.number])
+
+            run(missing, complete, ended)
+        self._study.add_trials([known[number] for number in numbers])
+
+    def _ask(self, first: int) -> dict[int, tuple[dict[str, Any], FrozenTrial]]:
+        """Return values and parameters of the trials of a whole round by number.
+
+        They are asked of a copy of the study, so that the study holds finished trials only.
+        """
+        optuna = library.optuna()
+        sampler = optuna.samplers.TPESampler(seed=(self._seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            copy = optuna.create_study(direction=self.direction, sampler=sampler)
+        copy.add_trials(self._study.get_trials(deepcopy=False))
+        asked: dict[int, tuple[dict[str, Any], FrozenTrial]] = {}
+        common: dict[str, Any] = {}
+        for number in range(first, first + self.rounds.trials):
+            if common:
+                copy.enqueue_trial(common)
+            trial = copy.ask()
+            values = self._space.suggest(trial)
+            if self.rounds.alike:
+                common = self._space.architecture(trial.params)
+            asked[number] = values, copy.get_trials(deepcopy=False)[trial.number]
+        return asked

@@ -1,5 +1,0 @@
-"""The trained runs of the tests of `infer`."""
-
-from tests.infer.conftest import chemistry, second, trained
-
-__all__ = ["chemistry", "second", "trained"]

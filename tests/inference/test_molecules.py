@@ -1,0 +1,179 @@
+"""Predictions from CSV: the featuriser of training, bad rows, files in parts."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
+from gcnbatch.inference import infer, inputs
+from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference.labels import LabelColumns
+from tests.inference.runs import numbers, read_rows, train_on
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+NO_SETS = "no sets at level 0.9 for even, third: too few validation rows"
+
+
+def test_molecules_from_csv_predict_like_their_data_set(tmp_path, chemistry) -> None:
+    run, table, data = chemistry
+    infer([run], table, str(tmp_path / "table.csv"), quiet=True)
+    infer([run], data, str(tmp_path / "data.csv"), quiet=True)
+    rows, expected = read_rows(tmp_path / "table.csv"), read_rows(tmp_path / "data.csv")
+    assert list(rows) == list(expected)
+    assert list(rows["M0"]) == ["id", "even", "third", "error"]
+    assert {row["error"] for row in rows.values()} == {""}
+    np.testing.assert_allclose(numbers(rows), numbers(expected), **CLOSE)
+
+
+def test_bad_rows_keep_their_position_and_give_the_reason(tmp_path, chemistry) -> None:
+    run = chemistry[0]
+    table = tmp_path / "new.csv"
+    table.write_text(f"mol_id,structure\na,CCO\nb,C(C\nc,\nd,{'C' * 15}\ne,CCO\n")
+    said: list[str] = []
+    summary = infer([run], table, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    rows = read_rows(tmp_path / "out.csv")
+    assert [row["error"] for row in rows.values()] == [
+        "",
+        "not valid SMILES",
+        "blank SMILES",
+        "15 atoms, more than 14",
+        "",
+    ]
+    assert (summary.rows, summary.unreadable) == (5, 3)
+    assert said == [NO_SETS, "3 of 5 rows could not be read; see column error"]
+    assert np.isnan(numbers(rows)).all(axis=1).tolist() == [False, True, True, True, False]
+    assert [rows["a"][name] for name in ("even", "third")] == [rows["e"][name] for name in ("even", "third")]
+
+
+def test_a_table_of_bad_rows_only_keeps_them_all(tmp_path, chemistry) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("structure\nxx\nyy\n")
+    assert infer([chemistry[0]], table, str(tmp_path / "out.csv"), quiet=True).unreadable == 2
+    assert list(read_rows(tmp_path / "out.csv")) == ["1", "2"]
+
+
+def test_parts_keep_order_ids_and_numbers(tmp_path, chemistry, monkeypatch) -> None:
+    run, table, _ = chemistry
+    lines = table.read_text().splitlines()
+    body = [f"r{i},{line.split(',')[1] if i % 9 else 'xx'}" for i, line in enumerate(lines[1:] * 20)]
+    long = tmp_path / "long.csv.gz"
+    long.write_bytes(gzip.compress("\n".join(["mol_id,structure", *body]).encode()))
+    monkeypatch.setattr(inputs, "PART_ROWS", 256)
+    infer([run], long, str(tmp_path / "parts.csv"), batch_size=64, quiet=True, csv=CsvOptions(processes=2))
+    monkeypatch.setattr(inputs, "PART_ROWS", 4096)
+    infer([run], long, str(tmp_path / "whole.csv"), batch_size=64, quiet=True, csv=CsvOptions(processes=1))
+    parts, whole = read_rows(tmp_path / "parts.csv"), read_rows(tmp_path / "whole.csv")
+    assert list(parts) == [f"r{i}" for i in range(800)]
+    assert [row["error"] for row in parts.values()] == [row["error"] for row in whole.values()]
+    names = ["even", "third"]
+    np.testing.assert_allclose(numbers(parts, names), numbers(whole, names), **CLOSE)
+    assert np.isnan(numbers(parts, names)).any(axis=1).tolist() == [i % 9 == 0 for i in range(800)]
+
+
+def ids(path: Path, run: Path, options: CsvOptions) -> list[str]:
+    out = path.with_name("ids.csv")
+    infer([run], path, str(out), quiet=True, csv=options)
+    return list(read_rows(out))
+
+
+def test_csv_columns_are_those_of_training_or_of_the_options(tmp_path, chemistry) -> None:
+    run = chemistry[0]
+    table = tmp_path / "new.csv"
+    table.write_text("structure,mol_id,code,smiles\nC,a,x,not SMILES\nCC,b,y,not SMILES\n")
+    assert ids(table, run, CsvOptions()) == ["a", "b"]
+    assert ids(table, run, CsvOptions(id_column="code")) == ["x", "y"]
+    table.write_text("drawing,SMILES\nCC,C\nCCC,CC\n")
+    assert ids(table, run, CsvOptions()) == ["1", "2"]
+    first = read_rows(tmp_path / "ids.csv")
+    ids(table, run, CsvOptions(smiles_column="drawing"))
+    named = read_rows(tmp_path / "ids.csv")
+    assert named["1"] == {**first["2"], "id": "1"}
+    assert named["2"] != {**first["2"], "id": "2"}
+
+
+def test_an_ensemble_of_molecules_ends_with_the_error(tmp_path, chemistry) -> None:
+    run, table, data = chemistry
+    other = train_on(data, tmp_path / "other", seed=4)
+    infer([run, other], table, str(tmp_path / "out.csv"), quiet=True)
+    rows = read_rows(tmp_path / "out.csv")
+    assert list(rows["M0"]) == ["id", "even", "even_std", "third", "third_std", "error"]
+
+
+def test_labels_in_the_table_give_metrics_with_a_caution_for_training_data(tmp_path, chemistry) -> None:
+    run, table, data = chemistry
+    said: list[str] = []
+    of_data = infer([run], data, str(tmp_path / "data.csv"), quiet=True, say=said.append)
+    of_table = infer([run], table, str(tmp_path / "table.csv"), quiet=True, say=said.append)
+    assert [line.split(":")[0] for line in said if line != NO_SETS] == ["caution", "caution"]
+    assert of_table.metrics is not None
+    assert of_data.metrics is not None
+    assert of_table.metrics["accuracy"] == of_data.metrics["accuracy"]
+    other = tmp_path / "other.csv"
+    other.write_text("structure,even\nCCO,1\nxx,1\nCC,unknown\nCN,0\n")
+    found = infer([run], other, str(tmp_path / "other_out.csv"), quiet=True, say=said.append).metrics
+    assert found is not None
+    assert said[4:] == [NO_SETS, "1 of 4 rows could not be read; see column error"]
+
+
+def test_labels_with_decimal_commas_are_detected_or_named(tmp_path: Path) -> None:
+    values = [f"{row / 8:.3f}" for row in range(16)]
+    table = tmp_path / "points.csv"
+    table.write_text(
+        "".join(f"{row}\n" for row in ["smiles,y", *(f"{'C' * (i + 1)},{v}" for i, v in enumerate(values))])
+    )
+    import_smiles(table, tmp_path / "m.h5", FeaturizerOptions(), target_columns=["y"], processes=1)
+    run = train_on(tmp_path / "m.h5", tmp_path / "run")
+
+    def r2(decimal: str, rows: slice = slice(None)) -> float:
+        lines = [f"{'C' * (i + 1)};{value.replace('.', ',')}" for i, value in enumerate(values)]
+        (tmp_path / "commas.csv").write_text("\n".join(["smiles;y", *lines[rows]]) + "\n")
+        options = CsvOptions(format=TableFormat(decimal=decimal))
+        said: list[str] = []
+        out = str(tmp_path / "out.csv")
+        found = infer([run], tmp_path / "commas.csv", out, quiet=True, csv=options, say=said.append).metrics
+        assert said == [
+            "fields are separated by a semicolon",
+            *(["numbers have a decimal comma"] if not decimal else []),
+            "no intervals at level 0.9 for y: too few validation rows",
+        ]
+        assert found is not None
+        return float(found["r2"])
+
+    of_points = infer([run], table, str(tmp_path / "out.csv"), quiet=True).metrics
+    assert of_points is not None
+    assert r2("", slice(0, 7)) == r2(",", slice(0, 7))
+    assert r2(",") == of_points["r2"]
+    with pytest.raises(InputError, match=r"column 'y': '1,000' is a fraction or a number above 1,000.*Give --decimal"):
+        r2("", slice(8, 9))
+
+
+def test_labels_are_read_as_training_stored_them() -> None:
+    header = Header(
+        name="",
+        level="graph",
+        target="binary",
+        task_names=("hit", "score", "plain"),
+        n_features=1,
+        channel_names=("c",),
+        label_names={"hit": ("no", "yes"), "score": ("-1", "1")},
+    )
+    labels = LabelColumns.of(("plain", "x", "hit", "score"), header)
+    assert labels is not None
+    records = [["1", "", "Yes", "1.0"], ["0.5", "", "maybe", "-1"], ["NA", "", "1", "2"]]
+    np.testing.assert_array_equal(labels.read(records), [[1, 1, 1], [np.nan, 0, np.nan], [np.nan, np.nan, np.nan]])
+    classes = header.model_copy(
+        update={"target": "multiclass", "task_names": ("kind",), "class_names": ("a", "b"), "label_names": {}}
+    )
+    labels = LabelColumns.of(("kind",), classes)
+    assert labels is not None
+    np.testing.assert_array_equal(labels.read([["B"], ["c"], [""]]), [[1], [-1], [-1]])
+    assert LabelColumns.of(("smiles",), header) is None

@@ -1,0 +1,76 @@
+"""Features of whole graphs in training: their scaling, its place in the run, resuming and folds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcnbatch.data.graph_features import FeatureScaling
+from gcnbatch.errors import InputError
+from gcnbatch.training import run
+from gcnbatch.training.checkpoint import load
+from gcnbatch.training.fitted import read_split
+from tests.builders import build_graphset
+from tests.training.runs import assert_same_run, fit, write_set
+
+NAN = np.nan
+pytestmark = pytest.mark.usefixtures("light")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("features") / "data.h5"
+    write_set(path, graph_features=5, n_counts=2)
+    return path
+
+
+def test_scaling_by_hand_leaves_out_missing_values_constants_and_counts() -> None:
+    rows = np.array([[1, 7, NAN, 4e30, 3], [3, 7, NAN, 0, 0], [NAN, 7, NAN, 2e30, 9]], np.float32)
+    found = FeatureScaling.of(lambda: iter((rows[:2], rows[2:])), 1)
+    np.testing.assert_allclose(found.mean, [2, 7, 0, 2e30, 0], rtol=1e-6)
+    np.testing.assert_allclose(found.scale, [1, 0, 0, 1.5**0.5 / 2e30, 1], rtol=1e-6)
+    assert found.mean.dtype == found.scale.dtype == np.float32
+
+
+def test_the_run_keeps_the_scaling_of_its_training_rows(data: Path, tmp_path: Path) -> None:
+    fit(data, tmp_path / "run", "split.seed=3")
+    split = read_split(tmp_path / "run" / "splits.json")
+    values = build_graphset(40, missing=0.1, max_nodes=6, graph_features=5, n_counts=2).graph_features
+    assert values is not None
+    expected = FeatureScaling.of(lambda: [values[np.sort(split.train)]], 2)
+    for name in ("best", "last"):
+        arrays = load(tmp_path / "run" / f"{name}.safetensors").arrays
+        prefix = "" if name == "best" else "state/"
+        np.testing.assert_array_equal(arrays[f"{prefix}features.mean"], expected.mean)
+        np.testing.assert_array_equal(arrays[f"{prefix}features.scale"], expected.scale)
+    everything = FeatureScaling.of(lambda: [values], 2)
+    assert not np.array_equal(everything.mean, expected.mean)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(data: Path, tmp_path: Path) -> None:
+    fit(data, tmp_path / "whole", "model.head=[4]")
+    fit(data, tmp_path / "parts", "model.head=[4]", "train.epochs=1")
+    run.resume(tmp_path / "parts", epochs=3, quiet=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_features_matter_and_can_be_left_out(data: Path, tmp_path: Path) -> None:
+    wide = tmp_path / "plain.h5"
+    write_set(wide)
+    shapes = {}
+    for name, option in (("on", "on"), ("off", "off"), ("auto", "auto")):
+        fit(data, tmp_path / name, f"model.graph_features={option}", "train.epochs=1")
+        shapes[name] = load(tmp_path / name / "best.safetensors").arrays["output.weight"].shape
+    assert shapes == {"on": (13, 2), "off": (8, 2), "auto": (13, 2)}
+    fit(wide, tmp_path / "plain", "train.epochs=1")
+    assert load(tmp_path / "plain" / "best.safetensors").arrays["output.weight"].shape == (8, 2)
+    with pytest.raises(InputError, match=r"^model\.graph_features: 'on' for a data set without .*--desc"):
+        fit(wide, tmp_path / "none", "model.graph_features=on")
+
+
+def test_each_fold_has_its_own_scaling(data: Path, tmp_path: Path) -> None:
+    fit(data, tmp_path / "run", "split.folds=2", "train.epochs=1")
+    means = [load(tmp_path / "run" / fold / "best.safetensors").arrays["features.mean"] for fold in ("fold1", "fold2")]
+    assert not np.array_equal(*means)

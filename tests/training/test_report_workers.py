@@ -1,0 +1,304 @@
+"""Report workers write the same bytes as this process; if they fail, this process writes the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.cli import app
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import MachineError
+from gcnbatch.run_report import files
+from gcnbatch.training import report_workers as module
+from gcnbatch.training import run
+from gcnbatch.training.metrics import activate
+from gcnbatch.training.report import INLINE, Report
+from gcnbatch.training.report_workers import Writer, report_workers
+from gcnbatch.worker import Workers
+from tests.test_worker import meet
+from tests.training.runs import environment
+
+
+def report(folder: Path, rows: int = 400) -> Report:
+    """Return a report larger than the buffer of a pipe."""
+    rng = np.random.default_rng(0)
+    parts = ("train", "valid", "test")
+    labels = {part: (rng.random((rows, 12)) < 0.3).astype(np.float32) for part in parts}
+    outputs = {part: activate("binary", rng.normal(size=y.shape) + y) for part, y in labels.items()}
+    tasks = tuple(f"task {number}" for number in range(12))
+    header = Header(name="a", level="graph", target="binary", task_names=tasks, n_features=3, channel_names=("bond",))
+    history = [{"epoch": e, "train_loss": 1 / e, "valid_loss": None, "learning_rate": 1e-3} for e in (1, 2)]
+    ids = np.array([f"molecule {row}" for row in range(rows)])
+    return Report(folder, header, labels, outputs, ids, history, {"backend": "fused", "seconds": 0.25})
+
+
+Write = Callable[[Report], dict[str, Any]]
+UNCERTAIN = ("uncertainty.safetensors", "uncertainty.png")
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
+    """Return a list that collects the pools of workers as they start."""
+    started: list[Workers] = []
+
+    class Noted(Workers):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            started.append(self)
+
+    monkeypatch.setattr(module, "Workers", Noted)
+    return started
+
+
+def processes(pools: list[Workers]) -> list[subprocess.Popen[bytes]]:
+    return [worker.process for pool in pools for worker in pool._workers]
+
+
+@pytest.fixture
+def write(pools: list[Workers]) -> Iterator[Write]:
+    """Return the function that writes a report in workers."""
+    with report_workers(enabled=True) as write:
+        assert [len(pool._workers) for pool in pools] == [1, 3]
+        yield write
+
+
+@pytest.fixture
+def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the preloading of modules in tests whose workers compute nothing."""
+    for name in ("FITS", "PLOTS"):
+        monkeypatch.setattr(module, name, ())
+
+
+@pytest.fixture
+def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forbid evaluation and plotting in this process."""
+
+    def here(*call: object) -> Future[Any]:
+        raise AssertionError("computed here")
+
+    monkeypatch.setattr(type(INLINE), "submit", here)
+
+
+def test_workers_write_the_same_bytes_as_this_process(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    for place in ("here", "workers", "again"):
+        (tmp_path / place).mkdir()
+    found = [report(tmp_path / "here").write()]
+    request.getfixturevalue("only_in_workers")
+    found += [write(report(tmp_path / place)) for place in ("workers", "again")]
+    assert found[0] == found[1] == found[2]
+    names = {path.name for path in (tmp_path / "here").iterdir()}
+    assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png", *UNCERTAIN}
+    for place in ("workers", "again"):
+        assert {path.name for path in (tmp_path / place).iterdir()} == names
+        for name in names:
+            assert (tmp_path / place / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
+
+
+def test_a_worker_writes_a_whole_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    request.getfixturevalue("only_in_workers")
+    with report_workers(enabled=True, members=2) as write:
+        metrics = write(report(tmp_path, rows=60))
+    assert metrics == json.loads((tmp_path / "metrics.json").read_text())
+
+
+# ------------------------------------------------------------------------------------------------ without workers
+
+
+@pytest.mark.usefixtures("light", "light_workers")
+@pytest.mark.parametrize("which", [0, 1])
+def test_this_process_writes_the_report_if_a_worker_died(
+    which: int, pools: list[Workers], write: Write, tmp_path: Path
+) -> None:
+    for worker in pools[which]._workers:
+        worker.process.kill()
+    assert write(report(tmp_path, rows=5))["seconds"] == 0.25
+    assert (tmp_path / "metrics.json").exists()
+
+
+@pytest.mark.usefixtures("light", "light_workers")
+def test_this_process_writes_a_report_that_cannot_be_pickled(write: Write, tmp_path: Path) -> None:
+    class Local(np.ndarray[Any, Any]):
+        """A class that another process cannot import by name."""
+
+    found = report(tmp_path, rows=5)
+    found.labels["test"] = found.labels["test"].view(Local)
+    assert write(found)["backend"] == "fused"
+
+
+@pytest.mark.usefixtures("light")
+def test_this_process_writes_the_report_if_no_thread_can_start(
+    pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    begun: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **named: begun.append(popen(*given, **named)) or begun[-1])
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with report_workers(enabled=True) as write:
+        assert not pools
+        assert [process.returncode is None for process in begun] == [False]  # started, and ended again
+        assert write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("executable", ["/nowhere/python", "", None])
+def test_this_process_writes_the_report_without_a_python_executable(
+    executable: str | None, pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with report_workers(enabled=True) as write:
+        assert not pools
+        assert write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_an_error_of_the_report_is_raised_in_this_process(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"nowhere/learning_curves\.png: cannot write here"):
+        write(report(tmp_path / "nowhere", rows=5))
+    assert write(report(tmp_path, rows=5))["backend"] == "fused"
+
+
+# ------------------------------------------------------------------------------------------------ start and end
+
+
+def test_workers_end_with_the_run_even_while_they_import(pools: list[Workers]) -> None:
+    with report_workers(enabled=True):
+        started = processes(pools)
+        assert [process.poll() for process in started] == [None] * 4
+    assert all(process.returncode is not None for process in started)
+
+
+def test_workers_remove_matplotlibs_temporary_folder(
+    pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, place in (("TMPDIR", tmp_path / "temporary"), ("MPLCONFIGDIR", Path("/proc/nowhere"))):
+        monkeypatch.setenv(name, str(place))
+    for place in ("temporary", "met"):
+        (tmp_path / place).mkdir()
+    with report_workers(enabled=True):
+        for call in [pools[1].submit(meet, tmp_path / "met", 3) for _ in range(3)]:
+            call.result()  # all have imported matplotlib
+        assert len(list((tmp_path / "temporary").iterdir())) == 3
+    assert not any((tmp_path / "temporary").iterdir())
+
+
+def test_workers_preload_every_module_that_a_report_needs(tmp_path: Path) -> None:
+    """Pillow's plugins are left out: Pillow imports them on demand; safetensors, too: training has written weights."""
+    text = f"""
+import sys
+from pathlib import Path
+from gcnbatch.training.report_workers import FITS, PLOTS, preload
+from tests.training.test_report_workers import report
+written = report(Path({str(tmp_path)!r}))
+preload(*FITS, *PLOTS)
+known = set(sys.modules)
+written.write()
+print(sorted(name for name in set(sys.modules) - known if not name.startswith(("PIL.", "safetensors"))))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_training_starts_workers_on_a_gpu_only(
+    has_gpu: bool,
+    pools: list[Workers],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    running: list[int] = []
+
+    def start(
+        config: object, folder: Path, quiet: bool, say: object, write: Write, **more: object
+    ) -> tuple[Path, dict[str, Any]]:
+        running.append([process.poll() for process in processes(pools)].count(None))
+        return folder, {}
+
+    monkeypatch.setattr(loader, "wake", lambda number: object() if has_gpu else None)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(run, "start", start)
+    monkeypatch.setattr(files, "update", print)
+    monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        app.main()
+    assert left.value.code in (0, None)
+    assert running == [4 if has_gpu else 0]
+    assert all(process.returncode is not None for process in processes(pools))
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize(("members", "expected"), [(2, [2, 5]), (5, [5])])
+def test_several_members_have_more_workers_up_to_one_per_core(
+    members: int, expected: list[int], pools: list[Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(5)))
+    with report_workers(enabled=True, members=members):
+        assert [len(pool._workers) for pool in pools] == expected
+
+
+def test_workers_start_before_anything_large_is_imported() -> None:
+    text = """
+import sys
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.training import report_workers
+print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+STARTING = """
+import sys
+from gcnbatch.backends import registry
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.training import report_workers
+
+registry.may_use_gpu = lambda name: True
+loader.wake = lambda device: object()
+
+def start(enabled, members):
+    large = "gcnbatch.config", "numpy", "scipy", "h5py", "sklearn", "matplotlib"
+    print([name for name in large if name in sys.modules])
+    raise SystemExit
+
+report_workers.report_workers = start
+sys.argv = ["gcnbatch", "train", "quickstart"]
+from gcnbatch.cli.app import main
+main()
+"""
+
+
+def test_workers_start_before_large_libraries_are_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTING], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_pages_are_written_in_a_worker_and_here_where_it_fails(write: Writer) -> None:
+    assert write.call(os.getpid) != os.getpid()
+    assert write.call(lambda place: f"{place}!", "here") == "here!"  # cannot be pickled
+    with report_workers(enabled=False) as alone:
+        assert alone.call(os.getpid) == os.getpid()

@@ -1,0 +1,367 @@
+"""Studies: what they leave, repeat and resume; test rows, failures and pruning."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("optuna")
+
+import gcnbatch
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import read_toml
+from gcnbatch.data import splits
+from gcnbatch.data.splits import SplitRows
+from gcnbatch.data.store import Dataset, write_graphset
+from gcnbatch.errors import DeviceLost, InputError, MachineError
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.training import run
+from gcnbatch.tuning import page, session
+from gcnbatch.tuning.session import Limits
+from gcnbatch.tuning.splits import search_splits
+from tests.builders import build_graphset
+from tests.entries import CohortEntry, register
+from tests.parquet import assert_same_table
+from tests.training.kills import Killed, die_at
+from tests.training.runs import command, configure, environment, write_set
+
+pytestmark = pytest.mark.usefixtures("light")
+
+SPACE = """
+[model]
+widths = { choices = [4, 8], repeat = { low = 1, high = 2 } }
+dropout = { low = 0.0, high = 0.3 }
+[train]
+learning_rate = { low = 1e-3, high = 1e-1, log = true }
+"""
+TIMES = ("seconds",)
+DRAWN = ("test_a_study_leaves_these_files_and_a_summary_of_its_best_trial", "test_hostile_names_reach_no_page")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a data set and a space."""
+    folder = tmp_path_factory.mktemp("tune")
+    write_set(folder / "set.h5", missing=0.0)
+    (folder / "space.toml").write_text(SPACE, encoding="utf-8")
+    return folder
+
+
+def base(place: Path, *assignments: str) -> Config:
+    about = ("train.epochs=2", "split.valid=0.2", "split.test=0.2", "jobs=1", *assignments)
+    return configure(f"data.path={place / 'set.h5'}", *about)
+
+
+@pytest.fixture(autouse=True)
+def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no report, but in tests of it: it takes most of a small study's time."""
+    if request.node.name not in DRAWN:
+        monkeypatch.setattr(page, "render", lambda *about: "")
+
+
+def search(place: Path, folder: Path, *assignments: str, trials: int = 6) -> dict[str, Any]:
+    config, space = base(place, *assignments), place / "space.toml"
+    return session.start(config, folder, space, Limits(trials), quiet=True)[1]
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of trials.csv without times."""
+    with (folder / "trials.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [{name: row[name] for name in row if name not in TIMES} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def study(place: Path) -> Path:
+    """Return the folder of a study of six trials."""
+    search(place, place / "study")
+    return place / "study"
+
+
+# ------------------------------------------------------------------------------------------------ what a study leaves
+
+
+def test_a_study_leaves_these_files_and_a_summary_of_its_best_trial(place: Path, tmp_path: Path) -> None:
+    summary = search(place, tmp_path / "study")
+    assert {path.name for path in (tmp_path / "study").iterdir()} == {
+        *("config.toml", "space.toml", "study.json", "env.json", "data.sha256", "study.journal"),
+        *("best.toml", "trials.csv", "report.html"),
+    }
+    rows = table(tmp_path / "study")
+    assert [row["trial"] for row in rows] == [str(number) for number in range(6)]
+    values = [float(row["value"]) for row in rows if row["state"] == "complete"]
+    assert summary["best"]["value"] == max(values)
+    assert (summary["trials"], summary["failed"], summary["direction"]) == (6, 0, "maximize")
+    written = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    charts = ("History", "Parallel coordinates", "Learning curves")
+    for title in ("Best trials", *charts, "What was searched", "Environment", "Repeat it"):
+        assert f"<h2>{title}</h2>" in written
+    assert "<dt>train.learning_rate</dt><dd>0.001 to 0.1 (logarithmic)</dd>" in written
+    assert "<dt>model.widths</dt><dd>4, 8; 1 to 2 times</dd>" in written
+    assert 'src="http' not in written
+    assert written.count("<script") == 1
+    for name in ("report.html", "best.toml"):
+        (tmp_path / "study" / name).unlink()
+    assert gcnbatch.report(tmp_path / "study") == tmp_path / "study" / "report.html"
+    assert (tmp_path / "study" / "report.html").read_text(encoding="utf-8") == written
+    assert (tmp_path / "study" / "best.toml").is_file()
+
+
+def test_the_table_of_trials_is_written_as_parquet_too(place: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "study", "parquet=true", "train.epochs=1", trials=2)
+    assert_same_table(tmp_path / "study" / "trials.csv")
+
+
+def test_the_best_configuration_trains_to_the_value_of_its_trial(study: Path, tmp_path: Path) -> None:
+    best = json.loads(json.dumps(results_of(study)))
+    config = resolve(read_toml(study / "best.toml"))
+    found = run.start(config, tmp_path / "run", quiet=True)[1]
+    assert found["valid"]["roc_auc"] == pytest.approx(float(best["value"]), rel=1e-12)
+    assert found["split"]["sizes"] == [24, 8, 8]
+
+
+def results_of(folder: Path) -> dict[str, str]:
+    complete = [row for row in table(folder) if row["state"] == "complete"]
+    return max(complete, key=lambda row: float(row["value"]))
+
+
+def test_the_same_seed_and_space_repeat_the_study(place: Path, study: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "same")
+    assert table(tmp_path / "same") == table(study)
+    assert (tmp_path / "same" / "best.toml").read_bytes() == (study / "best.toml").read_bytes()
+    search(place, tmp_path / "other", "seed=1")
+    assert table(tmp_path / "other") != table(study)
+
+
+def test_hostile_names_reach_no_page(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "<img src=x>"
+    search(place, folder, trials=1)
+    assert "<img src=x>" not in (folder / "report.html").read_text(encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+def test_the_search_never_reads_test_rows(place: Path, study: Path, tmp_path: Path) -> None:
+    """NaN in the features and other labels of the test rows change nothing."""
+    config = base(place)
+    with Dataset(place / "set.h5") as dataset:
+        graphs, rows = dataset.load(), SplitRows.of(dataset)
+    test = splits.make_split(config.split, config.seed, rows).test
+    x, y = graphs.x.copy(), graphs.y.copy()
+    for row in test:
+        x[graphs.node_ptr[row] : graphs.node_ptr[row + 1]] = np.nan
+    y[test] = 1 - y[test]
+    write_graphset(tmp_path / "set.h5", replace(graphs, y=y))
+    poisoned = replace(graphs, x=x, y=y)
+    (tmp_path / "space.toml").write_text(SPACE, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dataset, "load", lambda self: poisoned)  # a file with NaN features would be refused
+        search(tmp_path, tmp_path / "study")
+    assert table(tmp_path / "study") == table(study)
+
+
+@pytest.mark.parametrize("kind", ["random", "stratified", "scaffold", "predefined"])
+def test_folds_and_repeats_divide_the_rows_that_do_not_test(kind: str) -> None:
+    graphs = build_graphset(60, missing=0.0, splits=True, groups=True)
+    rows = SplitRows("set", "graph", "binary", graphs.y, graphs.groups, graphs.splits)
+    given = f"split.kind={kind}", "split.test=0.2"
+    test = splits.make_split(configure(*given).split, 0, rows).test
+    left = np.setdiff1d(np.arange(60), test)
+    whole = configure(*given)
+    folded = [whole.model_copy(update={"split": whole.split.model_copy(update={"folds": 4})})]
+    if kind in ("random", "stratified"):
+        folded += [configure(*given, "split.folds=4", "split.repeats=2"), configure(*given, "split.repeats=3")]
+    for config in folded:
+        found = search_splits(config, rows)
+        assert len(found) == (config.split.folds or 1) * config.split.repeats
+        for part in found:
+            assert not len(part.test)
+            assert not np.isin(test, np.concatenate([part.train, part.valid])).any()
+        if config.split.folds:
+            validated = np.concatenate([part.valid for part in found])
+            assert sorted(validated) == sorted(np.repeat(left, config.split.repeats))
+
+
+def test_the_objective_is_the_mean_over_folds(place: Path, tmp_path: Path) -> None:
+    summary = search(place, tmp_path / "study", "split.folds=3", trials=2)
+    assert len(summary["best"]["values"]) == 3
+    assert summary["best"]["value"] == pytest.approx(np.mean(summary["best"]["values"]))
+
+
+def test_without_validation_rows_nothing_is_searched(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"split\.valid: no validation rows to compare trials by; expected some"):
+        search(place, tmp_path / "study", "split.valid=0")
+    assert not (tmp_path / "study").exists()
+
+
+# ------------------------------------------------------------------------------------------------ resuming
+
+
+@pytest.mark.parametrize("step", [0, 17, 30])
+def test_a_killed_study_resumes_to_the_same_trials(place: Path, study: Path, tmp_path: Path, step: int) -> None:
+    folder = tmp_path / "study"
+    with pytest.MonkeyPatch.context() as patch:
+        die_at(patch, OpsRunner, "step", step)
+        with pytest.raises(Killed):
+            search(place, folder)
+    journal = folder / "study.journal"
+    before = journal.read_text(encoding="utf-8") if journal.exists() else ""
+    with journal.open("a", encoding="utf-8") as stream:
+        stream.write('{"op_code":4,"torn')
+    session.resume(folder, quiet=True)
+    assert journal.read_text(encoding="utf-8").startswith(before)
+    assert table(folder) == table(study)
+
+
+def test_more_trials_extend_a_study(place: Path, study: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "study", trials=3)
+    session.resume(tmp_path / "study", Limits(6), quiet=True)
+    assert table(tmp_path / "study") == table(study)
+
+
+def test_processes_give_the_trials_of_one_process_after_sigkill_too(place: Path, study: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    text = base(place).to_toml().replace("jobs = 1", "jobs = 2")
+    (tmp_path / "base.toml").write_text(text, encoding="utf-8")
+    options = [tmp_path / "base.toml", "--space", place / "space.toml", "--trials", 6, "-o", folder, "-q"]
+    process = subprocess.Popen(command("tune", *options), env=environment(), stderr=subprocess.PIPE, text=True)
+    journal = folder / "study.journal"
+    while process.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > 2):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = subprocess.run(
+        command("tune", "--resume", folder, "--json"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["trials"] == 6
+    assert table(folder) == table(study)
+
+
+def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing: not a study; expected a folder with config\.toml and study\.json"):
+        session.resume(tmp_path / "nothing")
+    folder = tmp_path / "study"
+    folder.mkdir()
+    for path in study.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    journal = (folder / "study.journal").read_text(encoding="utf-8")
+    for old, new, message in (
+        ('"seconds":', '"second":', r"trial 0: 'seconds': Field required"),
+        ('"model.dropout":', '"model.drop":', "trial 0: not a finished trial of this space; expected the journal of"),
+        (
+            '"directions":[2]',
+            '"directions":[1]',
+            "a study that minimizes its objective; expected one that maximizes it",
+        ),
+    ):
+        assert old in journal
+        (folder / "study.journal").write_text(journal.replace(old, new), encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            session.resume(folder, Limits(7), quiet=True)
+    (folder / "study.journal").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"study\.journal: damaged .*; expected the journal of a study"):
+        session.resume(folder, Limits(7), quiet=True)
+    (folder / "study.json").write_text('{"trials": 6, "at_once": 0, "alike": false}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"study\.json: 'at_once': Input should be greater"):
+        session.resume(folder, quiet=True)
+
+
+# ------------------------------------------------------------------------------------------------ failures and pruning
+
+
+def test_a_trial_without_memory_fails_and_the_study_goes_on(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = OpsRunner.__init__
+
+    def small(self: OpsRunner, backend: Any, task: Any) -> None:
+        if task.train.learning_rate > 0.01:
+            raise MachineError("device 0", "out of memory")
+        original(self, backend, task)
+
+    monkeypatch.setattr(OpsRunner, "__init__", small)
+    for alike in (False, True):
+        if alike:
+            register(monkeypatch, CohortEntry("cpu", on_gpu=True))
+        summary = search(place, tmp_path / f"{alike}", "jobs=0" if alike else "jobs=1", trials=8)
+        rows = table(tmp_path / f"{alike}")
+        for row in rows:
+            failed = float(row["train.learning_rate"]) > 0.01
+            assert (row["state"] == "failed", row["reason"]) == (failed, "device 0: out of memory" if failed else "")
+        assert 0 < summary["failed"] < 8
+
+
+def test_a_lost_device_ends_the_study_with_the_command_to_resume(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: OpsRunner, index: int) -> None:
+        raise DeviceLost("device 0", "lost")
+
+    monkeypatch.setattr(OpsRunner, "step", lost)
+    with pytest.raises(DeviceLost, match=r"device 0: lost\. Go on with: gcnbatch tune --resume .*study$"):
+        search(place, tmp_path / "study")
+
+
+def test_a_loss_that_is_not_finite_fails_its_trial(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text("[train]\nlearning_rate = { choices = [1e-3, 100.0] }", encoding="utf-8")
+    write_graphset(tmp_path / "set.h5", build_graphset(40, target="regression", missing=0.0, n_tasks=1))
+    about = ("train.optimizer=sgd", "train.epochs=40", "model.norm=none")
+    summary = search(tmp_path, tmp_path / "study", *about, trials=8)
+    failed = [row for row in table(tmp_path / "study") if row["state"] == "failed"]
+    assert 0 < len(failed) == summary["failed"] < 8
+    assert all(row["reason"].startswith("training loss in epoch ") for row in failed)
+    assert {row["train.learning_rate"] for row in failed} == {"100.0"}
+    assert summary["direction"] == "minimize"
+
+
+def test_hopeless_trials_are_pruned_at_an_epoch(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text(SPACE.replace("1e-3", "1e-6"), encoding="utf-8")
+    write_set(tmp_path / "set.h5", missing=0.0)
+    summary = search(tmp_path, tmp_path / "study", "train.epochs=5", trials=24)
+    assert summary["pruned"] > 0
+    assert summary["best"]["value"] == max(
+        float(row["value"]) for row in table(tmp_path / "study") if row["state"] == "complete"
+    )
+
+
+def test_trials_of_one_architecture_train_in_one_cohort(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = CohortEntry("cpu", on_gpu=True)
+    register(monkeypatch, entry)
+    search(place, tmp_path / "study", "split.folds=2", "jobs=0", trials=16)
+    rows = table(tmp_path / "study")
+    shapes = [(row["model.widths"], row["model.widths.repeat"]) for row in rows]
+    assert shapes == [shapes[0]] * 8 + [shapes[8]] * 8
+    assert len({row["train.learning_rate"] for row in rows}) == 16
+    assert max(entry.sizes) == 16  # eight trials of two folds
+    entry.sizes.clear()
+    session.start(
+        base(place, "split.folds=2", "jobs=4"), tmp_path / "four", place / "space.toml", Limits(8), quiet=True
+    )
+    assert max(entry.sizes) == 4
+    assert table(tmp_path / "four") == rows[:8]
+
+
+def test_a_search_ends_with_its_time(place: Path, tmp_path: Path) -> None:
+    config = base(place)
+    summary = session.start(config, tmp_path / "study", place / "space.toml", Limits(minutes=0.0), quiet=True)[1]
+    assert summary["trials"] == 0
+    assert "best" not in summary
+    assert not (tmp_path / "study" / "best.toml").exists()
