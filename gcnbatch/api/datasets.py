@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.api.arrays import to_host
@@ -20,6 +19,7 @@ from gcnbatch.data.importers.smiles import import_smiles as import_file
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.data.schema import Header, Level, Target
+from gcnbatch.data.sparse import ScipyCsr, is_sparse
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import DatasetWriter, check_graphset
 from gcnbatch.errors import InputError
@@ -370,9 +370,11 @@ def graph_set(
     return graphs
 
 
-def _features(x: Any) -> NDArray[Any] | sp.csr_array:
-    if sp.issparse(x):
+def _features(x: Any) -> NDArray[Any] | ScipyCsr:
+    if is_sparse(x):
         sparse: Any = x
+        import scipy.sparse as sp
+
         return sp.csr_array(sparse.astype(np.float32))
     array = to_host(x, "x")
     if array.ndim != 2 or array.dtype.kind not in "biuf":

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.config_tree import deeper
 from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.sparse import ScipyCsr, is_sparse
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import listed, quoted
@@ -184,7 +184,7 @@ def check_part(path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: in
     `node0`, `edge0`, `graph0` and `entry0` are the numbers of their first node, edge, graph and sparse entry.
     """
     _check_edges(path, part, edge0, graph0)
-    if sp.issparse(part.x):
+    if is_sparse(part.x):
         _check_sparse(path, part.x, node0, entry0)
     else:
         _check_finite(path, "nodes/x", part.x, node0)
@@ -231,7 +231,7 @@ def _check_finite(path: StrPath, name: str, values: NDArray[Any], offset: int, m
     )
 
 
-def _check_sparse(path: StrPath, x: sp.csr_array, node0: int, entry0: int) -> None:
+def _check_sparse(path: StrPath, x: ScipyCsr, node0: int, entry0: int) -> None:
     place = f"{path}:/nodes/x_csr/indices"
     wrong = (x.indices < 0) | (x.indices >= x.shape[1])
     if wrong.any():

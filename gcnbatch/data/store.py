@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data import audit, checks, schema
 from gcnbatch.data.chunks import StoredArray, reading
 from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.sparse import ScipyCsr, is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
@@ -186,7 +186,7 @@ class Dataset:
         entries = 0
         for start, part in self.blocks():
             checks.check_part(self.path, part, int(self.node_ptr[start]), int(self.edge_ptr[start]), start, entries)
-            entries += part.x.nnz if sp.issparse(part.x) else 0
+            entries += part.x.nnz if is_sparse(part.x) else 0
 
     # -------------------------------------------------------------------------------------------- internals
 
@@ -259,7 +259,7 @@ class Dataset:
         """Return the features (stop - first, D) of these graphs; None if the set has none."""
         return self._rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
 
-    def _features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
+    def _features(self, node0: int, node1: int) -> NDArray[Any] | ScipyCsr:
         if "nodes/x" in self._arrays:
             return self._rows("nodes/x", node0, node1)
         name, total = "nodes/x_csr/indptr", len(self._arrays["nodes/x_csr/data"])
@@ -269,6 +269,8 @@ class Dataset:
         self._check_fits((stop - start) * 8)
         indices, data = (self._rows(f"nodes/x_csr/{part}", start, stop) for part in ("indices", "data"))
         indptr = (indptr - start).astype(np.int32 if stop - start < 2**31 else np.int64)
+        import scipy.sparse as sp  # takes longer than a small dense set
+
         return sp.csr_array((data, indices, indptr), shape=(node1 - node0, self.header.n_features))
 
     def _check_fits(self, size: int) -> None:
