@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 from gcnbatch.config_tree import deeper
 from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.data.sparse import ScipyCsr, is_sparse
+from gcnbatch.data.sparse import is_sparse
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import listed, quoted
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 
@@ -231,7 +234,7 @@ def _check_finite(path: StrPath, name: str, values: NDArray[Any], offset: int, m
     )
 
 
-def _check_sparse(path: StrPath, x: ScipyCsr, node0: int, entry0: int) -> None:
+def _check_sparse(path: StrPath, x: sp.csr_array, node0: int, entry0: int) -> None:
     place = f"{path}:/nodes/x_csr/indices"
     wrong = (x.indices < 0) | (x.indices >= x.shape[1])
     if wrong.any():

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
-from gcnbatch.data.sparse import ScipyCsr, is_sparse
+from gcnbatch.data.sparse import is_sparse
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 Int64 = NDArray[np.int64]
 
@@ -78,7 +81,7 @@ class GraphSet:
     dst: NDArray[np.int32]
     channel: NDArray[np.uint8]
     weight: NDArray[np.float32] | None
-    x: NDArray[Any] | ScipyCsr
+    x: NDArray[Any] | sp.csr_array
     y: NDArray[Any]
     ids: NDArray[np.str_]
     groups: NDArray[np.int32] | None = None

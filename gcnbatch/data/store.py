@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from gcnbatch.data import audit, checks, schema
 from gcnbatch.data.chunks import StoredArray, reading
 from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
-from gcnbatch.data.sparse import ScipyCsr, is_sparse
+from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs, of about this size
 _SLICED = (
@@ -259,7 +262,7 @@ class Dataset:
         """Return the features (stop - first, D) of these graphs; None if the set has none."""
         return self._rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
 
-    def _features(self, node0: int, node1: int) -> NDArray[Any] | ScipyCsr:
+    def _features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
         if "nodes/x" in self._arrays:
             return self._rows("nodes/x", node0, node1)
         name, total = "nodes/x_csr/indptr", len(self._arrays["nodes/x_csr/data"])
