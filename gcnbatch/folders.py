@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +31,9 @@ class _Taken(InputError):
 
 
 @contextmanager
-def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held]:
+def results(
+    folder: Path | None, stem: str, hint: str = _OTHER, abandoned: re.Pattern[str] | None = None
+) -> Iterator[Held]:
     """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
 
     Parameters
@@ -39,6 +42,8 @@ def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held
         None: ``runs/<stem>-<time>``, with a number behind it if that exists.
     stem, hint : str
         `hint` says what to do about a folder that holds something.
+    abandoned : pattern, optional
+        Names of files that a killed call leaves. They are removed if the folder holds nothing else.
 
     Raises
     ------
@@ -50,6 +55,11 @@ def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held
     try:
         with locked(folder, f"Wait until it ends. {_OTHER}") as lock:
             fileio.remove_abandoned(folder)  # a start that was killed at once
+            left = list(folder.iterdir())
+            if abandoned and all(abandoned.fullmatch(place.name) for place in left):
+                for place in left:
+                    with suppress(OSError):  # a folder of that name
+                        place.unlink()
             if any(folder.iterdir()):
                 raise InputError(str(folder), "already exists", "a new or empty folder", hint)
             yield Held(folder, lock)

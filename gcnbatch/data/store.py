@@ -1,7 +1,8 @@
-"""Reading data sets: HDF5 files in the format of ``datasets/FORMAT.md``.
+"""Reading data sets: HDF5 files in the format of ``datasets/FORMAT.md``, and folders of shards of such a set.
 
 A file is not trusted. `gcnbatch.data.audit` checks its structure before any value is read, `gcnbatch.data.checks` its
-values before the program uses them. `gcnbatch.data.writer` writes files.
+values before the program uses them. `gcnbatch.data.shards` joins the files of a folder. `gcnbatch.data.writer` writes
+files.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.data import audit, checks, schema
-from gcnbatch.data.chunks import StoredArray, reading
+from gcnbatch.data import checks, schema, shards
+from gcnbatch.data.chunks import reading
 from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.joined import Stored
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
@@ -33,7 +35,7 @@ _SLICED = (
 
 
 class Dataset:
-    """An open, audited and checked data set file.
+    """An open, audited and checked data set: a file, or a folder of shards.
 
     A set of at most `memory_mb` is read into memory when it is checked or loaded. Of a larger set, only pointers, ids,
     targets, groups and splits are in memory; all other arrays are read in slices. Several threads may read.
@@ -41,12 +43,12 @@ class Dataset:
     Parameters
     ----------
     path : path
-        An HDF5 file of format version 1.
+        An HDF5 file of format version 1, or a folder of them with an index (see `gcnbatch.data.shards`).
     memory_mb : int
         Limit in MiB on the arrays in memory or, if they do not fit, on the unpacked chunks that are kept.
     check : bool
-        Check every rule of the format (default). False skips the checks of edges, features and targets, for callers
-        that have checked the same file before.
+        Check every rule of the format (default). False skips the checks of edges, features, targets and digests of
+        shards, for callers that have checked the same data before.
 
     Attributes
     ----------
@@ -70,13 +72,12 @@ class Dataset:
     def __init__(self, path: StrPath, memory_mb: int = 4096, check: bool = True) -> None:
         self.path = Path(path)
         self.memory_mb = memory_mb
-        self._file, stored = audit.open_file(self.path, memory_mb << 20)
+        self._files, self.header, stored = shards.open_set(self.path, memory_mb << 20, check)
         try:
-            self.header = audit.read_header(stored.pop("header", None), self.path)
             checks.check_layout(self.path, self.header, stored)
             self._smiles = tuple(stored.pop(name) for name in schema.SMILES if name in stored)
             self.nbytes = sum(map(_bytes_in_memory, stored.values()))
-            self._arrays: dict[str, StoredArray | NDArray[Any]] = {
+            self._arrays: dict[str, Stored | NDArray[Any]] = {
                 name: stored.pop(name) for name in list(stored) if name.startswith(_SLICED)
             }
             self._read_rows(stored)
@@ -93,8 +94,9 @@ class Dataset:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the files."""
+        for file in self._files:
+            file.close()
 
     @property
     def n_graphs(self) -> int:
@@ -110,6 +112,11 @@ class Dataset:
     def fits_in_memory(self) -> bool:
         """Whether the whole set fits in `memory_mb`."""
         return self.nbytes <= self.memory_mb << 20
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(file.path.stat().st_size for file in self._files)
 
     def load(self) -> GraphSet:
         """Read the whole set into memory.
@@ -134,19 +141,28 @@ class Dataset:
         whole = concatenate([self._slice(int(run[0]), int(run[-1]) + 1) for run in runs])
         return whole if np.array_equal(unique, picked) else whole.take(place)
 
-    def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, GraphSet]]:
-        """Yield the set as ``(first graph, part)``, in parts of whole graphs of about `max_bytes` each."""
-        for start, stop in self.block_ranges(max_bytes):
-            yield start, self._slice(start, stop)
+    def blocks(
+        self, max_bytes: int = BLOCK_BYTES, first: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, GraphSet]]:
+        """Yield the graphs first … stop-1 as ``(first graph, part)``, in parts of about `max_bytes` each."""
+        for start, end in self.block_ranges(max_bytes, first, stop):
+            yield start, self._slice(start, end)
 
-    def block_ranges(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
+    def block_ranges(
+        self, max_bytes: int = BLOCK_BYTES, first: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, int]]:
         """Yield the ranges of graphs of `blocks`."""
-        cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
-        cost = cost + np.arange(len(cost)) * self._row_bytes("graphs/")
-        yield from bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2))
+        cost = self.bytes_before()[first : None if stop is None else stop + 1]
+        for start, end in bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2)):
+            yield first + start, first + end
 
-    def smiles(self) -> list[str] | None:
-        """Read and check the SMILES of every graph (G); None if the set has none.
+    def bytes_before(self) -> Int64:
+        """Return the bytes in memory of the graphs before each graph, and of all, (G+1,); without ids and targets."""
+        cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
+        return cost + np.arange(len(cost)) * self._row_bytes("graphs/")
+
+    def smiles(self, first: int = 0, stop: int | None = None) -> list[str] | None:
+        """Read and check the SMILES of the graphs first … stop-1, by default of all; None if the set has none.
 
         Raises
         ------
@@ -157,14 +173,19 @@ class Dataset:
         """
         if not self._smiles:
             return None
-        self._check_fits(sum(map(_bytes_in_memory, self._smiles)))
+        pointer, stored = self._smiles
+        last = self.n_graphs if stop is None else stop
+        self._check_fits(8 * (last - first + 1))
         with reading(self.path):
-            ptr, raw = (array[:] for array in self._smiles)
-        checks.check_pointers(self.path, schema.SMILES[0], ptr, len(raw))
-        whole, bounds = raw.tobytes(), ptr.tolist()
+            ptr = pointer[first : last + 1]
+        piece_at = None if (first, last) == (0, self.n_graphs) else first
+        checks.check_pointers(self.path, schema.SMILES[0], ptr, len(stored), piece_at)
+        self._check_fits(ptr.nbytes + int(ptr[-1] - ptr[0]))
+        with reading(self.path):
+            whole = stored[int(ptr[0]) : int(ptr[-1])].tobytes()
         texts = []
-        for graph, (start, stop) in enumerate(pairwise(bounds)):
-            texts.append(whole[start:stop].decode("utf-8", "replace"))
+        for graph, (start, end) in enumerate(pairwise((ptr - ptr[0]).tolist()), first):
+            texts.append(whole[start:end].decode("utf-8", "replace"))
             if not texts[-1].isprintable() or "\ufffd" in texts[-1]:
                 place = f"{self.path}:/{schema.SMILES[1]} of graph {graph}"
                 raise InputError(place, ascii(texts[-1]), "printable UTF-8")
@@ -185,12 +206,12 @@ class Dataset:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _read_rows(self, stored: dict[str, StoredArray]) -> None:
+    def _read_rows(self, stored: dict[str, Stored]) -> None:
         """Read and check the arrays that stay in memory: pointers, ids, targets, groups, splits."""
         held = sum(map(_bytes_in_memory, stored.values()))
         self._check_fits(held)
         with reading(self.path):
-            rows = {name: array[:] for name, array in stored.items()}
+            rows: dict[str, NDArray[Any]] = {name: array[:] for name, array in stored.items()}
         self.node_ptr: Int64 = rows["graphs/node_ptr"]
         self.edge_ptr: Int64 = rows["graphs/edge_ptr"]
         sparse = "nodes/x_csr/indptr" in self._arrays
@@ -276,7 +297,7 @@ class Dataset:
             )
 
 
-def _bytes_in_memory(array: StoredArray) -> int:
+def _bytes_in_memory(array: Stored) -> int:
     """Return the bytes of an array in memory; text also becomes fixed-width Unicode, four bytes per stored byte."""
     return int(array.nbytes) * (5 if array.dtype.kind == "S" else 1)
 
