@@ -109,6 +109,11 @@ class Dataset:
         return "nodes/x" not in self._arrays
 
     @property
+    def weighted(self) -> bool:
+        """Whether edges have weights."""
+        return "edges/weight" in self._arrays
+
+    @property
     def fits_in_memory(self) -> bool:
         """Whether the whole set fits in `memory_mb`."""
         return self.nbytes <= self.memory_mb << 20
@@ -128,7 +133,7 @@ class Dataset:
         """
         self._check_fits(self.nbytes)
         for name in self._arrays:
-            self._arrays[name] = self._rows(name, 0, None)
+            self._arrays[name] = self.rows(name, 0, None)
         return replace(self._slice(0, self.n_graphs), splits=self.splits)
 
     def read(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
@@ -220,9 +225,7 @@ class Dataset:
         checks.check_pointers(self.path, "graphs/edge_ptr", self.edge_ptr, len(self._arrays["edges/src"]))
         checks.check_graph_sizes(self.path, self.node_ptr)
         if sparse:
-            ends = np.concatenate(
-                [self._rows("nodes/x_csr/indptr", 0, 1), self._rows("nodes/x_csr/indptr", nodes, None)]
-            )
+            ends = np.concatenate([self.rows("nodes/x_csr/indptr", 0, 1), self.rows("nodes/x_csr/indptr", nodes, None)])
             checks.check_pointers(self.path, "nodes/x_csr/indptr", ends, len(self._arrays["nodes/x_csr/data"]))
         folder = schema.row_folder(self.header.level)
         self.y: NDArray[Any] = rows[f"{folder}/y"]
@@ -235,7 +238,8 @@ class Dataset:
         }
         checks.check_splits(self.path, self.splits, len(self.ids))
 
-    def _rows(self, name: str, start: int, stop: int | None) -> NDArray[Any]:
+    def rows(self, name: str, start: int, stop: int | None) -> NDArray[Any]:
+        """Return rows of the array at this path, one of those that are read in slices."""
         array = self._arrays[name]
         if isinstance(array, np.ndarray):
             return array[start:stop]
@@ -260,11 +264,11 @@ class Dataset:
             header=self.header,
             node_ptr=self.node_ptr[first : stop + 1] - node0,
             edge_ptr=self.edge_ptr[first : stop + 1] - edge0,
-            src=self._rows("edges/src", edge0, edge1),
-            dst=self._rows("edges/dst", edge0, edge1),
-            channel=self._rows("edges/channel", edge0, edge1),
-            weight=self._rows("edges/weight", edge0, edge1) if "edges/weight" in self._arrays else None,
-            x=self._features(node0, node1),
+            src=self.rows("edges/src", edge0, edge1),
+            dst=self.rows("edges/dst", edge0, edge1),
+            channel=self.rows("edges/channel", edge0, edge1),
+            weight=self.rows("edges/weight", edge0, edge1) if self.weighted else None,
+            x=self.features(node0, node1),
             y=self.y[rows],
             ids=self.ids[rows],
             groups=None if self.groups is None else self.groups[first:stop],
@@ -273,17 +277,18 @@ class Dataset:
 
     def graph_features(self, first: int, stop: int) -> NDArray[np.float32] | None:
         """Return the features (stop - first, D) of these graphs; None if the set has none."""
-        return self._rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
+        return self.rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
 
-    def _features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
+    def features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
+        """Return the features of the nodes node0 … node1-1 of the set, as stored."""
         if "nodes/x" in self._arrays:
-            return self._rows("nodes/x", node0, node1)
+            return self.rows("nodes/x", node0, node1)
         name, total = "nodes/x_csr/indptr", len(self._arrays["nodes/x_csr/data"])
-        indptr = self._rows(name, node0, node1 + 1)
+        indptr = self.rows(name, node0, node1 + 1)
         checks.check_pointers(self.path, name, indptr, total, piece_at=node0)
         start, stop = int(indptr[0]), int(indptr[-1])
         self._check_fits((stop - start) * 8)
-        indices, data = (self._rows(f"nodes/x_csr/{part}", start, stop) for part in ("indices", "data"))
+        indices, data = (self.rows(f"nodes/x_csr/{part}", start, stop) for part in ("indices", "data"))
         indptr = (indptr - start).astype(np.int32 if stop - start < 2**31 else np.int64)
         return sp.csr_array((data, indices, indptr), shape=(node1 - node0, self.header.n_features))
 
