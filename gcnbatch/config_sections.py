@@ -39,7 +39,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Source of the graphs."""
 
-    path: str = Field(default="", description="HDF5 data set; relative paths start at the working folder")
+    path: str = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
     synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit", "products"] = Field(
         default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +30,9 @@ class _Taken(InputError):
 
 
 @contextmanager
-def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held]:
+def results(
+    folder: Path | None, stem: str, hint: str = _OTHER, abandoned: re.Pattern[str] | None = None
+) -> Iterator[Held]:
     """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
 
     Parameters
@@ -38,6 +41,8 @@ def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held
         None: ``runs/<stem>-<time>``, with a number behind it if that exists.
     stem, hint : str
         `hint` says what to do about a folder that holds something.
+    abandoned : pattern, optional
+        Names of files that a killed call leaves. They are removed if the folder holds nothing else.
 
     Raises
     ------
@@ -47,6 +52,11 @@ def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held
     with ExitStack() as stack:
         held = _take(folder, stem, stack)
         fileio.remove_abandoned(held.folder)  # a start that was killed at once
+        left = list(held.folder.iterdir())
+        if abandoned and all(abandoned.fullmatch(place.name) for place in left):
+            for place in left:
+                with suppress(OSError):  # a folder of that name
+                    place.unlink()
         if any(held.folder.iterdir()):
             raise InputError(str(held.folder), "already exists", "a new or empty folder", hint)
         yield held

@@ -25,6 +25,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
+from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
@@ -174,7 +175,7 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:
     recorded = run_files.read_text(folder / DIGEST, "the data set's digest").split()[:1]
-    if recorded != [fileio.sha256(dataset.path)]:
+    if recorded != [fingerprint(dataset.path)]:
         raise InputError(str(dataset.path), "changed since the run", f"the data of {folder / DIGEST}", "Restore it.")
 
 
@@ -199,7 +200,7 @@ def _fit(
     settings["split"] = config.split.model_dump(mode="json")
     fileio.write_json(target / SETTINGS, settings)
     fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
-    fileio.write_text(target / DIGEST, f"{fileio.sha256(dataset.path)}  {dataset.path}\n")
+    fileio.write_text(target / DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():
         say(f"baseline: {forest.trees} trees{' for ' + place if place else ''}")

@@ -9,16 +9,17 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli import data_import, data_khop, data_split
+from gcnbatch.cli import data_import, data_khop, data_shard, data_split
 
 app = typer.Typer(
     no_args_is_help=True, help="Describe, check, generate, import and extend data sets.", rich_markup_mode=None
 )
 app.add_typer(data_import.app, name="import")
 app.command("khop", epilog=data_khop.EPILOG)(data_khop.khop)
+app.command("shard", epilog=data_shard.EPILOG)(data_shard.shard)
 app.command("split", epilog=data_split.EPILOG)(data_split.split)
 
-File = Annotated[Path, typer.Argument(metavar="FILE.h5", help="Data set.", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="DATA", help="HDF5 file, or folder of shards.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Memory = Annotated[int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read in slices.")]
 

@@ -50,6 +50,7 @@ Example:
 OGB_EXAMPLE = """\b
 Example:
   gcnbatch data import ogb dataset/ogbg_molhiv -o molhiv.h5
+  gcnbatch data import ogb dataset/ogbn_products -o products.h5
 """
 CSV_EXAMPLES = """\b
 Graph targets:   E.csv            N.csv                    G.csv
@@ -270,16 +271,25 @@ def ogb(
         bool, typer.Option("--edge-channels", help="A channel per value of the first edge feature.")
     ] = False,
 ) -> None:
-    """A graph-level set of the Open Graph Benchmark.
+    """A set of the Open Graph Benchmark: of graphs (ogbg-…), or of nodes (ogbn-products, ogbn-arxiv).
 
     The folder has raw/ and split/.
 
-    Whole-numbered node features become one-hot columns. Blank and nan labels are missing. The splits are kept.
+    Whole-numbered node features of graphs become one-hot columns. Blank and nan labels are missing. The splits are
+    kept. A node set is read in blocks; its ids come from mapping/. What is not read, such as node_year, is reported.
     """
     from gcnbatch.data.importers.ogb import import_ogb
 
     _report(
-        import_ogb(folder, out, task=task, undirected=undirected, self_loops=self_loops, edge_channels=edge_channels)
+        import_ogb(
+            folder,
+            out,
+            task=task,
+            undirected=undirected,
+            self_loops=self_loops,
+            edge_channels=edge_channels,
+            progress=True,
+        )
     )
 
 

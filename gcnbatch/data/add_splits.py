@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from gcnbatch.data.graphs import Split
+from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.importers.chemistry import Copies
 from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.data.importers.molecule_tables import find_id_column
 from gcnbatch.data.importers.split_columns import looks_like_split, read_splits, split_name
 from gcnbatch.data.outputs import output_path
+from gcnbatch.data.sharding import replace_splits
+from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.store import Dataset, DatasetWriter
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
@@ -41,7 +44,8 @@ def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[
         names of splits that the set has, and for a set that another process has replaced since it was opened.
     """
     own = Path(out).resolve() == dataset.path.resolve()
-    path = output_path(out, [table.path] if own else [table.path, dataset.path])
+    sharded = own and is_sharded(dataset.path)
+    path = dataset.path if sharded else output_path(out, [table.path] if own else [table.path, dataset.path])
     texts, notes = _texts_of_rows(dataset.ids.tolist(), table)
     name = table.name or split_name(texts.column)
     splits = read_splits(f"{table.path}, column {quoted(texts.column)}", name, texts.values)
@@ -54,17 +58,33 @@ def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[
     if left:
         notes.append(f"{left:,} of {len(texts.values):,} rows of {dataset.path} are in no part")
     copies = Copies()
+    if sharded:
+        deque(_counted(dataset, copies), maxlen=0)
+        _check_not_replaced(dataset)
+        replace_splits(path, dataset.splits | splits, len(dataset.ids))
+        return splits, [*notes, *copies.lines(dataset.y, splits)]
     with DatasetWriter(path) as writer:
-        if own and dataset.replaced:
-            raise InputError(str(path), "another process has written it meanwhile", hint="Run again.")
-        for _, part in dataset.blocks():
+        if own:
+            _check_not_replaced(dataset)
+        for part in _counted(dataset, copies):
             writer.append(part)
-            if copies.can_read(part):
-                copies.add(part)
         if not dataset.n_graphs:
             writer.append(dataset.read([]))
         writer.finish(dataset.header, dataset.splits | splits, dataset.smiles())
     return splits, [*notes, *copies.lines(dataset.y, splits)]
+
+
+def _check_not_replaced(dataset: Dataset) -> None:
+    if dataset.replaced:
+        raise InputError(str(dataset.path), "another process has written it meanwhile", hint="Run again.")
+
+
+def _counted(dataset: Dataset, copies: Copies) -> Iterator[GraphSet]:
+    """Yield the set in parts; count its copies of molecules."""
+    for _, part in dataset.blocks():
+        if copies.can_read(part):
+            copies.add(part)
+        yield part
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,17 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gcnbatch import confined
 from gcnbatch.data import chunks, schema
 from gcnbatch.data.checks import check_header
-from gcnbatch.data.chunks import ChunkFile, StoredArray, reading
+from gcnbatch.data.chunks import ChunkCache, ChunkFile, StoredArray, reading
 from gcnbatch.errors import InputError, MachineError, misfit
 from gcnbatch.resources import format_specification
 from gcnbatch.text import QUOTED, printable
@@ -48,6 +48,7 @@ _LIBRARY = "libhdf5"
 _AUDIT_SECONDS, _SECONDS_PER_GIB = 10, 10  # processor time; a file of 1 GiB in chunks of 128 KiB takes 0.1 s
 _AUDIT_MEMORY = 512 << 20  # beside twice the size of the file, which bounds the list of its chunks
 _ANSWER_BYTES = 16 << 20  # of descriptions, beside the list of chunks
+Model = TypeVar("Model", bound=BaseModel)
 _ERRORS = {error.__name__: error for error in (InputError, MachineError)}
 
 
@@ -62,30 +63,32 @@ class _Found:
     places: array[int]
 
 
-def open_file(path: Path, cache_bytes: int) -> tuple[ChunkFile, dict[str, StoredArray]]:
+def open_file(path: Path, cache: ChunkCache, follow: bool = True) -> tuple[ChunkFile, dict[str, StoredArray]]:
     """Open a file and return its arrays by path; only plain, known, fully stored arrays are allowed [1-9].
 
-    `cache_bytes` bounds the unpacked chunks that are kept for later reads.
+    `cache` keeps unpacked chunks for later reads. Without `follow`, a symbolic link is refused.
     """
     while True:
-        _check_start(path)
+        _check_start(path, follow)
         with reading(path):
-            file = ChunkFile(path, cache_bytes)
+            file = ChunkFile(path, cache, follow)
         try:
             arrays = _stored_arrays(file)
         except BaseException as error:
             replaced = isinstance(error, InputError) and file.is_replaced()
-            file.close()
+            file.close(with_cache=not replaced)
             if not replaced:
                 raise
         else:
             if not file.is_replaced():  # else these may be the places of chunks in another file
                 return file, arrays
-            file.close()
+            file.close(with_cache=False)
 
 
-def _check_start(path: Path) -> None:
+def _check_start(path: Path, follow: bool) -> None:
     """Check that the path is a regular file with the signature and the version of the format [1, 2]."""
+    if not follow and path.is_symlink():
+        raise InputError(str(path), "a symbolic link", "an HDF5 data set")
     if not path.exists():
         raise InputError(str(path), "no such file", "an HDF5 data set", _CONVERT_HINT)
     if not path.is_file():
@@ -320,17 +323,28 @@ def read_header(stored: StoredArray | None, path: Path) -> schema.Header:
         raise InputError(place, "missing", "one JSON text", _CONVERT_HINT)
     with reading(path):
         raw = bytes(stored[:][0])
+    header = from_json(raw, place, schema.Header, "the header of format version 1")
+    check_header(path, header)
+    return header
+
+
+def from_json(raw: bytes, place: str, model: type[Model], expected: str) -> Model:
+    """Return a JSON text of a stranger as `model`, which bounds its keys and types.
+
+    Raises
+    ------
+    InputError
+        For a text that is not JSON in UTF-8, and for the first key that does not fit.
+    """
     try:
         values = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
         json.dumps(values, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be printed or saved
     except (ValueError, RecursionError) as error:
-        raise InputError(place, "not a JSON text in UTF-8", "the header of format version 1") from error
+        raise InputError(place, "not a JSON text in UTF-8", expected) from error
     try:
-        header = schema.Header.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
-        raise InputError(place, misfit(error, "header"), "the header of format version 1") from error
-    check_header(path, header)
-    return header
+        raise InputError(place, misfit(error, place.rpartition("/")[2]), expected) from error
 
 
 def _refuse_constant(name: str) -> None:

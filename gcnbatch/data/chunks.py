@@ -42,32 +42,71 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(str(path), f"damaged file ({text.splitlines()[0]})", hint=COPY_HINT) from error
 
 
+class ChunkCache:
+    """The unpacked chunks that were used last, of one file or of several. Threads may share it.
+
+    Parameters
+    ----------
+    limit : int
+        Limit on their bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._kept: OrderedDict[tuple[ChunkFile, str, int], NDArray[Any]] = OrderedDict()
+        self._kept_bytes, self._limit, self._closed = 0, limit, False
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Drop all chunks, and keep none from now on."""
+        with self._lock:
+            self._closed = True
+            self._kept.clear()
+            self._kept_bytes = 0
+
+    def kept(self, key: tuple[ChunkFile, str, int]) -> NDArray[Any] | None:
+        """Return the unpacked chunk of a file, an array and a number, if it is kept."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def keep(self, key: tuple[ChunkFile, str, int], values: NDArray[Any]) -> None:
+        """Keep an unpacked chunk; drop the ones that were not used for longest."""
+        with self._lock:
+            if key in self._kept or self._closed:
+                return
+            self._kept[key] = values
+            self._kept_bytes += values.nbytes
+            while self._kept_bytes > self._limit:
+                self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+
+
 class ChunkFile:
-    """A file that chunks are read from, and the last unpacked chunks that were used in part. Threads may share it.
+    """A file that chunks are read from. Threads may share it.
 
     Parameters
     ----------
     path : path
         A regular file.
-    cache_bytes : int
-        Limit on the unpacked chunks that are kept.
+    cache : ChunkCache
+        Takes the unpacked chunks that are used in part; closed with the file.
+    follow : bool
+        Follow a symbolic link at the end of the path.
     """
 
-    def __init__(self, path: Path, cache_bytes: int) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._kept: OrderedDict[tuple[str, int], NDArray[Any]] = OrderedDict()
-        self._kept_bytes, self._limit = 0, cache_bytes
+    def __init__(self, path: Path, cache: ChunkCache, follow: bool = True) -> None:
+        self.path, self.cache = path, cache
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
         self._lock = threading.Lock()
 
-    def close(self) -> None:
-        """Close the file; repeated calls do nothing."""
+    def close(self, with_cache: bool = True) -> None:
+        """Close the file and, with it, its cache; repeated calls do nothing."""
+        if with_cache:
+            self.cache.close()
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
-            self._kept.clear()
-            self._kept_bytes = 0
 
     def is_replaced(self) -> bool:
         """Return whether another file has its name now, or none."""
@@ -76,23 +115,6 @@ class ChunkFile:
     def read(self, address: int, size: int) -> bytes:
         """Return bytes of the file; fewer at its end."""
         return os.pread(self._descriptor, size, address)
-
-    def kept(self, key: tuple[str, int]) -> NDArray[Any] | None:
-        """Return an unpacked chunk that is kept."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def keep(self, key: tuple[str, int], values: NDArray[Any]) -> None:
-        """Keep an unpacked chunk; drop the ones that were not used for longest."""
-        with self._lock:
-            if key in self._kept or self._descriptor < 0:
-                return
-            self._kept[key] = values
-            self._kept_bytes += values.nbytes
-            while self._kept_bytes > self._limit:
-                self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +180,8 @@ class StoredArray:
                 yield row * across + column, corner
 
     def _unpacked(self, number: int, keep: bool) -> NDArray[Any]:
-        key = (self.name, number)
-        if (kept := self.file.kept(key)) is not None:
+        key = (self.file, self.name, number)
+        if (kept := self.file.cache.kept(key)) is not None:
             return kept
         raw = self.file.read(int(self.addresses[number]), int(self.sizes[number]))
         try:
@@ -168,7 +190,7 @@ class StoredArray:
             raise InputError(f"{self.file.path}:/{self.name}", f"chunk {number}: {error}", hint=COPY_HINT) from error
         unpacked = values.view(self.dtype).reshape(self.chunk)
         if keep:
-            self.file.keep(key, unpacked)
+            self.file.cache.keep(key, unpacked)
         return unpacked
 
 

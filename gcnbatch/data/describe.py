@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -170,7 +169,7 @@ def describe(dataset: Dataset) -> Description:
         splits={
             name: {part: len(rows) for part, rows in split.parts().items()} for name, split in dataset.splits.items()
         },
-        file_bytes=os.path.getsize(dataset.path),
+        file_bytes=dataset.file_bytes,
         memory_bytes=dataset.nbytes,
     )
 

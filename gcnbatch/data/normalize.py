@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
 
-_EDGES = 1 << 22  # edges per block
+EDGES = 1 << 22  # edges per block
 
 
 def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
@@ -40,10 +40,17 @@ def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
         column_sum += np.bincount(part.column, weights=part.weight, minlength=cells)
     found = np.empty(graphs.n_edges, dtype=np.float32)
     for part in _blocks(graphs):
-        scale = row_sum[part.row] * column_sum[part.column]
-        defined = scale > 0.0
-        found[part.edges] = np.where(defined, part.weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0)
+        found[part.edges] = scaled(part.weight, row_sum[part.row], column_sum[part.column])
     return found
+
+
+def scaled(
+    weight: NDArray[np.float64], row_sum: NDArray[np.float64], column_sum: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Return normalised weights of edges, given the sums of each edge's row and column; see `symmetric_weights`."""
+    scale = row_sum * column_sum
+    defined = scale > 0.0
+    return np.where(defined, weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0).astype(np.float32)
 
 
 def symmetric_scales(row_ptr: NDArray[Any], column_ptr: NDArray[Any]) -> tuple[NDArray[np.float32], ...]:
@@ -66,8 +73,8 @@ class _EdgeBlock(NamedTuple):
 def _blocks(graphs: GraphSet) -> Iterator[_EdgeBlock]:
     """Yield all edges in blocks, which bounds the memory of intermediate arrays."""
     channels = graphs.header.n_channels
-    for first in range(0, graphs.n_edges, _EDGES):
-        edges = slice(first, min(first + _EDGES, graphs.n_edges))
+    for first in range(0, graphs.n_edges, EDGES):
+        edges = slice(first, min(first + EDGES, graphs.n_edges))
         graph = np.searchsorted(graphs.edge_ptr, np.arange(edges.start, edges.stop), side="right") - 1
         node, channel = graphs.node_ptr[graph], graphs.channel[edges]
         row = (node + graphs.dst[edges]) * channels + channel

@@ -1,7 +1,8 @@
-"""Reading data sets: HDF5 files in the format of ``datasets/FORMAT.md``.
+"""Reading data sets: HDF5 files in the format of ``datasets/FORMAT.md``, and folders of shards of such a set.
 
 A file is not trusted. `gcnbatch.data.audit` checks its structure before any value is read, `gcnbatch.data.checks` its
-values before the program uses them. `gcnbatch.data.writer` writes files.
+values before the program uses them. `gcnbatch.data.shards` joins the files of a folder. `gcnbatch.data.writer` writes
+files.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data import audit, checks, schema
-from gcnbatch.data.chunks import StoredArray, reading
+from gcnbatch.data import checks, schema, shards
+from gcnbatch.data.chunks import reading
 from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.joined import Stored
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
@@ -36,7 +38,7 @@ _SLICED = (
 
 
 class Dataset:
-    """An open, audited and checked data set file.
+    """An open, audited and checked data set: a file, or a folder of shards.
 
     A set of at most `memory_mb` is read into memory when it is checked or loaded. Of a larger set, only pointers, ids,
     targets, groups and splits are in memory; all other arrays are read in slices. Several threads may read.
@@ -44,12 +46,12 @@ class Dataset:
     Parameters
     ----------
     path : path
-        An HDF5 file of format version 1.
+        An HDF5 file of format version 1, or a folder of them with an index (see `gcnbatch.data.shards`).
     memory_mb : int
         Limit in MiB on the arrays in memory or, if they do not fit, on the unpacked chunks that are kept.
     check : bool
-        Check every rule of the format (default). False skips the checks of edges, features and targets, for callers
-        that have checked the same file before.
+        Check every rule of the format (default). False skips the checks of edges, features, targets and digests of
+        shards, for callers that have checked the same data before.
 
     Attributes
     ----------
@@ -73,13 +75,12 @@ class Dataset:
     def __init__(self, path: StrPath, memory_mb: int = 4096, check: bool = True) -> None:
         self.path = Path(path)
         self.memory_mb = memory_mb
-        self._file, stored = audit.open_file(self.path, memory_mb << 20)
+        self._files, self.header, stored = shards.open_set(self.path, memory_mb << 20, check)
         try:
-            self.header = audit.read_header(stored.pop("header", None), self.path)
             checks.check_layout(self.path, self.header, stored)
             self._smiles = tuple(stored.pop(name) for name in schema.SMILES if name in stored)
             self.nbytes = sum(map(_bytes_in_memory, stored.values()))
-            self._arrays: dict[str, StoredArray | NDArray[Any]] = {
+            self._arrays: dict[str, Stored | NDArray[Any]] = {
                 name: stored.pop(name) for name in list(stored) if name.startswith(_SLICED)
             }
             self._read_rows(stored)
@@ -96,13 +97,14 @@ class Dataset:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the files."""
+        for file in self._files:
+            file.close()
 
     @property
     def replaced(self) -> bool:
-        """Whether another file has been written in the place of the open one."""
-        return self._file.is_replaced()
+        """Whether another file has been written in the place of an open one."""
+        return any(file.is_replaced() for file in self._files)
 
     @property
     def n_graphs(self) -> int:
@@ -115,9 +117,19 @@ class Dataset:
         return "nodes/x" not in self._arrays
 
     @property
+    def weighted(self) -> bool:
+        """Whether edges have weights."""
+        return "edges/weight" in self._arrays
+
+    @property
     def fits_in_memory(self) -> bool:
         """Whether the whole set fits in `memory_mb`."""
         return self.nbytes <= self.memory_mb << 20
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(file.path.stat().st_size for file in self._files)
 
     def load(self) -> GraphSet:
         """Read the whole set into memory.
@@ -129,7 +141,7 @@ class Dataset:
         """
         self._check_fits(self.nbytes)
         for name in self._arrays:
-            self._arrays[name] = self._rows(name, 0, None)
+            self._arrays[name] = self.rows(name, 0, None)
         return replace(self._slice(0, self.n_graphs), splits=self.splits)
 
     def read(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
@@ -142,19 +154,28 @@ class Dataset:
         whole = concatenate([self._slice(int(run[0]), int(run[-1]) + 1) for run in runs])
         return whole if np.array_equal(unique, picked) else whole.take(place)
 
-    def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, GraphSet]]:
-        """Yield the set as ``(first graph, part)``, in parts of whole graphs of about `max_bytes` each."""
-        for start, stop in self.block_ranges(max_bytes):
-            yield start, self._slice(start, stop)
+    def blocks(
+        self, max_bytes: int = BLOCK_BYTES, first: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, GraphSet]]:
+        """Yield the graphs first … stop-1 as ``(first graph, part)``, in parts of about `max_bytes` each."""
+        for start, end in self.block_ranges(max_bytes, first, stop):
+            yield start, self._slice(start, end)
 
-    def block_ranges(self, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
+    def block_ranges(
+        self, max_bytes: int = BLOCK_BYTES, first: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, int]]:
         """Yield the ranges of graphs of `blocks`."""
-        cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
-        cost = cost + np.arange(len(cost)) * self._row_bytes("graphs/")
-        yield from bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2))
+        cost = self.bytes_before()[first : None if stop is None else stop + 1]
+        for start, end in bounded_ranges(cost, min(max_bytes, (self.memory_mb << 20) // 2)):
+            yield first + start, first + end
 
-    def smiles(self) -> list[str] | None:
-        """Read and check the SMILES of every graph (G); None if the set has none.
+    def bytes_before(self) -> Int64:
+        """Return the bytes in memory of the graphs before each graph, and of all, (G+1,); without ids and targets."""
+        cost = self.node_ptr * self._row_bytes("nodes/") + self.edge_ptr * self._row_bytes("edges/")
+        return cost + np.arange(len(cost)) * self._row_bytes("graphs/")
+
+    def smiles(self, first: int = 0, stop: int | None = None) -> list[str] | None:
+        """Read and check the SMILES of the graphs first … stop-1, by default of all; None if the set has none.
 
         Raises
         ------
@@ -165,14 +186,19 @@ class Dataset:
         """
         if not self._smiles:
             return None
-        self._check_fits(sum(map(_bytes_in_memory, self._smiles)))
+        pointer, stored = self._smiles
+        last = self.n_graphs if stop is None else stop
+        self._check_fits(8 * (last - first + 1))
         with reading(self.path):
-            ptr, raw = (array[:] for array in self._smiles)
-        checks.check_pointers(self.path, schema.SMILES[0], ptr, len(raw))
-        whole, bounds = raw.tobytes(), ptr.tolist()
+            ptr = pointer[first : last + 1]
+        piece_at = None if (first, last) == (0, self.n_graphs) else first
+        checks.check_pointers(self.path, schema.SMILES[0], ptr, len(stored), piece_at)
+        self._check_fits(ptr.nbytes + int(ptr[-1] - ptr[0]))
+        with reading(self.path):
+            whole = stored[int(ptr[0]) : int(ptr[-1])].tobytes()
         texts = []
-        for graph, (start, stop) in enumerate(pairwise(bounds)):
-            texts.append(whole[start:stop].decode("utf-8", "replace"))
+        for graph, (start, end) in enumerate(pairwise((ptr - ptr[0]).tolist()), first):
+            texts.append(whole[start:end].decode("utf-8", "replace"))
             if not texts[-1].isprintable() or "\ufffd" in texts[-1]:
                 place = f"{self.path}:/{schema.SMILES[1]} of graph {graph}"
                 raise InputError(place, ascii(texts[-1]), "printable UTF-8")
@@ -193,12 +219,12 @@ class Dataset:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _read_rows(self, stored: dict[str, StoredArray]) -> None:
+    def _read_rows(self, stored: dict[str, Stored]) -> None:
         """Read and check the arrays that stay in memory: pointers, ids, targets, groups, splits."""
         held = sum(map(_bytes_in_memory, stored.values()))
         self._check_fits(held)
         with reading(self.path):
-            rows = {name: array[:] for name, array in stored.items()}
+            rows: dict[str, NDArray[Any]] = {name: array[:] for name, array in stored.items()}
         self.node_ptr: Int64 = rows["graphs/node_ptr"]
         self.edge_ptr: Int64 = rows["graphs/edge_ptr"]
         sparse = "nodes/x_csr/indptr" in self._arrays
@@ -207,9 +233,7 @@ class Dataset:
         checks.check_pointers(self.path, "graphs/edge_ptr", self.edge_ptr, len(self._arrays["edges/src"]))
         checks.check_graph_sizes(self.path, self.node_ptr)
         if sparse:
-            ends = np.concatenate(
-                [self._rows("nodes/x_csr/indptr", 0, 1), self._rows("nodes/x_csr/indptr", nodes, None)]
-            )
+            ends = np.concatenate([self.rows("nodes/x_csr/indptr", 0, 1), self.rows("nodes/x_csr/indptr", nodes, None)])
             checks.check_pointers(self.path, "nodes/x_csr/indptr", ends, len(self._arrays["nodes/x_csr/data"]))
         folder = schema.row_folder(self.header.level)
         self.y: NDArray[Any] = rows[f"{folder}/y"]
@@ -222,7 +246,8 @@ class Dataset:
         }
         checks.check_splits(self.path, self.splits, len(self.ids))
 
-    def _rows(self, name: str, start: int, stop: int | None) -> NDArray[Any]:
+    def rows(self, name: str, start: int, stop: int | None) -> NDArray[Any]:
+        """Return rows of the array at this path, one of those that are read in slices."""
         array = self._arrays[name]
         if isinstance(array, np.ndarray):
             return array[start:stop]
@@ -247,11 +272,11 @@ class Dataset:
             header=self.header,
             node_ptr=self.node_ptr[first : stop + 1] - node0,
             edge_ptr=self.edge_ptr[first : stop + 1] - edge0,
-            src=self._rows("edges/src", edge0, edge1),
-            dst=self._rows("edges/dst", edge0, edge1),
-            channel=self._rows("edges/channel", edge0, edge1),
-            weight=self._rows("edges/weight", edge0, edge1) if "edges/weight" in self._arrays else None,
-            x=self._features(node0, node1),
+            src=self.rows("edges/src", edge0, edge1),
+            dst=self.rows("edges/dst", edge0, edge1),
+            channel=self.rows("edges/channel", edge0, edge1),
+            weight=self.rows("edges/weight", edge0, edge1) if self.weighted else None,
+            x=self.features(node0, node1),
             y=self.y[rows],
             ids=self.ids[rows],
             groups=None if self.groups is None else self.groups[first:stop],
@@ -260,17 +285,18 @@ class Dataset:
 
     def graph_features(self, first: int, stop: int) -> NDArray[np.float32] | None:
         """Return the features (stop - first, D) of these graphs; None if the set has none."""
-        return self._rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
+        return self.rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
 
-    def _features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
+    def features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
+        """Return the features of the nodes node0 … node1-1 of the set, as stored."""
         if "nodes/x" in self._arrays:
-            return self._rows("nodes/x", node0, node1)
+            return self.rows("nodes/x", node0, node1)
         name, total = "nodes/x_csr/indptr", len(self._arrays["nodes/x_csr/data"])
-        indptr = self._rows(name, node0, node1 + 1)
+        indptr = self.rows(name, node0, node1 + 1)
         checks.check_pointers(self.path, name, indptr, total, piece_at=node0)
         start, stop = int(indptr[0]), int(indptr[-1])
         self._check_fits((stop - start) * 8)
-        indices, data = (self._rows(f"nodes/x_csr/{part}", start, stop) for part in ("indices", "data"))
+        indices, data = (self.rows(f"nodes/x_csr/{part}", start, stop) for part in ("indices", "data"))
         indptr = (indptr - start).astype(np.int32 if stop - start < 2**31 else np.int64)
         import scipy.sparse as sp  # takes longer than a small dense set
 
@@ -286,7 +312,7 @@ class Dataset:
             )
 
 
-def _bytes_in_memory(array: StoredArray) -> int:
+def _bytes_in_memory(array: Stored) -> int:
     """Return the bytes of an array in memory; text also becomes fixed-width Unicode, four bytes per stored byte."""
     return int(array.nbytes) * (5 if array.dtype.kind == "S" else 1)
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data import checks, schema
-from gcnbatch.data.graphs import GraphSet, Split, layout
+from gcnbatch.data.graphs import GraphSet, Int64, Split, layout
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
-_CHUNK_BYTES = 1 << 17  # before compression: large enough for long reads, small enough for one graph
+_CHUNK_BYTES = 1 << 17  # before compression: for long reads
 _WHAT = ("graphs", "nodes", "edges", "entries")
 _POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
 
@@ -33,6 +33,12 @@ class DatasetWriter:
     """Writes a data set part by part; the file appears after `finish`; without `finish` nothing is left.
 
     Ids and targets stay in memory until `finish`; everything else is written at once.
+
+    Parameters
+    ----------
+    path : path
+    chunk_bytes : int
+        Size of a chunk before compression. Small ones make single graphs cheap to read.
 
     Examples
     --------
@@ -52,8 +58,9 @@ class DatasetWriter:
         When the disk is full or the folder cannot be written. Nothing is left behind.
     """
 
-    def __init__(self, path: StrPath) -> None:
+    def __init__(self, path: StrPath, chunk_bytes: int = _CHUNK_BYTES) -> None:
         self.path = Path(path)
+        self._chunk_bytes = chunk_bytes
         self._stack = ExitStack()
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
         self._stored: dict[str, h5py.Dataset] = {}
@@ -64,10 +71,7 @@ class DatasetWriter:
 
     def __enter__(self) -> DatasetWriter:
         with ExitStack() as stack:
-            temporary = stack.enter_context(fileio.atomic_path(self.path, output=True))
-            # HDF5 aborts the process when a write fails; this stream keeps the error until `check`.
-            self._stream = stack.enter_context(fileio.HeldErrors(temporary, self.path))
-            self._file = stack.enter_context(h5py.File(self._stream, "w", libver=("v110", "v110")))
+            self._stream, self._file = _open(self.path, stack)
             self._stack = stack.pop_all()
         return self
 
@@ -168,7 +172,7 @@ class DatasetWriter:
             raise InputError(str(self.path), "no graphs to write", "at least one part")
         arrays = {name: np.concatenate(parts) for name, parts in self._held.items()}
         for name, split in (splits or {}).items():
-            arrays |= {f"splits/{name}/{part}": np.asarray(rows, np.int64) for part, rows in split.parts().items()}
+            arrays |= _split_arrays(name, split)
         if smiles is not None:
             texts = [text.encode("utf-8", "backslashreplace") for text in smiles]
             arrays["graphs/smiles_ptr"] = np.cumsum([0, *map(len, texts)], dtype=np.int64)
@@ -188,8 +192,7 @@ class DatasetWriter:
         for name, rows in arrays.items():
             self._extend(name, rows)
         self._extend("header", np.array([text], dtype=f"S{len(text)}"))
-        self._file.attrs["format"] = np.bytes_(schema.FORMAT_NAME)
-        self._file.attrs["version"] = np.int64(schema.FORMAT_VERSION)
+        _mark(self._file)
         self._finished = True
 
     def _check_same_layout(self, part: GraphSet) -> None:
@@ -201,27 +204,60 @@ class DatasetWriter:
 
     def _extend(self, name: str, rows: NDArray[Any]) -> None:
         if name not in self._stored:
-            self._stored[name] = self._create(name, rows.dtype, rows.shape[1:])
+            self._stored[name] = _create(self._file, name, rows.dtype, rows.shape[1:], self._chunk_bytes)
         dataset = self._stored[name]
         old = dataset.shape[0]
         dataset.resize(old + len(rows), axis=0)
         dataset[old:] = rows
         self._stream.check()
 
-    def _create(self, name: str, dtype: np.dtype[Any], trailing: tuple[int, ...]) -> h5py.Dataset:
-        columns = tuple(max(1, min(width, _CHUNK_BYTES // dtype.itemsize)) for width in trailing)
-        rows = max(1, _CHUNK_BYTES // (dtype.itemsize * int(np.prod(columns, dtype=np.int64))))
-        return self._file.create_dataset(
-            name,
-            shape=(0, *trailing),
-            maxshape=(None, *trailing),
-            dtype=dtype,
-            chunks=(rows, *columns),
-            compression="gzip",
-            compression_opts=1,
-            shuffle=True,
-            fletcher32=True,
-        )
+
+def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
+    """Write a file that holds splits alone, for a folder of shards."""
+    with ExitStack() as stack:
+        stream, file = _open(Path(path), stack)
+        for name, split in splits.items():
+            for place, rows in _split_arrays(name, split).items():
+                array = _create(file, place, rows.dtype, (), _CHUNK_BYTES)
+                array.resize(len(rows), axis=0)
+                array[:] = rows
+                stream.check()
+        _mark(file)
+
+
+def _open(path: Path, stack: ExitStack) -> tuple[fileio.HeldErrors, h5py.File]:
+    """Open a new file in the block of `stack`, at whose end it appears at `path`."""
+    temporary = stack.enter_context(fileio.atomic_path(path, output=True))
+    # HDF5 aborts the process when a write fails; this stream keeps the error until `check`.
+    stream = stack.enter_context(fileio.HeldErrors(temporary, path))
+    return stream, stack.enter_context(h5py.File(stream, "w", libver=("v110", "v110")))
+
+
+def _mark(file: h5py.File) -> None:
+    file.attrs["format"] = np.bytes_(schema.FORMAT_NAME)
+    file.attrs["version"] = np.int64(schema.FORMAT_VERSION)
+
+
+def _split_arrays(name: str, split: Split) -> dict[str, Int64]:
+    return {f"splits/{name}/{part}": np.asarray(rows, np.int64) for part, rows in split.parts().items()}
+
+
+def _create(
+    file: h5py.File, name: str, dtype: np.dtype[Any], trailing: tuple[int, ...], chunk_bytes: int
+) -> h5py.Dataset:
+    columns = tuple(max(1, min(width, chunk_bytes // dtype.itemsize)) for width in trailing)
+    rows = max(1, chunk_bytes // (dtype.itemsize * int(np.prod(columns, dtype=np.int64))))
+    return file.create_dataset(
+        name,
+        shape=(0, *trailing),
+        maxshape=(None, *trailing),
+        dtype=dtype,
+        chunks=(rows, *columns),
+        compression="gzip",
+        compression_opts=1,
+        shuffle=True,
+        fletcher32=True,
+    )
 
 
 def check_graphset(place: str, graphs: GraphSet) -> None:

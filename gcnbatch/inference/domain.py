@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
@@ -135,7 +135,7 @@ def training_data(member: Member) -> Dataset:
     run = member.place.parent if _PART.fullmatch(member.place.name) and not _recorded(member.place) else member.place
     text = run_files.read_text(run / DIGEST, "the data set's digest").strip()
     digest, _, path = text.partition("  ")
-    if fileio.sha256(Path(path)) != digest:
+    if fingerprint(path) != digest:
         raise InputError(path, "changed since the run", f"the data of {run / DIGEST}", "Restore it.")
     return Dataset(path, check=False)
 

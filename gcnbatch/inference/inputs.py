@@ -24,6 +24,7 @@ from gcnbatch.data.importers.molecule_tables import find_columns
 from gcnbatch.data.molecule_graphs import CHUNK, featurize, graph_part, missing_targets
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
+from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError, nearest
@@ -145,8 +146,8 @@ def open_input(
 ) -> Iterator[Input]:
     """Open a file by its ending, or data in memory, and check that they fit every member.
 
-    A folder is that of files of molecules. The parts begin after the first `skip` rows of a file. Those of the share
-    are read.
+    A folder is that of shards, if it has an index, or of files of molecules. The parts begin after the first `skip`
+    rows of a file. Those of the share are read.
 
     Raises
     ------
@@ -158,7 +159,7 @@ def open_input(
         yield _given(data, members, options, max(PART_ROWS, batch_size))
         return
     path, name = data, data.name.lower()
-    if name.endswith(HDF5_ENDINGS):
+    if name.endswith(HDF5_ENDINGS) or is_sharded(path):
         if options.keep_columns:
             raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
         with Dataset(path, DataConfig().memory_mb, check=False) as dataset:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gcnbatch import fileio
+from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.training import run_files
@@ -87,7 +87,7 @@ def open_data(run: ComparedRun) -> Dataset:
     InputError
         When it is gone or has changed.
     """
-    if fileio.sha256(run.data) != run.digest:
+    if fingerprint(run.data) != run.digest:
         raise InputError(str(run.data), "changed since the run", f"the data of {run.folder}", "Restore it.")
     return Dataset(run.data, check=False)
 

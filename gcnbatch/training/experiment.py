@@ -15,10 +15,10 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_features import FeatureScaling
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Header
+from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import sha256
 from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import printable, quoted
@@ -77,7 +77,7 @@ class _Sources:
 
     @cached_property
     def fingerprint(self) -> str:
-        return sha256(self._dataset.path)
+        return fingerprint(self._dataset.path)
 
 
 class Experiment:
@@ -154,7 +154,7 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the data set's file. A resumed run must use the same data."""
+        """The SHA-256 of the data set's file, or of the index of its shards. A resumed run must use the same data."""
         return self._sources.fingerprint
 
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:

@@ -227,3 +227,30 @@ def test_text_tables_align_numbers_and_keep_text() -> None:
         "5.0 MiB",
         "3.0 TiB",
     ]
+
+
+# ------------------------------------------------------------------------------------------------ shard
+
+
+def test_shard_writes_a_folder_that_is_a_data_set(call, quick, tmp_path) -> None:
+    code, out, _ = call("shard", quick, "-o", tmp_path / "new", "--size", "10KB")
+    shards = len(list((tmp_path / "new").glob("shard-*.h5")))
+    assert (code, out, shards > 1) == (0, f"{tmp_path / 'new'}: {shards} shards\n", True)
+    of_folder, of_file = (json.loads(call("info", data, "--json")[1]) for data in (tmp_path / "new", quick))
+    for told in (of_folder, of_file):
+        del told["path"], told["file_bytes"]
+    assert of_folder == of_file
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--size", "2"], "--size: '2'; expected a size such as 2GB, 500MB or 1GiB"),
+        (["--size", "0GB"], "--size: '0GB'; expected a size such as"),
+        (["--size", "1GB", "--graphs", "5"], "--size and --graphs: both given; expected one of them"),
+    ],
+)
+def test_shard_refuses_other_sizes(call, quick, tmp_path, options, message) -> None:
+    code, _, err = call("shard", quick, "-o", tmp_path / "new", *options)
+    assert (code, (tmp_path / "new").exists()) == (2, False)
+    assert message in err

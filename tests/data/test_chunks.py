@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gcnbatch.data import audit, chunks
 from gcnbatch.data.audit import open_file
-from gcnbatch.data.chunks import ChunkFile, StoredArray, unpack
+from gcnbatch.data.chunks import ChunkCache, ChunkFile, StoredArray, unpack
 from gcnbatch.errors import InputError
 
 TYPES = {"edges/src": "<i4", "edges/channel": "u1", "graphs/node_ptr": "<i8", "nodes/x": "<f4", "graphs/y": "<f4"}
@@ -54,7 +54,7 @@ def test_every_layout_gives_the_values_that_libhdf5_reads(tmp_path_factory, layo
     name, values, storage = layout
     path = tmp_path_factory.mktemp("layout") / "x.h5"
     write(path, {name: values}, {name: storage})
-    file, arrays = open_file(path, cache_bytes=data.draw(st.sampled_from([0, 500, 1 << 20])))
+    file, arrays = open_file(path, ChunkCache(data.draw(st.sampled_from([0, 500, 1 << 20]))))
     start, stop = sorted(data.draw(st.integers(0, len(values))) for _ in range(2))
     stored = arrays[name]
     assert (stored.shape, stored.dtype, stored.nbytes) == (values.shape, values.dtype, values.nbytes)
@@ -80,7 +80,7 @@ def test_the_checksum_is_that_of_libhdf5(tmp_path, data):
 
 def test_parts_of_chunks_are_unpacked_once_and_whole_ones_are_not_kept(tmp_path, monkeypatch):
     write(tmp_path / "x.h5", {"edges/src": np.arange(100, dtype="<i4")}, {"edges/src": {"chunks": (10,)}})
-    file, arrays = open_file(tmp_path / "x.h5", cache_bytes=80)  # two chunks
+    file, arrays = open_file(tmp_path / "x.h5", ChunkCache(80))  # two chunks
     unpacked = []
     monkeypatch.setattr(chunks, "unpack", lambda *arguments: unpacked.append(1) or unpack(*arguments))
 
@@ -99,7 +99,7 @@ def test_parts_of_chunks_are_unpacked_once_and_whole_ones_are_not_kept(tmp_path,
 def test_threads_share_a_file(tmp_path):
     values = np.arange(20_000, dtype="<i4")
     write(tmp_path / "x.h5", {"edges/src": values}, {"edges/src": {"chunks": (64,), "compression": "gzip"}})
-    file, arrays = open_file(tmp_path / "x.h5", cache_bytes=1000)
+    file, arrays = open_file(tmp_path / "x.h5", ChunkCache(1000))
     wrong = []
 
     def read(seed):
@@ -141,7 +141,7 @@ def test_chunks_that_overlap_or_lie_outside_are_refused(tmp_path, places):
 
 def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path):
     (tmp_path / "x.h5").write_bytes(b"abcd" + chunks.fletcher32(b"abcd"))
-    file = ChunkFile(tmp_path / "x.h5", 0)
+    file = ChunkFile(tmp_path / "x.h5", ChunkCache(0))
     place = np.zeros(1, np.int64), np.full(1, 8)
     array = StoredArray(file, "edges/channel", np.dtype("u1"), (4,), (4,), (chunks.FLETCHER32,), *place)
     assert bytes(array[:]) == b"abcd"

@@ -16,7 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from gcnbatch.data import audit
-from gcnbatch.data.chunks import fletcher32
+from gcnbatch.data.chunks import ChunkCache, fletcher32
 from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
@@ -68,7 +68,7 @@ def _base(path: Path, graphs: GraphSet, growing: str) -> Base:
     write_graphset(path, graphs)
     if growing:
         _write_again(path, growing)
-    file, arrays = audit.open_file(path, 0)
+    file, arrays = audit.open_file(path, ChunkCache(0))
     file.close()
     places = [
         (int(at), int(size)) for one in arrays.values() for at, size in zip(one.addresses, one.sizes, strict=True)

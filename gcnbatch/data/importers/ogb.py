@@ -1,4 +1,7 @@
-"""``data import ogb``: the raw folder of a graph-property data set of the Open Graph Benchmark (``raw/*.csv.gz``)."""
+"""``data import ogb``: the raw folder of a data set of the Open Graph Benchmark (``raw/*.csv.gz``).
+
+This module converts graph-property sets, `gcnbatch.data.importers.ogb_nodes` node-property sets.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges
+from gcnbatch.data.graphs import GraphSet, Int64, bounded_ranges
 from gcnbatch.data.importers.common import (
     DEGREE_NAMES,
     MAX_CHANNELS,
@@ -23,11 +26,13 @@ from gcnbatch.data.importers.common import (
 )
 from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.number_files import load_numbers, open_numbers
-from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.importers.number_files import open_numbers
+from gcnbatch.data.importers.ogb_files import counts, label_targets, stored_splits
+from gcnbatch.data.importers.ogb_nodes import LABELS, import_nodes
+from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.data.outputs import output_path
-from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Header, Target
+from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
@@ -44,8 +49,9 @@ def import_ogb(
     undirected: bool = True,
     self_loops: bool = True,
     edge_channels: bool = False,
+    progress: bool = False,
 ) -> ImportSummary:
-    """Convert an OGB graph-property folder in blocks, with its splits.
+    """Convert an OGB folder of a graph set or a node set in blocks, with its splits.
 
     Parameters
     ----------
@@ -59,21 +65,28 @@ def import_ogb(
     self_loops : bool
         Store A + I: I in the only channel, or as an extra channel ``self``.
     edge_channels : bool
-        A channel per value of the first edge feature instead of one for all edges.
+        A channel per value of the first edge feature instead of one for all edges; graph sets only.
+    progress : bool
+        Show the progress of a node set on stderr.
 
     Notes
     -----
-    Whole-numbered node features are categories and become one-hot columns, with the values found in the data; others
-    stay numbers. Without node features, the one-hot degree is the feature.
+    Whole-numbered node features of graph sets are categories and become one-hot columns, with the values found in the
+    data; others stay numbers. Without node features, the one-hot degree is the feature. A node set must have features;
+    they stay numbers.
     """
     path = output_path(out)
     folder = source_folder(source)
     raw = folder / "raw"
-    sizes = [_sizes(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge")]
+    if (raw / LABELS).exists():
+        if edge_channels:
+            raise InputError("--edge-channels", f"given for {folder}, a node set", hint="Leave it out.")
+        return import_nodes(folder, path, task, undirected, self_loops, progress)
+    sizes = [counts(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge")]
     if len(sizes[0]) != len(sizes[1]):
         raise InputError(str(raw / "num-edge-list.csv.gz"), f"{len(sizes[1])} rows", f"{len(sizes[0])}")
     targets = _targets(raw / "graph-label.csv.gz", len(sizes[0]), task)
-    splits, split_files = _splits(folder / "split", len(sizes[0]))
+    splits, split_files = stored_splits(folder / "split", len(sizes[0]), "graph")
     reader = _Raw(raw, sizes[0], sizes[1], edge_channels)
     channel_names, loop_channel = with_self_channel(reader.channel_names, self_loops)
     header = Header(
@@ -221,15 +234,6 @@ def _vocabulary(path: Path, rows: int) -> list[NDArray[Any]]:
     return found
 
 
-def _sizes(path: Path) -> Int64:
-    values = load_numbers(path, np.int64)
-    if values.shape[1] != 1 or (values < 0).any():
-        raise InputError(str(path), "more than one number in a row, or a negative one", "one count per graph")
-    if values.max() > MAX_GRAPH_NODES:
-        raise InputError(str(path), f"a count of {values.max()}", f"at most {MAX_GRAPH_NODES}")
-    return values[:, 0]
-
-
 def _targets(path: Path, graphs: int, task: Target | None) -> Targets:
     with open_text(path) as stream:
         lines = [[field.strip() or "nan" for field in line.split(",")] for line in stream]
@@ -244,32 +248,7 @@ def _targets(path: Path, graphs: int, task: Target | None) -> Targets:
             y[row] = [float(field) for field in fields]
         except ValueError as error:
             raise InputError(f"{path}, row {row + 1}", str(error), "numbers or blanks") from error
-    if np.isinf(y).any():
-        raise InputError(f"{path}, row {np.argwhere(np.isinf(y))[0][0] + 1}", "an infinite label", "a finite number")
-    names = [f"task{column}" for column in range(y.shape[1])]
-    values = np.unique(y[~np.isnan(y)])
-    classes = y.shape[1] == 1 and len(values) > 2 and np.array_equal(values, np.arange(len(values)))
-    if task != "multiclass" and not (task is None and classes):
-        return number_targets(path, names, y, task)
-    if y.shape[1] != 1 or len(values) < 2:
-        raise InputError(str(path), f"{y.shape[1]} columns, {len(values)} values", "one column of at least 2 classes")
-    numbers = np.where(np.isnan(y), -1, np.searchsorted(values, y)).astype(np.int32)
-    return Targets(numbers, "multiclass", ("class",), tuple(f"{value:g}" for value in values))
-
-
-def _splits(folder: Path, graphs: int) -> tuple[dict[str, Split], list[Path]]:
-    splits, files = {}, []
-    for kind in sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else ():
-        rows = {}
-        for part in SPLIT_PARTS:
-            file = kind / f"{part}.csv.gz"
-            rows[part] = load_numbers(file, np.int64).reshape(-1)
-            files.append(file)
-        every = np.concatenate(list(rows.values()))
-        if (every < 0).any() or (every >= graphs).any() or len(np.unique(every)) != len(every):
-            raise InputError(str(kind), "a graph twice or out of range", f"graphs 0 to {graphs - 1}, each at most once")
-        splits[kind.name] = Split(**rows)
-    return splits, files
+    return label_targets(path, y, task)
 
 
 def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
