@@ -40,10 +40,17 @@ def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
         column_sum += np.bincount(part.column, weights=part.weight, minlength=cells)
     found = np.empty(graphs.n_edges, dtype=np.float32)
     for part in _blocks(graphs):
-        scale = row_sum[part.row] * column_sum[part.column]
-        defined = scale > 0.0
-        found[part.edges] = np.where(defined, part.weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0)
+        found[part.edges] = scaled_weights(part.weight, row_sum[part.row], column_sum[part.column])
     return found
+
+
+def scaled_weights(
+    weight: NDArray[np.float64], row_sum: NDArray[np.float64], column_sum: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Return `symmetric_weights` of edges from their weights and the sums of their rows and columns, each (E,)."""
+    scale = row_sum * column_sum
+    defined = scale > 0.0
+    return np.where(defined, weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0).astype(np.float32)
 
 
 def symmetric_scales(row_ptr: NDArray[Any], column_ptr: NDArray[Any]) -> tuple[NDArray[np.float32], ...]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data import audit, checks, schema
 from gcnbatch.data.chunks import StoredArray, reading
-from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.graphs import Edges, GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
@@ -243,7 +243,7 @@ class Dataset:
             dst=self._rows("edges/dst", edge0, edge1),
             channel=self._rows("edges/channel", edge0, edge1),
             weight=self._rows("edges/weight", edge0, edge1) if "edges/weight" in self._arrays else None,
-            x=self._features(node0, node1),
+            x=self.features(node0, node1),
             y=self.y[rows],
             ids=self.ids[rows],
             groups=None if self.groups is None else self.groups[first:stop],
@@ -254,7 +254,15 @@ class Dataset:
         """Return the features (stop - first, D) of these graphs; None if the set has none."""
         return self._rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
 
-    def _features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
+    def edges(self, first: int, stop: int) -> Edges:
+        """Read the edges first … stop-1 of the file; their nodes are counted within their graphs."""
+        src, dst, channel = (self._rows(f"edges/{name}", first, stop) for name in ("src", "dst", "channel"))
+        weighted = "edges/weight" in self._arrays
+        weights = self._rows("edges/weight", first, stop) if weighted else np.ones(stop - first)
+        return Edges(src, dst, channel, weights.astype(np.float64))
+
+    def features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
+        """Read the features of the nodes node0 … node1-1 of the file."""
         if "nodes/x" in self._arrays:
             return self._rows("nodes/x", node0, node1)
         name, total = "nodes/x_csr/indptr", len(self._arrays["nodes/x_csr/data"])
