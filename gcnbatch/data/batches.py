@@ -68,19 +68,23 @@ class BatchSource:
     ----------
     prepared : PreparedSet or None
         The whole set, ready to gather from or to copy to a device; None for an open file.
+    file : Dataset or None
+        The open file; None for a set in memory.
+    normalize : bool
+        Whether channels are normalised here.
     """
 
     def __init__(self, data: GraphSet | Dataset, adjacency: str = "symmetric", graph_features: bool = False) -> None:
         self.header = data.header
         self.n_graphs = data.n_graphs
         self.node_ptr = data.node_ptr
-        self._normalize = adjacency == "symmetric" and not data.header.normalized
+        self.normalize = adjacency == "symmetric" and not data.header.normalized
         self._joined = graph_features
-        self._file = data if isinstance(data, Dataset) else None
+        self.file = data if isinstance(data, Dataset) else None
         self.prepared = self._prepare(data) if isinstance(data, GraphSet) else None
 
     def _prepare(self, data: GraphSet) -> PreparedSet:
-        return PreparedSet(data, self._normalize, self._joined)
+        return PreparedSet(data, self.normalize, self._joined)
 
     def graphs_of(self, rows: Int64) -> Int64:
         """Return the graphs of these target rows: the rows themselves, or the graphs of the nodes, ascending."""
@@ -96,8 +100,8 @@ class BatchSource:
             return self.prepared.whole
         if self.prepared is not None:
             return self.prepared.gather(graphs, nodes, node_ptr, rows)
-        assert self._file is not None
-        part = self._prepare(self._file.read(graphs))
+        assert self.file is not None
+        part = self._prepare(self.file.read(graphs))
         return part.gather(np.arange(len(graphs)), np.arange(len(nodes)), node_ptr, rows)
 
 
@@ -191,7 +195,7 @@ class PreparedSet:
         check_reach(n * self.channels, "nodes times channels")
         forward = self.forward.whole(n * self.channels)
         adjacency = Adjacency(forward, forward if self.symmetric else self.transpose.whole(n), self.channels)
-        return GraphBatch(np.array([0, n]), _features(self.stored_x), adjacency, np.arange(n))
+        return GraphBatch(np.array([0, n]), node_features(self.stored_x), adjacency, np.arange(n))
 
     def gather(self, graphs: Int64, nodes: Int64, node_ptr: Int64, rows: Int64) -> GraphBatch:
         """Return these graphs as a batch with these target rows; `nodes` are their nodes in the set."""
@@ -199,14 +203,15 @@ class PreparedSet:
         transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
         x = self.stored_x[nodes] if sp.issparse(self.stored_x) else self.stored_x.take(nodes, axis=0)
         adjacency = Adjacency(forward, transpose, self.channels)
-        return GraphBatch(node_ptr, _features(x), adjacency, rows, self.of_graphs(graphs))
+        return GraphBatch(node_ptr, node_features(x), adjacency, rows, self.of_graphs(graphs))
 
     def of_graphs(self, graphs: Int64) -> GraphFeatures | None:
         """Return the features of these graphs; None if there are none or no model uses them."""
         return None if self.graph_features is None else GraphFeatures(self.graph_features, graphs)
 
 
-def _features(x: Any) -> Any:
+def node_features(x: Any) -> Any:
+    """Return stored features as those of a batch: float32, or Csr."""
     sparse: bool = sp.issparse(x)
     return Csr(x.indptr, x.indices, x.data, x.shape[1]) if sparse else x.astype(np.float32, copy=False)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,15 @@ class Split:
     def parts(self) -> dict[str, Int64]:
         """Return the three parts by name."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+
+class Edges(NamedTuple):
+    """Stored edges, each array (E,): from `src` to `dst` in `channel`; float64 weights, 1 in an unweighted set."""
+
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    channel: NDArray[np.uint8]
+    weights: NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,14 @@ def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
         column_sum += np.bincount(part.column, weights=part.weight, minlength=cells)
     found = np.empty(graphs.n_edges, dtype=np.float32)
     for part in _blocks(graphs):
-        found[part.edges] = scaled(part.weight, row_sum[part.row], column_sum[part.column])
+        found[part.edges] = scaled_weights(part.weight, row_sum[part.row], column_sum[part.column])
     return found
 
 
-def scaled(
+def scaled_weights(
     weight: NDArray[np.float64], row_sum: NDArray[np.float64], column_sum: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """Return normalised weights of edges, given the sums of each edge's row and column; see `symmetric_weights`."""
+    """Return `symmetric_weights` of edges from their weights and the sums of their rows and columns, each (E,)."""
     scale = row_sum * column_sum
     defined = scale > 0.0
     return np.where(defined, weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0).astype(np.float32)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
-from gcnbatch.data.normalize import EDGES, scaled
+from gcnbatch.data.normalize import EDGES, scaled_weights
 from gcnbatch.data.store import Dataset
 
 Float64 = NDArray[np.float64]
@@ -128,7 +128,7 @@ def _edges_into(
         if sums is None:
             value = weight.astype(np.float32)
         else:
-            value = scaled(weight, sums.rows[dst * channels + channel], sums.columns[column])
+            value = scaled_weights(weight, sums.rows[dst * channels + channel], sums.columns[column])
         yield dst.astype(np.int64) - first, column, value
 
 

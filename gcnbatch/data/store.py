@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data import checks, schema, shards
 from gcnbatch.data.chunks import reading
-from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.graphs import Edges, GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
 from gcnbatch.data.joined import Stored
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
@@ -287,8 +287,15 @@ class Dataset:
         """Return the features (stop - first, D) of these graphs; None if the set has none."""
         return self.rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
 
+    def edges(self, first: int, stop: int) -> Edges:
+        """Read the edges first … stop-1 of the file; their nodes are counted within their graphs."""
+        src, dst, channel = (self.rows(f"edges/{name}", first, stop) for name in ("src", "dst", "channel"))
+        weighted = "edges/weight" in self._arrays
+        weights = self.rows("edges/weight", first, stop) if weighted else np.ones(stop - first)
+        return Edges(src, dst, channel, weights.astype(np.float64))
+
     def features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
-        """Return the features of the nodes node0 … node1-1 of the set, as stored."""
+        """Read the features of the nodes node0 … node1-1 of the file."""
         if "nodes/x" in self._arrays:
             return self.rows("nodes/x", node0, node1)
         name, total = "nodes/x_csr/indptr", len(self._arrays["nodes/x_csr/data"])

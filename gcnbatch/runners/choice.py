@@ -32,15 +32,13 @@ def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     return registry.entry(backend.name).make_runner(backend, task)
 
 
-def distributed_refusal(backend: Backend, task: RunnerTask, ranks: int) -> InputError | None:
-    """Return why `backend` cannot train the task on so many ranks together, or None."""
+def distributed_refusal(backend: Backend, ranks: int) -> InputError | None:
+    """Return why `backend` cannot train one model on so many ranks, or None."""
     if not registry.entry(backend.name).data_parallel:
         able = " or ".join(f"--backend {found.name}" for found in registry.BACKENDS if found.data_parallel)
         got = f"cannot share one run among {ranks} ranks"
         hint = f"Use {able}, start it without a launcher, or train folds, repeats or an ensemble on the ranks."
         return InputError(f"backend {backend.name}", got, hint=hint)
-    if task.source.n_graphs == 1:
-        return InputError("data set", f"one graph on {ranks} ranks", "several graphs", "Start it without a launcher.")
     return None
 
 

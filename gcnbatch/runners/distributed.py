@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import ORIGIN, START, Array, Backend, Batch, Clock, Csr, Offset, Ops, Runner
+from gcnbatch.backends.base import ORIGIN, START, Array, Backend, Batch, Clock, Csr, Feed, Offset, Ops, Runner
+from gcnbatch.data.graph_part import GraphPart, read_part
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.partition import partition
 from gcnbatch.ranks.communicator import Communicator, HostCommunicator
@@ -28,6 +29,9 @@ class DistributedBackend(Backend, Protocol):
     def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
         """Return the operations on this rank's part."""
 
+    def part_feed(self, part: GraphPart, targets: NDArray[Any], rank: int) -> Feed:
+        """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
+
 
 class _Part(NamedTuple):
     """A rank's part of a global batch: its graphs, where it begins, and the rows of targets of each rank."""
@@ -38,7 +42,10 @@ class _Part(NamedTuple):
 
 
 class DistributedRunner(OpsRunner):
-    """`gcnbatch.backends.base.Runner` of one rank. A global batch is dealt out by nodes, in its order."""
+    """`gcnbatch.backends.base.Runner` of one rank.
+
+    A global batch of several graphs is dealt out by nodes, in its order; a set of one graph once, by stored entries.
+    """
 
     def __init__(self, backend: DistributedBackend, task: RunnerTask, ranks: Communicator) -> None:
         super().__init__(backend, task)
@@ -46,6 +53,11 @@ class DistributedRunner(OpsRunner):
         self._sync = task.train.sync_batch_norm
         self._ops = backend.distributed_ops(ranks, self._sync)
         self._parts: list[_Part] = []
+        self._bounds: Int64 | None = None  # of the ranks' nodes in a set of one graph
+        if task.source.n_graphs == 1 and task.source.header.level == "node":
+            assert task.source.file is not None, "each rank reads its own part"
+            part = read_part(task.source.file, task.source.normalize, ranks)
+            self._bounds, self._feed = part.bounds, backend.part_feed(part, task.targets, ranks.rank)
 
     @property
     def eval_batch_size(self) -> int:
@@ -95,6 +107,8 @@ class DistributedRunner(OpsRunner):
 
     def _part(self, graphs: Int64) -> _Part:
         source, rank = self._task.source, self._ranks.rank
+        if self._bounds is not None:
+            return _Part(graphs, Offset(nodes=int(self._bounds[rank])), np.diff(self._bounds))
         nodes = (source.node_ptr[1:] - source.node_ptr[:-1])[graphs]
         bounds = partition(nodes, self._ranks.size)
         first_nodes = np.concatenate([[0], np.cumsum(nodes)])[bounds]

@@ -53,15 +53,14 @@ def _follow_run(folder: str, config: str) -> None:
     ranks = world.current()
     assert ranks is not None
     door = ranks.communicator()
+    refused: GcnbatchError | None = None
     try:
-        experiment, backend = open_again(Path(folder), config)
+        experiment, backend = open_again(Path(folder), config, together=True)
         (planned,) = plan(experiment)
         task, _ = planned.experiment.task(planned.split)
-        with shared_processors(ranks.local_size):
-            runner = make_distributed(backend, task, door)
-            ranks.send(None)
-            if door.hear():
-                follow(runner, door)
     except GcnbatchError as error:
-        ranks.send(error)
-        door.hear()
+        refused = error
+    ranks.send(refused)
+    if door.hear():
+        with shared_processors(ranks.local_size):
+            follow(make_distributed(backend, task, door), door)

@@ -59,14 +59,15 @@ class Scaling:
 class _Sources:
     """The sources of a data set by adjacency and use of graph features, which experiments share."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, on_ranks: bool) -> None:
         self._dataset = dataset
+        self._whole = dataset.fits_in_memory and not (on_ranks and dataset.n_graphs == 1)
         self._made: dict[tuple[str, bool], BatchSource] = {}
         self._rows: dict[str, SplitRows] = {}
 
     def of(self, *options: Any) -> BatchSource:
         if options not in self._made:
-            data = self._dataset.load() if self._dataset.fits_in_memory else self._dataset
+            data = self._dataset.load() if self._whole else self._dataset
             self._made[options] = BatchSource(data, *options)
         return self._made[options]
 
@@ -90,6 +91,8 @@ class Experiment:
         Opened and checked. It is loaded into memory if it fits in `data.memory_mb`, else read in slices.
     weights : dict of arrays
         What `gcnbatch.training.warm_start.weights` returned.
+    on_ranks : bool
+        Whether ranks train one model together; of a set of one graph, each then reads its own part.
 
     Attributes
     ----------
@@ -98,10 +101,15 @@ class Experiment:
     """
 
     def __init__(
-        self, config: Config, dataset: Dataset, weights: Arrays | None = None, sources: _Sources | None = None
+        self,
+        config: Config,
+        dataset: Dataset,
+        weights: Arrays | None = None,
+        on_ranks: bool = False,
+        sources: _Sources | None = None,
     ) -> None:
         self.config, self.dataset = config, dataset
-        self._sources = sources = sources or _Sources(dataset)
+        self._sources = sources = sources or _Sources(dataset, on_ranks)
         self.header: Header = dataset.header
         model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
         self.model = freeze_layers(model, config.train.freeze) if config.train.freeze else model
@@ -116,7 +124,7 @@ class Experiment:
 
     def like(self, config: Config) -> Experiment:
         """Return the experiment of another configuration on the same data, which are not loaded again."""
-        return Experiment(config, self.dataset, self.weights, self._sources)
+        return Experiment(config, self.dataset, self.weights, sources=self._sources)
 
     @property
     def split_rows(self) -> SplitRows:

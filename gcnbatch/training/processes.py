@@ -153,8 +153,10 @@ def _opened(folder: str, config: str) -> tuple[dict[str, Planned], Backend]:
     return {one.name: one for one in plan(experiment)}, backend
 
 
-def open_again(folder: Path, config: str) -> tuple[Experiment, Backend]:
+def open_again(folder: Path, config: str, together: bool = False) -> tuple[Experiment, Backend]:
     """Open, in another process, data and backend of a run or study that is under way.
+
+    `together`: the ranks train one model.
 
     Raises
     ------
@@ -168,8 +170,8 @@ def open_again(folder: Path, config: str) -> tuple[Experiment, Backend]:
                 str(folder), "not there", "the folder of rank 0", "Use a file system that all hosts share."
             )
         dataset = Dataset(data_file(settings, folder), settings.data.memory_mb, check=False)
-        experiment = Experiment(settings, dataset, warm_start.weights(settings, dataset.header, folder))
         ranks = world.current()
+        experiment = Experiment(settings, dataset, warm_start.weights(settings, dataset.header, folder), together)
         if ranks is not None:
             digest.check(folder, experiment, "other data than on rank 0")
         device = settings.device if ranks is None else ranks.device(settings.device)

@@ -185,12 +185,13 @@ def _reopen(folder: Path, config: Config) -> None:
 @contextmanager
 def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[list[Planned], Backend]]:
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
-    with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
-        planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder)))
-        tasks = [one.experiment.task(one.split)[0] for one in planned]
-        backend = choice.backend_for(tasks)
-        ranks = None if has_members(config) else world.current()
-        if ranks and (refused := distributed_refusal(backend, tasks[0], ranks.size)):
+    ranks = None if has_members(config) else world.current()
+    with Dataset(data_file(config, folder), config.data.memory_mb, check=not ranks) as dataset:
+        if ranks:
+            dataset.check(load=False)
+        planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
+        backend = choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
+        if ranks and (refused := distributed_refusal(backend, ranks.size)):
             raise refused
         yield planned, backend
 

@@ -19,9 +19,11 @@ from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data.partition import partition
+from gcnbatch.data.store import write_graphset
 from gcnbatch.runners.choice import distributed_refusal
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.training import run
+from tests.builders import build_graphset
 from tests.ranks.launcher import mpirun
 from tests.ranks.threads import on_ranks
 from tests.training.runs import assert_same_run, fit, history, lighten, write_set
@@ -106,19 +108,19 @@ def test_local_statistics_differ_from_global_ones_and_are_equal_on_all_ranks(tmp
 
 
 def test_what_ranks_cannot_train_together_is_refused() -> None:
-    many = SimpleNamespace(source=SimpleNamespace(n_graphs=9))
-    error = distributed_refusal(SimpleNamespace(name="fused"), many, 4)
+    error = distributed_refusal(SimpleNamespace(name="fused"), 4)
     assert str(error) == (
         "backend fused: cannot share one run among 4 ranks. Use --backend cpu, start it without a launcher, or train "
         "folds, repeats or an ensemble on the ranks."
     )
-    assert distributed_refusal(SimpleNamespace(name="cpu"), many, 4) is None
+    assert distributed_refusal(SimpleNamespace(name="cpu"), 4) is None
 
 
 # ------------------------------------------------------------------------------------------------ under a launcher
 
-# Three commands by one launcher, on two ranks: refused, trained to the end, and stopped within an epoch and resumed.
-THREE_RUNS = """
+# Commands by one launcher, on two ranks: refused, trained to the end, stopped within an epoch and resumed, one graph
+# trained and resumed.
+RUNS = """
 import sys
 from pathlib import Path
 from gcnbatch.cli import ranked
@@ -160,6 +162,9 @@ def command():
         print(error)
     loop.CohortLoop._steps = plain
     run.resume(folder / "stopped", quiet=True, say=said.append)
+    about = f"data.path={folder / 'graph.h5'}", "backend=cpu", "model.kind=kipf"
+    run.start(configure(*about), folder / "graph", True)
+    run.resume(folder / "graph", quiet=True, epochs=5)
     print(said)
 
 ranked.run(here, command)
@@ -171,7 +176,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Return the folder of the runs, and what rank 0 printed."""
     folder = tmp_path_factory.mktemp("data_parallel")
     write_set(folder / "set.h5", missing=0.0)
-    out, _ = mpirun(2, "train", folder / "set.h5", folder, code=THREE_RUNS)
+    graph = build_graphset(1, level="node", max_nodes=90, target="multiclass", missing=0.0)
+    write_graphset(folder / "graph.h5", graph)
+    out, _ = mpirun(2, "train", folder / "set.h5", folder, code=RUNS)
     return folder, out.splitlines()
 
 
@@ -184,6 +191,15 @@ def test_a_run_on_two_ranks_is_that_of_one_process_up_to_rounding(trained, monke
             assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
     assert json.loads((folder / "whole" / "metrics.json").read_text(encoding="utf-8"))["ranks"] == 2
     assert printed[-1] == "['2 ranks train one model together', '2 ranks train one model together']"
+
+
+def test_one_graph_on_two_ranks_is_trained_and_resumed_as_in_one_process(trained, monkeypatch) -> None:
+    folder, _ = trained
+    lighten(monkeypatch)
+    fit(folder / "graph.h5", folder / "graph alone", "backend=cpu", "model.kind=kipf", "train.epochs=5")
+    for ours, alone in zip(history(folder / "graph"), history(folder / "graph alone"), strict=True):
+        for loss in ("train_loss", "valid_loss"):
+            assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
 
 
 def test_a_run_that_was_stopped_resumes_to_equal_bits_on_equally_many_ranks(trained) -> None:

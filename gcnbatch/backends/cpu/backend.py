@@ -16,6 +16,7 @@ from gcnbatch.backends.base import Adjacency, Feed, GraphFeatures, Launched, Ops
 from gcnbatch.backends.cpu.distributed import distributed_ops
 from gcnbatch.backends.cpu.ops import CpuOps, Float
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_part import GraphPart
 from gcnbatch.ranks.communicator import Communicator
 
 
@@ -98,6 +99,26 @@ class HostFeed:
         pass
 
 
+class GraphPartFeed:
+    """`gcnbatch.backends.base.Feed` of this rank's part of a set of one graph: the same batch at each step."""
+
+    def __init__(self, part: GraphPart, targets: NDArray[Any], rank: int) -> None:
+        first, stop = (int(bound) for bound in part.bounds[rank : rank + 2])
+        self._batch = HostBatch(part.x, part.adjacency, np.array([0, stop - first]), targets[first:stop])
+
+    def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
+        pass
+
+    def batch(self, index: int) -> HostBatch:
+        return self._batch
+
+    def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
+        return self._batch
+
+    def close(self) -> None:
+        pass
+
+
 class CpuBackend:
     """Backend in host memory; `BatchSource` assembles its batches."""
 
@@ -123,3 +144,7 @@ class CpuBackend:
     def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
         """Return the operations on this rank's part of global batches."""
         return distributed_ops(cast(PartialOps, self.ops), ranks, sync_batch_norm)
+
+    def part_feed(self, part: GraphPart, targets: NDArray[Any], rank: int) -> Feed:
+        """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
+        return GraphPartFeed(part, targets, rank)

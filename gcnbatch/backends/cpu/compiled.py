@@ -270,15 +270,15 @@ class CompiledOps(CpuOps):
 
     def spmm(self, adjacency: Adjacency, h: Float) -> Float:
         matrix, width = adjacency.forward, h.shape[1] // adjacency.n_channels
-        y = np.empty((len(h), width), np.float32)
+        y = np.empty((len(matrix.indptr) - 1, width), np.float32)
         _csr_product(matrix.indptr, matrix.indices, matrix.data, h.reshape(-1, width), y)
         return y
 
     def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
-        matrix, channels, (n, width) = adjacency.transpose, adjacency.n_channels, dy.shape
-        dh = np.empty((n * channels, width), np.float32)
+        matrix, channels, width = adjacency.transpose, adjacency.n_channels, dy.shape[1]
+        dh = np.empty((len(matrix.indptr) - 1, width), np.float32)
         _csr_product(matrix.indptr, matrix.indices, matrix.data, dy, dh)
-        return dh.reshape(n, channels * width)
+        return dh.reshape(len(dh) // channels, channels * width)
 
     def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
         out = np.empty(len(rows), np.float32)

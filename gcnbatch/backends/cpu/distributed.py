@@ -12,8 +12,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Ops, PartialOps
+from gcnbatch.backends.base import Adjacency, Ops, PartialOps
 from gcnbatch.backends.cpu.ops import Float, add_to
+from gcnbatch.data.graph_part import HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
 
 Totals = NDArray[np.float64] | None
@@ -42,6 +43,24 @@ class DistributedOps:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
+
+    def spmm(self, adjacency: Adjacency, h: Float) -> Float:
+        """Product of this rank's rows, with its halo fetched from the other ranks."""
+        if not isinstance(adjacency, HaloAdjacency):
+            return self._local.spmm(adjacency, h)
+        halo = self._ranks.exchange([h[rows] for rows in adjacency.sent], adjacency.received)
+        return self._local.spmm(adjacency, np.concatenate([h, *halo]))
+
+    def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
+        """Gradient of `spmm` by this rank's rows: its own share, then those of the others in their order."""
+        dh = self._local.spmm_backward(adjacency, dy)
+        if not isinstance(adjacency, HaloAdjacency):
+            return dh
+        own, *halo = np.split(dh, len(dy) + np.cumsum([0, *adjacency.received[:-1]]))
+        asked = [len(rows) for rows in adjacency.sent]
+        for rows, share in zip(adjacency.sent, self._ranks.exchange(halo, asked), strict=True):
+            own[rows] += share  # no row twice
+        return own
 
     def batch_norm(
         self,

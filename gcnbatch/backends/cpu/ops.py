@@ -85,7 +85,8 @@ class CpuOps:
         return _product(adjacency.forward, h.reshape(h.shape[0] * channels, h.shape[1] // channels))
 
     def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
-        return _product(adjacency.transpose, dy).reshape(dy.shape[0], adjacency.n_channels * dy.shape[1])
+        dh = _product(adjacency.transpose, dy)
+        return dh.reshape(len(dh) // adjacency.n_channels, adjacency.n_channels * dy.shape[1])
 
     def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
         wide = b.reshape(-1, a.shape[1])

@@ -1,0 +1,114 @@
+"""One graph on several ranks: each holds its rows; losses are those of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cpu import CpuBackend
+from gcnbatch.backends.registry import open_backend
+from gcnbatch.config import resolve
+from gcnbatch.data import synthetic
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_part import read_part
+from gcnbatch.data.splits import make_split
+from gcnbatch.data.store import Dataset, write_graphset
+from gcnbatch.runners.distributed import DistributedRunner
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.training.experiment import Experiment
+from tests.builders import build_graphset
+from tests.ranks.threads import on_ranks
+
+
+def write_one_graph(path: Path, **options: Any) -> Path:
+    """Write a node-level set of one graph of random edges, some repeated."""
+    write_graphset(path, build_graphset(1, level="node", max_nodes=60, edges_per_node=4, **options))
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n_channels": 1}, {"n_channels": 2, "weights": True}, {"n_channels": 2, "features": "csr"}],
+    ids=["one channel", "weights", "sparse features"],
+)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 70])
+def test_parts_together_are_the_graph(options: dict[str, Any], ranks: int, tmp_path: Path) -> None:
+    path = write_one_graph(tmp_path / "set.h5", **options)
+    with Dataset(path) as dataset:
+        whole = BatchSource(dataset.load()).batch(np.array([0]))
+        channels = dataset.header.n_channels
+        parts = on_ranks(ranks, lambda door: read_part(dataset, True, door, block=17))
+    matrix = np.zeros((60, 60 * channels))
+    for row in range(60):
+        at = slice(whole.adjacency.forward.indptr[row], whole.adjacency.forward.indptr[row + 1])
+        np.add.at(matrix[row], whole.adjacency.forward.indices[at], whole.adjacency.forward.data[at])
+    for rank, part in enumerate(parts):
+        first, stop = part.bounds[rank : rank + 2]
+        adjacency = part.adjacency
+        halo = [parts[owner].bounds[owner] + parts[owner].adjacency.sent[rank] for owner in range(ranks)]
+        assert [len(nodes) for nodes in halo] == list(adjacency.received)
+        nodes = np.concatenate([np.arange(first, stop), *halo])
+        for row in range(stop - first):
+            found = np.zeros(60 * channels)
+            for entry in range(adjacency.forward.indptr[row], adjacency.forward.indptr[row + 1]):
+                node, channel = divmod(adjacency.forward.indices[entry], channels)
+                found[nodes[node] * channels + channel] += adjacency.forward.data[entry]
+            np.testing.assert_allclose(found, matrix[first + row], rtol=1e-6)
+
+
+def steps(runner: Any, count: int) -> tuple[list[float], Any]:
+    """Train so many epochs of one step; return the losses, and the logits at the end."""
+    losses = []
+    for epoch in range(count):
+        runner.begin_epoch(epoch, [np.array([0])], 0.01)
+        runner.step(0)
+        total, weight = runner.take_loss()
+        losses.append(total / weight)
+    return losses, runner.predict(np.array([0]))
+
+
+@pytest.fixture(scope="module")
+def reddit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reddit") / "set.h5"
+    synthetic.write("reddit", path, scale=0.002)
+    return path
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kind": "kipf", "widths": [16], "input_dropout": False},
+        {"kind": "kipf", "widths": [16, 12, 8], "dropout": 0.3},
+        {"widths": [16, 16], "dropout": 0.2},
+    ],
+    ids=["A X once", "four layers", "batch norm"],
+)
+def test_losses_on_ranks_are_those_of_one_process_over_20_epochs(model: dict[str, Any], reddit: Path) -> None:
+    config = resolve({"data": {"path": str(reddit)}, "model": model})
+    with Dataset(reddit) as dataset:
+        whole, shared = Experiment(config, dataset), Experiment(config, dataset, on_ranks=True)
+        split = make_split(config.split, config.seed, whole.split_rows)
+        losses, logits = steps(OpsRunner(CpuBackend(), whole.task(split)[0]), 20)
+        task = shared.task(split)[0]
+        assert task.source.prepared is None
+        for ranks in (2, 3):
+            for found, outputs in on_ranks(
+                ranks, lambda door: steps(DistributedRunner(open_backend("cpu"), task, door), 20)
+            ):
+                np.testing.assert_allclose(found, losses, rtol=1e-5)
+                np.testing.assert_allclose(outputs, logits, rtol=1e-3, atol=1e-3 * np.abs(logits).max())
+
+
+def test_dropout_of_sparse_features_does_not_depend_on_the_ranks(tmp_path: Path) -> None:
+    path = write_one_graph(tmp_path / "set.h5", n_channels=1, features="csr", target="multiclass", n_tasks=1)
+    config = resolve({"data": {"path": str(path)}, "model": {"kind": "kipf", "dropout": 0.5}})
+    with Dataset(path) as dataset:
+        whole, shared = Experiment(config, dataset), Experiment(config, dataset, on_ranks=True)
+        split = make_split(config.split, config.seed, whole.split_rows)
+        losses, _ = steps(OpsRunner(CpuBackend(), whole.task(split)[0]), 5)
+        task = shared.task(split)[0]
+        for found, _ in on_ranks(3, lambda door: steps(DistributedRunner(CpuBackend(), task, door), 5)):
+            np.testing.assert_allclose(found, losses, rtol=1e-5)
