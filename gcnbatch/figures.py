@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
@@ -53,33 +54,27 @@ def rehearse() -> None:
     axes[0].plot([0.0, 1.0], [0.0, 1.0], label="0")
     axes[0].set(xlabel="x", ylabel="y", title="title")
     legend_above(axes[0])
-    _lay_out(figure)
-    figure.savefig(io.BytesIO(), format="png")
+    png(figure)
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file."""
+    """Return a figure as the bytes of a PNG file, which depend on the picture alone.
+
+    A character that the font lacks becomes a box. The figure is drawn once; `Figure.savefig` would draw it twice.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     stream = io.BytesIO()
+    canvas: Any = FigureCanvasAgg(figure)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        _lay_out(figure)
-        figure.savefig(stream, format="png", metadata={"Software": None})
+        if engine := figure.get_layout_engine():
+            engine.execute(figure)
+            figure.set_layout_engine("none")
+        canvas.print_png(stream, metadata={"Software": None})
     return stream.getvalue()
 
 
 def save(figure: Figure, path: StrPath) -> None:
-    """Write a PNG atomically; its bytes depend on the picture alone. A character that the font lacks becomes a box."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        _lay_out(figure)
-        fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))
-
-
-def _lay_out(figure: Figure) -> None:
-    """Place the axes. `savefig` would draw the whole figure once more for that."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-        figure.set_layout_engine("none")
+    """Write a figure as a PNG file, atomically."""
+    fileio.write_with(path, lambda name: Path(name).write_bytes(png(figure)))

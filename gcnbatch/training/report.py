@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio
+from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.training import checkpoint, metrics, plots
@@ -48,6 +49,10 @@ class Report:
         Part ("train", "valid", "test") -> targets of its rows as in the data set: (R, K), or (R, 1) of classes.
     outputs : dict of float32, (R, K) or (R, C)
         Part -> outputs of the best weights: probabilities, or values in the unit of the targets.
+    data : Path
+        The data set.
+    test_rows : (R,) int64
+        Its rows that are tested.
     test_ids : (R,) str
     history : list of dict
         Rows of history.jsonl; empty for a model without epochs.
@@ -63,6 +68,8 @@ class Report:
     header: Header
     labels: dict[str, NDArray[Any]]
     outputs: dict[str, NDArray[np.float32]]
+    data: Path
+    test_rows: Int64
     test_ids: NDArray[np.str_]
     history: list[dict[str, Any]]
     course: dict[str, Any]
