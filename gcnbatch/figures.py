@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
@@ -53,29 +54,27 @@ def rehearse() -> None:
     axes[0].plot([0.0, 1.0], [0.0, 1.0], label="0")
     axes[0].set(xlabel="x", ylabel="y", title="title")
     legend_above(axes[0])
-    _draw(figure, io.BytesIO())
+    png(figure)
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file."""
-    stream = io.BytesIO()
-    _draw(figure, stream)
-    return stream.getvalue()
+    """Return a figure as the bytes of a PNG file, which depend on the picture alone.
 
-
-def save(figure: Figure, path: StrPath) -> None:
-    """Write a PNG atomically; its bytes depend on the picture alone. A character that the font lacks becomes a box."""
-    fileio.write_with(path, lambda name: _draw(figure, name))
-
-
-def _draw(figure: Figure, to: StrPath | IO[bytes]) -> None:
-    """Lay out the axes, draw the figure once and write it as PNG. `savefig` would draw it three times."""
+    A character that the font lacks becomes a box. The figure is drawn once; `Figure.savefig` would draw it twice.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    stream = io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         if engine := figure.get_layout_engine():
             engine.execute(figure)
             figure.set_layout_engine("none")
-        canvas.print_png(to, metadata={"Software": None})
+        canvas.print_png(stream, metadata={"Software": None})
+    return stream.getvalue()
+
+
+def save(figure: Figure, path: StrPath) -> None:
+    """Write a figure as a PNG file, atomically."""
+    fileio.write_with(path, lambda name: Path(name).write_bytes(png(figure)))

@@ -97,7 +97,7 @@ def train(
     >>> [row["epoch"] for row in run.history]
     [1]
     """
-    from gcnbatch.training.report_workers import report_workers
+    from gcnbatch.run_report.workers import report_workers
 
     options = {
         ("data", "path"): path_of(data),
@@ -133,10 +133,8 @@ def train(
             folder, _ = run.start(checked, place, quiet, say, write, writers, graphs)
         else:
             folder, _ = run.start(checked, place, quiet, say, write, graphs=graphs)
-        from gcnbatch.run_report.files import update
-
         if not (applicability or baseline):
-            write.call(update, folder)
+            write.page(folder)
     return _completed(folder, device, baseline, applicability, quiet, say)
 
 

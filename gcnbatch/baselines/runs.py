@@ -37,7 +37,7 @@ from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
 from gcnbatch.training.report import METRICS, Report
 from gcnbatch.training.run import CONFIG, ENVIRONMENT
-from gcnbatch.training.summary import average
+from gcnbatch.training.summary import average, pooled
 
 SETTINGS, BESIDE = "baseline.json", "baseline"
 Say = Callable[[str], object]
@@ -251,6 +251,8 @@ def _write(
         header=dataset.header,
         labels={part: dataset.y[rows] for part, rows in parts.items()},
         outputs={part: outputs[rows] for part, rows in parts.items()},
+        data=dataset.path,
+        test_rows=split.test,
         test_ids=dataset.ids[split.test],
         history=[],
         course=course,
@@ -273,15 +275,11 @@ def _summarise(
         summary.pop(part, None)
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
-    rows = np.concatenate([part.test for part in parts])
-    tested, at, count = np.unique(rows, return_inverse=True, return_counts=True)
-    total = np.zeros((len(tested), outputs[0].shape[1]))
-    np.add.at(total, at, np.concatenate([found[part.test] for found, part in zip(outputs, parts, strict=True)]))
-    pooled = (total / count[:, None]).astype(np.float32)
-    header, y = dataset.header, dataset.y[tested]
-    summary["out_of_fold"] = report.evaluate(header, y, pooled)
-    predicted = Predictions(header, dataset.ids[tested], pooled)
-    write_table(folder / report.PREDICTIONS, predicted, parquet)
-    report.draw(folder, header, y, pooled, summary["out_of_fold"], part="test rows of all folds").result()
+    tested = [part.test for part in parts]
+    rows, mean, _ = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
+    header, y = dataset.header, dataset.y[rows]
+    summary["out_of_fold"] = report.evaluate(header, y, mean)
+    write_table(folder / report.PREDICTIONS, Predictions(header, dataset.ids[rows], mean), parquet)
+    report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)
     return summary

@@ -16,12 +16,12 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.figures import BLUE, GREY, panels, plain, save
 from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, section, table
-from gcnbatch.run_report.record import pooled
 from gcnbatch.text import csv_cell
 from gcnbatch.training import metrics
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.plots import LABELS
 from gcnbatch.training.report import evaluate
+from gcnbatch.training.summary import pooled
 
 JSON, CSV, PLOT = "results.json", "results.csv", "results.png"
 HEADER = ("set", "split", "model", "metric", "test score", "deviation", "n", "validation", "source")
@@ -79,8 +79,11 @@ def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: 
         header, y = dataset.header, dataset.y
     metric = metrics.default_monitor(header.target, len(header.task_names))
     if ensemble:
-        pools = [pooled(header, block) for block in blocks.values()]
-        test = [evaluate(header, y[rows], outputs)[metric] for rows, outputs in pools]
+        pools = [
+            pooled([fit.split.test for fit in block], [fit.outputs(header) for fit in block])
+            for block in blocks.values()
+        ]
+        test = [evaluate(header, y[pool.rows], pool.mean)[metric] for pool in pools]
     else:
         test = [fit.metrics.get("test", {}).get(metric) for fit in fits]
     valid = [fit.metrics.get("valid", {}).get(metric) for fit in fits]

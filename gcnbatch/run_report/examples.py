@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.run_report.record import TestRows
+from gcnbatch.data.molecule_drawings import NO_LIBRARIES, NO_RDKIT, draw, has_rdkit
+from gcnbatch.run_report.held_out import HeldOut
 
 MOST = 6  # of the worst, and of the best
 
@@ -20,20 +21,54 @@ class Example(NamedTuple):
     text: str
 
 
-def choose(tested: TestRows) -> tuple[list[Example], list[Example]]:
-    """Return the worst errors, largest first, and the best hits, best first; a row is in one list, once.
+class Examples(NamedTuple):
+    """The rows to look at.
+
+    Parameters
+    ----------
+    worst, best : list of Example
+        Largest error first; best hit first. A row is in one list, once.
+    drawings : dict
+        Row -> ``<svg>`` element of its molecule; "" if it is not drawn.
+    note : str
+        Why no molecule is drawn.
+    """
+
+    worst: list[Example]
+    best: list[Example]
+    drawings: dict[int, str]
+    note: str
+
+
+def choose(tested: HeldOut) -> Examples:
+    """Return the worst errors and the best hits, with their molecules drawn.
 
     Best hits are the positives of largest probability, the right classes of largest probability, or the values closest
     to the measured ones. Errors of a regression task are compared in units of the standard deviation of its labels.
     """
     error, hit = _scores(tested)
     worst = _largest(error, [])
-    return [_example(tested, *at) for at in worst], [
-        _example(tested, *at) for at in _largest(hit, [row for row, _ in worst])
-    ]
+    best = _largest(hit, [row for row, _ in worst])
+    drawings, note = _drawn(tested, [row for row, _ in (*worst, *best)])
+    return Examples([_example(tested, *at) for at in worst], [_example(tested, *at) for at in best], drawings, note)
 
 
-def _scores(tested: TestRows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _drawn(tested: HeldOut, rows: list[int]) -> tuple[dict[int, str], str]:
+    """Return the drawing of each row's molecule, and why there is none."""
+    nothing = dict.fromkeys(rows, "")
+    if tested.smiles is None:
+        missing = "The data set stores no SMILES, so no molecules are drawn."
+        return nothing, missing if rows and tested.header.level == "graph" else ""
+    if not rows:
+        return nothing, ""
+    if not has_rdkit():
+        return nothing, f"No molecules are drawn. {NO_RDKIT}."
+    drawings = draw([tested.smiles[row] for row in rows])
+    note = "" if any(drawings) else f"No molecules are drawn. {NO_LIBRARIES}."
+    return dict(zip(rows, drawings, strict=True)), note
+
+
+def _scores(tested: HeldOut) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return error and hit scores of each row and task (R, K), -inf for what is not shown."""
     y, outputs = tested.y, tested.outputs.astype(np.float64)
     if tested.header.target == "multiclass":
@@ -62,7 +97,7 @@ def _largest(scores: NDArray[np.float64], without: list[int]) -> list[tuple[int,
     return [(int(row), int(task[row])) for row in order if best[row] > -np.inf]
 
 
-def _example(tested: TestRows, row: int, task: int) -> Example:
+def _example(tested: HeldOut, row: int, task: int) -> Example:
     header, y, outputs = tested.header, tested.y[row], tested.outputs[row]
     name = f"{header.task_names[task]}: " if len(header.task_names) > 1 else ""
     if header.target == "multiclass":

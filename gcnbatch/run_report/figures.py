@@ -48,7 +48,11 @@ class Figures:
     """Figures of a run with their uncertainty: intervals by resampling, or the spread over folds or models."""
 
     record: Record
-    intervals: Intervals | None
+
+    @property
+    def intervals(self) -> Intervals | None:
+        """Intervals of the figures of the test rows; None if these are not resampled."""
+        return self.record.examined.intervals if self.record.examined else None
 
     @property
     def metrics(self) -> list[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from gcnbatch import fileio
 from gcnbatch.pages.document import REPORT
-from gcnbatch.run_report import model_card, page, resample
+from gcnbatch.run_report import model_card, page
+from gcnbatch.run_report.examined import Examined
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.record import read
 from gcnbatch.training import run_files
@@ -17,7 +18,9 @@ CARD = "model_card.md"
 Say = Callable[[str], object]
 
 
-def write(folder: Path, check_data: bool = True, say: Say = lambda line: None) -> Path:
+def write(
+    folder: Path, check_data: bool = True, say: Say = lambda line: None, examined: Examined | None = None
+) -> Path:
     """Write the page and the model card of a finished run; return the path of the page.
 
     A model card that somebody has edited is kept.
@@ -30,17 +33,15 @@ def write(folder: Path, check_data: bool = True, say: Say = lambda line: None) -
         page without intervals and examples, and the page says so.
     say : callable
         Called with each message for the user.
+    examined : Examined or None
+        Its test rows, if they are examined already.
 
     Raises
     ------
     InputError
         When the folder is not that of a finished run, or a file in it is damaged.
     """
-    record = read(folder, check_data)
-    tested, intervals = record.tested, None
-    if tested and record.one_split:
-        intervals = resample.intervals(tested.header.target, tested.y, tested.outputs, tested.header.task_names)
-    figures = Figures(record, intervals)
+    figures = Figures(read(folder, check_data, examined))
     fileio.write_text(folder / REPORT, page.render(figures))
     card = folder / CARD
     if card.exists() and not model_card.is_unedited(run_files.read_text(card, "a model card")):
@@ -50,8 +51,8 @@ def write(folder: Path, check_data: bool = True, say: Say = lambda line: None) -
     return folder / REPORT
 
 
-def update(folder: Path) -> None:
-    """Write the report of a run that trained just now; nothing if the page is newer than the metrics."""
+def update(folder: Path, examined: Examined | None = None) -> None:
+    """Write the report of a run that trained just now, as `write`; nothing if the page is newer than the metrics."""
     page_file, metrics = folder / REPORT, folder / METRICS
     if not page_file.exists() or page_file.stat().st_mtime_ns < metrics.stat().st_mtime_ns:
-        write(folder, check_data=False)
+        write(folder, check_data=False, examined=examined)

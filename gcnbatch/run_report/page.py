@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.data.molecule_drawings import NO_LIBRARIES, NO_RDKIT, draw, has_rdkit
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import (
     MISSING,
@@ -24,7 +23,6 @@ from gcnbatch.pages.elements import (
     table,
 )
 from gcnbatch.pages.origin import started
-from gcnbatch.run_report import examples
 from gcnbatch.run_report.examples import Example
 from gcnbatch.run_report.figures import Figures, label, number
 from gcnbatch.run_report.record import Record
@@ -184,31 +182,18 @@ def _courses(record: Record, pictures: Pictures) -> Html:
 
 def _examples(record: Record) -> Iterator[Html]:
     """Yield the worst errors and the best hits, drawn where the set has molecules."""
-    tested = record.tested
-    if not tested:
+    if not record.examined:
         return
-    found = examples.choose(tested)
-    picked = [one for part in found for one in part]
-    drawings = dict.fromkeys((one.row for one in picked), "")
-    note = ""
-    if tested.smiles is None:
-        if tested.header.level == "graph":
-            note = "The data set stores no SMILES, so no molecules are drawn."
-    elif not has_rdkit():
-        note = f"No molecules are drawn. {NO_RDKIT}."
-    else:
-        smiles = tested.smiles
-        drawings = dict(zip(drawings, draw([smiles[row] for row in drawings]), strict=True))
-        note = "" if any(drawings.values()) else f"No molecules are drawn. {NO_LIBRARIES}."
+    tested, found = record.examined.rows, record.examined.examples
 
     def lines(one: Example) -> tuple[Html, list[str]]:
         below = [printable(tested.smiles[one.row], 120)] if tested.smiles is not None else []
-        return Html(drawings[one.row]), [str(tested.ids[one.row]), one.text, *below]
+        return Html(found.drawings[one.row]), [str(tested.ids[one.row]), one.text, *below]
 
-    for title, part in zip(("Worst errors", "Best hits"), found, strict=True):
+    for title, part in (("Worst errors", found.worst), ("Best hits", found.best)):
         yield section(title, cards(lines(one) for one in part))
-    if note and picked:
-        yield paragraph(note, "note")
+    if found.note:
+        yield paragraph(found.note, "note")
 
 
 def _repeat(record: Record) -> Html:

@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gcnbatch import fileio
 from gcnbatch.config import Config, resolve
-from gcnbatch.data.checks import check_targets
-from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.predictions import read_outputs
+from gcnbatch.errors import GcnbatchError
+from gcnbatch.run_report.examined import Examined, examine
+from gcnbatch.run_report.held_out import HeldOut
 from gcnbatch.text import printable
 from gcnbatch.training import run_files
 from gcnbatch.training.digest import DIGEST
-from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.plan import GENERATED
-from gcnbatch.training.report import METRICS, PREDICTIONS
+from gcnbatch.training.report import METRICS
 from gcnbatch.training.run import CONFIG, ENVIRONMENT
-
-
-@dataclass(frozen=True)
-class TestRows:
-    """The rows that a run tested: each once, with the mean of the outputs of the models that tested it.
-
-    Parameters
-    ----------
-    header : Header
-    graphs : int
-        Graphs of the whole set.
-    rows : (R,) int64
-        Their numbers in the data set, ascending.
-    ids : (R,) str
-    y, outputs
-        As in `gcnbatch.training.metrics.evaluate`.
-    smiles : list of R str, or None
-        None if the set stores none.
-    """
-
-    __test__ = False  # no test case
-
-    header: Header
-    graphs: int
-    rows: NDArray[np.int64]
-    ids: NDArray[np.str_]
-    y: NDArray[Any]
-    outputs: NDArray[np.float32]
-    smiles: list[str] | None
+from gcnbatch.training.summary import pooled
 
 
 @dataclass(frozen=True)
@@ -72,7 +40,7 @@ class Record:
     metrics : dict
         metrics.json.
     fits : list of Fit
-    tested : TestRows or None
+    examined : Examined or None
     why_not : str
         Why there are no test rows.
     """
@@ -84,8 +52,13 @@ class Record:
     digest: str
     metrics: dict[str, Any]
     fits: list[Fit]
-    tested: TestRows | None
+    examined: Examined | None
     why_not: str
+
+    @property
+    def tested(self) -> HeldOut | None:
+        """The test rows, if the data set is still there."""
+        return self.examined.rows if self.examined else None
 
     @property
     def name(self) -> str:
@@ -95,7 +68,7 @@ class Record:
     @property
     def one_split(self) -> bool:
         """Whether all models share their test rows, so that these can be resampled."""
-        return len({fit.block for fit in self.fits}) == 1
+        return _one_split(self.fits)
 
     @property
     def models(self) -> str:
@@ -112,7 +85,7 @@ class Record:
         return found if isinstance(found, dict) else {}
 
 
-def read(folder: Path, check_data: bool) -> Record:
+def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Record:
     """Read a finished run.
 
     Parameters
@@ -120,6 +93,8 @@ def read(folder: Path, check_data: bool) -> Record:
     folder : Path
     check_data : bool
         Compare the data set's digest with that of the run.
+    examined : Examined or None
+        Its test rows, if they are examined already.
 
     Raises
     ------
@@ -134,48 +109,25 @@ def read(folder: Path, check_data: bool) -> Record:
     environment = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
     digest, _, path = run_files.read_text(folder / DIGEST, "the data set's digest").strip().partition("  ")
     data = folder / GENERATED if (folder / GENERATED).is_file() else Path(path)
-    tested, why_not = None, ""
+    why_not = ""
     try:
         if check_data and fileio.sha256(data) != digest:
             why_not = "the data set changed since the run"
-        else:
-            tested = _test_rows(data, fits)
-            why_not = "" if tested else "the run has no test rows"
+        elif not any(len(fit.split.test) for fit in fits):
+            why_not = "the run has no test rows"
+        elif examined is None:
+            examined = _examined(data, fits)
     except GcnbatchError as error:
         why_not = printable(str(error), 200)
     environment = environment if isinstance(environment, dict) else {}
-    return Record(folder, config, environment, data, digest, metrics, fits, tested, why_not)
+    return Record(folder, config, environment, data, digest, metrics, fits, examined, why_not)
 
 
-def _test_rows(path: Path, fits: list[Fit]) -> TestRows | None:
-    if not any(len(fit.split.test) for fit in fits):
-        return None
+def _one_split(fits: Sequence[Fit]) -> bool:
+    return len({fit.block for fit in fits}) == 1
+
+
+def _examined(path: Path, fits: Sequence[Fit]) -> Examined:
     with Dataset(path, check=False) as data:
-        rows, outputs = pooled(data.header, fits)
-        if rows[-1] >= len(data.y):
-            raise InputError(str(path), f"{len(data.y)} rows", f"more than {rows[-1]}, as in {SPLITS}")
-        check_targets(path, data.header, data.y)
-        smiles = data.smiles()
-        return TestRows(
-            data.header,
-            data.n_graphs,
-            rows,
-            data.ids[rows],
-            data.y[rows],
-            outputs,
-            [smiles[row] for row in rows] if smiles is not None else None,
-        )
-
-
-def pooled(header: Header, fits: list[Fit]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the rows that a model tested, ascending, and the mean of the outputs of those models.
-
-    Of a row that one model tested, the mean is that model's output to the bit.
-    """
-    parts = [read_outputs(fit.folder / PREDICTIONS, header, len(fit.split.test)) for fit in fits]
-    rows, at, count = np.unique(
-        np.concatenate([fit.split.test for fit in fits]), return_inverse=True, return_counts=True
-    )
-    total = np.zeros((len(rows), header.n_outputs))
-    np.add.at(total, at, np.concatenate(parts))
-    return rows, (total / count[:, None]).astype(np.float32)
+        pool = pooled([fit.split.test for fit in fits], [fit.outputs(data.header) for fit in fits])
+        return examine(data, pool.rows, pool.mean, resampled=_one_split(fits))

@@ -9,7 +9,8 @@ from gcnbatch.config import Config
 from gcnbatch.model.gcn import build, joins_graph_features
 from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import number
-from gcnbatch.run_report.record import Record, TestRows
+from gcnbatch.run_report.held_out import HeldOut
+from gcnbatch.run_report.record import Record
 from gcnbatch.text import listed
 from gcnbatch.training.report import METRICS
 
@@ -58,7 +59,7 @@ def _model(record: Record) -> str:
     return shape + (_parameters(record.config, record.tested) if record.tested else "")
 
 
-def _parameters(config: Config, tested: TestRows) -> str:
+def _parameters(config: Config, tested: HeldOut) -> str:
     header = tested.header
     joined = joins_graph_features(config.model, header)
     features = f"; {len(header.graph_feature_names):,} features of graphs joined to the readout" if joined else ""

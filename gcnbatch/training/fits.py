@@ -132,6 +132,8 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any]) -> Re
         header=experiment.header,
         labels={part: experiment.y[parts[part]] for part in outputs},
         outputs=outputs,
+        data=experiment.dataset.path,
+        test_rows=member.split.test,
         test_ids=experiment.ids[member.split.test],
         history=member.files.history(member.position.epoch),
         course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},

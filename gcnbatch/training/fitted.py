@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.predictions import read_outputs
 from gcnbatch.training import run_files
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.plan import member_folders, member_numbers
-from gcnbatch.training.report import METRICS
+from gcnbatch.training.report import METRICS, PREDICTIONS
 
 _ROWS: TypeAdapter[dict[str, list[int]]] = TypeAdapter(dict[str, list[Annotated[int, Field(ge=0, lt=2**62)]]])
 
@@ -43,6 +46,16 @@ class Fit:
     def block(self) -> tuple[int, int]:
         """Repeat and fold: runs are compared within them."""
         return self.repeat, self.fold
+
+    def outputs(self, header: Header) -> NDArray[np.float32]:
+        """Read the model's outputs for its test rows.
+
+        Raises
+        ------
+        InputError
+            When ``predictions.csv`` is damaged, or has other columns or rows.
+        """
+        return read_outputs(self.folder / PREDICTIONS, header, len(self.split.test))
 
 
 def block_name(repeat: int, fold: int) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio
+from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.training import checkpoint, metrics, plots
@@ -48,6 +49,10 @@ class Report:
         Part ("train", "valid", "test") -> targets of its rows as in the data set: (R, K), or (R, 1) of classes.
     outputs : dict of float32, (R, K) or (R, C)
         Part -> outputs of the best weights: probabilities, or values in the unit of the targets.
+    data : Path
+        The data set.
+    test_rows : (R,) int64
+        Its rows that are tested.
     test_ids : (R,) str
     history : list of dict
         Rows of history.jsonl; empty for a model without epochs.
@@ -63,6 +68,8 @@ class Report:
     header: Header
     labels: dict[str, NDArray[Any]]
     outputs: dict[str, NDArray[np.float32]]
+    data: Path
+    test_rows: Int64
     test_ids: NDArray[np.str_]
     history: list[dict[str, Any]]
     course: dict[str, Any]
@@ -114,6 +121,29 @@ class Report:
 def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:
     """Return the metrics of these rows; `y` and `outputs` as in `metrics.evaluate`."""
     return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+
+
+class Writer(Protocol):
+    """Writes reports and other files of a run, perhaps in other processes."""
+
+    def __call__(self, report: Report) -> dict[str, Any]:
+        """Write the report of a fit; return its metrics."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns that writes files of the run."""
+
+
+class _WriterHere:
+    """`Writer` in this process."""
+
+    def __call__(self, report: Report) -> dict[str, Any]:
+        return report.write()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+
+HERE = _WriterHere()
 
 
 def draw(

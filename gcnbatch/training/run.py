@@ -41,15 +41,13 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
-from gcnbatch.training.report import INLINE
-from gcnbatch.training.report_workers import Writer
+from gcnbatch.training.report import HERE, INLINE, Writer
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
 CONFIG, ENVIRONMENT = "config.toml", "env.json"
 CHANGED = "changed since the run began"
-HERE = Writer()  # writes reports in this process
 
 
 def start(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, read_outputs, write_table
 from gcnbatch.training import report
 from gcnbatch.training.plan import Planned
-from gcnbatch.training.report_workers import Writer
+from gcnbatch.training.report import Writer
 
 
 def summarise(
@@ -46,7 +46,11 @@ def summarise(
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
     if any(len(one.split.test) for one in planned):
-        rows, mean, std = _pooled(folder, planned)
+        places = [folder / one.name / report.PREDICTIONS for one in planned]
+        tested = [one.split.test for one in planned]
+        rows, mean, std = pooled(
+            tested, [read_outputs(path, header, len(part)) for path, part in zip(places, tested, strict=True)]
+        )
         y = experiment.y[rows]
         summary["out_of_fold"] = report.evaluate(header, y, mean)
         predicted = Predictions(header, experiment.ids[rows], mean, std)
@@ -76,23 +80,42 @@ def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"mean": mean, "std": std}
 
 
-def _pooled(folder: Path, planned: Sequence[Planned]) -> tuple[Int64, NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return the rows that a member tested, ascending, and the mean and standard deviation of their outputs.
+class Pooled(NamedTuple):
+    """The rows that models tested, and the mean and standard deviation of the outputs of those models.
 
-    Of a row that one member tested, the mean is that member's output to the bit. The deviation (n - 1) is NaN where one
-    member tested, and None if that is so for all rows.
+    Parameters
+    ----------
+    rows : (R,) int64
+        Ascending.
+    mean : (R, K) float32
+        Of a row that one model tested, that model's outputs to the bit.
+    std : (R, K) float32 or None
+        With n - 1; NaN where one model tested a row, None if that is so for all rows.
     """
-    header = planned[0].experiment.header
-    parts = [read_outputs(folder / one.name / report.PREDICTIONS, header, len(one.split.test)) for one in planned]
-    rows = np.concatenate([one.split.test for one in planned])
-    outputs = np.concatenate(parts).astype(np.float64)
-    tested, at, count = np.unique(rows, return_inverse=True, return_counts=True)
-    mean, squares = (np.zeros((len(tested), outputs.shape[1])) for _ in range(2))
-    np.add.at(mean, at, outputs)
+
+    rows: Int64
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32] | None
+
+
+def pooled(rows: Sequence[Int64], outputs: Sequence[NDArray[np.float32]]) -> Pooled:
+    """Return the outputs of several models by row.
+
+    Parameters
+    ----------
+    rows : sequence of (R,) int64
+        Rows that each model tested.
+    outputs : sequence of (R, K) float32
+        Its outputs for them.
+    """
+    values = np.concatenate(outputs).astype(np.float64)
+    tested, at, count = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
+    mean, squares = (np.zeros((len(tested), values.shape[1])) for _ in range(2))
+    np.add.at(mean, at, values)
     mean /= count[:, None]
     if count.max() == 1:
-        return tested, mean.astype(np.float32), None
-    np.add.at(squares, at, (outputs - mean[at]) ** 2)
+        return Pooled(tested, mean.astype(np.float32), None)
+    np.add.at(squares, at, (values - mean[at]) ** 2)
     with np.errstate(invalid="ignore"):  # 0 / 0
         std = np.sqrt(squares / (count - 1)[:, None])
-    return tested, mean.astype(np.float32), std.astype(np.float32)
+    return Pooled(tested, mean.astype(np.float32), std.astype(np.float32))

@@ -9,12 +9,12 @@ import numpy as np
 from gcnbatch.data.molecule_drawings import draw
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.run_report.examples import choose
-from gcnbatch.run_report.record import TestRows
+from gcnbatch.run_report.held_out import HeldOut
 
 NAN = float("nan")
 
 
-def rows_of(target: Target, y: list[list[float]], outputs: list[list[float]]) -> TestRows:
+def rows_of(target: Target, y: list[list[float]], outputs: list[list[float]]) -> HeldOut:
     classes = ("red", "green") if target == "multiclass" else ()
     names = ("colour",) if classes else tuple("ab"[: len(y[0])])
     header = Header(
@@ -28,11 +28,11 @@ def rows_of(target: Target, y: list[list[float]], outputs: list[list[float]]) ->
     )
     rows = np.arange(len(y))
     labels = np.array(y, dtype=np.int64 if classes else np.float64)
-    return TestRows(header, len(y), rows, rows.astype(np.str_), labels, np.array(outputs, np.float32), None)
+    return HeldOut(header, len(y), rows.astype(np.str_), labels, np.array(outputs, np.float32), None)
 
 
-def texts(rows: TestRows) -> tuple[list[str], list[str]]:
-    worst, best = choose(rows)
+def texts(rows: HeldOut) -> tuple[list[str], list[str]]:
+    worst, best, *_ = choose(rows)
     return [f"{one.row} {one.text}" for one in worst], [f"{one.row} {one.text}" for one in best]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,13 +18,15 @@ import pytest
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import MachineError
-from gcnbatch.run_report import files
-from gcnbatch.training import report_workers as module
-from gcnbatch.training import run
+from gcnbatch.run_report import files, page, resample
+from gcnbatch.run_report import workers as module
+from gcnbatch.run_report.workers import Writer, report_workers
+from gcnbatch.training import plots, run
+from gcnbatch.training.fitted import read_fits
 from gcnbatch.training.metrics import activate
 from gcnbatch.training.report import INLINE, Report
-from gcnbatch.training.report_workers import Writer, report_workers
 from gcnbatch.worker import Workers
 from tests.test_worker import meet
 from tests.training.runs import environment
@@ -40,10 +42,12 @@ def report(folder: Path, rows: int = 400) -> Report:
     header = Header(name="a", level="graph", target="binary", task_names=tasks, n_features=3, channel_names=("bond",))
     history = [{"epoch": e, "train_loss": 1 / e, "valid_loss": None, "learning_rate": 1e-3} for e in (1, 2)]
     ids = np.array([f"molecule {row}" for row in range(rows)])
-    return Report(folder, header, labels, outputs, ids, history, {"backend": "fused", "seconds": 0.25})
+    course = {"backend": "fused", "seconds": 0.25}
+    return Report(folder, header, labels, outputs, folder / "set.h5", np.arange(rows), ids, history, course)
 
 
 Write = Callable[[Report], dict[str, Any]]
+PAGES = ("report.html", "model_card.md")
 UNCERTAIN = ("uncertainty.safetensors", "uncertainty.png")
 
 
@@ -69,14 +73,14 @@ def processes(pools: list[Workers]) -> list[subprocess.Popen[bytes]]:
 def write(pools: list[Workers]) -> Iterator[Write]:
     """Return the function that writes a report in workers."""
     with report_workers(enabled=True) as write:
-        assert [len(pool._workers) for pool in pools] == [1, 3]
+        assert [len(pool._workers) for pool in pools] == [1, 3, 1]
         yield write
 
 
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the preloading of modules in tests whose workers compute nothing."""
-    for name in ("FITS", "PLOTS"):
+    for name in ("FITS", "PLOTS", "PAGE"):
         monkeypatch.setattr(module, name, ())
 
 
@@ -182,7 +186,7 @@ def test_an_error_of_the_report_is_raised_in_this_process(write: Write, tmp_path
 def test_workers_end_with_the_run_even_while_they_import(pools: list[Workers]) -> None:
     with report_workers(enabled=True):
         started = processes(pools)
-        assert [process.poll() for process in started] == [None] * 4
+        assert [process.poll() for process in started] == [None] * 5
     assert all(process.returncode is not None for process in started)
 
 
@@ -205,8 +209,8 @@ def test_workers_preload_every_module_that_a_report_needs(tmp_path: Path) -> Non
     text = f"""
 import sys
 from pathlib import Path
-from gcnbatch.training.report_workers import FITS, PLOTS, preload
-from tests.training.test_report_workers import report
+from gcnbatch.run_report.workers import FITS, PLOTS, preload
+from tests.run_report.test_workers import report
 written = report(Path({str(tmp_path)!r}))
 preload(*FITS, *PLOTS)
 known = set(sys.modules)
@@ -242,13 +246,13 @@ def test_training_starts_workers_on_a_gpu_only(
     with pytest.raises(SystemExit) as left:
         app.main()
     assert left.value.code in (0, None)
-    assert running == [4 if has_gpu else 0]
+    assert running == [5 if has_gpu else 0]
     assert all(process.returncode is not None for process in processes(pools))
     capsys.readouterr()
 
 
 @pytest.mark.usefixtures("light_workers")
-@pytest.mark.parametrize(("members", "expected"), [(2, [2, 5]), (5, [5])])
+@pytest.mark.parametrize(("members", "expected"), [(2, [2, 5, 1]), (5, [5])])
 def test_several_members_have_more_workers_up_to_one_per_core(
     members: int, expected: list[int], pools: list[Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +265,7 @@ def test_workers_start_before_anything_large_is_imported() -> None:
     text = """
 import sys
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.training import report_workers
+from gcnbatch.run_report import workers
 print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
@@ -272,7 +276,7 @@ STARTING = """
 import sys
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.training import report_workers
+from gcnbatch.run_report import workers
 
 registry.may_use_gpu = lambda name: True
 loader.wake = lambda device: object()
@@ -282,7 +286,7 @@ def start(enabled, members):
     print([name for name in large if name in sys.modules])
     raise SystemExit
 
-report_workers.report_workers = start
+workers.report_workers = start
 sys.argv = ["gcnbatch", "train", "quickstart"]
 from gcnbatch.cli.app import main
 main()
@@ -296,9 +300,37 @@ def test_workers_start_before_large_libraries_are_imported() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def of_run(folder: Path) -> Report:
+    """Return the report of a run that a test has copied, with its test rows alone."""
+    (fit,) = read_fits(folder)
+    with Dataset(Path((folder / "data.sha256").read_text().split()[1])) as data:
+        rows, outputs = fit.split.test, {"test": fit.outputs(data.header)}
+        labels, course = {"test": data.y[rows]}, {key: fit.metrics[key] for key in ("backend", "seconds", "split")}
+        return Report(folder, data.header, labels, outputs, data.path, rows, data.ids[rows], [], course)
+
+
 @pytest.mark.usefixtures("light_workers")
-def test_pages_are_written_in_a_worker_and_here_where_it_fails(write: Writer) -> None:
-    assert write.call(os.getpid) != os.getpid()
-    assert write.call(lambda place: f"{place}!", "here") == "here!"  # cannot be pickled
-    with report_workers(enabled=False) as alone:
-        assert alone.call(os.getpid) == os.getpid()
+def test_a_worker_writes_the_page_that_this_process_writes_where_it_died(
+    runs: Path, tmp_path: Path, write: Writer, pools: list[Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(runs / "molecules", tmp_path / "run"))
+    monkeypatch.setattr(plots, "roc_pr", print)  # a worker can import it, and it is quick
+    write(of_run(folder))
+    found = []
+    for dies in (False, True):
+        for name in PAGES:
+            (folder / name).unlink()
+        with monkeypatch.context() as patch:
+            if dies:
+                pools[2]._workers[0].process.kill()
+            else:
+                patch.delattr(resample, "intervals")
+                patch.delattr(page, "render")
+            write.page(folder)
+        found.append([(folder / name).read_bytes() for name in PAGES])
+    assert found[0] == found[1]
+    assert b"<svg" in found[0][0]
+    assert b"resamples of the test rows" in found[0][0]

@@ -1,0 +1,61 @@
+"""Test rows with what takes long to find out about them: intervals and drawn examples.
+
+They need no other file of a run. So a run on a GPU examines its test rows in a worker while others draw the plots.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.store import Dataset
+from gcnbatch.run_report import examples, held_out, resample
+from gcnbatch.run_report.examples import Examples
+from gcnbatch.run_report.held_out import HeldOut
+from gcnbatch.run_report.resample import Intervals
+from gcnbatch.training.report import Report
+from gcnbatch.training.summary import pooled
+
+
+class Examined(NamedTuple):
+    """Test rows, the intervals of their figures (None: not resampled), and the rows to look at."""
+
+    rows: HeldOut
+    intervals: Intervals | None
+    examples: Examples
+
+
+def examine(data: Dataset, rows: Int64, outputs: NDArray[np.float32], resampled: bool = True) -> Examined:
+    """Read test rows and examine them.
+
+    Parameters
+    ----------
+    data : Dataset
+    rows : (R,) int64
+        Ascending.
+    outputs : (R, K) float32
+    resampled : bool
+        Compute intervals, if there are not too many rows.
+
+    Raises
+    ------
+    InputError
+        As `held_out.read`.
+    """
+    tested = held_out.read(data, rows, outputs)
+    header, intervals = tested.header, None
+    if resampled:
+        intervals = resample.intervals(header.target, tested.y, tested.outputs, header.task_names)
+    return Examined(tested, intervals, examples.choose(tested))
+
+
+def examine_report(report: Report) -> Examined | None:
+    """Examine the test rows of a fit whose report is not written yet; None if it has none."""
+    if "test" not in report.outputs:
+        return None
+    with Dataset(report.data, check=False) as data:
+        pool = pooled([report.test_rows], [report.outputs["test"]])  # in the order of the data set
+        return examine(data, pool.rows, pool.mean)

@@ -1,0 +1,155 @@
+"""Worker processes that write the report of a run on a GPU: fit the uncertainty, draw the plots, make the page.
+
+matplotlib and SciPy's optimisers take half a second to import, plots about as long to draw. While a GPU trains a small
+model, the CPU cores are idle, so worker processes import meanwhile. After the last step they work side by side: one
+process per plot, one for the uncertainty, one for the page. Of the page, only the assembly waits for the plots; test
+rows are examined beside them (`gcnbatch.run_report.examined`). Training on the CPU leaves no core idle, so the main
+process writes that report.
+
+This module imports nothing large: the workers start before the command imports NumPy.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from gcnbatch.worker import Workers
+
+if TYPE_CHECKING:
+    from gcnbatch.run_report.examined import Examined
+    from gcnbatch.training.report import Report
+
+Result = TypeVar("Result")
+
+FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
+PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.training.plots", "gcnbatch.uncertainty.plot")
+PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
+FIT_WORKERS = 4  # at most, for several members
+PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
+
+
+class Pools(NamedTuple):
+    """The processes for fits, for plots and for the page; one pool for all three, if each takes a whole report."""
+
+    fits: Workers
+    plots: Workers
+    page: Workers
+
+    @property
+    def whole(self) -> bool:
+        """Whether a worker takes a whole report."""
+        return self.fits is self.plots
+
+
+class Writer:
+    """Writes reports, in worker processes if there are any. Where one fails, this process writes the report.
+
+    Parameters
+    ----------
+    pools : Pools or None
+        None: this process does everything.
+    alone : bool
+        The run has one model, so its page is about the test rows of that model's report.
+    """
+
+    def __init__(self, pools: Pools | None, alone: bool) -> None:
+        self._pools, self._alone = pools, alone
+        self._examined: Future[Examined | None] | None = None
+
+    def __call__(self, report: Report) -> dict[str, Any]:
+        """Write the report of a fit; return its metrics."""
+        if self._pools:
+            from gcnbatch.run_report.examined import examine_report
+
+            try:
+                if self._pools.whole:
+                    return self._pools.page.submit(type(report).write, report).result()
+                if self._alone:
+                    self._examined = self._pools.page.submit(examine_report, report)
+                return report.write(self._pools.fits, self._pools.plots)
+            except Exception:  # a worker failed; if the report itself is at fault, the call below raises again
+                self._pools = None
+        return report.write()
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a function returns that writes files of the run."""
+        if self._pools:
+            try:
+                return self._pools.page.submit(function, *arguments).result()
+            except Exception:  # as above
+                self._pools = None
+        return function(*arguments)
+
+    def page(self, folder: Path) -> None:
+        """Write the page of the run, whose reports are written."""
+        from gcnbatch.run_report.files import update
+
+        if self._pools and not self._pools.whole:
+            for pool in (self._pools.fits, self._pools.plots):
+                pool.shutdown(wait=False)  # they end while the page is written
+        try:
+            examined = self._examined.result() if self._examined else None
+        except Exception:  # as above
+            self._pools = examined = None
+        self.call(update, folder, examined)
+
+
+@contextmanager
+def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
+    """Yield what writes reports, in worker processes if `enabled`. They end with the context.
+
+    Without workers, this process writes the reports. A worker takes a part of a report. With at least as many members
+    as cores, a worker takes a whole report: the training process then only sends it.
+    """
+    with ExitStack() as stack:
+        yield Writer(_start(stack, members) if enabled and sys.executable else None, members == 1)
+
+
+def _start(stack: ExitStack, members: int) -> Pools | None:
+    """Return the pools, or None if a process or thread cannot be started."""
+    cores = len(os.sched_getaffinity(0))
+    kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [(cores, prepare_reports, (*FITS, *PAGE))]
+    if members < max(cores, 2):
+        plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * members, cores))
+        kinds = [(min(members, FIT_WORKERS), preload, FITS), (plotters, prepare_plots, ()), (1, preload, PAGE)]
+    started: list[Workers] = []
+    try:
+        for count, prepare, modules in kinds:
+            started.append(stack.enter_context(Workers(count, prepare, modules, quiet=True)))
+    except (OSError, RuntimeError):
+        return None
+    for pool in started:
+        stack.callback(pool.shutdown, wait=False)  # runs before any waiting shutdown: all pools end at the same time
+    return Pools(*started) if len(started) > 1 else Pools(*(3 * started))
+
+
+def prepare_reports(*modules: str) -> None:
+    """Import these modules and what plots need."""
+    preload(*modules)
+    prepare_plots()
+
+
+def prepare_plots() -> None:
+    """Import what plots need, and draw a first figure."""
+    preload(*PLOTS)
+    from gcnbatch.figures import rehearse
+
+    rehearse()
+
+
+def preload(*modules: str) -> None:
+    """Import the modules that later calls need, without the garbage collector, which takes a tenth of that time."""
+    gc.disable()
+    try:
+        for name in modules:
+            import_module(name)
+    finally:
+        gc.enable()
