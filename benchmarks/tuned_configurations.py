@@ -58,7 +58,7 @@ def main() -> None:
     with ThreadPoolExecutor(len(tables)) as threads:
         list(threads.map(lambda name: _search(name, given), tables))
     for name, table in tables.items():
-        _write(name, table.name, given.folder / name, given.trials)
+        _write(name, table.name, given.folder / name)
 
 
 def _import(name: str, table: Path, path: Path) -> None:
@@ -69,8 +69,7 @@ def _import(name: str, table: Path, path: Path) -> None:
         import_smiles(table, path, suite.features[FEATURES], **columns, skip_bad_rows=True, name=name)
 
 
-def _arguments(name: str) -> list[str]:
-    repeats, epochs, batch_size = SETTINGS[name]
+def _arguments(name: str, repeats: int, epochs: int, batch_size: int) -> list[str]:
     return [
         *("molecules", "--data", f"{name}.h5", "--space", f"benchmarks/{SPACE.name}", "--repeats", str(repeats)),
         *("--epochs", str(epochs), "--set", f"train.batch_size={batch_size}"),
@@ -79,7 +78,9 @@ def _arguments(name: str) -> list[str]:
 
 def _search(name: str, given: argparse.Namespace) -> None:
     study = given.folder / name
-    arguments = [argument.replace(f"benchmarks/{SPACE.name}", str(SPACE)) for argument in _arguments(name)]
+    arguments = [
+        argument.replace(f"benchmarks/{SPACE.name}", str(SPACE)) for argument in _arguments(name, *SETTINGS[name])
+    ]
     arguments[2] = str(given.folder / f"{name}.h5")
     begin = [*arguments, "--backend", given.backend, "-o", str(study)]
     command = ["--resume", str(study)] if (study / "study.json").exists() else begin
@@ -88,8 +89,11 @@ def _search(name: str, given: argparse.Namespace) -> None:
     subprocess.run(whole, check=True)
 
 
-def _write(name: str, table: str, study: Path, trials: int) -> None:
-    """Write the best trial's keys that differ from the defaults, under a comment with the commands."""
+def _write(name: str, table: str, study: Path) -> None:
+    """Write the best trial's keys that differ from the defaults, under a comment with the study's commands."""
+    base = resolve(read_toml(study / "config.toml"))
+    arguments = " ".join(_arguments(name, base.split.repeats, base.train.epochs, base.train.batch_size))
+    trials = len((study / "trials.csv").read_text(encoding="utf-8").splitlines()) - 1
     best = resolve(read_toml(study / "best.toml")).model_dump(mode="json")
     usual = Config().model_dump(mode="json")
     usual["model"].pop("kind")
@@ -105,7 +109,7 @@ def _write(name: str, table: str, study: Path, trials: int) -> None:
         f"#   gcnbatch data import smiles {table} -o {name}.h5 --bond-channels --atom-features extended86{WRAP}"
         f"--bond-properties ring,conjugated,stereo --descriptors rdkit2d --on-bad-row skip"
         + (f"{WRAP}{(smiles + columns).strip()}" if smiles + columns else ""),
-        f"#   gcnbatch tune {' '.join(_arguments(name)).replace(' --repeats', f'{WRAP}--repeats')} --trials {trials}",
+        f"#   gcnbatch tune {arguments.replace(' --repeats', f'{WRAP}--repeats')} --trials {trials}",
         f"#   gcnbatch train configs/{name}_tuned.toml --data {name}.h5",
     ]
     tree = tomli_w.dumps({"name": f"{name}_tuned", **found})
