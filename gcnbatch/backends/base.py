@@ -184,6 +184,12 @@ class Ops(Protocol):
     def add(self, a: Array, b: Array) -> Array:
         """A + B, two arrays of one shape. The gradient by both is dY."""
 
+    def maximum(self, a: Array, b: Array) -> Array:
+        """Return the larger of A and B by element, two arrays of one shape; NaN where one of them is."""
+
+    def maximum_backward(self, dy: Array, a: Array, b: Array) -> tuple[Array, Array]:
+        """Gradients of `maximum` by A and B: dY where A (B) is the larger one, A where they are equal; else 0."""
+
     def concatenate(self, parts: Sequence[Array]) -> Array:
         """Matrices (N, P_i) side by side: (N, sum of the P_i)."""
 

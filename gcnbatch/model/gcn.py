@@ -27,6 +27,7 @@ from gcnbatch.model.layers import (
     Junction,
     Layer,
     LayerNormRelu,
+    Maximum,
     Propagate,
     ReadoutLayer,
     Relu,
@@ -164,9 +165,10 @@ def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: b
 def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
     layers, ends = _convolutions(config, header)
     width = config.widths[-1]
-    if config.jumping_knowledge == "cat" and len(ends) > 1:
-        layers.append(Concatenate("jumping", tuple(ends[:-1])))
-        width = sum(config.widths)
+    if config.jumping_knowledge != "none" and len(ends) > 1:
+        cat = config.jumping_knowledge == "cat"
+        layers.append((Concatenate if cat else Maximum)("jumping", tuple(ends[:-1])))
+        width = sum(config.widths) if cat else width
     for i, out in enumerate(config.dense, 1):
         layers += [Dense(f"dense{i}", width, out), Relu(f"dense{i}.relu"), *_dropout(f"dense{i}", config.dropout)]
         width = out

@@ -376,7 +376,38 @@ class Concatenate:
         return own, *others
 
 
-Junction = Add | Concatenate  # layers that read outputs of earlier layers, too
+@dataclass(frozen=True)
+class Maximum:
+    """The largest of the outputs of earlier layers and of the layer before, by element (jumping knowledge).
+
+    Source: as `Concatenate`. All have one width. Of equal values the earliest has the gradient.
+    """
+
+    name: str
+    others: tuple[str, ...]
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
+        largest, *parts = *others, h
+        saved = []
+        for part in parts:
+            saved.append((largest, part))
+            largest = ctx.ops.maximum(largest, part)
+        return largest, saved
+
+    def backward(self, ctx: Context, dout: Array, saved: Any) -> tuple[Array, ...]:
+        """Return the gradients by the output of the layer before and by those of `others`."""
+        found: list[Array] = []
+        for largest, part in reversed(saved):
+            dout, d = ctx.ops.maximum_backward(dout, largest, part)
+            found.append(d)
+        own, *others = found
+        return own, dout, *reversed(others)
+
+
+Junction = Add | Concatenate | Maximum  # layers that read outputs of earlier layers, too
 
 
 def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:

@@ -137,10 +137,10 @@ class Member:
         """Keep the state for the next cohort."""
         self._carried = state
 
-    def save(self, state: State) -> None:
+    def save(self, state: Arrays) -> None:
         """Write a checkpoint, if the member has a folder."""
         if self.files:
-            self.files.save(state(), self.best, self.position)
+            self.files.save(state, self.best, self.position)
 
     # -------------------------------------------------------------------------------------------- an epoch
 

@@ -28,7 +28,7 @@ from gcnbatch.runners.choice import BackendChoice, distributed_refusal
 from gcnbatch.training import digest, event_file, report, run_files, warm_start
 from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fits import Fits, Say, Write
+from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.member import OTHER_RATES
 from gcnbatch.training.member_files import HISTORY
 from gcnbatch.training.plan import (
@@ -41,13 +41,15 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
-from gcnbatch.training.report import INLINE, Report
+from gcnbatch.training.report import INLINE
+from gcnbatch.training.report_workers import Writer
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
 CONFIG, ENVIRONMENT = "config.toml", "env.json"
 CHANGED = "changed since the run began"
+HERE = Writer()  # writes reports in this process
 
 
 def start(
@@ -55,7 +57,7 @@ def start(
     folder: Path | None,
     quiet: bool = False,
     say: Say = lambda line: None,
-    write: Write = Report.write,
+    write: Writer = HERE,
     writers: Executor = INLINE,
     graphs: GraphSet | None = None,
 ) -> tuple[Path, dict[str, Any]]:
@@ -243,7 +245,7 @@ def _fit(
     backend: Backend,
     quiet: bool,
     say: Say,
-    write: Write = Report.write,
+    write: Writer = HERE,
     writers: Executor = INLINE,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
@@ -267,7 +269,7 @@ def _fit(
             say("the last model trains on rank 0; the other ranks are idle")
         known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
     results = [known[one.name] for one in planned]
-    return summarise(folder, planned, results) if planned[0].name else results[0]
+    return summarise(folder, planned, results, write) if planned[0].name else results[0]
 
 
 def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:

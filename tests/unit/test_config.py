@@ -258,6 +258,11 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         read_toml(tmp_path)
 
 
+def test_the_largest_of_layers_of_different_widths_is_refused() -> None:
+    with pytest.raises(InputError, match=r"jumping_knowledge = 'max' needs equal widths, not \[8, 16\]"):
+        resolve({"model": {"jumping_knowledge": "max", "widths": [8, 16]}})
+
+
 def test_a_name_of_a_split_that_is_not_predefined_is_refused() -> None:
     with pytest.raises(InputError, match=r"^configuration: split: name = 'x' needs kind = 'predefined'"):
         assigned("split.kind=scaffold", "split.name=x")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -181,6 +183,13 @@ class CpuOps:
     def add(self, a: Float, b: Float) -> Float:
         return a + b
 
+    def maximum(self, a: Float, b: Float) -> Float:
+        return np.maximum(a, b)
+
+    def maximum_backward(self, dy: Float, a: Float, b: Float) -> tuple[Float, Float]:
+        da = dy * (a >= b)
+        return da, dy - da
+
     def concatenate(self, parts: Sequence[Float]) -> Float:
         return np.concatenate(list(parts), axis=1)
 
@@ -198,12 +207,12 @@ class CpuOps:
     def readout(self, h: Float, node_ptr: NDArray[np.int64], kind: Readout) -> tuple[Float, Any]:
         if kind == "max":
             r = _segment_max(h, node_ptr)
-            return r, (h, r)
+            return r, _Maxima(node_ptr, h, r)
         return _product(_membership(node_ptr, kind), h), None
 
     def readout_backward(self, dr: Float, node_ptr: NDArray[np.int64], kind: Readout, saved: Any) -> Float:
         if kind == "max":
-            return _segment_max_backward(dr, node_ptr, *saved)
+            return _segment_max_backward(dr, saved)
         return np.repeat(dr if kind == "sum" else dr * _inverse_sizes(node_ptr)[:, None], np.diff(node_ptr), axis=0)
 
     def join(self, r: Float, features: GraphFeatures, mean: Float, scale: Float, limit: float) -> Float:
@@ -380,18 +389,33 @@ def _segment_max(h: Float, node_ptr: NDArray[np.int64]) -> Float:
     return r
 
 
-def _segment_max_backward(dr: Float, node_ptr: NDArray[np.int64], h: Float, r: Float) -> Float:
-    """Return dH (N, P): dR at the first row that holds the maximum R of its graph.
-
-    NaN equals nothing: the graph's first row then counts.
-    """
-    graphs = np.flatnonzero(np.diff(node_ptr))
-    winner = np.empty((len(graphs), h.shape[1]), dtype=np.int64)
-    for row, (graph, first, end) in zip(winner, _filled(node_ptr), strict=True):
-        (h[first:end] == r[graph]).argmax(axis=0, out=row)
-    dh = np.zeros(h.shape, dtype=dr.dtype)
-    dh[winner + node_ptr[graphs, None], np.arange(h.shape[1])] = dr[graphs]
+def _segment_max_backward(dr: Float, maxima: _Maxima) -> Float:
+    """Return dH (N, P): dR at the first row that holds the maximum R of its graph."""
+    graphs, rows = maxima.places
+    dh = np.zeros(maxima.h.shape, dtype=dr.dtype)
+    dh[rows, np.arange(maxima.h.shape[1])] = dr[graphs]
     return dh
+
+
+@dataclass(frozen=True, eq=False)
+class _Maxima:
+    """Maxima R (B, P) of each graph's rows of H (N, P)."""
+
+    node_ptr: NDArray[np.int64]
+    h: Float
+    r: Float
+
+    @cached_property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The G graphs with nodes, and the first row that holds each of their maxima, (G, P).
+
+        NaN equals nothing: the graph's first row then counts. An explanation asks once per output, so this is kept.
+        """
+        graphs = np.flatnonzero(np.diff(self.node_ptr))
+        winner = np.empty((len(graphs), self.h.shape[1]), dtype=np.int64)
+        for row, (graph, first, end) in zip(winner, _filled(self.node_ptr), strict=True):
+            (self.h[first:end] == self.r[graph]).argmax(axis=0, out=row)
+        return graphs, winner + self.node_ptr[graphs, None]
 
 
 def _filled(node_ptr: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
