@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.batches import node_features
@@ -144,6 +143,8 @@ def _with_halo(
     rows: Int64, columns: Int64, weights: NDArray[np.float32], bounds: Int64, channels: int, ranks: Communicator
 ) -> HaloAdjacency:
     """Return the adjacency of these entries: own rows from 0, columns as cells of the whole graph."""
+    import scipy.sparse as sp
+
     first, stop = (int(bound) for bound in bounds[ranks.rank : ranks.rank + 2])
     nodes, channel = columns // channels, columns % channels
     own = (nodes >= first) & (nodes < stop)

@@ -204,18 +204,46 @@ class Dataset:
                 raise InputError(place, ascii(texts[-1]), "printable UTF-8")
         return texts
 
-    def check(self, load: bool = True) -> None:
+    def check(self, load: bool = True, in_pieces: bool = False) -> None:
         """Check every value against the rules of the format; raise InputError for the first violation.
 
-        With `load`, a set that fits in memory is kept there.
+        With `load`, a set that fits in memory is kept there. With `in_pieces`, the only graph of a set is read in
+        pieces, so it may be larger than memory.
         """
         checks.check_targets(self.path, self.header, self.y)
         if load and self.fits_in_memory:
             self.load()
         entries = 0
-        for start, part in self.blocks():
-            checks.check_part(self.path, part, int(self.node_ptr[start]), int(self.edge_ptr[start]), start, entries)
+        for part, node, edge, graph in self._pieces() if in_pieces else self._parts():
+            checks.check_part(self.path, part, node, edge, graph, entries)
             entries += part.x.nnz if is_sparse(part.x) else 0
+
+    def _parts(self) -> Iterator[tuple[GraphSet, int, int, int]]:
+        """Yield the set in parts of whole graphs, each with its first node, edge and graph."""
+        for start, part in self.blocks():
+            yield part, int(self.node_ptr[start]), int(self.edge_ptr[start]), start
+
+    def _pieces(self, most: int = BLOCK_BYTES) -> Iterator[tuple[GraphSet, int, int, int]]:
+        """Yield the only graph in pieces of some edges and some features, each with its first node, edge and graph."""
+        nodes, edges = int(self.node_ptr[-1]), int(self.edge_ptr[-1])
+        count = nodes * self._row_bytes("nodes/") + edges * self._row_bytes("edges/")
+        count = -(-count // min(most, (self.memory_mb << 20) // 2)) or 1
+        empty = self._slice(0, 0)
+        for i in range(count):
+            node, node_end = nodes * i // count, nodes * (i + 1) // count
+            edge, edge_end = edges * i // count, edges * (i + 1) // count
+            piece = replace(
+                empty,
+                node_ptr=self.node_ptr,
+                edge_ptr=np.array([0, edge_end - edge]),
+                x=self.features(node, node_end),
+                graph_features=self.graph_features(0, 1) if i == 0 else None,
+                src=self.rows("edges/src", edge, edge_end),
+                dst=self.rows("edges/dst", edge, edge_end),
+                channel=self.rows("edges/channel", edge, edge_end),
+                weight=self.rows("edges/weight", edge, edge_end) if "edges/weight" in self._arrays else None,
+            )
+            yield piece, node, edge, 0
 
     # -------------------------------------------------------------------------------------------- internals
 

@@ -186,7 +186,7 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
     ranks = None if has_members(config) else world.current()
     with Dataset(data_file(config, folder), config.data.memory_mb, check=not ranks) as dataset:
         if ranks:
-            dataset.check(load=False)
+            dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
         backend = choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
         if ranks and (refused := distributed_refusal(backend, ranks.size)):

@@ -161,6 +161,20 @@ def test_one_graph_larger_than_memory_is_refused(folder):
         Dataset(folder / "one.h5", memory_mb=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "at", "value"), [("nodes/x", (2500, 9), np.nan), ("edges/src", (5500,), 3000), ("edges/dst", (0,), -1)]
+)
+def test_one_graph_is_checked_in_pieces(folder, name, at, value):
+    write_graphset(folder / "one.h5", build_graphset(1, max_nodes=3000, n_features=200))
+    with Dataset(folder / "one.h5", memory_mb=1, check=False) as dataset:
+        dataset.check(in_pieces=True)
+    with h5py.File(folder / "one.h5", "r+") as file:
+        file[name][at] = value
+    place = re.escape(f"/{name}[{', '.join(map(str, at))}]: ")
+    with Dataset(folder / "one.h5", memory_mb=1, check=False) as dataset, pytest.raises(InputError, match=place):
+        dataset.check(in_pieces=True)
+
+
 def test_several_threads_can_read(large):
     path, graphs = large
     wrong: list[int] = []
