@@ -15,6 +15,14 @@ import pytest
 from tests.training.runs import command, environment
 
 SECONDS = 120.0  # of a command, on a loaded machine
+# The launcher's child runs the rank as its own child and lives on when that is killed.
+OUTLIVE = f"""
+import subprocess, sys, time
+code = subprocess.call(sys.argv[1:], close_fds=False)
+if code < 0:
+    time.sleep({SECONDS})
+sys.exit(abs(code))
+"""
 
 
 @cache
@@ -38,11 +46,12 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start ``mpirun -n RANKS gcnbatch …`` in a session of its own; `code` is a program in place of gcnbatch.
 
-    With `ends_others` false, MPICH's launcher leaves the other ranks alone when one dies. Open MPI's gives them time.
+    With `ends_others` false, the launcher does not see that a rank was killed, so it leaves the others alone. (MPICH's
+    option for that, -disable-auto-cleanup, does not always keep it from killing them.)
     """
     program = [sys.executable, "-c", code, *map(str, arguments)] if code else command(*arguments)
-    own = [] if ends_others or len(launcher()) > 1 else ["-disable-auto-cleanup"]
-    words = [*launcher(), *own, "-n", str(ranks), *program]
+    own = [] if ends_others else [sys.executable, "-c", OUTLIVE]
+    words = [*launcher(), "-n", str(ranks), *own, *program]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         words, stdout=pipe, stderr=pipe, text=True, cwd=cwd, env=ranks_environment(), start_new_session=True
