@@ -201,6 +201,10 @@ class TrainConfig(Section):
     level: float = Field(
         default=0.9, ge=0.5, lt=1.0, description="share of right values that intervals and sets of labels promise"
     )
+    sync_batch_norm: bool = Field(
+        default=True,
+        description="on several ranks, batch-norm statistics over the whole batch; false: over each rank's graphs",
+    )
     checkpoint_seconds: float = Field(
         default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"
     )

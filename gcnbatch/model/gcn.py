@@ -179,7 +179,8 @@ def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
         layers.append(Join(FEATURES, width, len(header.graph_feature_names)))
         width += len(header.graph_feature_names)
     for i, out in enumerate(config.head, 1):
-        layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu"), *_dropout(f"head{i}", config.dropout)]
+        layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu")]
+        layers += _dropout(f"head{i}", config.dropout, header.level == "graph")
         width = out
     layers.append(Dense("output", width, header.n_outputs))
     return layers
@@ -245,8 +246,8 @@ def joins_graph_features(config: ChemGCNConfig | KipfConfig, header: Header) -> 
     return bool(header.graph_feature_names)
 
 
-def _dropout(name: str, rate: float) -> list[Layer]:
-    return [Dropout(f"{name}.dropout", rate)] if rate else []
+def _dropout(name: str, rate: float, of_graphs: bool = False) -> list[Layer]:
+    return [Dropout(f"{name}.dropout", rate, of_graphs)] if rate else []
 
 
 def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Layer]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from gcnbatch.backends.base import START, Array, Batch, Clock, Csr, DropoutKey, Ops, Readout
+from gcnbatch.backends.base import ORIGIN, START, Array, Batch, Clock, Csr, DropoutKey, Offset, Ops, Readout
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.parameters import ParameterSpec
 
@@ -25,6 +25,7 @@ class Context:
     """Context of a forward or backward pass: operations, parameters by name, the batch, the position in training.
 
     `gradients` has the arrays that receive the gradients of parameters, by name; without it, new arrays are made.
+    `offset` says where the batch begins, if it is a rank's part of a global batch.
     """
 
     ops: Ops
@@ -34,6 +35,7 @@ class Context:
     seed: int = 0
     clock: Clock = START
     gradients: Parameters = field(default_factory=dict)
+    offset: Offset = ORIGIN
 
 
 class Layer(Protocol):
@@ -217,10 +219,14 @@ class Relu:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout in training, the identity in inference. On sparse features it drops stored values."""
+    """Dropout in training, the identity in inference. On sparse features it drops stored values.
+
+    `of_graphs`: its rows are graphs, not nodes.
+    """
 
     name: str
     rate: float
+    of_graphs: bool = False
 
     def specs(self) -> list[ParameterSpec]:
         return []
@@ -228,11 +234,14 @@ class Dropout:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         if not ctx.training:
             return h, None
-        key = DropoutKey(ctx.seed, self.name, *ctx.clock)
         if isinstance(h, Csr):
-            data, _ = ctx.ops.dropout(h.data, self.rate, key)
+            data, _ = ctx.ops.dropout(h.data, self.rate, self._key(ctx, ctx.offset.entries))
             return replace(h, data=data), None
-        return ctx.ops.dropout(h, self.rate, key)
+        row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
+        return ctx.ops.dropout(h, self.rate, self._key(ctx, row * h.shape[1]))
+
+    def _key(self, ctx: Context, first: int) -> DropoutKey:
+        return DropoutKey(ctx.seed, self.name, *ctx.clock, first)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return (ctx.ops.dropout_backward(dout, saved, self.rate) if need_dh else None), {}

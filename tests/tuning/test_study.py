@@ -162,7 +162,7 @@ def test_the_search_never_reads_test_rows(place: Path, study: Path, tmp_path: Pa
     """NaN in the features and other labels of the test rows change nothing."""
     config = base(place)
     with Dataset(place / "set.h5") as dataset:
-        graphs, rows = dataset.load(), SplitRows.of(dataset)
+        graphs, rows = dataset.load(), SplitRows.of(dataset, config.split.kind)
     test = splits.make_split(config.split, config.seed, rows).test
     x, y = graphs.x.copy(), graphs.y.copy()
     for row in test:

@@ -82,6 +82,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.input_dropout": ("false", False),
     "cuda.fast_math": ("true", True),
     "train.level": ("0.8", 0.8),
+    "train.sync_batch_norm": ("false", False),
     "train.checkpoint_seconds": ("0", 0.0),
     "train.tensorboard": ("true", True),
 }
